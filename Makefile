@@ -1,0 +1,62 @@
+# Every target works with nothing but Python 3.11+, make and a package index. uv is used when it is there.
+PYTHON ?= python3
+VENV   ?= .venv
+BIN    := $(VENV)/bin
+UV     := $(shell command -v uv 2>/dev/null)
+
+ifdef UV
+  MAKE_VENV = uv venv --quiet --python $(PYTHON) $(VENV)
+  INSTALL   = VIRTUAL_ENV=$(VENV) uv pip install --quiet
+else
+  MAKE_VENV = $(PYTHON) -m venv $(VENV)
+  INSTALL   = $(BIN)/python -m pip install --quiet --disable-pip-version-check
+endif
+
+.PHONY: help run test check soak bench format clean
+
+help:
+	@echo "make run    serve the echo example at http://127.0.0.1:8000"
+	@echo "make test   run every test"
+	@echo "make check  lint, types and layers"
+	@echo "make soak   the long crash and soak runs"
+	@echo "make bench  errands beside its peers, in one run"
+
+$(BIN)/python:
+	@$(MAKE_VENV)
+
+$(VENV)/.run: pyproject.toml | $(BIN)/python
+	@echo "Installing errands into $(VENV) ..."
+	@$(INSTALL) -e .
+	@touch $@
+
+# The dev tools are listed once, in pyproject.toml's dependency group; pip before 25.1 cannot read groups.
+$(VENV)/.dev: pyproject.toml scripts/dev_requirements.py $(VENV)/.run
+	@echo "Installing the development tools ..."
+	@$(BIN)/python scripts/dev_requirements.py > $(VENV)/dev-requirements.txt
+	@$(INSTALL) -e '.[fastapi]' -r $(VENV)/dev-requirements.txt
+	@touch $@
+
+run: $(VENV)/.run
+	@$(BIN)/errands serve examples/echo.py --host 127.0.0.1 --port 8000
+
+test: $(VENV)/.dev
+	$(BIN)/python -m pytest -n 2 -q
+
+check: $(VENV)/.dev
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+format: $(VENV)/.dev
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+soak: $(VENV)/.dev
+	ERRANDS_SOAK=1 $(BIN)/python -m pytest -q -m "crash or soak"
+
+bench: $(VENV)/.dev
+	$(BIN)/python benchmarks/run.py
+
+clean:
+	rm -rf $(VENV) .bench .mypy_cache .ruff_cache .pytest_cache .hypothesis
