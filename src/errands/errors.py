@@ -1,0 +1,212 @@
+"""Everything errands raises.
+
+    ErrandsError
+    ├── A2AError                               has a reason; a binding turns the reason into its own code
+    │   ├── TaskNotFoundError
+    │   ├── TaskNotCancelableError
+    │   ├── PushNotificationNotSupportedError
+    │   ├── UnsupportedOperationError
+    │   │   └── TaskTerminalStateError         also raised by engines: the first writer won
+    │   ├── ContentTypeNotSupportedError
+    │   ├── InvalidAgentResponseError
+    │   │   ├── IllegalTransitionError
+    │   │   └── TurnError                      a second lifecycle call, or a call after the turn
+    │   ├── ExtendedAgentCardNotConfiguredError
+    │   ├── ExtensionSupportRequiredError
+    │   ├── VersionNotSupportedError
+    │   ├── ParseError
+    │   ├── InvalidRequestError
+    │   │   └── PayloadTooLargeError
+    │   ├── MethodNotFoundError
+    │   ├── InvalidParamsError
+    │   │   └── ContextMismatchError
+    │   ├── AuthenticationRequiredError
+    │   ├── PermissionDeniedError
+    │   ├── UnavailableError                   try again later
+    │   └── InternalError                      carries a correlation id, never a cause
+    ├── EngineError
+    │   ├── ConcurrencyError                   somebody else wrote first: load and try again
+    │   ├── LeaseLostError                     somebody else runs this task now
+    │   ├── DuplicateMessageError              this very message was accepted before
+    │   └── StorageError                       locked, read-only, corrupt, full, or of another schema
+    └── ConfigurationError                     a setting is wrong; the message says which and what to do
+
+Nothing here knows JSON-RPC, HTTP or gRPC: the tables from reason to code are in `errands.wire.status`.
+"""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+
+class ErrandsError(Exception):
+    """The root of every error that errands raises on purpose."""
+
+
+class A2AError(ErrandsError):
+    """An error of the protocol: it may be shown to a client, so it never carries a cause or a secret."""
+
+    #: UPPER_SNAKE name of the error on the wire (`google.rpc.ErrorInfo.reason`).
+    reason: ClassVar[str] = "INTERNAL"
+    #: What the error says when nothing better is known.
+    default_message: ClassVar[str] = "Internal error"
+
+    def __init__(self, message: str | None = None, **metadata: Any) -> None:
+        super().__init__(message or self.default_message)
+        self.message = message or self.default_message
+        #: Short facts for the client, such as the task's id; values are sent as strings.
+        self.metadata = metadata
+
+
+class TaskNotFoundError(A2AError):
+    reason = "TASK_NOT_FOUND"
+    default_message = "Task not found"
+
+
+class TaskNotCancelableError(A2AError):
+    reason = "TASK_NOT_CANCELABLE"
+    default_message = "Task is not cancelable"
+
+
+class PushNotificationNotSupportedError(A2AError):
+    reason = "PUSH_NOTIFICATION_NOT_SUPPORTED"
+    default_message = "This agent does not support push notifications"
+
+
+class UnsupportedOperationError(A2AError):
+    reason = "UNSUPPORTED_OPERATION"
+    default_message = "This operation is not supported"
+
+
+class TaskTerminalStateError(UnsupportedOperationError):
+    """The task has ended: no further transition and no further message is possible."""
+
+    default_message = "Task is in a terminal state"
+
+
+class ContentTypeNotSupportedError(A2AError):
+    reason = "CONTENT_TYPE_NOT_SUPPORTED"
+    default_message = "Content type not supported"
+
+
+class InvalidAgentResponseError(A2AError):
+    reason = "INVALID_AGENT_RESPONSE"
+    default_message = "The agent gave an invalid response"
+
+
+class IllegalTransitionError(InvalidAgentResponseError):
+    """The lifecycle has no way from the task's state to the wanted one."""
+
+
+class TurnError(InvalidAgentResponseError):
+    """A handler called a lifecycle method twice, or used its context after the turn had ended."""
+
+
+class ExtendedAgentCardNotConfiguredError(A2AError):
+    reason = "EXTENDED_AGENT_CARD_NOT_CONFIGURED"
+    default_message = "No extended agent card is configured"
+
+
+class ExtensionSupportRequiredError(A2AError):
+    reason = "EXTENSION_SUPPORT_REQUIRED"
+    default_message = "A required extension was not declared"
+
+
+class VersionNotSupportedError(A2AError):
+    reason = "VERSION_NOT_SUPPORTED"
+    default_message = "Protocol version not supported"
+
+
+class ParseError(A2AError):
+    reason = "INVALID_JSON"
+    default_message = "Invalid JSON payload"
+
+
+class InvalidRequestError(A2AError):
+    reason = "INVALID_REQUEST"
+    default_message = "Request payload validation error"
+
+
+class PayloadTooLargeError(InvalidRequestError):
+    reason = "PAYLOAD_TOO_LARGE"
+    default_message = "Request body is too large"
+
+
+class MethodNotFoundError(A2AError):
+    reason = "METHOD_NOT_FOUND"
+    default_message = "Method not found"
+
+
+class InvalidParamsError(A2AError):
+    """Wrong parameters; `field` and `description` become a `google.rpc.BadRequest` field violation."""
+
+    reason = "INVALID_PARAMS"
+    default_message = "Invalid parameters"
+
+    def __init__(self, message: str | None = None, *, field: str | None = None, **metadata: Any) -> None:
+        super().__init__(message, **metadata)
+        self.field = field
+
+
+class ContextMismatchError(InvalidParamsError):
+    """The message names a task and a context that do not belong together."""
+
+
+class AuthenticationRequiredError(A2AError):
+    """No valid credentials; `scheme` and `realm` go into `WWW-Authenticate`."""
+
+    reason = "UNAUTHENTICATED"
+    default_message = "Authentication required"
+
+    def __init__(self, message: str | None = None, *, scheme: str = "Bearer", realm: str = "a2a") -> None:
+        super().__init__(message)
+        self.scheme = scheme
+        self.realm = realm
+
+
+class PermissionDeniedError(A2AError):
+    reason = "PERMISSION_DENIED"
+    default_message = "Permission denied"
+
+
+class UnavailableError(A2AError):
+    """The server cannot take this request now; the same request may succeed later."""
+
+    reason = "UNAVAILABLE"
+    default_message = "The server cannot take this request now; try again later"
+
+    def __init__(self, message: str | None = None, *, retry_after: int = 1) -> None:
+        super().__init__(message)
+        self.retry_after = retry_after
+
+
+class InternalError(A2AError):
+    """Something went wrong inside; the log has the cause under the same correlation id."""
+
+
+class EngineError(ErrandsError):
+    """A write was refused or the store failed; nothing was changed."""
+
+
+class ConcurrencyError(EngineError):
+    """The task is no longer at the expected version or state: load it and try again."""
+
+
+class LeaseLostError(EngineError):
+    """The lease was taken over by another worker: this one's writes are refused."""
+
+
+class DuplicateMessageError(EngineError):
+    """The same message was accepted before; `task_id` is the task it created or continued."""
+
+    def __init__(self, task_id: str) -> None:
+        super().__init__(f"this message was already accepted by task {task_id}")
+        self.task_id = task_id
+
+
+class StorageError(EngineError):
+    """The store cannot be used as it is; the message says why and what to do."""
+
+
+class ConfigurationError(ErrandsError, ValueError):
+    """A setting or an argument is wrong; the message names it and says what is possible."""

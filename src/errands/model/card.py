@@ -1,0 +1,131 @@
+"""The agent card as it is on the wire (A2A 1.0, section 4.4 and 4.5)."""
+
+from __future__ import annotations
+
+import msgspec
+
+from errands.model.base import Metadata, Model
+
+
+class AgentInterface(Model):
+    url: str
+    protocol_binding: str
+    protocol_version: str
+    tenant: str | None = None
+
+
+class AgentProvider(Model):
+    url: str
+    organization: str
+
+
+class AgentExtension(Model):
+    uri: str
+    description: str | None = None
+    required: bool = False
+    params: Metadata | None = None
+
+
+class AgentCapabilities(Model):
+    streaming: bool | None = None
+    push_notifications: bool | None = None
+    extensions: list[AgentExtension] | None = None
+    extended_agent_card: bool | None = None
+
+
+class StringList(Model):
+    scopes: list[str] = msgspec.field(name="list")
+
+
+class SecurityRequirement(Model):
+    schemes: dict[str, StringList]
+
+
+class AgentSkill(Model):
+    id: str
+    name: str
+    description: str
+    tags: list[str]
+    examples: list[str] | None = None
+    input_modes: list[str] | None = None
+    output_modes: list[str] | None = None
+    security_requirements: list[SecurityRequirement] | None = None
+
+
+class AgentCardSignature(Model):
+    protected: str
+    signature: str
+    header: Metadata | None = None
+
+
+class APIKeySecurityScheme(Model):
+    location: str
+    name: str
+    description: str | None = None
+
+
+class HTTPAuthSecurityScheme(Model):
+    scheme: str
+    description: str | None = None
+    bearer_format: str | None = None
+
+
+class OAuthFlow(Model):
+    """Any of the five flows; the name of the field that holds it says which."""
+
+    authorization_url: str | None = None
+    device_authorization_url: str | None = None
+    token_url: str | None = None
+    refresh_url: str | None = None
+    scopes: dict[str, str] | None = None
+    pkce_required: bool = False
+
+
+class OAuthFlows(Model):
+    authorization_code: OAuthFlow | None = None
+    client_credentials: OAuthFlow | None = None
+    implicit: OAuthFlow | None = None
+    password: OAuthFlow | None = None
+    device_code: OAuthFlow | None = None
+
+
+class OAuth2SecurityScheme(Model):
+    flows: OAuthFlows
+    description: str | None = None
+    oauth2_metadata_url: str | None = None
+
+
+class OpenIdConnectSecurityScheme(Model):
+    open_id_connect_url: str
+    description: str | None = None
+
+
+class MutualTlsSecurityScheme(Model):
+    description: str | None = None
+
+
+class SecurityScheme(Model):
+    """Exactly one field is set."""
+
+    api_key_security_scheme: APIKeySecurityScheme | None = None
+    http_auth_security_scheme: HTTPAuthSecurityScheme | None = None
+    oauth2_security_scheme: OAuth2SecurityScheme | None = None
+    open_id_connect_security_scheme: OpenIdConnectSecurityScheme | None = None
+    mtls_security_scheme: MutualTlsSecurityScheme | None = None
+
+
+class AgentCard(Model):
+    name: str
+    description: str
+    supported_interfaces: list[AgentInterface]
+    version: str
+    capabilities: AgentCapabilities
+    default_input_modes: list[str]
+    default_output_modes: list[str]
+    skills: list[AgentSkill]
+    provider: AgentProvider | None = None
+    documentation_url: str | None = None
+    icon_url: str | None = None
+    security_schemes: dict[str, SecurityScheme] | None = None
+    security_requirements: list[SecurityRequirement] | None = None
+    signatures: list[AgentCardSignature] | None = None

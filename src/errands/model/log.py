@@ -1,0 +1,187 @@
+"""The log of a task and the one thing that may be written to it: a `Change`.
+
+These structs travel between the runtime and the engines and never over the wire.
+"""
+
+from __future__ import annotations
+
+import enum
+from typing import Any, Literal, NamedTuple
+
+import msgspec
+
+from errands.model.core import Task, TaskState
+
+
+class Scope(NamedTuple):
+    """Whose task it is. Every read and write takes one; somebody else's task is "not found"."""
+
+    tenant: str = ""
+    owner: str = ""
+
+
+EventKind = Literal["task", "message", "request", "status", "artifact", "cancel"]
+
+#: What a subscriber is shown. The others are ours: a message that joined the history, what its sender asked for
+#: beside it, a wish to cancel.
+STREAMED_KINDS = frozenset({"task", "status", "artifact"})
+#: What says nothing about the task itself.
+UNFOLDED_KINDS = frozenset({"request", "cancel"})
+
+
+class Draft(NamedTuple):
+    """An event that has no place in a log yet.
+
+    `data` is the event as a v1.0 `StreamResponse` in JSON: encoded once, stored as it is, sent as it is.
+    """
+
+    kind: EventKind
+    data: bytes
+
+
+class Event(NamedTuple):
+    """One entry of a task's log. `version` is its position, counted from 1 without gaps."""
+
+    version: int
+    kind: EventKind
+    data: bytes
+
+
+class Work(enum.Enum):
+    """What a change does to the task's place in the queue."""
+
+    KEEP = "keep"
+    #: A worker may claim it from `due_at` on.
+    READY = "ready"
+    #: It is claimed by `worker` until `due_at`; the attempt number goes up by one.
+    LEASE = "lease"
+    #: Nothing is to be done until somebody writes to it again.
+    IDLE = "idle"
+
+
+class Change(msgspec.Struct, frozen=True, kw_only=True):
+    """Everything one commit does to one task, or nothing."""
+
+    task_id: str
+    scope: Scope
+    events: tuple[Draft, ...] | list[Draft] = ()
+
+    # What must be true for the change to be accepted.
+    #: The task is at this version; 0 means it must not exist; None means it does not matter.
+    expected: int | None = None
+    #: The task is in one of these states.
+    expected_states: frozenset[TaskState] | None = None
+    #: The lease with this attempt number has not been taken over.
+    fence: int | None = None
+    #: No message with this digest was accepted since `receipt_since`.
+    receipt: bytes | None = None
+    receipt_since: int = 0
+
+    # What becomes true.
+    at: int
+    state: TaskState | None = None
+    #: The whole task after this change: stored as the snapshot, so `expected` must be given.
+    fold: Task | None = None
+    work: Work = Work.KEEP
+    due_at: int = 0
+    worker: str = ""
+    #: How many unread messages come in (+) or are dealt with (-).
+    unread: int = 0
+    cancel_requested: bool | None = None
+    direct: bool | None = None
+
+    # Set once, when the task is created.
+    agent: str = ""
+    context_id: str = ""
+
+
+class Head(msgspec.Struct, kw_only=True):
+    """Where a task stands, without its content: what a change is checked against."""
+
+    version: int = 0
+    state: TaskState = TaskState.UNSPECIFIED
+    #: How often the task was leased: the fence.
+    attempt: int = 0
+    #: `attempt` when the last turn ended; what is above it are the tries of this turn.
+    attempt_base: int = 0
+    #: The worker that holds the lease, or "".
+    worker: str = ""
+    #: When the task is due: ready since then, or the lease's end. None: nothing to do.
+    due_at: int | None = None
+    #: Messages accepted and not yet dealt with by a finished turn, the current one included.
+    unread: int = 0
+    cancel_requested: bool = False
+    #: The answer is the status message alone (`reply_directly`), not the task.
+    direct: bool = False
+    created_at: int = 0
+    updated_at: int = 0
+    status_at: int = 0
+
+
+class StoredTask(msgspec.Struct, kw_only=True):
+    """A task as an engine gives it out: the protocol's task and what the wire has no field for."""
+
+    task: Task
+    head: Head
+    scope: Scope
+    agent: str = ""
+
+    @property
+    def version(self) -> int:
+        return self.head.version
+
+    @property
+    def state(self) -> TaskState:
+        return self.head.state
+
+
+class Lease(NamedTuple):
+    """A running task as its holder knows it; `attempt` is the fence."""
+
+    task_id: str
+    attempt: int
+
+
+class LeaseSignal(NamedTuple):
+    """What a holder learns when it extends its leases: the lease is gone, or a cancel is wanted."""
+
+    task_id: str
+    lost: bool
+    cancel_requested: bool
+
+
+class ListQuery(msgspec.Struct, frozen=True, kw_only=True):
+    scope: Scope
+    context_id: str | None = None
+    state: TaskState | None = None
+    status_after: int | None = None
+    page_size: int = 50
+    page_token: str = ""
+    #: Leave the artifacts out: they need not even be read.
+    with_artifacts: bool = False
+
+
+class ListPage(msgspec.Struct, frozen=True, kw_only=True):
+    tasks: list[StoredTask]
+    next_page_token: str
+    total_size: int
+
+
+class LogSlice(NamedTuple):
+    """Events after a version. `gap` is true when older ones that were asked for are no longer kept."""
+
+    events: list[Event]
+    gap: bool
+
+
+class RequestOptions(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What the sender of a message asked for beside it: the data of a `request` event."""
+
+    message_id: str = ""
+    accepted_output_modes: list[str] = []
+    metadata: dict[str, Any] = {}
+    extensions: list[str] = []
+
+    @property
+    def is_plain(self) -> bool:
+        return not (self.accepted_output_modes or self.metadata or self.extensions)
