@@ -1,0 +1,116 @@
+"""The JSON-RPC 2.0 envelope. Parameters and results stay bytes: their codec belongs to the dialect."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import msgspec
+
+from errands.errors import A2AError, InvalidRequestError, MethodNotFoundError, ParseError
+from errands.model.base import encode
+from errands.wire.status import to_jsonrpc
+
+_NULL = b"null"
+
+
+class Call(NamedTuple):
+    """A request as it came; `id` and `params` are JSON that nobody has looked into yet."""
+
+    method: str
+    id: bytes
+    params: bytes
+
+
+class _RpcRequest(msgspec.Struct):
+    method: str
+    jsonrpc: str = ""
+    id: msgspec.Raw = msgspec.Raw(_NULL)
+    params: msgspec.Raw = msgspec.Raw(b"{}")
+
+
+class RpcResponse(msgspec.Struct):
+    """`result` and `error` are told apart by presence; a `result` that is not there is empty."""
+
+    id: str | int | float | None = None
+    result: msgspec.Raw = msgspec.Raw()
+    error: dict[str, Any] | None = None
+
+
+class _JustId(msgspec.Struct):
+    id: msgspec.Raw = msgspec.Raw(_NULL)
+
+
+_decode_request = msgspec.json.Decoder(_RpcRequest).decode
+_decode_id = msgspec.json.Decoder(_JustId).decode
+_decode_response = msgspec.json.Decoder(RpcResponse).decode
+
+
+class BadEnvelopeError(Exception):
+    """The body is no JSON-RPC request; `request_id` is what the answer must carry."""
+
+    def __init__(self, error: A2AError, request_id: bytes = _NULL) -> None:
+        super().__init__(error.message)
+        self.error = error
+        self.request_id = request_id
+
+
+def read_request(body: bytes) -> Call:
+    """Raises `BadEnvelopeError` with the error to answer."""
+    try:
+        request = _decode_request(body)
+    except msgspec.ValidationError as error:
+        raise BadEnvelopeError(_explain(body, error), _id_of(body)) from None
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise BadEnvelopeError(ParseError(f"Invalid JSON payload: {error}")) from None
+    except RecursionError:
+        raise BadEnvelopeError(InvalidRequestError("The request is nested too deeply")) from None
+    request_id = bytes(request.id)
+    if not _is_valid_id(request_id):
+        raise BadEnvelopeError(InvalidRequestError("id must be a string, a number or null"))
+    if request.jsonrpc != "2.0":
+        raise BadEnvelopeError(InvalidRequestError('jsonrpc must be "2.0"'), request_id)
+    params = bytes(request.params)
+    if params == _NULL:
+        params = b"{}"
+    elif params[:1] != b"{":
+        raise BadEnvelopeError(InvalidRequestError("params must be an object"), request_id)
+    return Call(request.method, request_id, params)
+
+
+def _explain(body: bytes, error: msgspec.ValidationError) -> A2AError:
+    if body.lstrip()[:1] == b"[":
+        return InvalidRequestError("Batches are not supported; send one request object at a time")
+    return InvalidRequestError(f"Request payload validation error: {error}")
+
+
+def _id_of(body: bytes) -> bytes:
+    try:
+        request_id = bytes(_decode_id(body).id)
+    except (msgspec.MsgspecError, RecursionError):
+        return _NULL
+    return request_id if _is_valid_id(request_id) else _NULL
+
+
+def _is_valid_id(raw: bytes) -> bool:
+    return raw[:1] in b'"-0123456789n'
+
+
+def method_not_found(method: str) -> MethodNotFoundError:
+    return MethodNotFoundError(f"Method not found: {method[:100]}")
+
+
+def result_bytes(request_id: bytes, result: bytes) -> bytes:
+    return b'{"jsonrpc":"2.0","id":%b,"result":%b}' % (request_id, result)
+
+
+def error_bytes(request_id: bytes, error: A2AError) -> bytes:
+    return b'{"jsonrpc":"2.0","id":%b,"error":%b}' % (request_id, encode(to_jsonrpc(error)))
+
+
+def request_bytes(request_id: str, method: str, params: bytes) -> bytes:
+    return b'{"jsonrpc":"2.0","id":%b,"method":%b,"params":%b}' % (encode(request_id), encode(method), params)
+
+
+def read_response(body: bytes | str) -> RpcResponse:
+    """Raises `msgspec.DecodeError` when it is no JSON-RPC answer."""
+    return _decode_response(body)

@@ -1,0 +1,69 @@
+"""Server-sent events: writing them, and reading them from any cut of the byte stream."""
+
+from __future__ import annotations
+
+import codecs
+from typing import NamedTuple
+
+KEEP_ALIVE = b": keep-alive\n\n"
+#: The name of the event that says: some events you asked for are no longer kept; here is the task as it is now.
+GAP_EVENT = "gap"
+
+
+class ServerSentEvent(NamedTuple):
+    data: str
+    #: The event's own id; None when it came without one.
+    id: str | None = None
+    event: str = "message"
+
+
+def frame(version: int, data: bytes) -> bytes:
+    """One event; `data` is one line of JSON and `version` what the client sends back as Last-Event-ID."""
+    return b"id: %d\ndata: %b\n\n" % (version, data)
+
+
+def named_frame(name: str, version: int, data: bytes) -> bytes:
+    return b"event: %b\n%b" % (name.encode(), frame(version, data))
+
+
+class SSEParser:
+    """Feed it bytes as they come; it gives out each event once it is complete."""
+
+    def __init__(self) -> None:
+        self._decode = codecs.getincrementaldecoder("utf-8")(errors="replace").decode
+        self._rest = ""
+        self._data: list[str] = []
+        self._id: str | None = None
+        self._event = ""
+
+    def feed(self, chunk: bytes) -> list[ServerSentEvent]:
+        text = self._rest + self._decode(chunk)
+        # A carriage return at the very end may be half of a line break.
+        held = "\r" if text.endswith("\r") else ""
+        lines = (text[: -len(held)] if held else text).replace("\r\n", "\n").replace("\r", "\n").split("\n")
+        self._rest = lines.pop() + held
+        events = []
+        for line in lines:
+            if (event := self._line(line)) is not None:
+                events.append(event)
+        return events
+
+    def _line(self, line: str) -> ServerSentEvent | None:
+        if not line:
+            return self._dispatch()
+        field, _, value = line.partition(":")
+        value = value.removeprefix(" ")
+        if field == "data":
+            self._data.append(value)
+        elif field == "id" and "\0" not in value:
+            self._id = value
+        elif field == "event":
+            self._event = value
+        return None
+
+    def _dispatch(self) -> ServerSentEvent | None:
+        data, event_id, event = self._data, self._id, self._event
+        self._data, self._id, self._event = [], None, ""
+        if not data:
+            return None
+        return ServerSentEvent("\n".join(data), event_id, event or "message")
