@@ -1,0 +1,252 @@
+"""The engine port: everything the runtime asks of a store, and exactly what it may rely on.
+
+An engine has three facets, `Storage`, `Broker` and `EventBus`, over one set of logs. They are one object because
+a change to a task, its place in the queue and what its subscribers see are one transaction; keeping them in
+separate systems is how tasks get lost.
+
+Engines filter, lock and write. What a change means is decided in `errands.lifecycle`: an engine calls `accept`
+under its own lock and `advance` for the new head, and adds no rule of its own.
+
+All times are milliseconds of the engine's injected clock. All errors leave everything unchanged.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import AsyncIterator, Callable, Sequence
+from types import TracebackType
+from typing import Self
+
+import msgspec
+
+from errands.clock import Clock, system_clock
+from errands.model.core import TaskState
+from errands.model.log import (
+    Change,
+    Event,
+    Lease,
+    LeaseSignal,
+    ListPage,
+    ListQuery,
+    LogSlice,
+    Scope,
+    StoredTask,
+)
+
+
+class Retention(msgspec.Struct, frozen=True, kw_only=True):
+    """How long ended tasks are kept. Live tasks are never touched."""
+
+    #: Seconds after its last change that an ended task is deleted with its log; None keeps it for ever.
+    ended_after: float | None = None
+    #: Ended tasks kept at most, newest first; None is no bound.
+    ended_at_most: int | None = None
+    #: Events kept for replay per task; older ones live on in the snapshot only. None keeps all.
+    events_per_task: int | None = None
+
+
+class Storage(ABC):
+    """Tasks, their logs, and what agents remember about a conversation."""
+
+    @abstractmethod
+    async def commit(self, change: Change) -> int:
+        """Writes one change and returns the task's new version: the only way anything about a task changes.
+
+        Atomic: the events, the snapshot, the head and the queue entry are written together or not at all.
+        Durable first, visible second: when this returns the change is durable, and only then do subscribers
+        see its events. Concurrent commits may share one transaction; each is accepted or refused for itself.
+        Commits to one task take effect in the order they were called.
+
+        The events get the versions after the current one, without a gap. A change without events only moves
+        the task in the queue and leaves the version as it is.
+
+        Raises `ConcurrencyError` (version or state is not the expected one, or the task does not exist),
+        `LeaseLostError` (the fence), `TaskTerminalStateError` (the terminal guard),
+        `IllegalTransitionError`, `DuplicateMessageError` (the receipt is known in this scope; it is checked
+        before everything else, so a repeated message is recognised whatever became of its task), and
+        `StorageError`.
+        """
+
+    @abstractmethod
+    async def load(self, task_id: str, scope: Scope) -> StoredTask:
+        """The task as of its newest version: the snapshot with the tail of the log folded in.
+
+        Raises `TaskNotFoundError` when there is no such task in this scope.
+        """
+
+    @abstractmethod
+    async def list(self, query: ListQuery) -> ListPage:
+        """One page of the scope's tasks, the newest status first, ties broken by id.
+
+        Every task that matched when the first page was asked for appears on some page, even when it changed
+        in between: after the last page in order come those that changed since the first. A task may thus
+        appear twice, the second time newer. A token stays good when its task is deleted or changed. Tasks
+        created after the first page do not appear. `total_size` counts all matches at the time of the call.
+        Raises `InvalidParamsError` for a token that is not one of ours.
+        """
+
+    @abstractmethod
+    async def delete(self, task_id: str, scope: Scope) -> None:
+        """Removes an ended task with its log and receipts.
+
+        Raises `TaskNotFoundError`, and `ConcurrencyError` while the task is live.
+        """
+
+    @abstractmethod
+    async def load_context(self, scope: Scope, context_id: str) -> bytes | None:
+        """What was last saved for this conversation in this scope, or None."""
+
+    @abstractmethod
+    async def save_context(self, scope: Scope, context_id: str, value: bytes) -> None:
+        """Keeps `value` for this conversation; the last writer wins."""
+
+    @abstractmethod
+    async def sweep(self) -> int:
+        """Applies the retention policy once and returns how many tasks were deleted."""
+
+
+class Broker(ABC):
+    """Which task is to be worked on, and by whom."""
+
+    @abstractmethod
+    async def claim(self, worker: str, agents: Sequence[str], limit: int, until: int) -> list[StoredTask]:
+        """Leases up to `limit` due tasks of these agents to `worker` until `until`, longest due first.
+
+        Due is a task that is ready, and one whose lease has run out without being extended: a missed heartbeat,
+        never age, is what makes a running task due again. Claiming raises the attempt number, which is the
+        fence: from then on the former holder's writes are refused. No task is ever given to two claimers.
+        """
+
+    @abstractmethod
+    async def extend(self, worker: str, leases: Sequence[Lease], until: int) -> list[LeaseSignal]:
+        """Extends these leases in one statement; the heartbeat.
+
+        Returns a signal for each lease that is lost (taken over, ended or deleted) or whose task is wanted
+        canceled; a lease without a signal is extended and fine. A lease that ran out but was not taken over
+        is extended too.
+        """
+
+    @abstractmethod
+    def on_work(self, wake: Callable[[], None]) -> None:
+        """Calls `wake` on the event loop whenever a task may have become due or a cancel may be wanted,
+        through this process or another. It may be called too often, never too rarely for longer than the
+        engine's poll interval."""
+
+
+class Subscription(ABC):
+    """A reader's place in one task's log. Iterate over it for batches of events; close it when done."""
+
+    @abstractmethod
+    def __aiter__(self) -> AsyncIterator[list[Event]]: ...
+
+    @abstractmethod
+    async def next(self, timeout: float | None = None) -> list[Event] | None:
+        """The next events in order, each exactly once; an empty list when `timeout` seconds passed without
+        any; None after `close`."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Ends the subscription; a pending `next` returns None."""
+
+    @property
+    @abstractmethod
+    def gap(self) -> bool:
+        """Whether events that were asked for are no longer kept. The reader must start from a snapshot."""
+
+
+class Expectation(ABC):
+    """A wish to know when a task is in one of some states, registered before the change that leads there.
+
+    A context manager; leaving it forgets the wish.
+    """
+
+    @abstractmethod
+    async def wait(self, after: int, timeout: float | None) -> StoredTask | None:
+        """The task once it is in one of the states at a version above `after`; None when `timeout` passed or
+        `EventBus.disconnect` was called."""
+
+    @abstractmethod
+    def close(self) -> None: ...
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+class EventBus(ABC):
+    """The logs as readers see them."""
+
+    @abstractmethod
+    async def read(self, task_id: str, scope: Scope, after: int, limit: int = 1000) -> LogSlice:
+        """Up to `limit` events after version `after`, in order. Raises `TaskNotFoundError`."""
+
+    @abstractmethod
+    def subscribe(self, task_id: str, scope: Scope, after: int, *, caught_up: bool = False) -> Subscription:
+        """Every event after version `after`: those in the log, then each new one once it is durable.
+
+        `caught_up` says that the caller has just written version `after` itself, so the log need not be read.
+
+        A writer never waits for a subscriber. One that falls behind its bounded buffer reads the log again.
+        The caller has made sure that the task is in this scope.
+        """
+
+    @abstractmethod
+    def expect(self, task_id: str, scope: Scope, states: frozenset[TaskState]) -> Expectation:
+        """Registers the wish at once, so that no change between now and the wait is missed."""
+
+    async def wait_for_state(
+        self, task_id: str, scope: Scope, states: frozenset[TaskState], timeout: float | None
+    ) -> StoredTask:
+        """The task once it is in one of `states`, or as it stands after `timeout` seconds.
+
+        Raises `TaskNotFoundError`.
+        """
+        with self.expect(task_id, scope, states) as expectation:
+            stored = await self.load(task_id, scope)
+            if stored.state in states:
+                return stored
+            return await expectation.wait(stored.version, timeout) or await self.load(task_id, scope)
+
+    @abstractmethod
+    async def load(self, task_id: str, scope: Scope) -> StoredTask:
+        """See `Storage.load`."""
+
+    @abstractmethod
+    def disconnect(self) -> None:
+        """Ends every subscription and every wait of this process: a server that stops answers what it has."""
+
+
+class Engine(Storage, Broker, EventBus):
+    """One store with all three facets. An async context manager: entering opens it, leaving closes it."""
+
+    #: What the engine is called in messages and metrics.
+    name: str = "engine"
+    #: Whether tasks survive the process.
+    durable: bool = True
+
+    def __init__(self, *, clock: Clock = system_clock, retention: Retention | None = None) -> None:
+        self.clock = clock
+        self.retention = retention or Retention()
+
+    @abstractmethod
+    async def open(self) -> None:
+        """Makes the engine ready. Raises `StorageError` with what to do when the store cannot be used."""
+
+    @abstractmethod
+    async def close(self) -> None:
+        """Writes what is queued, ends subscriptions and lets go of everything."""
+
+    @abstractmethod
+    async def check(self) -> None:
+        """Raises `StorageError` when the store cannot be reached right now: what readiness asks."""
+
+    async def __aenter__(self) -> Self:
+        await self.open()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()

@@ -1,0 +1,245 @@
+"""Feeding the subscribers of this process: shared by every engine.
+
+A publisher never waits. Each subscription has a bounded buffer; one that overflows is emptied and its reader
+goes back to the log. Versions without gaps are what makes this safe: an event is handed out only when it is
+the next one, so whatever was missed, reordered or published twice is simply read from the log.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from typing import TypeVar
+
+from errands.engines.base import Expectation, Subscription
+from errands.model.core import TaskState
+from errands.model.log import Event, LogSlice, StoredTask
+
+#: Events a subscriber may lag behind before it reads the log again.
+BUFFER_SIZE = 1000
+#: Events read from the log at a time; fewer than that means the end was reached.
+READ_SIZE = 1000
+
+_T = TypeVar("_T")
+
+Read = Callable[[int], Awaitable[LogSlice]]
+Load = Callable[[], Awaitable[StoredTask]]
+
+
+class LocalSubscription(Subscription):
+    """A subscription fed from memory after each commit, and from the log when that is not enough."""
+
+    def __init__(self, fanout: Fanout, task_id: str, after: int, read: Read, caught_up: bool) -> None:
+        self._fanout = fanout
+        self._task_id = task_id
+        self._cursor = after
+        self._read = read
+        self._buffer: deque[Event] = deque()
+        #: The log may hold events that were not published to us.
+        self._behind = not caught_up
+        self._closed = False
+        self._gap = False
+        self._waiter: asyncio.Future[bool] | None = None
+
+    @property
+    def gap(self) -> bool:
+        return self._gap
+
+    def feed(self, events: Sequence[Event]) -> None:
+        if not self._behind:
+            if len(self._buffer) + len(events) > BUFFER_SIZE:
+                self._buffer.clear()
+                self._behind = True
+            else:
+                self._buffer.extend(events)
+        self._wake()
+
+    def nudge(self) -> None:
+        """Somebody else may have written: look into the log."""
+        self._behind = True
+        self._wake()
+
+    def close(self) -> None:
+        if not self._closed:
+            self._closed = True
+            self._fanout.remove(self._task_id, self)
+            self._wake()
+
+    async def __aiter__(self) -> AsyncIterator[list[Event]]:
+        while (events := await self.next()) is not None:
+            if events:
+                yield events
+
+    async def next(self, timeout: float | None = None) -> list[Event] | None:
+        while not self._closed:
+            events = self._from_buffer()
+            if not events and self._behind:
+                events = await self._from_log()
+            if events:
+                self._cursor = events[-1].version
+                return events
+            if not self._behind and not self._buffer and not await self._wait(timeout):
+                return None if self._closed else []
+        return None
+
+    def _from_buffer(self) -> list[Event]:
+        buffer = self._buffer
+        while buffer and buffer[0].version <= self._cursor:
+            buffer.popleft()
+        if not buffer:
+            return []
+        if buffer[0].version != self._cursor + 1:
+            buffer.clear()
+            self._behind = True
+            return []
+        events = list(buffer)
+        buffer.clear()
+        return events
+
+    async def _from_log(self) -> list[Event]:
+        # Cleared before reading: what is published meanwhile goes to the buffer and is not lost.
+        self._behind = False
+        log = await self._read(self._cursor)
+        if log.gap:
+            self._gap = True
+            self.close()
+            return []
+        if len(log.events) >= READ_SIZE:
+            self._behind = True
+        return log.events
+
+    def _wake(self) -> None:
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(True)
+
+    async def _wait(self, timeout: float | None) -> bool:
+        loop = asyncio.get_running_loop()
+        waiter = self._waiter = loop.create_future()
+        timer = loop.call_later(timeout, _expire, waiter) if timeout is not None else None
+        try:
+            return await waiter
+        finally:
+            self._waiter = None
+            if timer is not None:
+                timer.cancel()
+
+
+def _expire(waiter: asyncio.Future[bool]) -> None:
+    if not waiter.done():
+        waiter.set_result(False)
+
+
+class LocalExpectation(Expectation):
+    """Resolved by the next fitting change; the writer hands the task over when it has it at hand."""
+
+    def __init__(self, fanout: Fanout, task_id: str, states: frozenset[TaskState], load: Load) -> None:
+        self._fanout = fanout
+        self._task_id = task_id
+        self._load = load
+        self.states = states
+        self._abandoned = False
+        self._future: asyncio.Future[StoredTask | None] = asyncio.get_running_loop().create_future()
+
+    def settle(self, stored: StoredTask | None) -> None:
+        if not self._future.done():
+            self._future.set_result(stored)
+
+    def abandon(self) -> None:
+        self._abandoned = True
+        self.settle(None)
+
+    def close(self) -> None:
+        self._fanout.dismiss(self._task_id, self)
+
+    async def wait(self, after: int, timeout: float | None) -> StoredTask | None:
+        try:
+            if timeout is None:
+                return await self._wait(after)
+            async with asyncio.timeout(timeout):
+                return await self._wait(after)
+        except TimeoutError:
+            return None
+
+    async def _wait(self, after: int) -> StoredTask | None:
+        while True:
+            stored = await self._future
+            if self._abandoned:
+                return None
+            # Renewed before looking, so that no change falls between the look and the next wait.
+            self._future = asyncio.get_running_loop().create_future()
+            if stored is None:
+                stored = await self._load()
+            if stored.version > after and stored.state in self.states:
+                return stored
+
+
+class Fanout:
+    """Who in this process wants to hear about which task."""
+
+    def __init__(self) -> None:
+        self._subscriptions: dict[str, set[LocalSubscription]] = {}
+        self._waiters: dict[str, set[LocalExpectation]] = {}
+
+    def subscribe(self, task_id: str, after: int, read: Read, caught_up: bool) -> LocalSubscription:
+        subscription = LocalSubscription(self, task_id, after, read, caught_up)
+        self._subscriptions.setdefault(task_id, set()).add(subscription)
+        return subscription
+
+    def remove(self, task_id: str, subscription: LocalSubscription) -> None:
+        _discard(self._subscriptions, task_id, subscription)
+
+    def expect(self, task_id: str, states: frozenset[TaskState], load: Load) -> LocalExpectation:
+        expectation = LocalExpectation(self, task_id, states, load)
+        self._waiters.setdefault(task_id, set()).add(expectation)
+        return expectation
+
+    def dismiss(self, task_id: str, expectation: LocalExpectation) -> None:
+        _discard(self._waiters, task_id, expectation)
+
+    def publish(
+        self, task_id: str, events: Sequence[Event], state: TaskState, stored: StoredTask | None
+    ) -> None:
+        """Tells this process about a durable change. `stored` is the whole task when the writer knows it."""
+        subscriptions = self._subscriptions.get(task_id)
+        if subscriptions and events:
+            for subscription in subscriptions:
+                subscription.feed(events)
+        waiters = self._waiters.get(task_id)
+        if waiters:
+            for waiter in waiters:
+                if state in waiter.states:
+                    waiter.settle(stored)
+
+    def nudge(self) -> None:
+        """Another process wrote something: everybody looks for themselves."""
+        for subscriptions in self._subscriptions.values():
+            for subscription in subscriptions:
+                subscription.nudge()
+        for waiters in self._waiters.values():
+            for waiter in waiters:
+                waiter.settle(None)
+
+    def close(self) -> None:
+        for subscriptions in list(self._subscriptions.values()):
+            for subscription in list(subscriptions):
+                subscription.close()
+        for waiters in self._waiters.values():
+            for waiter in waiters:
+                waiter.abandon()
+
+    @property
+    def idle(self) -> bool:
+        return not self._subscriptions and not self._waiters
+
+    def __len__(self) -> int:
+        return sum(map(len, self._subscriptions.values())) + sum(map(len, self._waiters.values()))
+
+
+def _discard(table: dict[str, set[_T]], key: str, value: _T) -> None:
+    members = table.get(key)
+    if members is not None:
+        members.discard(value)
+        if not members:
+            del table[key]
+

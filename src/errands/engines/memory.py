@@ -1,0 +1,288 @@
+"""The engine in the process's own memory: for tests, demos and agents whose tasks may die with the process.
+
+Single-threaded and never waiting, so every method is atomic by itself. Ended tasks are dropped by age and number
+unless told otherwise, because memory is the one store that must not only ever grow.
+"""
+
+from __future__ import annotations
+
+import heapq
+from bisect import bisect_right
+from collections.abc import Callable, Sequence
+from operator import attrgetter
+
+import msgspec
+
+from errands import lifecycle
+from errands.clock import Clock, system_clock
+from errands.engines.base import Engine, Retention
+from errands.engines.fanout import READ_SIZE, Fanout, LocalExpectation, LocalSubscription
+from errands.engines.paging import Cursor, read_token
+from errands.errors import ConcurrencyError, DuplicateMessageError, TaskNotFoundError
+from errands.model.core import TERMINAL_STATES, Task, TaskState
+from errands.model.log import (
+    Change,
+    Event,
+    Head,
+    Lease,
+    LeaseSignal,
+    ListPage,
+    ListQuery,
+    LogSlice,
+    Scope,
+    StoredTask,
+    Work,
+)
+
+DEFAULT_RETENTION = Retention(ended_after=3600.0, ended_at_most=10_000, events_per_task=20_000)
+
+_version = attrgetter("version")
+
+
+class _Row(msgspec.Struct):
+    """One task: its head, its log, and the snapshot up to `folded`."""
+
+    scope: Scope
+    agent: str
+    context_id: str
+    head: Head
+    events: list[Event] = []
+    snapshot: Task | None = None
+    folded: int = 0
+    receipts: list[bytes] = []
+
+
+class MemoryEngine(Engine):
+    name = "memory"
+    durable = False
+
+    def __init__(self, *, clock: Clock = system_clock, retention: Retention | None = None) -> None:
+        super().__init__(clock=clock, retention=retention or DEFAULT_RETENTION)
+        self._rows: dict[str, _Row] = {}
+        #: (due_at, task_id): entries that no longer match their row are passed over.
+        self._due: list[tuple[int, str]] = []
+        self._receipts: dict[bytes, tuple[str, int]] = {}
+        self._contexts: dict[tuple[Scope, str], bytes] = {}
+        #: Ended tasks, the longest ended first.
+        self._ended: dict[str, None] = {}
+        self._fanout = Fanout()
+        self._wakers: list[Callable[[], None]] = []
+
+    async def open(self) -> None:
+        return None
+
+    async def close(self) -> None:
+        self.disconnect()
+
+    def disconnect(self) -> None:
+        self._fanout.close()
+
+    async def check(self) -> None:
+        return None
+
+    async def commit(self, change: Change) -> int:
+        self._check_receipt(change)
+        row = self._rows.get(change.task_id)
+        if row is not None and row.scope != change.scope:
+            row = None
+        lifecycle.accept(row and row.head, change)
+        if row is None:
+            row = _Row(change.scope, change.agent, change.context_id, Head(), [], None, 0, [])
+            self._rows[change.task_id] = row
+        events = [
+            Event(version, draft.kind, draft.data)
+            for version, draft in enumerate(change.events, row.head.version + 1)
+        ]
+        row.head = head = lifecycle.advance(row.head, change)
+        row.events += events
+        if change.receipt is not None:
+            self._receipts[change.receipt] = (change.task_id, change.at)
+            row.receipts.append(change.receipt)
+        if change.fold is not None:
+            row.snapshot, row.folded = change.fold, head.version
+        self._after(change, row, events)
+        return head.version
+
+    def _check_receipt(self, change: Change) -> None:
+        if change.receipt is not None:
+            known = self._receipts.get(change.receipt)
+            if known is not None and known[1] >= change.receipt_since:
+                raise DuplicateMessageError(known[0])
+
+    def _after(self, change: Change, row: _Row, events: list[Event]) -> None:
+        head = row.head
+        if head.state in TERMINAL_STATES:
+            self._ended[change.task_id] = None
+            self._drop_excess()
+        if change.work in (Work.READY, Work.LEASE):
+            heapq.heappush(self._due, (change.due_at, change.task_id))
+        stored = None
+        if change.fold is not None:
+            stored = StoredTask(task=change.fold, head=head, scope=row.scope, agent=row.agent)
+        self._fanout.publish(change.task_id, events, head.state, stored)
+        if change.work is Work.READY or change.cancel_requested:
+            self._wake_workers()
+        self._trim(row)
+
+    def _wake_workers(self) -> None:
+        for wake in self._wakers:
+            wake()
+
+    def _row(self, task_id: str, scope: Scope) -> _Row:
+        row = self._rows.get(task_id)
+        if row is None or row.scope != scope:
+            raise TaskNotFoundError(taskId=task_id)
+        return row
+
+    def _stored(self, row: _Row) -> StoredTask:
+        if row.folded < row.head.version:
+            tail = row.events[bisect_right(row.events, row.folded, key=_version) :]
+            row.snapshot, row.folded = lifecycle.fold(row.snapshot, tail), row.head.version
+        assert row.snapshot is not None
+        return StoredTask(task=row.snapshot, head=row.head, scope=row.scope, agent=row.agent)
+
+    async def load(self, task_id: str, scope: Scope) -> StoredTask:
+        return self._stored(self._row(task_id, scope))
+
+    async def list(self, query: ListQuery) -> ListPage:
+        cursor = read_token(query.page_token) if query.page_token else Cursor(self.clock(), 2**62, "")
+        matches = [(task_id, row) for task_id, row in self._rows.items() if _matches(row, query)]
+        page: list[tuple[str, _Row]] = []
+        if not cursor.changed:
+            walk = [
+                (task_id, row)
+                for task_id, row in matches
+                if row.head.status_at <= cursor.as_of
+                and (-row.head.status_at, task_id) > (-cursor.status_at, cursor.task_id)
+            ]
+            walk.sort(key=lambda item: (-item[1].head.status_at, item[0]))
+            page = walk[: query.page_size]
+            more = len(walk) > query.page_size
+            cursor = _advance(cursor, page) if more else Cursor(cursor.as_of, 0, "", changed=True)
+        room = query.page_size - len(page)
+        changed = sorted(
+            (task_id, row)
+            for task_id, row in matches
+            if cursor.changed
+            and row.head.status_at > cursor.as_of
+            and row.head.created_at <= cursor.as_of
+            and task_id > cursor.task_id
+        )
+        page += changed[:room]
+        if cursor.changed and room and changed:
+            cursor = Cursor(cursor.as_of, 0, changed[: room or None][-1][0], changed=True)
+        done = cursor.changed and len(changed) <= room
+        return ListPage(
+            tasks=[self._stored(row) for _, row in page],
+            next_page_token="" if done else cursor.token(),
+            total_size=len(matches),
+        )
+
+    async def delete(self, task_id: str, scope: Scope) -> None:
+        row = self._row(task_id, scope)
+        if row.head.state not in TERMINAL_STATES:
+            raise ConcurrencyError(f"task {task_id} is {row.head.state.short}: only ended tasks can be deleted")
+        self._drop(task_id)
+
+    async def load_context(self, scope: Scope, context_id: str) -> bytes | None:
+        return self._contexts.get((scope, context_id))
+
+    async def save_context(self, scope: Scope, context_id: str, value: bytes) -> None:
+        self._contexts[scope, context_id] = value
+
+    async def claim(self, worker: str, agents: Sequence[str], limit: int, until: int) -> list[StoredTask]:
+        now = self.clock()
+        claimed: list[StoredTask] = []
+        others: list[tuple[int, str]] = []
+        while self._due and self._due[0][0] <= now and len(claimed) < limit:
+            due_at, task_id = entry = heapq.heappop(self._due)
+            row = self._rows.get(task_id)
+            if row is None or row.head.due_at is None or row.head.due_at != due_at:
+                continue  # settled, extended or claimed since
+            if row.agent not in agents:
+                others.append(entry)
+                continue
+            row.head = msgspec.structs.replace(
+                row.head, attempt=row.head.attempt + 1, worker=worker, due_at=until
+            )
+            heapq.heappush(self._due, (until, task_id))
+            claimed.append(self._stored(row))
+        for entry in others:
+            heapq.heappush(self._due, entry)
+        return claimed
+
+    async def extend(self, worker: str, leases: Sequence[Lease], until: int) -> list[LeaseSignal]:
+        signals: list[LeaseSignal] = []
+        for task_id, attempt in leases:
+            row = self._rows.get(task_id)
+            if row is None or row.head.worker != worker or row.head.attempt != attempt:
+                signals.append(LeaseSignal(task_id, lost=True, cancel_requested=False))
+                continue
+            row.head = msgspec.structs.replace(row.head, due_at=until)
+            heapq.heappush(self._due, (until, task_id))
+            if row.head.cancel_requested:
+                signals.append(LeaseSignal(task_id, lost=False, cancel_requested=True))
+        return signals
+
+    def on_work(self, wake: Callable[[], None]) -> None:
+        self._wakers.append(wake)
+
+    async def read(self, task_id: str, scope: Scope, after: int, limit: int = READ_SIZE) -> LogSlice:
+        row = self._row(task_id, scope)
+        first = row.events[0].version if row.events else row.head.version + 1
+        start = bisect_right(row.events, after, key=_version)
+        return LogSlice(row.events[start : start + limit], gap=after + 1 < first)
+
+    def subscribe(
+        self, task_id: str, scope: Scope, after: int, *, caught_up: bool = False
+    ) -> LocalSubscription:
+        return self._fanout.subscribe(
+            task_id, after, lambda cursor: self.read(task_id, scope, cursor), caught_up
+        )
+
+    def expect(self, task_id: str, scope: Scope, states: frozenset[TaskState]) -> LocalExpectation:
+        return self._fanout.expect(task_id, states, lambda: self.load(task_id, scope))
+
+    async def sweep(self) -> int:
+        before = len(self._ended)
+        if self.retention.ended_after is not None:
+            limit = self.clock() - int(self.retention.ended_after * 1000)
+            for task_id in list(self._ended):
+                if self._rows[task_id].head.updated_at > limit:
+                    break
+                self._drop(task_id)
+        self._drop_excess()
+        return before - len(self._ended)
+
+    def _drop_excess(self) -> None:
+        at_most = self.retention.ended_at_most
+        while at_most is not None and len(self._ended) > at_most:
+            self._drop(next(iter(self._ended)))
+
+    def _drop(self, task_id: str) -> None:
+        row = self._rows.pop(task_id)
+        self._ended.pop(task_id, None)
+        for receipt in row.receipts:
+            self._receipts.pop(receipt, None)
+
+    def _trim(self, row: _Row) -> None:
+        keep = self.retention.events_per_task
+        # A tenth over the bound before trimming: the list is cut rarely, not at every event.
+        if keep is not None and len(row.events) > keep + keep // 10:
+            self._stored(row)
+            del row.events[:-keep]
+
+
+def _advance(cursor: Cursor, page: Sequence[tuple[str, _Row]]) -> Cursor:
+    task_id, row = page[-1]
+    return Cursor(cursor.as_of, row.head.status_at, task_id)
+
+
+def _matches(row: _Row, query: ListQuery) -> bool:
+    head = row.head
+    return (
+        row.scope == query.scope
+        and (query.context_id is None or row.context_id == query.context_id)
+        and (query.state is None or head.state == query.state)
+        and (query.status_after is None or head.status_at >= query.status_after)
+    )

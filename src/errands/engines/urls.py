@@ -1,0 +1,48 @@
+"""From a storage URL to its engine: the one place that knows them all."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from urllib.parse import parse_qsl, unquote, urlsplit
+
+from errands.engines.base import Engine
+from errands.engines.memory import MemoryEngine
+from errands.engines.sqlite import SQLiteEngine
+from errands.errors import ConfigurationError
+
+_KNOWN = "'memory' or 'sqlite:///path/to/tasks.db'"
+
+
+def engine_from_url(url: str) -> Engine:
+    """Raises `ConfigurationError` for a URL or an option that is not known: none is ever ignored."""
+    scheme = url.partition(":")[0].partition("+")[0].lower()
+    build = _ENGINES.get(scheme)
+    if build is None:
+        raise ConfigurationError(f"unknown storage {url!r}; possible are {_KNOWN}")
+    return build(url)
+
+
+def _memory(url: str) -> Engine:
+    if url.lower() not in ("memory", "memory:", "memory://"):
+        raise ConfigurationError(f"storage {url!r}: memory takes no address and no options")
+    return MemoryEngine()
+
+
+def _sqlite(url: str) -> Engine:
+    parts = urlsplit(url)
+    path = unquote(parts.path)
+    if parts.netloc or not path.startswith("/") or len(path) < 2:
+        raise ConfigurationError(
+            f"storage {url!r} needs three slashes before a path: sqlite:///tasks.db is relative, "
+            "sqlite:////var/lib/tasks.db absolute"
+        )
+    options = dict(parse_qsl(parts.query, keep_blank_values=True))
+    synchronous = options.pop("synchronous", "NORMAL").upper()
+    if synchronous not in ("NORMAL", "FULL"):
+        raise ConfigurationError(f"storage {url!r}: synchronous is NORMAL or FULL, not {synchronous}")
+    if options:
+        raise ConfigurationError(f"storage {url!r}: unknown option {', '.join(options)}; possible is synchronous")
+    return SQLiteEngine(path[1:], synchronous="FULL" if synchronous == "FULL" else "NORMAL")
+
+
+_ENGINES: dict[str, Callable[[str], Engine]] = {"memory": _memory, "sqlite": _sqlite}
