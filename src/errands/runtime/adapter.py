@@ -1,0 +1,437 @@
+"""Between the queue and a worker: claims tasks, runs turns, keeps leases alive, cancels, drains.
+
+A turn belongs to the adapter, never to the request that caused it: whoever disconnects, the work goes on.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import secrets
+import socket
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AsyncExitStack, contextmanager, suppress
+from typing import Any, Literal
+
+import msgspec
+
+from errands import lifecycle
+from errands.errors import ErrandsError, LeaseLostError, StorageError, TaskTerminalStateError, TurnError
+from errands.model.core import Message, Part, Role, TaskState
+from errands.model.log import Change, Lease, RequestOptions, StoredTask
+from errands.runtime.blocking import BlockingTaskContext
+from errands.runtime.context import InvalidAnswerError, TaskContext
+from errands.runtime.dependencies import DependencyContainer
+from errands.runtime.journal import Journal, new_id, status_draft, status_update
+from errands.runtime.settings import Settings
+from errands.runtime.worker import Worker, is_async
+
+logger = logging.getLogger(__name__)
+
+_decode_options = msgspec.json.Decoder(RequestOptions).decode
+
+#: Why a running turn was stopped from outside.
+Stop = Literal["force", "lost", "drain"]
+
+
+class Execution:
+    """One running turn, for whoever has to stop it."""
+
+    def __init__(self, stored: StoredTask, started_at: int) -> None:
+        self.task_id = stored.task.id
+        self.attempt = stored.head.attempt
+        self.started_at = started_at
+        self.cancel_requested = stored.head.cancel_requested
+        self.ctx: TaskContext | None = None
+        self.task: asyncio.Task[None] | None = None
+        self.stopped: Stop | None = None
+        self.force_timer: asyncio.TimerHandle | None = None
+
+    def stop(self, why: Stop) -> None:
+        self.stopped = why
+        if self.task is not None:
+            self.task.cancel()
+
+
+class WorkerAdapter:
+    """Runs one worker's turns in this process. An async context manager: leaving it drains."""
+
+    def __init__(
+        self,
+        worker: Worker,
+        journal: Journal,
+        *,
+        agent: str,
+        deps: DependencyContainer,
+        settings: Settings,
+    ) -> None:
+        self._worker = worker
+        self._journal = journal
+        self._engine = journal.engine
+        self._agent = agent
+        self._deps = deps
+        self._settings = settings
+        self._is_async = is_async(worker)
+        self._threads: ThreadPoolExecutor | None = None
+        #: Names this process among all that share the store.
+        self.worker_id = f"{socket.gethostname()}:{os.getpid()}:{secrets.token_hex(4)}"
+        self.running: dict[str, Execution] = {}
+        self.draining = False
+        self._wake = asyncio.Event()
+        #: Request contexts of tasks that wait in the queue; they must not go anywhere else.
+        self._waiting_contexts: dict[str, dict[str, Any]] = {}
+        self._idle = asyncio.Event()
+        self._idle.set()
+
+    # Starting and stopping
+
+    async def __aenter__(self) -> WorkerAdapter:
+        async with AsyncExitStack() as stack:
+            if not self._is_async:
+                limit = self._settings.max_concurrent_tasks or 64
+                self._threads = ThreadPoolExecutor(min(limit, 64), thread_name_prefix="errands-worker")
+                stack.callback(self._threads.shutdown, wait=False, cancel_futures=True)
+            self._loop = asyncio.get_running_loop()
+            self._turns = await stack.enter_async_context(asyncio.TaskGroup())
+            loops = [
+                self._turns.create_task(loop, name=name)
+                for name, loop in (
+                    ("errands-claims", self._claim_loop()),
+                    ("errands-heartbeat", self._heartbeat_loop()),
+                    ("errands-sweep", self._sweep_loop()),
+                )
+            ]
+            for task in loops:
+                stack.callback(task.cancel)
+            self._engine.on_work(self._wake.set)
+            self._stack = stack.pop_all()
+        return self
+
+    async def __aexit__(self, *exc: object) -> None:
+        await self.drain()
+        await self._stack.aclose()
+
+    async def drain(self) -> None:
+        """Takes nothing new, lets running turns finish until the deadline, gives the rest back to the queue."""
+        self.draining = True
+        with suppress(TimeoutError):
+            async with asyncio.timeout(self._settings.drain_timeout):
+                await self._idle.wait()
+        for execution in list(self.running.values()):
+            execution.stop("drain")
+        with suppress(TimeoutError):
+            # A handler that does not let itself be canceled must not keep the process from ending.
+            async with asyncio.timeout(5.0):
+                await self._idle.wait()
+
+    @property
+    def has_capacity(self) -> bool:
+        limit = self._settings.max_concurrent_tasks
+        return not self.draining and (limit is None or len(self.running) < limit)
+
+    @property
+    def lease_until(self) -> int:
+        return self._journal.now() + int(self._settings.lease_seconds * 1000)
+
+    def start(
+        self,
+        stored: StoredTask,
+        *,
+        options: RequestOptions | None = None,
+        request_context: dict[str, Any] | None = None,
+    ) -> None:
+        """Runs a task that the caller has just leased to this adapter."""
+        execution = Execution(stored, self._journal.now())
+        self.running[execution.task_id] = execution
+        self._idle.clear()
+        execution.task = self._turns.create_task(self._run(execution, stored, options, request_context))
+
+    @contextmanager
+    def keeping_context(self, task_id: str, request_context: dict[str, Any] | None) -> Iterator[None]:
+        """Keeps a request's secrets in memory until this process takes the queued task up."""
+        if request_context:
+            self._waiting_contexts[task_id] = request_context
+        try:
+            yield
+        except BaseException:
+            self._waiting_contexts.pop(task_id, None)
+            raise
+
+    # Running turns
+
+    async def _run(
+        self,
+        execution: Execution,
+        stored: StoredTask,
+        options: RequestOptions | None,
+        request_context: dict[str, Any] | None,
+    ) -> None:
+        try:
+            while True:
+                if options is None:
+                    options = await self._stored_options(stored)
+                if request_context is None:
+                    request_context = self._waiting_contexts.pop(execution.task_id, None)
+                stored = await self._begin(stored)
+                continues = await self._turn(execution, stored, options, request_context)
+                if not continues:
+                    return
+                stored = await self._engine.load(execution.task_id, stored.scope)
+                options = request_context = None
+        except (LeaseLostError, TaskTerminalStateError) as error:
+            logger.info("task %s is no longer ours: %s", execution.task_id, error)
+        except StorageError:
+            logger.exception("task %s could not be written; its lease will run out", execution.task_id)
+        except asyncio.CancelledError:
+            pass
+        except Exception:
+            logger.exception("task %s could not be run; its lease will run out", execution.task_id)
+        finally:
+            self._finished(execution)
+
+    def _finished(self, execution: Execution) -> None:
+        if execution.force_timer is not None:
+            execution.force_timer.cancel()
+        if self.running.get(execution.task_id) is execution:
+            del self.running[execution.task_id]
+        limit = self._settings.max_concurrent_tasks
+        if limit is not None and len(self.running) == limit - 1:
+            self._wake.set()
+        if not self.running:
+            self._idle.set()
+
+    async def _begin(self, stored: StoredTask) -> StoredTask:
+        """Shows that the task is at work, if its log does not say so yet."""
+        if stored.state is TaskState.WORKING:
+            return stored
+        now = self._journal.now()
+        update = status_update(stored.task.id, stored.task.context_id or "", TaskState.WORKING, now)
+        assert update.status_update is not None
+        change = Change(
+            task_id=stored.task.id,
+            scope=stored.scope,
+            events=(status_draft(update),),
+            fence=stored.head.attempt,
+            at=now,
+            state=TaskState.WORKING,
+        )
+        version = await self._journal.commit(change, [update.status_update.status])
+        if version != stored.version + 1:
+            return await self._engine.load(stored.task.id, stored.scope)
+        return StoredTask(
+            task=lifecycle.fold_updates(stored.task, [update]),
+            head=lifecycle.advance(stored.head, change),
+            scope=stored.scope,
+            agent=stored.agent,
+        )
+
+    async def _turn(
+        self,
+        execution: Execution,
+        stored: StoredTask,
+        options: RequestOptions,
+        request_context: dict[str, Any] | None,
+    ) -> bool:
+        """One call of the handler and what follows from how it ended; true when another turn is due."""
+        ctx = TaskContext(
+            self._journal, stored, deps=self._deps, options=options, request_context=request_context
+        )
+        execution.ctx = ctx
+        if stored.head.cancel_requested:
+            self._signal_cancel(execution)
+        if not await self._may_try(ctx):
+            return False
+        try:
+            await self._handle(ctx)
+        except asyncio.CancelledError:
+            await self._stopped(execution, ctx)
+            return False
+        except (LeaseLostError, TaskTerminalStateError, StorageError):
+            raise
+        except InvalidAnswerError as error:
+            await self._ask_again(ctx, error)
+        except Exception as error:
+            await self._failed(ctx, error)
+        else:
+            if not ctx.turn_ended:
+                await self._returned(ctx)
+        return ctx._turn.continues
+
+    async def _handle(self, ctx: TaskContext) -> None:
+        if self._is_async:
+            await self._worker.handle(ctx)
+            return
+        blocking: Any = BlockingTaskContext(ctx, self._loop)
+        await self._loop.run_in_executor(self._threads, self._worker.handle, blocking)
+
+    async def _may_try(self, ctx: TaskContext) -> bool:
+        tries = ctx.attempt
+        if tries == 1 or ctx.is_cancelled:
+            return True
+        if self._worker.on_interrupted == "fail":
+            await ctx.fail("The agent was interrupted while it worked on this task.")
+            return False
+        if tries > self._settings.max_attempts:
+            await ctx.fail(f"The agent was interrupted {tries - 1} times while it worked on this task.")
+            return False
+        return True
+
+    async def _returned(self, ctx: TaskContext) -> None:
+        if ctx.is_cancelled:
+            await ctx._turn.end(TaskState.CANCELED)
+            return
+        logger.error("handler of task %s returned without a lifecycle call", ctx.task_id)
+        await ctx.fail(
+            "The agent returned without finishing the task: a handler must call complete, respond, fail, "
+            "reject, request_input or another lifecycle method before it returns."
+        )
+
+    async def _failed(self, ctx: TaskContext, error: Exception) -> None:
+        if ctx.turn_ended:
+            if isinstance(error, TurnError):
+                logger.error("handler of task %s: %s", ctx.task_id, error)
+            else:
+                logger.error("handler of task %s failed after its turn had ended", ctx.task_id, exc_info=error)
+            if ctx._turn.settled or not await ctx._turn.reopen():
+                return
+        reference = secrets.token_hex(4)
+        logger.error("handler of task %s failed [%s]", ctx.task_id, reference, exc_info=error)
+        await ctx.fail(f"The agent failed unexpectedly (reference {reference}).")
+
+    async def _ask_again(self, ctx: TaskContext, error: InvalidAnswerError) -> None:
+        question = next((m for m in reversed(ctx.history) if m.role == "agent"), None)
+        parts: list[Part] = [Part(text=f"That answer does not fit: {error}")]
+        if question is not None:
+            parts += question.parts
+        message = Message(
+            message_id=new_id(),
+            role=Role.AGENT,
+            parts=parts,
+            task_id=ctx.task_id,
+            context_id=ctx.context_id,
+        )
+        await ctx._turn.end(TaskState.INPUT_REQUIRED, message=message)
+
+    async def _stored_options(self, stored: StoredTask) -> RequestOptions:
+        """What the sender asked for beside the message, from the log: after a queue or a crash."""
+        history = stored.task.history or []
+        users = [message for message in history if message.role is not Role.AGENT]
+        current = users[-max(stored.head.unread, 1)].message_id
+        after = 0
+        while True:
+            log = await self._engine.read(stored.task.id, stored.scope, after)
+            for event in log.events:
+                if event.kind == "request" and (options := _decode_options(event.data)).message_id == current:
+                    return options
+            if not log.events:
+                return RequestOptions()
+            after = log.events[-1].version
+
+    # Stopping turns
+
+    def request_cancel(self, task_id: str) -> bool:
+        """Tells a turn of this process that it is wanted canceled; false when it does not run here."""
+        execution = self.running.get(task_id)
+        if execution is None:
+            return False
+        self._signal_cancel(execution)
+        return True
+
+    def _signal_cancel(self, execution: Execution) -> None:
+        execution.cancel_requested = True
+        if execution.ctx is not None:
+            execution.ctx._cancelled = True
+        if execution.force_timer is None:
+            execution.force_timer = self._loop.call_later(
+                self._settings.cancel_force_timeout, self._force, execution
+            )
+
+    def _force(self, execution: Execution) -> None:
+        if self.running.get(execution.task_id) is execution:
+            self._turns.create_task(self._cancel_by_force(execution))
+
+    async def _cancel_by_force(self, execution: Execution) -> None:
+        # The log first: the task is canceled even when the handler does not let itself be stopped.
+        try:
+            if execution.ctx is not None and not execution.ctx.turn_ended:
+                await execution.ctx._turn.end(TaskState.CANCELED)
+        except ErrandsError as error:
+            logger.info("task %s was not canceled by force: %s", execution.task_id, error)
+        execution.stop("force")
+
+    async def _stopped(self, execution: Execution, ctx: TaskContext) -> None:
+        """The handler was interrupted by `Execution.stop`, or canceled itself."""
+        turn = ctx._turn
+        if execution.stopped == "lost" or turn.settled:
+            return
+        if turn.ended and not await turn.reopen():
+            return
+        if execution.stopped == "drain":
+            await turn.give_back()
+        elif execution.stopped == "force" or ctx.is_cancelled:
+            await turn.end(TaskState.CANCELED)
+        else:
+            await ctx.fail("The agent canceled its own work.")
+
+    # Loops
+
+    async def _claim_loop(self) -> None:
+        """Takes up due tasks: at a sign, and every poll interval in case a sign was missed."""
+        while True:
+            self._wake.clear()
+            if not self.draining:
+                await self._guarded(self._claim())
+                await self._guarded(self._watch_cancels())
+            with suppress(TimeoutError):
+                async with asyncio.timeout(self._settings.poll_interval):
+                    await self._wake.wait()
+
+    async def _claim(self) -> None:
+        while self.has_capacity:
+            limit = self._settings.max_concurrent_tasks
+            room = 100 if limit is None else min(limit - len(self.running), 100)
+            claimed = await self._engine.claim(self.worker_id, [self._agent], room, self.lease_until)
+            for stored in claimed:
+                self.start(stored)
+            if len(claimed) < room:
+                return
+
+    async def _heartbeat_loop(self) -> None:
+        while True:
+            await asyncio.sleep(self._settings.lease_seconds / 3)
+            await self._guarded(self._extend())
+
+    async def _watch_cancels(self) -> None:
+        # Cancels from other processes show when leases are extended; a sign may mean one.
+        if any(not execution.cancel_requested for execution in self.running.values()) and self._shared:
+            await self._extend()
+
+    @property
+    def _shared(self) -> bool:
+        return self._engine.durable
+
+    async def _extend(self) -> None:
+        leases = [Lease(e.task_id, e.attempt) for e in self.running.values()]
+        if not leases:
+            return
+        for signal in await self._engine.extend(self.worker_id, leases, self.lease_until):
+            execution = self.running.get(signal.task_id)
+            if execution is None or (execution.ctx is not None and execution.ctx.turn_ended):
+                continue
+            if signal.lost:
+                execution.stop("lost")
+            elif signal.cancel_requested and not execution.cancel_requested:
+                self._signal_cancel(execution)
+
+    async def _sweep_loop(self) -> None:
+        while True:
+            await asyncio.sleep(self._settings.sweep_interval)
+            await self._guarded(self._engine.sweep())
+
+    async def _guarded(self, call: Any) -> None:
+        try:
+            await call
+        except Exception:
+            logger.exception("the store did not answer; trying again")

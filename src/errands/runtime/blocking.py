@@ -1,0 +1,54 @@
+"""The context for handlers that are plain functions: the same members, but its methods block.
+
+They run in a thread; each call goes to the event loop and waits there, so the loop itself is never held up.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import inspect
+from types import TracebackType
+from typing import Any, Self
+
+from errands.runtime.artifacts import ArtifactWriter
+from errands.runtime.context import TaskContext
+
+
+class BlockingTaskContext:
+    """Wraps a `TaskContext` for one thread."""
+
+    def __init__(self, ctx: TaskContext, loop: asyncio.AbstractEventLoop) -> None:
+        self._ctx = ctx
+        self._loop = loop
+
+    def __getattr__(self, name: str) -> Any:
+        value = getattr(self._ctx, name)
+        if inspect.iscoroutinefunction(value):
+            return functools.partial(_call, self._loop, value)
+        return value
+
+    def artifact(self, *args: Any, **kwargs: Any) -> BlockingArtifactWriter:
+        return BlockingArtifactWriter(self._ctx.artifact(*args, **kwargs), self._loop)
+
+
+class BlockingArtifactWriter:
+    def __init__(self, writer: ArtifactWriter, loop: asyncio.AbstractEventLoop) -> None:
+        self._writer = writer
+        self._loop = loop
+        self.artifact_id = writer.artifact_id
+
+    def write(self, *args: Any, **kwargs: Any) -> None:
+        _call(self._loop, self._writer.write, *args, **kwargs)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        _call(self._loop, self._writer.__aexit__, kind, error, trace)
+
+
+def _call(loop: asyncio.AbstractEventLoop, method: Any, *args: Any, **kwargs: Any) -> Any:
+    return asyncio.run_coroutine_threadsafe(method(*args, **kwargs), loop).result()

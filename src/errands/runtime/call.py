@@ -1,0 +1,44 @@
+"""Who asks for an operation, and with what: made by a binding, read by the task manager."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from typing import Any, NamedTuple
+
+import msgspec
+
+from errands.model.log import Event, Scope
+
+
+class CallContext(msgspec.Struct, kw_only=True):
+    scope: Scope = Scope()
+    #: Extensions the client declared in `A2A-Extensions`.
+    extensions: list[str] = []
+    #: For the worker; never stored, never logged.
+    request_context: dict[str, Any] = {}
+    #: The version after which a subscriber wants to go on (`Last-Event-ID`).
+    last_event_id: int | None = None
+
+
+class StreamItem(NamedTuple):
+    """One thing to send: `data` is a v1.0 StreamResponse in JSON. `gap` says that events before it are gone."""
+
+    version: int
+    data: bytes
+    gap: bool = False
+
+
+class EventStream:
+    """What a streaming operation answers: batches of items, empty ones as a sign of life, until it is over."""
+
+    def __init__(self, batches: AsyncIterator[list[StreamItem]], close: Any) -> None:
+        self._batches = batches
+        #: Ends the stream from outside, such as when the client has gone.
+        self.close = close
+
+    def __aiter__(self) -> AsyncIterator[list[StreamItem]]:
+        return self._batches
+
+
+def streamed(events: list[Event], kinds: frozenset[str]) -> list[StreamItem]:
+    return [StreamItem(event.version, event.data) for event in events if event.kind in kinds]

@@ -1,0 +1,394 @@
+"""`TaskContext`: everything a handler is given."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import cached_property
+from typing import Any, TypeVar
+
+import msgspec
+from msgspec import UNSET
+
+from errands.errors import ErrandsError
+from errands.model.base import encode
+from errands.model.core import (
+    Artifact,
+    Message,
+    Part,
+    Role,
+    StreamResponse,
+    TaskArtifactUpdateEvent,
+    TaskState,
+    text_of,
+)
+from errands.model.log import RequestOptions, StoredTask
+from errands.runtime.artifacts import ArtifactWriter, build_part
+from errands.runtime.dependencies import DependencyContainer
+from errands.runtime.journal import Journal, new_id, status_update
+from errands.runtime.turn import Turn
+from errands.runtime.worker import FileInfo, HistoryMessage, PreviousArtifact
+
+T = TypeVar("T")
+
+_JSON = "application/json"
+
+
+class InvalidAnswerError(ErrandsError):
+    """The user's answer does not fit what was asked for. Let it pass and the question is asked again."""
+
+
+class TaskContext:
+    """One turn of one task, as its handler sees it.
+
+    Read the input, emit results, and call exactly one lifecycle method: `complete`, `complete_json`, `respond`,
+    `reply_directly`, `fail`, `reject`, `request_input` or `request_auth`.
+    """
+
+    def __init__(
+        self,
+        journal: Journal,
+        stored: StoredTask,
+        *,
+        deps: DependencyContainer,
+        options: RequestOptions | None = None,
+        request_context: dict[str, Any] | None = None,
+    ) -> None:
+        self._journal = journal
+        self._stored = stored
+        self._turn = Turn(journal, stored)
+        self._options = options or RequestOptions()
+        self._request_context = request_context if request_context is not None else {}
+        self._deps = deps
+        self._cancelled = False
+        self._position = _current_position(stored)
+        self._artifacts_opened = 0
+        message = (stored.task.history or [])[self._position]
+        self._message = message
+        #: The task's identifier.
+        self.task_id: str = stored.task.id
+        #: The conversation's identifier.
+        self.context_id: str | None = stored.task.context_id
+        #: The identifier of the message this turn is about.
+        self.message_id: str = message.message_id
+        #: The message's parts as they came.
+        self.parts: list[Part] = message.parts
+        #: The message's metadata; stored with it.
+        self.metadata: dict[str, Any] = message.metadata or {}
+
+    # Input
+
+    @cached_property
+    def user_text(self) -> str:
+        """The message's text parts, joined by line breaks."""
+        return text_of(self.parts)
+
+    @cached_property
+    def files(self) -> list[FileInfo]:
+        """The message's files, with their bytes or their address."""
+        return [FileInfo.of(part) for part in self.parts if part.raw is not None or part.url is not None]
+
+    @cached_property
+    def data_parts(self) -> list[Any]:
+        """The message's JSON values, as plain Python."""
+        return [part.data for part in self.parts if part.data is not UNSET]
+
+    @property
+    def message(self) -> Message:
+        """The message this turn is about."""
+        return self._message
+
+    @cached_property
+    def history(self) -> list[HistoryMessage]:
+        """What was said in this task before the current message, by both sides."""
+        return [HistoryMessage.of(m) for m in (self._stored.task.history or [])[: self._position]]
+
+    @cached_property
+    def previous_artifacts(self) -> list[PreviousArtifact]:
+        """What this task had produced when the turn began."""
+        return [PreviousArtifact.of(artifact) for artifact in self._stored.task.artifacts or []]
+
+    @property
+    def request_context(self) -> dict[str, Any]:
+        """What middleware put aside for this request: never stored, empty after a restart."""
+        return self._request_context
+
+    @property
+    def request_metadata(self) -> dict[str, Any]:
+        """The metadata of the request, beside that of the message."""
+        return self._options.metadata
+
+    @property
+    def requested_extensions(self) -> set[str]:
+        """The extensions the client declared."""
+        return set(self._options.extensions)
+
+    @property
+    def deps(self) -> DependencyContainer:
+        """What was registered with the server: `ctx.deps[Database]`, `ctx.deps.get("key")`."""
+        return self._deps
+
+    @property
+    def tenant(self) -> str:
+        return self._stored.scope.tenant
+
+    @property
+    def owner(self) -> str:
+        """Who the task belongs to; "" when callers are anonymous."""
+        return self._stored.scope.owner
+
+    @property
+    def attempt(self) -> int:
+        """Which try of this turn it is, from 1; more than 1 after a crash."""
+        return self._stored.head.attempt - self._stored.head.attempt_base
+
+    def accepts(self, mime_type: str) -> bool:
+        """Whether the client takes this type of output; without a list of its own it takes everything."""
+        return not self._options.accepted_output_modes or mime_type in self._options.accepted_output_modes
+
+    # State
+
+    @property
+    def is_cancelled(self) -> bool:
+        """Whether a cancel is wanted. Look at it in long loops; then `fail` or just return."""
+        return self._cancelled
+
+    @property
+    def turn_ended(self) -> bool:
+        """Whether a lifecycle method was called."""
+        return self._turn.ended
+
+    # Lifecycle
+
+    async def complete(self, text: str | None = None, *, artifact_id: str = "final-answer") -> None:
+        """Ends the task well, with `text` as an artifact or, without one, with what was emitted."""
+        artifacts = [] if text is None else [self._artifact(artifact_id, Part(text=text), last_chunk=True)]
+        await self._turn.end(TaskState.COMPLETED, artifacts=artifacts)
+
+    async def complete_json(self, data: Any, *, artifact_id: str = "final-answer") -> None:
+        """Ends the task well, with a JSON artifact."""
+        part = Part(data=data, media_type=_JSON)
+        update = self._artifact(artifact_id, part, metadata={"media_type": _JSON}, last_chunk=True)
+        await self._turn.end(TaskState.COMPLETED, artifacts=[update])
+
+    async def respond(self, text: str | None = None) -> None:
+        """Ends the task well, with a message and no artifact."""
+        await self._turn.end(TaskState.COMPLETED, message=self._said(text))
+
+    async def reply_directly(self, text: str) -> None:
+        """Answers a send with a plain message instead of a task; a stream sees the task all the same."""
+        await self._turn.end(TaskState.COMPLETED, message=self._said(text), direct=True)
+
+    async def fail(self, reason: str) -> None:
+        """Ends the task as failed; after a cancel request, as canceled."""
+        await self._turn.end(self._unless_cancelled(TaskState.FAILED), message=self._said(reason))
+
+    async def reject(self, reason: str | None = None) -> None:
+        """Declines the task; after a cancel request it ends as canceled."""
+        await self._turn.end(self._unless_cancelled(TaskState.REJECTED), message=self._said(reason))
+
+    async def request_input(self, question: str, *, schema: type | Mapping[str, Any] | None = None) -> None:
+        """Pauses until the user answers. With a `schema` (a type or a JSON Schema) the client is told the shape
+        of the answer, and `answer(...)` reads it in the next turn."""
+        parts = [Part(text=question)]
+        if schema is not None:
+            shape = dict(schema) if isinstance(schema, Mapping) else msgspec.json.schema(schema)
+            parts.append(Part(data={"schema": shape}, media_type="application/schema+json"))
+        await self._turn.end(TaskState.INPUT_REQUIRED, message=self._agent_message(parts))
+
+    async def request_auth(
+        self,
+        details: str | None = None,
+        *,
+        schemes: list[str] | None = None,
+        credentials_hint: str | None = None,
+        auth_url: str | None = None,
+    ) -> None:
+        """Pauses until the client sends credentials."""
+        wanted = {"schemes": schemes, "credentialsHint": credentials_hint, "authUrl": auth_url}
+        wanted = {key: value for key, value in wanted.items() if value}
+        parts = [Part(text=details)] if details is not None else []
+        if wanted:
+            parts.append(Part(data=wanted, media_type=_JSON))
+        message = self._agent_message(parts) if parts else None
+        await self._turn.end(TaskState.AUTH_REQUIRED, message=message)
+
+    def answer(self, shape: type[T]) -> T | None:
+        """The user's answer to `request_input(..., schema=shape)`, or None when nothing was asked yet.
+
+        A data part is taken first, then text as JSON, then, for simple types, the text itself. Raises
+        `InvalidAnswerError`; when the handler lets it pass, the question is asked again with what was wrong.
+        """
+        if not any(message.role == "agent" for message in self.history):
+            return None
+        value = self.data_parts[0] if self.data_parts else self.user_text
+        try:
+            if isinstance(value, str):
+                return _from_text(value, shape)
+            return msgspec.convert(value, shape, strict=False)
+        except msgspec.MsgspecError as error:
+            raise InvalidAnswerError(str(error)) from None
+
+    # Streaming
+
+    async def send_status(self, message: str | None = None) -> None:
+        """Tells how it is going; the task stays at work. Without a message it is a mere sign of life."""
+        update = status_update(
+            self.task_id,
+            self.context_id or "",
+            TaskState.WORKING,
+            self._journal.now(),
+            self._said(message),
+        )
+        if self._turn.emit("status", update):
+            await self._turn.catch_up()
+
+    async def emit_artifact(
+        self,
+        *,
+        artifact_id: str,
+        text: str | None = None,
+        data: Any = None,
+        file_bytes: bytes | None = None,
+        file_url: str | None = None,
+        media_type: str | None = None,
+        filename: str | None = None,
+        name: str | None = None,
+        description: str | None = None,
+        append: bool = False,
+        last_chunk: bool = False,
+        metadata: dict[str, Any] | None = None,
+        extensions: list[str] | None = None,
+    ) -> None:
+        """Sends an artifact, or a piece of one. Give exactly one of text, data, file_bytes and file_url."""
+        part = build_part(
+            text=text,
+            data=data,
+            file_bytes=file_bytes,
+            file_url=file_url,
+            media_type=media_type,
+            filename=filename,
+        )
+        update = self._artifact(
+            artifact_id,
+            part,
+            name=name,
+            description=description,
+            metadata=metadata,
+            extensions=extensions,
+            append=append,
+            last_chunk=last_chunk,
+        )
+        if self._turn.emit("artifact", StreamResponse(artifact_update=update)):
+            await self._turn.catch_up()
+
+    async def emit_text_artifact(
+        self, text: str, *, artifact_id: str = "answer", append: bool = False, last_chunk: bool = False
+    ) -> None:
+        """Sends a piece of text; `append=True` for every piece after the first."""
+        update = self._artifact(artifact_id, Part(text=text), append=append, last_chunk=last_chunk)
+        if self._turn.emit("artifact", StreamResponse(artifact_update=update)):
+            await self._turn.catch_up()
+
+    async def emit_data_artifact(
+        self,
+        data: Any,
+        *,
+        artifact_id: str = "answer",
+        media_type: str = _JSON,
+        append: bool = False,
+        last_chunk: bool = False,
+    ) -> None:
+        """Sends a piece of JSON."""
+        update = self._artifact(
+            artifact_id,
+            Part(data=data, media_type=media_type),
+            metadata={"media_type": media_type},
+            append=append,
+            last_chunk=last_chunk,
+        )
+        if self._turn.emit("artifact", StreamResponse(artifact_update=update)):
+            await self._turn.catch_up()
+
+    def artifact(
+        self,
+        name: str | None = None,
+        *,
+        artifact_id: str | None = None,
+        description: str | None = None,
+        metadata: dict[str, Any] | None = None,
+        extensions: list[str] | None = None,
+    ) -> ArtifactWriter:
+        """`async with ctx.artifact(name="report") as a: await a.write(chunk)`: begun, continued and sealed for you.
+
+        Its id is `artifact_id`, or else follows from the name and the order, so a turn that is run again
+        replaces what its first try had begun.
+        """
+        self._artifacts_opened += 1
+        chosen = artifact_id or name or f"artifact-{self._artifacts_opened}"
+        return ArtifactWriter(
+            self.emit_artifact,
+            chosen,
+            name=name,
+            description=description,
+            metadata=metadata,
+            extensions=extensions,
+        )
+
+    # Conversation
+
+    async def load_context(self) -> Any:
+        """What `update_context` kept for this conversation, or None."""
+        if self.context_id is None:
+            return None
+        raw = await self._journal.engine.load_context(self._stored.scope, self.context_id)
+        return None if raw is None else msgspec.json.decode(raw)
+
+    async def update_context(self, context: Any) -> None:
+        """Keeps any JSON value for this conversation: the next turns and tasks of it can load it."""
+        if self.context_id is not None:
+            await self._journal.engine.save_context(self._stored.scope, self.context_id, encode(context))
+
+    def _artifact(
+        self,
+        artifact_id: str,
+        part: Part,
+        *,
+        append: bool = False,
+        last_chunk: bool = False,
+        **described: Any,
+    ) -> TaskArtifactUpdateEvent:
+        return TaskArtifactUpdateEvent(
+            task_id=self.task_id,
+            context_id=self.context_id or "",
+            artifact=Artifact(artifact_id=artifact_id, parts=[part], **described),
+            append=append,
+            last_chunk=last_chunk,
+        )
+
+    def _unless_cancelled(self, state: TaskState) -> TaskState:
+        return TaskState.CANCELED if self._cancelled else state
+
+    def _said(self, text: str | None) -> Message | None:
+        return None if text is None else self._agent_message([Part(text=text)])
+
+    def _agent_message(self, parts: list[Part]) -> Message:
+        return Message(
+            message_id=new_id(),
+            role=Role.AGENT,
+            parts=parts,
+            task_id=self.task_id,
+            context_id=self.context_id,
+        )
+
+
+def _current_position(stored: StoredTask) -> int:
+    """Where in the history the message of this turn stands: the oldest one that no turn has dealt with."""
+    positions = [i for i, m in enumerate(stored.task.history or []) if m.role is not Role.AGENT]
+    return positions[-max(stored.head.unread, 1)]
+
+
+def _from_text(text: str, shape: type[T]) -> T:
+    try:
+        return msgspec.json.decode(text, type=shape, strict=False)
+    except msgspec.MsgspecError:
+        return msgspec.convert(text, shape, strict=False)

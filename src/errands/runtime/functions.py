@@ -1,0 +1,142 @@
+"""A plain function as an agent: `@agent(name=..., description=...)`."""
+
+from __future__ import annotations
+
+import inspect
+import typing
+from collections.abc import AsyncIterator, Callable
+from typing import Any
+
+import msgspec
+
+from errands.errors import ConfigurationError
+from errands.model.card_config import AgentCardConfig, CapabilitiesConfig
+from errands.runtime.context import InvalidAnswerError, TaskContext
+from errands.runtime.worker import Worker
+
+Function = Callable[..., Any]
+
+
+class FunctionWorker(Worker):
+    """Calls the function with what its parameters ask for, and ends the turn with what it returns.
+
+    A parameter annotated `TaskContext` gets the context, one annotated `str` or not at all the user's text, one of
+    any other type the message's first JSON value as that type. A string becomes a text artifact, any other value
+    a JSON artifact, None an empty completion; a generator is streamed. A function that takes the context may end
+    the turn itself.
+    """
+
+    def __init__(self, function: Function, agent_card: AgentCardConfig) -> None:
+        self._function = function
+        self.agent_card = agent_card
+        self._parameters = _parameters(function)
+        self.__name__ = function.__name__
+        self.__doc__ = function.__doc__
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """The function itself, for tests and for other code."""
+        return self._function(*args, **kwargs)
+
+    async def handle(self, ctx: TaskContext) -> None:
+        arguments = {name: _argument(kind, ctx) for name, kind in self._parameters.items()}
+        result = self._function(**arguments)
+        if inspect.isasyncgen(result):
+            await _stream(ctx, result)
+        else:
+            await _finish(ctx, await result)
+
+
+class BlockingFunctionWorker(FunctionWorker):
+    """The same for a `def`: it runs in a thread."""
+
+    def handle(self, ctx: Any) -> None:  # type: ignore[override]
+        arguments = {name: _argument(kind, ctx) for name, kind in self._parameters.items()}
+        result = self._function(**arguments)
+        if inspect.isgenerator(result):
+            _stream_blocking(ctx, result)
+        elif not ctx.turn_ended:
+            if result is None or isinstance(result, str):
+                ctx.complete(result)
+            else:
+                ctx.complete_json(msgspec.to_builtins(result))
+
+
+def agent(
+    function: Function | None = None,
+    *,
+    name: str | None = None,
+    description: str | None = None,
+    version: str = "1.0.0",
+    streaming: bool = True,
+    **card: Any,
+) -> Any:
+    """Makes a function an agent. Other keyword arguments are those of `AgentCardConfig`."""
+
+    def decorate(function: Function) -> FunctionWorker:
+        config = AgentCardConfig(
+            name=name or function.__name__.replace("_", " "),
+            description=description or inspect.getdoc(function) or f"The function {function.__name__}.",
+            version=version,
+            **{"capabilities": CapabilitiesConfig(streaming=streaming), **card},
+        )
+        is_async = inspect.iscoroutinefunction(function) or inspect.isasyncgenfunction(function)
+        return (FunctionWorker if is_async else BlockingFunctionWorker)(function, config)
+
+    return decorate if function is None else decorate(function)
+
+
+def _parameters(function: Function) -> dict[str, Any]:
+    hints = typing.get_type_hints(function)
+    kinds: dict[str, Any] = {}
+    for parameter in inspect.signature(function).parameters.values():
+        if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD, parameter.POSITIONAL_ONLY):
+            raise ConfigurationError(
+                f"{function.__name__}: an agent's parameters are plain names, not {parameter}"
+            )
+        kinds[parameter.name] = hints.get(parameter.name, str)
+    return kinds
+
+
+def _argument(kind: Any, ctx: TaskContext) -> Any:
+    if kind is TaskContext:
+        return ctx
+    if kind is str:
+        return ctx.user_text
+    value = ctx.data_parts[0] if ctx.data_parts else ctx.user_text
+    try:
+        if isinstance(value, str):
+            return msgspec.json.decode(value, type=kind, strict=False)
+        return msgspec.convert(value, kind, strict=False)
+    except msgspec.MsgspecError as error:
+        raise InvalidAnswerError(str(error)) from None
+
+
+async def _finish(ctx: TaskContext, result: Any) -> None:
+    if ctx.turn_ended:
+        return
+    if result is None or isinstance(result, str):
+        await ctx.complete(result)
+    else:
+        await ctx.complete_json(msgspec.to_builtins(result))
+
+
+async def _stream(ctx: TaskContext, chunks: AsyncIterator[Any]) -> None:
+    async with ctx.artifact(artifact_id="answer") as artifact:
+        async for chunk in chunks:
+            await (artifact.write(chunk) if isinstance(chunk, str) else artifact.write(data=chunk))
+    if not ctx.turn_ended:
+        await ctx.complete()
+
+
+def _stream_blocking(ctx: Any, chunks: Any) -> None:
+    with ctx.artifact(artifact_id="answer") as artifact:
+        for chunk in chunks:
+            if isinstance(chunk, str):
+                artifact.write(chunk)
+            else:
+                artifact.write(data=chunk)
+    if not ctx.turn_ended:
+        ctx.complete()
+
+
+

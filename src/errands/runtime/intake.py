@@ -1,0 +1,47 @@
+"""Which messages an agent takes: checked before anything is written."""
+
+from __future__ import annotations
+
+import hashlib
+
+from msgspec import UNSET
+
+from errands.errors import ContentTypeNotSupportedError, InvalidParamsError
+from errands.model.base import encode
+from errands.model.core import Message, Part, Role
+from errands.model.log import Scope
+
+
+def check_message(message: Message, input_modes: list[str]) -> None:
+    """Raises `InvalidParamsError` or `ContentTypeNotSupportedError`."""
+    if message.role is not Role.USER:
+        raise InvalidParamsError("message.role must be ROLE_USER", field="message.role")
+    for index, part in enumerate(message.parts):
+        media_type = media_type_of(part)
+        if media_type is not None and not _matches(media_type, input_modes):
+            raise ContentTypeNotSupportedError(
+                f"This agent does not take {media_type}; it takes {', '.join(input_modes)}",
+                mediaType=media_type,
+                part=index,
+            )
+
+
+def media_type_of(part: Part) -> str | None:
+    """The part's type: what it says, or what follows from its content. None: not known, so not refused."""
+    if part.media_type:
+        return part.media_type.partition(";")[0].strip().lower()
+    if part.text is not None:
+        return "text/plain"
+    if part.data is not UNSET:
+        return "application/json"
+    return None
+
+
+def _matches(media_type: str, modes: list[str]) -> bool:
+    family = media_type.partition("/")[0] + "/*"
+    return not modes or any(mode.lower() in (media_type, family, "*/*", "*") for mode in modes)
+
+
+def receipt_of(message: Message, scope: Scope) -> bytes:
+    """The digest by which the same message, sent again to the same place by the same caller, is recognised."""
+    return hashlib.blake2b(encode([scope.tenant, scope.owner, message]), digest_size=16).digest()

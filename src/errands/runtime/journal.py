@@ -1,0 +1,46 @@
+"""The runtime's one pen: every change of a task goes through `Journal.commit`, and hooks hear of it after."""
+
+from __future__ import annotations
+
+import uuid
+
+from errands.clock import to_iso
+from errands.engines.base import Engine
+from errands.model.base import encode
+from errands.model.core import Message, StreamResponse, TaskState, TaskStatus, TaskStatusUpdateEvent
+from errands.model.log import Change, Draft
+from errands.runtime.hooks import LifecycleHooks
+
+
+class Journal:
+    def __init__(self, engine: Engine, hooks: LifecycleHooks | None = None) -> None:
+        self.engine = engine
+        self._hooks = hooks
+
+    def now(self) -> int:
+        return self.engine.clock()
+
+    async def commit(self, change: Change, states: list[TaskStatus] | None = None) -> int:
+        """Writes the change; `states` are the statuses it passes through, for the hooks."""
+        version = await self.engine.commit(change)
+        if self._hooks is not None and states:
+            for status in states:
+                await self._hooks.run(change.task_id, status.state, status.message)
+        return version
+
+
+def new_id() -> str:
+    return str(uuid.uuid4())
+
+
+def status_update(
+    task_id: str, context_id: str, state: TaskState, at: int, message: Message | None = None
+) -> StreamResponse:
+    status = TaskStatus(state=state, message=message, timestamp=to_iso(at))
+    return StreamResponse(
+        status_update=TaskStatusUpdateEvent(task_id=task_id, context_id=context_id, status=status)
+    )
+
+
+def status_draft(update: StreamResponse) -> Draft:
+    return Draft("status", encode(update))

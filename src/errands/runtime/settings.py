@@ -1,0 +1,75 @@
+"""Every setting of the runtime, once: its name, default, meaning and `ERRANDS_*` environment variable."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+from errands.errors import ConfigurationError
+
+ENV_PREFIX = "ERRANDS_"
+DEFAULT_STORAGE = "sqlite:///.errands/tasks.db"
+
+
+class Settings(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+    """Built with `Settings.from_env()`; keyword arguments of `A2AServer` win over the environment."""
+
+    #: Where tasks live: `memory` or `sqlite:///path`.
+    storage: str = DEFAULT_STORAGE
+    #: Seconds a blocking send waits before it answers with the task as it is. None: until the turn ends.
+    blocking_timeout: float | None = None
+    #: Seconds a worker has to react to a cancel before it is canceled by force.
+    cancel_force_timeout: float = 10.0
+    #: Turns that run at the same time in this process; more wait in the queue. None: no bound.
+    max_concurrent_tasks: int | None = 1000
+    #: Tries of one turn before the task fails, counting the first.
+    max_attempts: int = 3
+    #: Seconds without a heartbeat after which another worker may take a task over.
+    lease_seconds: float = 30.0
+    #: Seconds between looks for due tasks when nobody has given a sign.
+    poll_interval: float = 1.0
+    #: Seconds running turns have to finish when the server stops; the rest is given back to the queue.
+    drain_timeout: float = 10.0
+    #: Seconds in which the same message sent again finds its first task.
+    idempotency_window: float = 86_400.0
+    #: Seconds between two clean-ups of ended tasks.
+    sweep_interval: float = 60.0
+    #: Bytes a request body may have.
+    max_body_bytes: int = 10 * 1024 * 1024
+    #: Seconds of silence on a stream after which a comment is sent.
+    keep_alive: float = 15.0
+    #: The address clients reach the server at, when it is not the one they call.
+    public_url: str | None = None
+    #: Believe `X-Forwarded-*` headers: only behind a proxy that sets them itself.
+    trust_forwarded: bool = False
+    #: Level of the `errands` logger.
+    log_level: str | None = None
+
+    @classmethod
+    def from_env(cls, environ: Mapping[str, str] | None = None, **overrides: Any) -> Settings:
+        """Defaults, then the environment, then `overrides` that are not None. Raises `ConfigurationError`."""
+        environ = os.environ if environ is None else environ
+        values: dict[str, Any] = {}
+        for field in msgspec.structs.fields(cls):
+            text = environ.get(ENV_PREFIX + field.name.upper())
+            if text is not None:
+                values[field.name] = _convert(field.name, field.type, text)
+        values.update({name: value for name, value in overrides.items() if value is not None})
+        return cls(**values)
+
+
+def _convert(name: str, annotation: Any, text: str) -> Any:
+    if text.strip().lower() in ("", "none", "null") and annotation is not str:
+        text = "null"
+    try:
+        return msgspec.convert(text, annotation, strict=False)
+    except msgspec.ValidationError as error:
+        raise ConfigurationError(f"{ENV_PREFIX}{name.upper()}={text!r}: {error}") from None
+
+
+def get_settings() -> Settings:
+    """The settings of the environment as it is now."""
+    return Settings.from_env()

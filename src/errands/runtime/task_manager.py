@@ -1,0 +1,468 @@
+"""The operations of the protocol on tasks, named as in the specification and free of any binding."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+
+
+import msgspec
+
+from errands import lifecycle
+from errands.clock import from_iso, to_iso
+from errands.errors import (
+    ConcurrencyError,
+    ContextMismatchError,
+    DuplicateMessageError,
+    InvalidParamsError,
+    TaskNotCancelableError,
+    TaskTerminalStateError,
+    UnavailableError,
+    UnsupportedOperationError,
+)
+from errands.model.base import encode
+from errands.model.core import (
+    PAUSED_STATES,
+    SETTLED_STATES,
+    TERMINAL_STATES,
+    Message,
+    StreamResponse,
+    Task,
+    TaskState,
+    TaskStatus,
+)
+from errands.model.log import (
+    STREAMED_KINDS,
+    Change,
+    Draft,
+    Event,
+    Head,
+    ListQuery,
+    RequestOptions,
+    StoredTask,
+    Work,
+)
+from errands.model.requests import (
+    CancelTaskRequest,
+    GetTaskRequest,
+    ListTasksRequest,
+    ListTasksResponse,
+    SendMessageRequest,
+    SendMessageResponse,
+    SubscribeToTaskRequest,
+)
+from errands.runtime.adapter import WorkerAdapter
+from errands.runtime.call import CallContext, EventStream, StreamItem, streamed
+from errands.runtime.intake import check_message, receipt_of
+from errands.runtime.journal import Journal, new_id, status_draft, status_update
+from errands.runtime.settings import Settings
+
+_decode_stream = msgspec.json.Decoder(StreamResponse).decode
+
+
+class Accepted(msgspec.Struct):
+    """A message that is in the log: the task it went to and the events that came of it."""
+
+    stored: StoredTask
+    #: The log up to here is known to the caller.
+    version: int
+    #: What a stream shows first.
+    first: list[StreamItem]
+
+
+class TaskManager:
+    def __init__(
+        self, journal: Journal, adapter: WorkerAdapter, *, agent: str, input_modes: list[str], settings: Settings
+    ) -> None:
+        self._journal = journal
+        self._engine = journal.engine
+        self._adapter = adapter
+        self._agent = agent
+        self._input_modes = input_modes
+        self._settings = settings
+
+    # SendMessage, SendStreamingMessage
+
+    async def send_message(self, request: SendMessageRequest, call: CallContext) -> SendMessageResponse:
+        """Accepts the message and, unless the client wants to go on at once, waits for the turn's end."""
+        configuration = request.configuration
+        wait = configuration is None or not configuration.return_immediately
+        task_id = request.message.task_id or new_id()
+        with self._engine.expect(task_id, call.scope, SETTLED_STATES) as expectation:
+            accepted = await self._accept(request, call, task_id)
+            stored = accepted.stored
+            if wait and stored.state not in SETTLED_STATES:
+                if stored.task.id == task_id:
+                    settled = await expectation.wait(accepted.version, self._settings.blocking_timeout)
+                else:
+                    settled = await self._wait_for_first(stored, call)
+                stored = settled or await self._engine.load(stored.task.id, call.scope)
+        if stored.head.direct and stored.state is TaskState.COMPLETED:
+            return SendMessageResponse(message=stored.task.status.message)
+        return SendMessageResponse(task=trim(stored.task, configuration and configuration.history_length))
+
+    async def _wait_for_first(self, stored: StoredTask, call: CallContext) -> StoredTask:
+        """The same message came before: the answer is that of its task."""
+        return await self._engine.wait_for_state(
+            stored.task.id, call.scope, SETTLED_STATES, self._settings.blocking_timeout
+        )
+
+    async def send_streaming_message(self, request: SendMessageRequest, call: CallContext) -> EventStream:
+        """Accepts the message and shows the task and everything that happens until the turn has ended."""
+        accepted = await self._accept(request, call, request.message.task_id or new_id())
+        length = request.configuration.history_length if request.configuration else None
+        first = accepted.first if length is None else [_trim_item(item, length) for item in accepted.first]
+        return self._stream(accepted.stored, call, accepted.version, first, SETTLED_STATES, caught_up=True)
+
+    async def _accept(self, request: SendMessageRequest, call: CallContext, task_id: str) -> Accepted:
+        check_message(request.message, self._input_modes)
+        if self._adapter.draining:
+            raise UnavailableError("The server is shutting down; send the message again in a moment")
+        receipt = receipt_of(request.message, call.scope)
+        try:
+            if request.message.task_id:
+                return await self._continue(request, call, receipt)
+            return await self._create(request, call, receipt, task_id)
+        except DuplicateMessageError as error:
+            stored = await self._engine.load(error.task_id, call.scope)
+            return Accepted(stored, stored.version, [_snapshot(stored)])
+
+    async def _create(
+        self, request: SendMessageRequest, call: CallContext, receipt: bytes, task_id: str
+    ) -> Accepted:
+        now = self._journal.now()
+        context_id = request.message.context_id or new_id()
+        message = msgspec.structs.replace(request.message, task_id=task_id, context_id=context_id)
+        status = TaskStatus(state=TaskState.SUBMITTED, timestamp=to_iso(now))
+        task = Task(id=task_id, context_id=context_id, status=status, history=[message])
+        drafts = [Draft("task", encode(StreamResponse(task=task)))]
+        return await self._submit(
+            StoredTask(task=task, head=Head(), scope=call.scope, agent=self._agent),
+            request,
+            call,
+            receipt,
+            drafts,
+            [status],
+            now,
+        )
+
+    async def _continue(self, request: SendMessageRequest, call: CallContext, receipt: bytes) -> Accepted:
+        message = request.message
+        assert message.task_id is not None
+        while True:
+            stored = await self._engine.load(message.task_id, call.scope)
+            if message.context_id and message.context_id != stored.task.context_id:
+                raise ContextMismatchError(
+                    f"Task {message.task_id} belongs to another context than {message.context_id}",
+                    field="message.contextId",
+                )
+            joined = msgspec.structs.replace(message, context_id=stored.task.context_id)
+            try:
+                if stored.state in PAUSED_STATES:
+                    return await self._resume(stored, joined, request, call, receipt)
+                return await self._queue(stored, joined, request, call, receipt)
+            except ConcurrencyError:
+                continue
+
+    async def _resume(
+        self,
+        stored: StoredTask,
+        message: Message,
+        request: SendMessageRequest,
+        call: CallContext,
+        receipt: bytes,
+    ) -> Accepted:
+        """The answer to a question: the task is submitted again."""
+        now = self._journal.now()
+        update = status_update(stored.task.id, stored.task.context_id or "", TaskState.SUBMITTED, now)
+        assert update.status_update is not None
+        said = StreamResponse(message=message)
+        drafts = [status_draft(update), Draft("message", encode(said))]
+        task = lifecycle.fold_updates(stored.task, [update, said])
+        resumed = StoredTask(task=task, head=stored.head, scope=stored.scope, agent=stored.agent)
+        return await self._submit(
+            resumed, request, call, receipt, drafts, [update.status_update.status], now
+        )
+
+    async def _submit(
+        self,
+        stored: StoredTask,
+        request: SendMessageRequest,
+        call: CallContext,
+        receipt: bytes,
+        drafts: list[Draft],
+        statuses: list[TaskStatus],
+        now: int,
+    ) -> Accepted:
+        """Commits a task that has something to do, and takes it up in the same commit when there is room."""
+        options = _options_of(request, call)
+        if not options.is_plain:
+            drafts.append(Draft("request", encode(options)))
+        task = stored.task
+        inline = self._adapter.has_capacity
+        if inline:
+            working = status_update(task.id, task.context_id or "", TaskState.WORKING, now)
+            assert working.status_update is not None
+            drafts.append(status_draft(working))
+            statuses.append(working.status_update.status)
+            task = msgspec.structs.replace(task, status=working.status_update.status)
+        change = Change(
+            task_id=task.id,
+            scope=call.scope,
+            events=drafts,
+            expected=stored.version,
+            receipt=receipt,
+            receipt_since=now - int(self._settings.idempotency_window * 1000),
+            at=now,
+            state=TaskState.WORKING if inline else TaskState.SUBMITTED,
+            work=Work.LEASE if inline else Work.READY,
+            due_at=self._adapter.lease_until if inline else now,
+            worker=self._adapter.worker_id if inline else "",
+            unread=1,
+            agent=self._agent,
+            context_id=task.context_id or "",
+        )
+        with self._adapter.keeping_context(task.id, None if inline else call.request_context):
+            version = await self._journal.commit(change, statuses)
+        accepted = StoredTask(
+            task=task, head=lifecycle.advance(stored.head, change), scope=call.scope, agent=self._agent
+        )
+        if inline:
+            self._adapter.start(accepted, options=options, request_context=call.request_context)
+        if stored.version:
+            first = [_snapshot(accepted)]
+        else:
+            first = [
+                StreamItem(number, draft.data)
+                for number, draft in enumerate(drafts, 1)
+                if draft.kind in STREAMED_KINDS
+            ]
+        return Accepted(accepted, version, first)
+
+    async def _queue(
+        self,
+        stored: StoredTask,
+        message: Message,
+        request: SendMessageRequest,
+        call: CallContext,
+        receipt: bytes,
+    ) -> Accepted:
+        """A message to a task that is at work waits for its next turn."""
+        now = self._journal.now()
+        options = _options_of(request, call)
+        drafts = [Draft("message", encode(StreamResponse(message=message)))]
+        if not options.is_plain:
+            drafts.append(Draft("request", encode(options)))
+        change = Change(
+            task_id=stored.task.id,
+            scope=call.scope,
+            events=drafts,
+            expected_states=frozenset({stored.state}),
+            receipt=receipt,
+            receipt_since=now - int(self._settings.idempotency_window * 1000),
+            at=now,
+            unread=1,
+        )
+        if stored.state in TERMINAL_STATES:
+            # The terminal guard refuses it, but not before a repeated message has been recognised.
+            change = msgspec.structs.replace(change, state=TaskState.SUBMITTED)
+        await self._journal.commit(change)
+        stored = await self._engine.load(stored.task.id, call.scope)
+        return Accepted(stored, stored.version, [_snapshot(stored)])
+
+    # GetTask, ListTasks
+
+    async def get_task(self, request: GetTaskRequest, call: CallContext) -> Task:
+        stored = await self._engine.load(request.id, call.scope)
+        return trim(stored.task, request.history_length)
+
+    async def list_tasks(self, request: ListTasksRequest, call: CallContext) -> ListTasksResponse:
+        after = None
+        if request.status_timestamp_after:
+            try:
+                after = from_iso(request.status_timestamp_after)
+            except (ValueError, OverflowError):
+                raise InvalidParamsError(
+                    "statusTimestampAfter must be an ISO 8601 time such as 2026-01-31T12:00:00Z",
+                    field="statusTimestampAfter",
+                ) from None
+        size = request.page_size or 50
+        query = ListQuery(
+            scope=call.scope,
+            context_id=request.context_id or None,
+            state=None if request.status in (None, TaskState.UNSPECIFIED) else request.status,
+            status_after=after,
+            page_size=size,
+            page_token=request.page_token or "",
+            with_artifacts=bool(request.include_artifacts),
+        )
+        page = await self._engine.list(query)
+        tasks = [trim(stored.task, request.history_length) for stored in page.tasks]
+        if request.include_artifacts:
+            tasks = [msgspec.structs.replace(task, artifacts=task.artifacts or []) for task in tasks]
+        else:
+            tasks = [msgspec.structs.replace(task, artifacts=None) for task in tasks]
+        return ListTasksResponse(
+            tasks=tasks, next_page_token=page.next_page_token, page_size=size, total_size=page.total_size
+        )
+
+    # CancelTask
+
+    async def cancel_task(self, request: CancelTaskRequest, call: CallContext) -> Task:
+        """Cancels at once what does not run; asks a running worker, and forces it after the grace period."""
+        while True:
+            stored = await self._engine.load(request.id, call.scope)
+            if stored.state in TERMINAL_STATES:
+                raise TaskNotCancelableError(f"Task is already {stored.state.short}", taskId=request.id)
+            try:
+                if not self._is_held(stored.head):
+                    return await self._cancel_now(stored)
+                await self._ask_to_cancel(stored)
+                break
+            except (ConcurrencyError, TaskTerminalStateError):
+                continue
+        self._adapter.request_cancel(request.id)
+        grace = self._settings.cancel_force_timeout + 1.0
+        stored = await self._engine.wait_for_state(request.id, call.scope, TERMINAL_STATES, grace)
+        while stored.state not in TERMINAL_STATES:
+            # The worker's process did not react either: the log decides, its later writes will be refused.
+            try:
+                return await self._cancel_now(stored)
+            except (ConcurrencyError, TaskTerminalStateError):
+                stored = await self._engine.load(request.id, call.scope)
+        if stored.state is not TaskState.CANCELED:
+            raise TaskNotCancelableError(f"Task had already {_ended(stored.state)}", taskId=request.id)
+        return stored.task
+
+    def _is_held(self, head: Head) -> bool:
+        return bool(head.worker) and head.due_at is not None and head.due_at > self._journal.now()
+
+    async def _cancel_now(self, stored: StoredTask) -> Task:
+        now = self._journal.now()
+        update = status_update(stored.task.id, stored.task.context_id or "", TaskState.CANCELED, now)
+        assert update.status_update is not None
+        task = lifecycle.fold_updates(stored.task, [update])
+        change = Change(
+            task_id=stored.task.id,
+            scope=stored.scope,
+            events=(status_draft(update),),
+            expected=stored.version,
+            at=now,
+            state=TaskState.CANCELED,
+            fold=task,
+            work=Work.IDLE,
+        )
+        await self._journal.commit(change, [update.status_update.status])
+        return task
+
+    async def _ask_to_cancel(self, stored: StoredTask) -> None:
+        if stored.head.cancel_requested:
+            return
+        await self._journal.commit(
+            Change(
+                task_id=stored.task.id,
+                scope=stored.scope,
+                events=(Draft("cancel", b"{}"),),
+                expected_states=frozenset({stored.state}),
+                at=self._journal.now(),
+                cancel_requested=True,
+            )
+        )
+
+    # SubscribeToTask
+
+    async def subscribe_to_task(self, request: SubscribeToTaskRequest, call: CallContext) -> EventStream:
+        """The task as it is and what happens until it has ended; with `Last-Event-ID`, what was missed and on."""
+        stored = await self._engine.load(request.id, call.scope)
+        after = call.last_event_id
+        if after is not None and after <= stored.version:
+            return self._stream(stored, call, after, [], TERMINAL_STATES)
+        if stored.state in TERMINAL_STATES:
+            raise UnsupportedOperationError(
+                f"Task is already {stored.state.short}: there is nothing to wait for; get the task instead",
+                taskId=request.id,
+            )
+        return self._stream(stored, call, stored.version, [_snapshot(stored)], TERMINAL_STATES)
+
+    def _stream(
+        self,
+        stored: StoredTask,
+        call: CallContext,
+        after: int,
+        first: list[StreamItem],
+        until: frozenset[TaskState],
+        *,
+        caught_up: bool = False,
+    ) -> EventStream:
+        subscription = self._engine.subscribe(stored.task.id, call.scope, after, caught_up=caught_up)
+
+        async def batches() -> AsyncIterator[list[StreamItem]]:
+            try:
+                if first:
+                    yield first
+                if stored.state in until and after >= stored.version:
+                    return
+                while (events := await subscription.next(self._settings.keep_alive)) is not None:
+                    items = streamed(events, STREAMED_KINDS)
+                    if items or not events:
+                        yield items
+                    if _settles(events, until):
+                        return
+                if subscription.gap:
+                    async for batch in self._after_gap(stored, call, until):
+                        yield batch
+            finally:
+                subscription.close()
+
+        return EventStream(batches(), subscription.close)
+
+    async def _after_gap(
+        self, stored: StoredTask, call: CallContext, until: frozenset[TaskState]
+    ) -> AsyncIterator[list[StreamItem]]:
+        current = await self._engine.load(stored.task.id, call.scope)
+        yield [_snapshot(current)._replace(gap=True)]
+        if current.state not in until:
+            async for batch in self._stream(current, call, current.version, [], until):
+                yield batch
+
+
+def trim(task: Task, history_length: int | None) -> Task:
+    """The task with at most so many of its newest messages; 0 leaves the history out."""
+    if history_length is None or task.history is None or len(task.history) <= history_length:
+        return task
+    history = task.history[-history_length:] if history_length else None
+    return msgspec.structs.replace(task, history=history)
+
+
+def _trim_item(item: StreamItem, history_length: int) -> StreamItem:
+    response = _decode_stream(item.data)
+    if response.task is None:
+        return item
+    trimmed = StreamResponse(task=trim(response.task, history_length))
+    return item._replace(data=encode(trimmed))
+
+
+def _snapshot(stored: StoredTask) -> StreamItem:
+    return StreamItem(stored.version, encode(StreamResponse(task=stored.task)))
+
+
+def _settles(events: list[Event], until: frozenset[TaskState]) -> bool:
+    """Whether the last status among these events ends the stream."""
+    for event in reversed(events):
+        if event.kind == "status":
+            update = _decode_stream(event.data).status_update
+            return update is not None and update.status.state in until
+    return False
+
+
+def _options_of(request: SendMessageRequest, call: CallContext) -> RequestOptions:
+    modes = request.configuration.accepted_output_modes if request.configuration else None
+    return RequestOptions(
+        message_id=request.message.message_id,
+        accepted_output_modes=modes or [],
+        metadata=request.metadata or {},
+        extensions=call.extensions,
+    )
+
+
+def _ended(state: TaskState) -> str:
+    return {"completed": "completed", "failed": "failed", "rejected": "been rejected"}.get(state.short, "ended")

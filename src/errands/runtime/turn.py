@@ -1,0 +1,265 @@
+"""The writing end of one leased turn.
+
+Chunks are pipelined: `emit` puts them into a window and returns, one commit at a time carries off whatever stands
+there. Ending the turn waits for all of it. So the order of the calls is the order of the log, a slow disk makes
+batches larger instead of the worker slower, and at most one commit per task is under way, which is why the turn
+always knows the version it writes on.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+
+from errands import lifecycle
+from errands.errors import ConcurrencyError, TurnError
+from errands.model.base import encode
+from errands.model.core import (
+    PAUSED_STATES,
+    Message,
+    StreamResponse,
+    TaskArtifactUpdateEvent,
+    TaskState,
+    TaskStatus,
+)
+from errands.model.log import Change, Draft, EventKind, StoredTask, Work
+from errands.runtime.journal import Journal, status_draft, status_update
+
+#: What may wait to become durable before the worker has to wait as well.
+WINDOW_EVENTS = 1000
+WINDOW_BYTES = 1024 * 1024
+#: The tail of the log that is folded into the snapshot at the latest; from then on, when it has doubled.
+FOLD_BYTES = 1024 * 1024
+
+
+class Turn:
+    def __init__(self, journal: Journal, stored: StoredTask) -> None:
+        self._journal = journal
+        self.task_id = stored.task.id
+        self.context_id = stored.task.context_id or ""
+        self._scope = stored.scope
+        self._fence = stored.head.attempt
+        #: A lifecycle method was called.
+        self.ended = False
+        #: What it wrote is durable.
+        self.settled = False
+        #: The task goes on with the next message that was waiting.
+        self.continues = False
+        self._view(stored)
+        self._pending: list[tuple[Draft, StreamResponse]] = []
+        self._pending_bytes = 0
+        self._tail_bytes = 0
+        self._folded_bytes = 0
+        self._flusher: asyncio.Task[None] | None = None
+        self._writing = False
+        self._failure: Exception | None = None
+
+    def _view(self, stored: StoredTask) -> None:
+        self._task = stored.task
+        self._version = stored.version
+        self._unread = stored.head.unread
+        #: Durable, and not yet in `_task`.
+        self._updates: list[StreamResponse] = []
+        #: Somebody else wrote in between: `_task` is not the whole truth.
+        self._stale = False
+
+    def emit(self, kind: EventKind, update: StreamResponse) -> bool:
+        """Puts an event into the window; true when the window is full and the caller should `catch_up`."""
+        if self.ended:
+            raise TurnError("The turn has ended; nothing can be emitted any more")
+        if self._failure is not None:
+            raise self._failure
+        draft = Draft(kind, encode(update))
+        self._pending.append((draft, update))
+        self._pending_bytes += len(draft.data)
+        if self._flusher is None:
+            self._flusher = asyncio.get_running_loop().create_task(self._flush())
+        return len(self._pending) >= WINDOW_EVENTS or self._pending_bytes >= WINDOW_BYTES
+
+    async def catch_up(self) -> None:
+        """Waits until everything emitted so far is durable."""
+        if self._flusher is not None:
+            await asyncio.wait([self._flusher])
+        if self._failure is not None:
+            raise self._failure
+
+    async def _flush(self) -> None:
+        try:
+            while self._pending:
+                await self._write_pending()
+        except Exception as error:
+            self._failure = error
+        finally:
+            self._flusher = None
+
+    async def _write_pending(self) -> None:
+        pending, self._pending = self._pending, []
+        self._tail_bytes += self._pending_bytes
+        self._pending_bytes = 0
+        self._writing = True
+        try:
+            await self._write(pending)
+        finally:
+            self._writing = False
+
+    async def _write(self, pending: list[tuple[Draft, StreamResponse]]) -> None:
+        drafts = [draft for draft, _ in pending]
+        updates = [update for _, update in pending]
+        statuses = [u.status_update.status for u in updates if u.status_update and u.status_update.status.message]
+        fold = None
+        if self._tail_bytes >= max(FOLD_BYTES, self._folded_bytes):
+            if self._stale:
+                await self._refresh()
+            fold = lifecycle.fold_updates(self._task, [*self._updates, *updates])
+        change = Change(
+            task_id=self.task_id,
+            scope=self._scope,
+            events=drafts,
+            expected=self._version if fold is not None else None,
+            fence=self._fence,
+            at=self._journal.now(),
+            state=TaskState.WORKING if statuses else None,
+            fold=fold,
+        )
+        try:
+            version = await self._journal.commit(change, statuses)
+        except ConcurrencyError:
+            self._stale = True
+            await self._write(pending)
+            return
+        if fold is not None:
+            self._task, self._updates = fold, []
+            self._folded_bytes += self._tail_bytes
+            self._tail_bytes = 0
+        else:
+            self._updates += updates
+        self._stale = self._stale or version != self._version + len(drafts)
+        self._version = version
+
+    async def _refresh(self) -> None:
+        self._view(await self._journal.engine.load(self.task_id, self._scope))
+
+    async def end(
+        self,
+        state: TaskState,
+        *,
+        message: Message | None = None,
+        artifacts: Sequence[TaskArtifactUpdateEvent] = (),
+        direct: bool = False,
+    ) -> None:
+        """Ends the turn in `state`; returns when everything is durable. The first call wins."""
+        if self.ended:
+            raise TurnError(
+                "The turn has already ended: exactly one of complete, complete_json, respond, reply_directly, "
+                "fail, reject, request_input and request_auth may be called"
+            )
+        self.ended = True
+        await self._settle_flusher()
+        if self._failure is not None:
+            raise self._failure
+        pending, self._pending = self._pending, []
+        updates = [update for _, update in pending]
+        drafts = [draft for draft, _ in pending]
+        for artifact in artifacts:
+            update = StreamResponse(artifact_update=artifact)
+            updates.append(update)
+            drafts.append(Draft("artifact", encode(update)))
+        while True:
+            if self._stale:
+                await self._refresh()
+            try:
+                await self._close(state, message, drafts, updates, direct)
+                break
+            except ConcurrencyError:
+                self._stale = True
+        self.settled = True
+
+    async def _settle_flusher(self) -> None:
+        if self._flusher is None:
+            return
+        if self._writing:
+            await asyncio.wait([self._flusher])
+        else:
+            # Not begun: what it would write goes into the last commit.
+            self._flusher.cancel()
+            self._flusher = None
+
+    async def _close(
+        self,
+        state: TaskState,
+        message: Message | None,
+        drafts: list[Draft],
+        updates: list[StreamResponse],
+        direct: bool,
+    ) -> None:
+        now = self._journal.now()
+        self.continues = self._unread > 1 and (state is TaskState.COMPLETED or state in PAUSED_STATES)
+        if self.continues:
+            closing = self._carry_on(state, message, now)
+            state = TaskState.WORKING
+        else:
+            update = status_update(self.task_id, self.context_id, state, now, message)
+            closing = [(status_draft(update), update)]
+        updates = [*self._updates, *updates, *(update for _, update in closing)]
+        change = Change(
+            task_id=self.task_id,
+            scope=self._scope,
+            events=[*drafts, *(draft for draft, _ in closing)],
+            expected=self._version,
+            fence=self._fence,
+            at=now,
+            state=state,
+            fold=lifecycle.fold_updates(self._task, updates),
+            work=Work.KEEP if self.continues else Work.IDLE,
+            unread=-1,
+            direct=direct or None,
+        )
+        statuses: list[TaskStatus] = [u.status_update.status for _, u in closing if u.status_update]
+        await self._journal.commit(change, statuses)
+
+    def _carry_on(
+        self, state: TaskState, message: Message | None, now: int
+    ) -> list[tuple[Draft, StreamResponse]]:
+        """Another message is waiting: what was said joins the history, and the task stays at work."""
+        if state in PAUSED_STATES:
+            steps = [
+                status_update(self.task_id, self.context_id, state, now, message),
+                status_update(self.task_id, self.context_id, TaskState.SUBMITTED, now),
+                status_update(self.task_id, self.context_id, TaskState.WORKING, now),
+            ]
+            return [(status_draft(step), step) for step in steps]
+        step = status_update(self.task_id, self.context_id, TaskState.WORKING, now)
+        closing = [(status_draft(step), step)]
+        if message is not None:
+            said = StreamResponse(message=message)
+            closing.insert(0, (Draft("message", encode(said)), said))
+        return closing
+
+    async def reopen(self) -> bool:
+        """After an interrupted `end`: whether the turn still has to be ended, by looking at the log."""
+        stored = await self._journal.engine.load(self.task_id, self._scope)
+        if stored.head.attempt != self._fence or not stored.head.worker:
+            return False
+        self._view(stored)
+        self.ended = False
+        self._failure = None
+        return True
+
+    async def give_back(self) -> None:
+        """Keeps what was emitted and puts the task back into the queue, for another process or another time."""
+        self.ended = True
+        await self._settle_flusher()
+        drafts = [draft for draft, _ in self._pending]
+        self._pending = []
+        now = self._journal.now()
+        await self._journal.commit(
+            Change(
+                task_id=self.task_id,
+                scope=self._scope,
+                events=drafts,
+                fence=self._fence,
+                at=now,
+                work=Work.READY,
+                due_at=now,
+            )
+        )

@@ -1,0 +1,70 @@
+"""What a person subclasses, and the small read-only things a handler is shown."""
+
+from __future__ import annotations
+
+import inspect
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
+
+from errands.model.core import Artifact, Message, Part, Role, text_of
+
+if TYPE_CHECKING:
+    from errands.runtime.context import TaskContext
+
+
+class Worker(ABC):
+    """An agent. `handle` is called once per turn and must call exactly one lifecycle method of the context.
+
+    `handle` may also be a plain `def`: it then runs in a thread with a context whose methods block.
+    """
+
+    #: What becomes of a turn whose process died: run it again, or fail the task.
+    on_interrupted: ClassVar[Literal["redeliver", "fail"]] = "redeliver"
+
+    @abstractmethod
+    async def handle(self, ctx: TaskContext) -> None:
+        """Works on one message."""
+
+
+def is_async(worker: Worker) -> bool:
+    return inspect.iscoroutinefunction(worker.handle)
+
+
+@dataclass(frozen=True)
+class FileInfo:
+    """A file of a message: its bytes, or where to get them."""
+
+    content: bytes | None
+    url: str | None
+    filename: str | None
+    media_type: str | None
+
+    @classmethod
+    def of(cls, part: Part) -> FileInfo:
+        return cls(part.raw, part.url, part.filename, part.media_type)
+
+
+@dataclass(frozen=True)
+class HistoryMessage:
+    #: "user" or "agent".
+    role: str
+    text: str
+    parts: list[Any]
+    message_id: str
+
+    @classmethod
+    def of(cls, message: Message) -> HistoryMessage:
+        role = "agent" if message.role is Role.AGENT else "user"
+        return cls(role, text_of(message.parts), list(message.parts), message.message_id)
+
+
+@dataclass(frozen=True)
+class PreviousArtifact:
+    artifact_id: str
+    name: str | None
+    parts: list[Any]
+
+    @classmethod
+    def of(cls, artifact: Artifact) -> PreviousArtifact:
+        return cls(artifact.artifact_id, artifact.name, list(artifact.parts))
