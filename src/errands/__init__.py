@@ -1,0 +1,107 @@
+"""errands: a durable runtime for A2A agents."""
+
+from errands.client import A2AClient, ClientResult, Conversation
+from errands.client import StreamEvent as ClientStreamEvent
+from errands.engines.base import Engine, Retention
+from errands.errors import (
+    A2AError,
+    AuthenticationRequiredError,
+    ConcurrencyError,
+    ConfigurationError,
+    ContentTypeNotSupportedError,
+    ContextMismatchError,
+    ErrandsError,
+    InvalidAgentResponseError,
+    LeaseLostError,
+    PermissionDeniedError,
+    StorageError,
+    TaskNotCancelableError,
+    TaskNotFoundError,
+    TaskTerminalStateError,
+    TurnError,
+    UnsupportedOperationError,
+)
+from errands.model.card_config import (
+    AgentCardConfig,
+    CapabilitiesConfig,
+    ExtensionConfig,
+    ProviderConfig,
+    SignatureConfig,
+    SkillConfig,
+)
+from errands.model.core import Artifact, Message, Part, Role, Task, TaskState, TaskStatus
+from errands.model.log import Scope
+from errands.runtime.context import InvalidAnswerError, TaskContext
+from errands.runtime.dependencies import Dependency, DependencyContainer
+from errands.runtime.functions import agent
+from errands.runtime.hooks import LifecycleHooks
+from errands.runtime.middleware import (
+    A2AMiddleware,
+    ApiKeyMiddleware,
+    BearerTokenMiddleware,
+    RequestEnvelope,
+)
+from errands.runtime.settings import Settings, get_settings
+from errands.runtime.task_manager import TaskManager
+from errands.runtime.worker import FileInfo, HistoryMessage, PreviousArtifact, Worker
+from errands.server.app import A2AServer
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "A2AClient",
+    "A2AError",
+    "A2AMiddleware",
+    "A2AServer",
+    "AgentCardConfig",
+    "ApiKeyMiddleware",
+    "Artifact",
+    "AuthenticationRequiredError",
+    "BearerTokenMiddleware",
+    "CapabilitiesConfig",
+    "ClientResult",
+    "ClientStreamEvent",
+    "ConcurrencyError",
+    "ConfigurationError",
+    "ContentTypeNotSupportedError",
+    "ContextMismatchError",
+    "Conversation",
+    "Dependency",
+    "DependencyContainer",
+    "Engine",
+    "ErrandsError",
+    "ExtensionConfig",
+    "FileInfo",
+    "HistoryMessage",
+    "InvalidAgentResponseError",
+    "InvalidAnswerError",
+    "LeaseLostError",
+    "LifecycleHooks",
+    "Message",
+    "Part",
+    "PermissionDeniedError",
+    "PreviousArtifact",
+    "ProviderConfig",
+    "RequestEnvelope",
+    "Retention",
+    "Role",
+    "Scope",
+    "Settings",
+    "SignatureConfig",
+    "SkillConfig",
+    "StorageError",
+    "Task",
+    "TaskContext",
+    "TaskManager",
+    "TaskNotCancelableError",
+    "TaskNotFoundError",
+    "TaskState",
+    "TaskStatus",
+    "TaskTerminalStateError",
+    "TurnError",
+    "UnsupportedOperationError",
+    "Worker",
+    "__version__",
+    "agent",
+    "get_settings",
+]

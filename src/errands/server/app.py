@@ -1,0 +1,211 @@
+"""`A2AServer`: one agent, put together and served."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import AsyncIterator, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from typing import TYPE_CHECKING, Any, Self
+
+from errands.engines.base import Engine
+from errands.engines.urls import engine_from_url
+from errands.errors import ConfigurationError, StorageError
+from errands.model.card_config import AgentCardConfig
+from errands.runtime.adapter import WorkerAdapter
+from errands.runtime.dependencies import DependencyContainer
+from errands.runtime.hooks import LifecycleHooks
+from errands.runtime.journal import Journal
+from errands.runtime.middleware import A2AMiddleware
+from errands.runtime.settings import Settings
+from errands.runtime.task_manager import TaskManager
+from errands.runtime.worker import Worker
+from errands.server.asgi import A2AApp
+from errands.server.card import CardShelf, build_card, check_binding, offers_extended_card
+from errands.server.dispatch import Dispatcher, ExtendedCardProvider
+
+if TYPE_CHECKING:
+    from fastapi import FastAPI
+
+logger = logging.getLogger(__name__)
+
+
+class A2AServer:
+    """Serves one agent over every binding.
+
+    `app` is an ASGI application that runs anywhere and mounts anywhere. Keyword arguments win over `settings`, and
+    these over `ERRANDS_*` environment variables. `storage` is `memory`, a URL such as `sqlite:///tasks.db`, or
+    an `Engine`; the default is the SQLite file `.errands/tasks.db`.
+    """
+
+    def __init__(
+        self,
+        *,
+        worker: Worker,
+        agent_card: AgentCardConfig | None = None,
+        middlewares: Sequence[A2AMiddleware] = (),
+        storage: str | Engine | None = None,
+        broker: str | Engine | None = None,
+        event_bus: str | Engine | None = None,
+        hooks: LifecycleHooks | None = None,
+        dependencies: dict[Any, Any] | None = None,
+        settings: Settings | None = None,
+        blocking_timeout_s: float | None = None,
+        cancel_force_timeout_s: float | None = None,
+        max_concurrent_tasks: int | None = None,
+        public_url: str | None = None,
+        additional_protocols: Sequence[str] = (),
+        extended_card_provider: ExtendedCardProvider | None = None,
+    ) -> None:
+        if not isinstance(worker, Worker):
+            raise ConfigurationError(f"worker must be an instance of errands.Worker, not {type(worker).__name__}")
+        card = agent_card or getattr(worker, "agent_card", None)
+        if card is None:
+            raise ConfigurationError("an agent needs a card: pass agent_card=AgentCardConfig(...)")
+        for protocol in (card.protocol, *additional_protocols):
+            check_binding(protocol)
+        self.settings = _settings(
+            settings,
+            storage=storage if isinstance(storage, str) else None,
+            blocking_timeout=blocking_timeout_s,
+            cancel_force_timeout=cancel_force_timeout_s,
+            max_concurrent_tasks=max_concurrent_tasks,
+            public_url=public_url,
+        )
+        self._worker = worker
+        self.agent_card: AgentCardConfig = card
+        if extended_card_provider is not None:
+            card.supports_authenticated_extended_card = True
+        self._middlewares = list(middlewares)
+        self._engine = storage if isinstance(storage, Engine) else None
+        _check_same_engine(storage or self.settings.storage, broker=broker, event_bus=event_bus)
+        self._hooks = hooks
+        self._deps = DependencyContainer(dependencies)
+        self._extended_card_provider = extended_card_provider
+        self._check_card(card, extended_card_provider)
+        self.card_shelf = CardShelf(card, self.settings, time.time())
+        self.started = False
+        self._starting = asyncio.Lock()
+        self._stop = asyncio.Event()
+        self._run: asyncio.Task[None] | None = None
+        self._app: A2AApp | None = None
+
+    @staticmethod
+    def _check_card(card: AgentCardConfig, provider: ExtendedCardProvider | None) -> None:
+        build_card(card, "http://localhost")
+        if card.capabilities.push_notifications:
+            raise ConfigurationError("push notifications are not available yet; leave push_notifications=False")
+        if offers_extended_card(card) and provider is None:
+            logger.warning("the card offers an extended card, but no extended_card_provider is given")
+
+    @property
+    def app(self) -> A2AApp:
+        """The ASGI application."""
+        if self._app is None:
+            self._app = A2AApp(self)
+        return self._app
+
+    def as_fastapi_app(self, *, debug: bool = False, **fastapi_kwargs: Any) -> FastAPI:
+        """The same as a FastAPI application, for programs that add routes of their own. Needs `errands[fastapi]`."""
+        from errands.server.fastapi import wrap  # noqa: PLC0415 - fastapi is an extra
+
+        return wrap(self, debug=debug, **fastapi_kwargs)
+
+    # Life
+
+    async def start(self) -> None:
+        """Opens everything. Starting twice does nothing."""
+        async with self._starting:
+            if self.started:
+                return
+            ready: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            self._stop.clear()
+            # One task enters and leaves everything, whichever tasks call start and stop.
+            self._run = asyncio.create_task(self._live(ready), name="errands-server")
+            await ready
+            self.started = True
+
+    async def stop(self) -> None:
+        """Drains and closes everything. Stopping twice does nothing."""
+        async with self._starting:
+            self._stop.set()
+            if self._run is not None:
+                await self._run
+            self._run = None
+            self.started = False
+
+    async def __aenter__(self) -> Self:
+        await self.start()
+        return self
+
+    async def __aexit__(self, *exc: object) -> None:
+        await self.stop()
+
+    async def _live(self, ready: asyncio.Future[None]) -> None:
+        try:
+            async with self._assembled():
+                ready.set_result(None)
+                await self._stop.wait()
+        except BaseException as error:
+            if ready.done():
+                raise
+            ready.set_exception(error)
+
+    @asynccontextmanager
+    async def _assembled(self) -> AsyncIterator[None]:
+        settings, name = self.settings, self.agent_card.name
+        if settings.log_level:
+            logging.getLogger("errands").setLevel(settings.log_level.upper())
+        async with AsyncExitStack() as stack:
+            await self._deps.startup()
+            stack.push_async_callback(self._deps.shutdown)
+            engine = await stack.enter_async_context(self._engine or engine_from_url(settings.storage))
+            journal = Journal(engine, self._hooks)
+            adapter = WorkerAdapter(self._worker, journal, agent=name, deps=self._deps, settings=settings)
+            await stack.enter_async_context(adapter)
+            stack.callback(engine.disconnect)
+            tasks = TaskManager(
+                journal, adapter, agent=name, input_modes=self.agent_card.input_modes, settings=settings
+            )
+            self.engine = engine
+            self.adapter = adapter
+            self.task_manager = tasks
+            self.dispatcher = Dispatcher(
+                tasks, self.agent_card, self._middlewares, settings, self._extended_card_provider
+            )
+            yield
+
+    async def drain(self) -> None:
+        """Takes no more work, waits for what runs, then ends streams and waiting requests: before a shutdown."""
+        if self.started:
+            await self.adapter.drain()
+            self.engine.disconnect()
+
+    async def problem(self) -> str | None:
+        """Why the server cannot take requests right now, or None."""
+        if not self.started or self.adapter.draining:
+            return "shutting down"
+        try:
+            await self.engine.check()
+        except StorageError as error:
+            logger.error("not ready: %s", error)
+            return "the task store is not available"
+        return None
+
+
+def _settings(settings: Settings | None, **overrides: Any) -> Settings:
+    if settings is None:
+        return Settings.from_env(**overrides)
+    values = {field: getattr(settings, field) for field in settings.__struct_fields__}
+    values.update({name: value for name, value in overrides.items() if value is not None})
+    return Settings(**values)
+
+
+def _check_same_engine(storage: str | Engine, **others: str | Engine | None) -> None:
+    for name, other in others.items():
+        if other is not None and other != storage:
+            raise ConfigurationError(
+                f"{name}={other!r}: tasks, queue and events live in one store; leave {name} out or make it "
+                f"the same as storage={storage!r}"
+            )

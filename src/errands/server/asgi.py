@@ -1,0 +1,125 @@
+"""The ASGI application: which path is whose. Thin on purpose: this is what every request goes through."""
+
+from __future__ import annotations
+
+import logging
+import secrets
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING
+
+from errands.errors import A2AError, InternalError, MethodNotFoundError, StorageError, UnavailableError
+from errands.model.base import encode
+from errands.server import jsonrpc, rest
+from errands.server.exchange import ClientDisconnectedError, Exchange, Receive, Scope, Send
+from errands.wire.status import to_http
+
+if TYPE_CHECKING:
+    from errands.server.app import A2AServer
+
+logger = logging.getLogger(__name__)
+
+Page = Callable[[Exchange], Awaitable[None]]
+
+CARD_PATHS = ("/.well-known/agent-card.json", "/.well-known/agent.json")
+
+
+class A2AApp:
+    """What `A2AServer.app` is."""
+
+    def __init__(self, server: A2AServer) -> None:
+        self._server = server
+        self._pages: dict[str, Page] = {
+            "/health": self._health,
+            "/health/ready": self._ready,
+            **dict.fromkeys(CARD_PATHS, self._card),
+        }
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http":
+            await self._http(scope, receive, send)
+        elif scope["type"] == "lifespan":
+            await self._lifespan(receive, send)
+        elif scope["type"] == "websocket":
+            await send({"type": "websocket.close", "code": 1000})
+
+    async def _http(self, scope: Scope, receive: Receive, send: Send) -> None:
+        exchange = Exchange(scope, receive, send, self._server.settings.max_body_bytes)
+        try:
+            if not self._server.started:
+                await self._server.start()  # mounted where nobody runs our lifespan
+            await self._route(exchange)
+        except ClientDisconnectedError:
+            return
+        except A2AError as error:
+            await rest.answer_error(exchange, error)
+        except StorageError as error:
+            logger.error("the server could not start: %s", error)
+            await rest.answer_error(exchange, UnavailableError("The server could not start; see its log"))
+        except Exception:
+            reference = secrets.token_hex(4)
+            logger.exception("%s %s failed [%s]", exchange.method, scope["path"], reference)
+            await rest.answer_error(exchange, InternalError(f"Internal error (reference {reference})"))
+
+    async def _route(self, exchange: Exchange) -> None:
+        path = _path_of(exchange.scope)
+        if path in ("/", ""):
+            if exchange.method == "POST":
+                await jsonrpc.serve(exchange, self._server.dispatcher)
+            else:
+                await _not_allowed(exchange, "POST")
+            return
+        page = self._pages.get(path)
+        if page is not None:
+            if exchange.method in ("GET", "HEAD"):
+                await page(exchange)
+            else:
+                await _not_allowed(exchange, "GET, HEAD")
+            return
+        found = rest.match(exchange.method, path)
+        if isinstance(found, rest.Match):
+            await rest.serve(exchange, self._server.dispatcher, found)
+        elif found is not None:
+            await _not_allowed(exchange, ", ".join(sorted(found)))
+        else:
+            raise MethodNotFoundError(f"There is nothing at {exchange.method} {path[:200]}")
+
+    async def _card(self, exchange: Exchange) -> None:
+        await self._server.card_shelf.serve(exchange)
+
+    async def _health(self, exchange: Exchange) -> None:
+        await exchange.respond(200, b'{"status":"ok"}')
+
+    async def _ready(self, exchange: Exchange) -> None:
+        problem = await self._server.problem()
+        if problem is None:
+            await exchange.respond(200, b'{"status":"ready"}')
+        else:
+            await exchange.respond(503, encode({"status": "not ready", "reason": problem}))
+
+    async def _lifespan(self, receive: Receive, send: Send) -> None:
+        await receive()
+        try:
+            await self._server.start()
+        except Exception as error:
+            logger.error("the server could not start: %s", error)
+            await send({"type": "lifespan.startup.failed", "message": str(error)})
+            return
+        await send({"type": "lifespan.startup.complete"})
+        await receive()
+        await self._server.stop()
+        await send({"type": "lifespan.shutdown.complete"})
+
+
+def _path_of(scope: Scope) -> str:
+    """The path below our mount point, still percent-encoded so that an id may contain a slash."""
+    raw = scope.get("raw_path")
+    path: str = raw.decode("latin-1").partition("?")[0] if raw else scope["path"]
+    root = scope.get("root_path", "")
+    return path.removeprefix(root) if root else path
+
+
+async def _not_allowed(exchange: Exchange, allowed: str) -> None:
+    error = MethodNotFoundError(f"{exchange.method} is not possible here; use {allowed}")
+    body = to_http(error)[1]
+    body["error"]["code"] = 405
+    await exchange.respond(405, encode(body), headers=((b"allow", allowed.encode()),))

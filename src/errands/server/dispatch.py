@@ -1,0 +1,166 @@
+"""From a decoded request to its answer, the same for every binding: version, extensions, capabilities, middleware."""
+
+from __future__ import annotations
+
+import logging
+import secrets
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any, TypeVar
+
+import msgspec
+
+from errands.errors import (
+    A2AError,
+    AuthenticationRequiredError,
+    EngineError,
+    ExtendedAgentCardNotConfiguredError,
+    ExtensionSupportRequiredError,
+    InternalError,
+    InvalidParamsError,
+    PushNotificationNotSupportedError,
+    UnavailableError,
+    UnsupportedOperationError,
+    VersionNotSupportedError,
+)
+from errands.model.card import AgentCard
+from errands.model.card_config import AgentCardConfig
+from errands.model.log import Scope
+from errands.model.requests import (
+    GetExtendedAgentCardRequest,
+    SendMessageRequest,
+    SendMessageResponse,
+)
+from errands.operations import Operation
+from errands.runtime.call import CallContext, EventStream
+from errands.runtime.middleware import A2AMiddleware, RequestEnvelope
+from errands.runtime.settings import Settings
+from errands.runtime.task_manager import TaskManager
+from errands.server.card import base_url_of, build_card, extensions_of, offers_extended_card
+from errands.server.exchange import Exchange
+
+logger = logging.getLogger(__name__)
+
+ExtendedCardProvider = Callable[..., Awaitable[AgentCardConfig]]
+
+T = TypeVar("T")
+
+
+class Dispatcher:
+    def __init__(
+        self,
+        tasks: TaskManager,
+        card: AgentCardConfig,
+        middlewares: Sequence[A2AMiddleware],
+        settings: Settings,
+        extended_card_provider: ExtendedCardProvider | None = None,
+    ) -> None:
+        self._tasks = tasks
+        self._card = card
+        self._middlewares = middlewares
+        self._settings = settings
+        self._extended_card_provider = extended_card_provider
+        extensions = extensions_of(card)
+        self._extensions = {extension.uri for extension in extensions}
+        self._required = [extension.uri for extension in extensions if extension.required]
+
+    async def dispatch(self, operation: Operation, request: Any, exchange: Exchange) -> Any:
+        """The operation's answer: a model, or an `EventStream`. Raises `A2AError` and nothing else."""
+        try:
+            return await self._dispatch(operation, request, exchange)
+        except A2AError:
+            raise
+        except EngineError as error:
+            reference = secrets.token_hex(4)
+            logger.error("%s failed [%s]: %s", operation.name, reference, error)
+            raise UnavailableError(f"The task store is not available (reference {reference})") from None
+        except Exception:
+            reference = secrets.token_hex(4)
+            logger.exception("%s failed [%s]", operation.name, reference)
+            raise InternalError(f"Internal error (reference {reference})") from None
+
+    async def _dispatch(self, operation: Operation, request: Any, exchange: Exchange) -> Any:
+        extensions = self._check_extensions(operation, exchange)
+        envelope = RequestEnvelope(tenant=request.tenant or "")
+        if self._middlewares:
+            if isinstance(request, SendMessageRequest):
+                envelope.params = request
+            for middleware in self._middlewares:
+                await middleware.before_dispatch(envelope, exchange.request)
+            request = envelope.params or request
+        self._check_capability(operation, request)
+        call = CallContext(
+            scope=Scope(envelope.tenant, envelope.owner),
+            extensions=extensions,
+            request_context=envelope.context,
+            last_event_id=_last_event_id(exchange) if operation.name == "SubscribeToTask" else None,
+        )
+        if operation.name == "GetExtendedAgentCard":
+            result = await self._extended_card(request, envelope, exchange)
+        else:
+            result = await getattr(self._tasks, operation.method)(request, call)
+        for middleware in reversed(self._middlewares):
+            await middleware.after_dispatch(envelope, _shown(result))
+        return result
+
+    def check_version(self, exchange: Exchange, supported: frozenset[str]) -> None:
+        """Raises `VersionNotSupportedError` unless the client speaks one of these; patch numbers do not count."""
+        asked = exchange.header(b"a2a-version") or (
+            exchange.query.get("A2A-Version", "") if exchange.scope["query_string"] else ""
+        )
+        if asked and ".".join(asked.split(".")[:2]) not in supported:
+            raise VersionNotSupportedError(
+                f"A2A version {asked[:20]} is not supported here; supported: {', '.join(sorted(supported))}",
+                supported=", ".join(sorted(supported)),
+            )
+
+    def _check_extensions(self, operation: Operation, exchange: Exchange) -> list[str]:
+        header = exchange.header(b"a2a-extensions")
+        declared = [uri for item in header.split(",") if (uri := item.strip())] if header else []
+        if self._required and operation.name != "GetExtendedAgentCard":
+            missing = [uri for uri in self._required if uri not in declared]
+            if missing:
+                raise ExtensionSupportRequiredError(
+                    f"This agent requires the extension {missing[0]}; declare it in A2A-Extensions",
+                    extensions=", ".join(missing),
+                )
+        if declared and (active := [uri for uri in declared if uri in self._extensions]):
+            exchange.extra_headers.append((b"a2a-extensions", ", ".join(active).encode("latin-1", "replace")))
+        return declared
+
+    def _check_capability(self, operation: Operation, request: Any) -> None:
+        capabilities = self._card.capabilities
+        if operation.capability == "streaming" and not capabilities.streaming:
+            raise UnsupportedOperationError("This agent does not stream; use SendMessage or GetTask")
+        if operation.capability == "push_notifications" and not capabilities.push_notifications:
+            raise PushNotificationNotSupportedError
+        if operation.capability == "extended_agent_card" and not offers_extended_card(self._card):
+            raise UnsupportedOperationError("This agent has no extended card")
+        if isinstance(request, SendMessageRequest) and request.configuration is not None:
+            push = request.configuration.task_push_notification_config
+            if push is not None and not capabilities.push_notifications:
+                raise PushNotificationNotSupportedError
+
+    async def _extended_card(
+        self, request: GetExtendedAgentCardRequest, envelope: RequestEnvelope, exchange: Exchange
+    ) -> AgentCard:
+        if self._card.security_schemes and not envelope.owner:
+            raise AuthenticationRequiredError("The extended card is for authenticated clients")
+        if self._extended_card_provider is None:
+            raise ExtendedAgentCardNotConfiguredError
+        config = await self._extended_card_provider(exchange.request)
+        return build_card(config, base_url_of(exchange, self._settings))
+
+
+def _shown(result: Any) -> Any:
+    if isinstance(result, SendMessageResponse):
+        return result.task or result.message
+    return None if isinstance(result, EventStream | AgentCard | msgspec.Struct) else result
+
+
+def _last_event_id(exchange: Exchange) -> int | None:
+    text = exchange.header(b"last-event-id")
+    if not text:
+        return None
+    if not text.isdigit() or len(text) > 18:
+        raise InvalidParamsError("Last-Event-ID must be an id of one of this task's events", field="Last-Event-ID")
+    return int(text)

@@ -1,0 +1,121 @@
+"""One HTTP exchange over bare ASGI: reading the request, writing the answer. Frameworks cost more than the work."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, MutableMapping
+from functools import cached_property
+from typing import Any
+from urllib.parse import parse_qsl
+
+from starlette.requests import Request
+
+from errands.errors import InvalidRequestError, PayloadTooLargeError
+
+Scope = MutableMapping[str, Any]
+Message = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[Message]]
+Send = Callable[[Message], Awaitable[None]]
+
+Header = tuple[bytes, bytes]
+
+JSON_TYPE = b"application/json"
+
+
+class ClientDisconnectedError(Exception):
+    """The client went away before it had sent its whole request."""
+
+
+class Exchange:
+    def __init__(self, scope: Scope, receive: Receive, send: Send, max_body_bytes: int) -> None:
+        self.scope = scope
+        self.receive = receive
+        self._send = send
+        self._max_body_bytes = max_body_bytes
+        self.headers: dict[bytes, bytes] = dict(scope["headers"])
+        #: Added to whatever answer is sent.
+        self.extra_headers: list[Header] = []
+
+    def header(self, name: bytes) -> str:
+        return self.headers.get(name, b"").decode("latin-1").strip()
+
+    @property
+    def method(self) -> str:
+        method: str = self.scope["method"]
+        return method
+
+    @cached_property
+    def query(self) -> dict[str, str]:
+        return dict(parse_qsl(self.scope["query_string"].decode("latin-1"), keep_blank_values=True))
+
+    @property
+    def request(self) -> Request:
+        """The request as middleware sees it; its body has been read already."""
+        return Request(self.scope)
+
+    @property
+    def content_type(self) -> str:
+        return self.header(b"content-type").partition(";")[0].strip().lower()
+
+    async def body(self) -> bytes:
+        """The whole body. Raises `PayloadTooLargeError` as soon as it is known to be too large."""
+        limit = self._max_body_bytes
+        length = self.headers.get(b"content-length")
+        if length is not None:
+            if not length.isdigit():
+                raise InvalidRequestError("Content-Length is not a number")
+            if int(length) > limit:
+                raise PayloadTooLargeError(f"The body may have {limit} bytes, not {int(length)}")
+        chunks: list[bytes] = []
+        size = 0
+        while True:
+            message = await self.receive()
+            if message["type"] == "http.disconnect":
+                raise ClientDisconnectedError
+            chunk = message.get("body", b"")
+            if not message.get("more_body", False):
+                return b"".join((*chunks, chunk)) if chunks else chunk
+            size += len(chunk)
+            if size > limit:
+                raise PayloadTooLargeError(f"The body may have {limit} bytes")
+            chunks.append(chunk)
+
+    async def respond(
+        self, status: int, body: bytes, content_type: bytes = JSON_TYPE, headers: tuple[Header, ...] = ()
+    ) -> None:
+        await self._send(
+            {
+                "type": "http.response.start",
+                "status": status,
+                "headers": [
+                    (b"content-type", content_type),
+                    (b"content-length", b"%d" % len(body)),
+                    *headers,
+                    *self.extra_headers,
+                ],
+            }
+        )
+        await self._send(
+            {"type": "http.response.body", "body": b"" if self.method == "HEAD" else body}
+        )
+
+    async def begin_stream(self) -> None:
+        await self._send(
+            {
+                "type": "http.response.start",
+                "status": 200,
+                "headers": [
+                    (b"content-type", b"text/event-stream; charset=utf-8"),
+                    (b"cache-control", b"no-store"),
+                    (b"x-accel-buffering", b"no"),
+                    *self.extra_headers,
+                ],
+            }
+        )
+
+    async def write(self, chunk: bytes, *, more: bool = True) -> None:
+        await self._send({"type": "http.response.body", "body": chunk, "more_body": more})
+
+    async def disconnected(self) -> None:
+        """Returns when the client has gone."""
+        while (await self.receive())["type"] != "http.disconnect":
+            pass

@@ -1,0 +1,48 @@
+"""A stream of events as server-sent events, until it is over or the client has gone."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import secrets
+from collections.abc import Callable
+
+from errands.errors import A2AError, InternalError
+from errands.runtime.call import EventStream, StreamItem
+from errands.server.exchange import Exchange
+from errands.wire.sse import GAP_EVENT, KEEP_ALIVE, frame, named_frame
+
+logger = logging.getLogger(__name__)
+
+#: Puts an item or an error into the binding's envelope.
+Envelope = Callable[[bytes], bytes]
+ErrorEnvelope = Callable[[A2AError], bytes]
+
+
+async def send_stream(
+    exchange: Exchange, stream: EventStream, envelope: Envelope | None, error_envelope: ErrorEnvelope
+) -> None:
+    await exchange.begin_stream()
+    # Closing the stream wakes the loop below, so a client that has gone is noticed at once.
+    watcher = asyncio.ensure_future(exchange.disconnected())
+    watcher.add_done_callback(lambda _: stream.close())
+    try:
+        async for items in stream:
+            if watcher.done():
+                return
+            await exchange.write(b"".join([_frame(item, envelope) for item in items]) or KEEP_ALIVE)
+    except Exception:
+        reference = secrets.token_hex(4)
+        logger.exception("a stream broke [%s]", reference)
+        error = InternalError(f"Internal error (reference {reference})")
+        await exchange.write(b"data: %b\n\n" % error_envelope(error))
+    finally:
+        watcher.cancel()
+    await exchange.write(b"", more=False)
+
+
+def _frame(item: StreamItem, envelope: Envelope | None) -> bytes:
+    data = item.data if envelope is None else envelope(item.data)
+    if item.gap:
+        return named_frame(GAP_EVENT, item.version, data)
+    return frame(item.version, data)
