@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime
 import time
 from collections.abc import Callable
+from functools import lru_cache
 
 #: Milliseconds since the epoch. Tests pass their own.
 Clock = Callable[[], int]
@@ -17,11 +18,13 @@ def system_clock() -> int:
 def to_iso(ms: int) -> str:
     """`2026-01-31T12:00:00.000Z`: the form the specification asks for."""
     seconds, rest = divmod(ms, 1000)
-    moment = time.gmtime(seconds)
-    return (
-        f"{moment[0]:04d}-{moment[1]:02d}-{moment[2]:02d}"
-        f"T{moment[3]:02d}:{moment[4]:02d}:{moment[5]:02d}.{rest:03d}Z"
-    )
+    return f"{_to_the_second(seconds)}.{rest:03d}Z"
+
+
+# Every event has a time, and most have the same second.
+@lru_cache(maxsize=16)
+def _to_the_second(seconds: int) -> str:
+    return time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(seconds))
 
 
 def from_iso(text: str) -> int:

@@ -72,9 +72,7 @@ def accept(head: Head | None, change: Change) -> None:
         _refuse_fence(head, change)
     if change.state is not None:
         if head.state in TERMINAL_STATES:
-            raise TaskTerminalStateError(
-                f"Task {change.task_id} is already {head.state.short}", taskId=change.task_id
-            )
+            raise TaskTerminalStateError(f"Task {change.task_id} is already {head.state.short}", taskId=change.task_id)
         _check_states(head, change)
         if change.state is not head.state and change.state not in _reachable(head.state, change):
             raise IllegalTransitionError(f"a task cannot go from {head.state.short} to {change.state.short}")
@@ -213,9 +211,7 @@ class _Folding:
             raise ValueError("a log begins with the task")
         for artifact_id, parts in self._appended.items():
             artifact = self._artifacts[artifact_id]
-            self._artifacts[artifact_id] = msgspec.structs.replace(
-                artifact, parts=join_text([*artifact.parts, *parts])
-            )
+            self._artifacts[artifact_id] = msgspec.structs.replace(artifact, parts=join_text([*artifact.parts, *parts]))
         self._appended = {}
         return msgspec.structs.replace(
             self._task,

@@ -47,12 +47,15 @@ class LocalSubscription(Subscription):
         return self._gap
 
     def feed(self, events: Sequence[Event]) -> None:
+        buffer = self._buffer
         if not self._behind:
-            if len(self._buffer) + len(events) > BUFFER_SIZE:
-                self._buffer.clear()
+            # Another process may have written in between: what it wrote is only in the log.
+            follows = not buffer or events[0].version == buffer[-1].version + 1
+            if not follows or len(buffer) + len(events) > BUFFER_SIZE:
+                buffer.clear()
                 self._behind = True
             else:
-                self._buffer.extend(events)
+                buffer.extend(events)
         self._wake()
 
     def nudge(self) -> None:
@@ -72,6 +75,7 @@ class LocalSubscription(Subscription):
                 yield events
 
     async def next(self, timeout: float | None = None) -> list[Event] | None:
+        deadline = None if timeout is None else asyncio.get_running_loop().time() + timeout
         while not self._closed:
             events = self._from_buffer()
             if not events and self._behind:
@@ -79,9 +83,9 @@ class LocalSubscription(Subscription):
             if events:
                 self._cursor = events[-1].version
                 return events
-            if not self._behind and not self._buffer and not await self._wait(timeout):
-                return None if self._closed else []
-        return None
+            if not self._behind and not self._buffer and not await self._wait(deadline):
+                break
+        return None if self._closed else []
 
     def _from_buffer(self) -> list[Event]:
         buffer = self._buffer
@@ -100,7 +104,11 @@ class LocalSubscription(Subscription):
     async def _from_log(self) -> list[Event]:
         # Cleared before reading: what is published meanwhile goes to the buffer and is not lost.
         self._behind = False
-        log = await self._read(self._cursor)
+        try:
+            log = await self._read(self._cursor)
+        except BaseException:
+            self._behind = True
+            raise
         if log.gap:
             self._gap = True
             self.close()
@@ -113,10 +121,11 @@ class LocalSubscription(Subscription):
         if self._waiter is not None and not self._waiter.done():
             self._waiter.set_result(True)
 
-    async def _wait(self, timeout: float | None) -> bool:
+    async def _wait(self, deadline: float | None) -> bool:
         loop = asyncio.get_running_loop()
-        waiter = self._waiter = loop.create_future()
-        timer = loop.call_later(timeout, _expire, waiter) if timeout is not None else None
+        waiter: asyncio.Future[bool] = loop.create_future()
+        self._waiter = waiter
+        timer = loop.call_at(deadline, _expire, waiter) if deadline is not None else None
         try:
             return await waiter
         finally:
@@ -142,8 +151,10 @@ class LocalExpectation(Expectation):
         self._future: asyncio.Future[StoredTask | None] = asyncio.get_running_loop().create_future()
 
     def settle(self, stored: StoredTask | None) -> None:
-        if not self._future.done():
-            self._future.set_result(stored)
+        if self._future.done():
+            # Nobody has waited since, or the wait timed out: the newest change counts.
+            self._future = asyncio.get_running_loop().create_future()
+        self._future.set_result(stored)
 
     def abandon(self) -> None:
         self._abandoned = True
@@ -163,11 +174,15 @@ class LocalExpectation(Expectation):
 
     async def _wait(self, after: int) -> StoredTask | None:
         while True:
-            stored = await self._future
+            if self._future.cancelled():
+                self._future = asyncio.get_running_loop().create_future()
+            future = self._future
+            stored = await future
             if self._abandoned:
                 return None
             # Renewed before looking, so that no change falls between the look and the next wait.
-            self._future = asyncio.get_running_loop().create_future()
+            if self._future is future:
+                self._future = asyncio.get_running_loop().create_future()
             if stored is None:
                 stored = await self._load()
             if stored.version > after and stored.state in self.states:
@@ -197,9 +212,7 @@ class Fanout:
     def dismiss(self, task_id: str, expectation: LocalExpectation) -> None:
         _discard(self._waiters, task_id, expectation)
 
-    def publish(
-        self, task_id: str, events: Sequence[Event], state: TaskState, stored: StoredTask | None
-    ) -> None:
+    def publish(self, task_id: str, events: Sequence[Event], state: TaskState, stored: StoredTask | None) -> None:
         """Tells this process about a durable change. `stored` is the whole task when the writer knows it."""
         subscriptions = self._subscriptions.get(task_id)
         if subscriptions and events:
@@ -242,4 +255,3 @@ def _discard(table: dict[str, set[_T]], key: str, value: _T) -> None:
         members.discard(value)
         if not members:
             del table[key]
-

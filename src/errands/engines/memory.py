@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import heapq
 from bisect import bisect_right
+from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from operator import attrgetter
 
@@ -38,8 +39,12 @@ DEFAULT_RETENTION = Retention(ended_after=3600.0, ended_at_most=10_000, events_p
 
 _version = attrgetter("version")
 
+# Inside the class, `list` is the method.
+Tasks = list[StoredTask]
+Signals = list[LeaseSignal]
 
-class _Row(msgspec.Struct):
+
+class _Row(msgspec.Struct, gc=False):
     """One task: its head, its log, and the snapshot up to `folded`."""
 
     scope: Scope
@@ -61,10 +66,10 @@ class MemoryEngine(Engine):
         self._rows: dict[str, _Row] = {}
         #: (due_at, task_id): entries that no longer match their row are passed over.
         self._due: list[tuple[int, str]] = []
-        self._receipts: dict[bytes, tuple[str, int]] = {}
+        self._receipts: dict[tuple[Scope, bytes], tuple[str, int]] = {}
         self._contexts: dict[tuple[Scope, str], bytes] = {}
         #: Ended tasks, the longest ended first.
-        self._ended: dict[str, None] = {}
+        self._ended: OrderedDict[str, None] = OrderedDict()
         self._fanout = Fanout()
         self._wakers: list[Callable[[], None]] = []
 
@@ -84,19 +89,19 @@ class MemoryEngine(Engine):
         self._check_receipt(change)
         row = self._rows.get(change.task_id)
         if row is not None and row.scope != change.scope:
-            row = None
-        lifecycle.accept(row and row.head, change)
+            lifecycle.accept(None, change)
+            raise ConcurrencyError(f"the id {change.task_id} is taken")
+        lifecycle.accept(row.head if row else None, change)
         if row is None:
             row = _Row(change.scope, change.agent, change.context_id, Head(), [], None, 0, [])
             self._rows[change.task_id] = row
         events = [
-            Event(version, draft.kind, draft.data)
-            for version, draft in enumerate(change.events, row.head.version + 1)
+            Event(version, draft.kind, draft.data) for version, draft in enumerate(change.events, row.head.version + 1)
         ]
         row.head = head = lifecycle.advance(row.head, change)
         row.events += events
         if change.receipt is not None:
-            self._receipts[change.receipt] = (change.task_id, change.at)
+            self._receipts[change.scope, change.receipt] = (change.task_id, change.at)
             row.receipts.append(change.receipt)
         if change.fold is not None:
             row.snapshot, row.folded = change.fold, head.version
@@ -105,7 +110,7 @@ class MemoryEngine(Engine):
 
     def _check_receipt(self, change: Change) -> None:
         if change.receipt is not None:
-            known = self._receipts.get(change.receipt)
+            known = self._receipts.get((change.scope, change.receipt))
             if known is not None and known[1] >= change.receipt_since:
                 raise DuplicateMessageError(known[0])
 
@@ -141,6 +146,12 @@ class MemoryEngine(Engine):
         assert row.snapshot is not None
         return StoredTask(task=row.snapshot, head=row.head, scope=row.scope, agent=row.agent)
 
+    def _listed(self, row: _Row, query: ListQuery) -> StoredTask:
+        stored = self._stored(row)
+        if not query.with_artifacts and stored.task.artifacts:
+            stored.task = msgspec.structs.replace(stored.task, artifacts=None)
+        return stored
+
     async def load(self, task_id: str, scope: Scope) -> StoredTask:
         return self._stored(self._row(task_id, scope))
 
@@ -173,7 +184,7 @@ class MemoryEngine(Engine):
             cursor = Cursor(cursor.as_of, 0, changed[: room or None][-1][0], changed=True)
         done = cursor.changed and len(changed) <= room
         return ListPage(
-            tasks=[self._stored(row) for _, row in page],
+            tasks=[self._listed(row, query) for _, row in page],
             next_page_token="" if done else cursor.token(),
             total_size=len(matches),
         )
@@ -190,7 +201,7 @@ class MemoryEngine(Engine):
     async def save_context(self, scope: Scope, context_id: str, value: bytes) -> None:
         self._contexts[scope, context_id] = value
 
-    async def claim(self, worker: str, agents: Sequence[str], limit: int, until: int) -> list[StoredTask]:
+    async def claim(self, worker: str, agents: Sequence[str], limit: int, until: int) -> Tasks:
         now = self.clock()
         claimed: list[StoredTask] = []
         others: list[tuple[int, str]] = []
@@ -202,16 +213,14 @@ class MemoryEngine(Engine):
             if row.agent not in agents:
                 others.append(entry)
                 continue
-            row.head = msgspec.structs.replace(
-                row.head, attempt=row.head.attempt + 1, worker=worker, due_at=until
-            )
+            row.head = msgspec.structs.replace(row.head, attempt=row.head.attempt + 1, worker=worker, due_at=until)
             heapq.heappush(self._due, (until, task_id))
             claimed.append(self._stored(row))
         for entry in others:
             heapq.heappush(self._due, entry)
         return claimed
 
-    async def extend(self, worker: str, leases: Sequence[Lease], until: int) -> list[LeaseSignal]:
+    async def extend(self, worker: str, leases: Sequence[Lease], until: int) -> Signals:
         signals: list[LeaseSignal] = []
         for task_id, attempt in leases:
             row = self._rows.get(task_id)
@@ -233,12 +242,8 @@ class MemoryEngine(Engine):
         start = bisect_right(row.events, after, key=_version)
         return LogSlice(row.events[start : start + limit], gap=after + 1 < first)
 
-    def subscribe(
-        self, task_id: str, scope: Scope, after: int, *, caught_up: bool = False
-    ) -> LocalSubscription:
-        return self._fanout.subscribe(
-            task_id, after, lambda cursor: self.read(task_id, scope, cursor), caught_up
-        )
+    def subscribe(self, task_id: str, scope: Scope, after: int, *, caught_up: bool = False) -> LocalSubscription:
+        return self._fanout.subscribe(task_id, after, lambda cursor: self.read(task_id, scope, cursor), caught_up)
 
     def expect(self, task_id: str, scope: Scope, states: frozenset[TaskState]) -> LocalExpectation:
         return self._fanout.expect(task_id, states, lambda: self.load(task_id, scope))
@@ -263,7 +268,9 @@ class MemoryEngine(Engine):
         row = self._rows.pop(task_id)
         self._ended.pop(task_id, None)
         for receipt in row.receipts:
-            self._receipts.pop(receipt, None)
+            # One that had expired may belong to a newer task by now.
+            if self._receipts.get((row.scope, receipt), ("", 0))[0] == task_id:
+                del self._receipts[row.scope, receipt]
 
     def _trim(self, row: _Row) -> None:
         keep = self.retention.events_per_task

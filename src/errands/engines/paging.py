@@ -34,6 +34,4 @@ def read_token(token: str) -> Cursor:
         raw = base64.b64decode(token + "=" * (-len(token) % 4), altchars=b"-_", validate=True)
         return msgspec.json.decode(raw, type=Cursor)
     except (binascii.Error, ValueError, msgspec.MsgspecError):
-        raise InvalidParamsError(
-            "The page token is not valid; start again without one", field="pageToken"
-        ) from None
+        raise InvalidParamsError("The page token is not valid; start again without one", field="pageToken") from None

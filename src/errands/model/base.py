@@ -7,7 +7,8 @@ from typing import Any
 import msgspec
 
 
-class Model(msgspec.Struct, rename="camel", omit_defaults=True, kw_only=True):
+# gc=False: these are trees, never cycles, and a server holds very many of them.
+class Model(msgspec.Struct, rename="camel", omit_defaults=True, kw_only=True, gc=False):
     """A protocol object in v1.0 spelling. Attributes are snake_case, JSON keys camelCase."""
 
 

@@ -75,12 +75,7 @@ class Part(Model):
     media_type: str | None = None
 
     def __post_init__(self) -> None:
-        contents = (
-            (self.text is not None)
-            + (self.raw is not None)
-            + (self.url is not None)
-            + (self.data is not UNSET)
-        )
+        contents = (self.text is not None) + (self.raw is not None) + (self.url is not None) + (self.data is not UNSET)
         if contents != 1:
             raise ValueError("a part needs exactly one of text, raw, url and data")
 
@@ -148,4 +143,3 @@ class StreamResponse(Model):
 def text_of(parts: list[Part], delimiter: str = "\n") -> str:
     """The text parts of a message joined; other parts are passed over."""
     return delimiter.join(part.text for part in parts if part.text is not None)
-

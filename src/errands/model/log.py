@@ -29,7 +29,7 @@ STREAMED_KINDS = frozenset({"task", "status", "artifact"})
 UNFOLDED_KINDS = frozenset({"request", "cancel"})
 
 
-class Draft(NamedTuple):
+class Draft(msgspec.Struct, frozen=True, gc=False):
     """An event that has no place in a log yet.
 
     `data` is the event as a v1.0 `StreamResponse` in JSON: encoded once, stored as it is, sent as it is.
@@ -39,7 +39,7 @@ class Draft(NamedTuple):
     data: bytes
 
 
-class Event(NamedTuple):
+class Event(msgspec.Struct, frozen=True, gc=False):
     """One entry of a task's log. `version` is its position, counted from 1 without gaps."""
 
     version: int
@@ -59,7 +59,7 @@ class Work(enum.Enum):
     IDLE = "idle"
 
 
-class Change(msgspec.Struct, frozen=True, kw_only=True):
+class Change(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """Everything one commit does to one task, or nothing."""
 
     task_id: str
@@ -95,7 +95,7 @@ class Change(msgspec.Struct, frozen=True, kw_only=True):
     context_id: str = ""
 
 
-class Head(msgspec.Struct, kw_only=True):
+class Head(msgspec.Struct, kw_only=True, gc=False):
     """Where a task stands, without its content: what a change is checked against."""
 
     version: int = 0
@@ -118,7 +118,7 @@ class Head(msgspec.Struct, kw_only=True):
     status_at: int = 0
 
 
-class StoredTask(msgspec.Struct, kw_only=True):
+class StoredTask(msgspec.Struct, kw_only=True, gc=False):
     """A task as an engine gives it out: the protocol's task and what the wire has no field for."""
 
     task: Task

@@ -235,9 +235,7 @@ class WorkerAdapter:
         request_context: dict[str, Any] | None,
     ) -> bool:
         """One call of the handler and what follows from how it ended; true when another turn is due."""
-        ctx = TaskContext(
-            self._journal, stored, deps=self._deps, options=options, request_context=request_context
-        )
+        ctx = TaskContext(self._journal, stored, deps=self._deps, options=options, request_context=request_context)
         execution.ctx = ctx
         if stored.head.cancel_requested:
             self._signal_cancel(execution)
@@ -263,8 +261,8 @@ class WorkerAdapter:
         if self._is_async:
             await self._worker.handle(ctx)
             return
-        blocking: Any = BlockingTaskContext(ctx, self._loop)
-        await self._loop.run_in_executor(self._threads, self._worker.handle, blocking)
+        handle: Any = self._worker.handle
+        await self._loop.run_in_executor(self._threads, handle, BlockingTaskContext(ctx, self._loop))
 
     async def _may_try(self, ctx: TaskContext) -> bool:
         tries = ctx.attempt
@@ -344,9 +342,7 @@ class WorkerAdapter:
         if execution.ctx is not None:
             execution.ctx._cancelled = True
         if execution.force_timer is None:
-            execution.force_timer = self._loop.call_later(
-                self._settings.cancel_force_timeout, self._force, execution
-            )
+            execution.force_timer = self._loop.call_later(self._settings.cancel_force_timeout, self._force, execution)
 
     def _force(self, execution: Execution) -> None:
         if self.running.get(execution.task_id) is execution:

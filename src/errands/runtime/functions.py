@@ -90,9 +90,7 @@ def _parameters(function: Function) -> dict[str, Any]:
     kinds: dict[str, Any] = {}
     for parameter in inspect.signature(function).parameters.values():
         if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD, parameter.POSITIONAL_ONLY):
-            raise ConfigurationError(
-                f"{function.__name__}: an agent's parameters are plain names, not {parameter}"
-            )
+            raise ConfigurationError(f"{function.__name__}: an agent's parameters are plain names, not {parameter}")
         kinds[parameter.name] = hints.get(parameter.name, str)
     return kinds
 
@@ -137,6 +135,3 @@ def _stream_blocking(ctx: Any, chunks: Any) -> None:
                 artifact.write(data=chunk)
     if not ctx.turn_ended:
         ctx.complete()
-
-
-

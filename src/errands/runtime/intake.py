@@ -38,8 +38,10 @@ def media_type_of(part: Part) -> str | None:
 
 
 def _matches(media_type: str, modes: list[str]) -> bool:
+    if not modes or media_type in modes:
+        return True
     family = media_type.partition("/")[0] + "/*"
-    return not modes or any(mode.lower() in (media_type, family, "*/*", "*") for mode in modes)
+    return any(mode.lower() in (media_type, family, "*/*", "*") for mode in modes)
 
 
 def receipt_of(message: Message, scope: Scope) -> bytes:

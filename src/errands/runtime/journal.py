@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import uuid
+import os
 
 from errands.clock import to_iso
 from errands.engines.base import Engine
@@ -30,16 +30,17 @@ class Journal:
 
 
 def new_id() -> str:
-    return str(uuid.uuid4())
+    """A random UUID (version 4); `uuid.uuid4` takes five times as long."""
+    digits = os.urandom(16).hex()
+    variant = "89ab"[int(digits[16], 16) & 3]
+    return f"{digits[:8]}-{digits[8:12]}-4{digits[13:16]}-{variant}{digits[17:20]}-{digits[20:]}"
 
 
 def status_update(
     task_id: str, context_id: str, state: TaskState, at: int, message: Message | None = None
 ) -> StreamResponse:
     status = TaskStatus(state=state, message=message, timestamp=to_iso(at))
-    return StreamResponse(
-        status_update=TaskStatusUpdateEvent(task_id=task_id, context_id=context_id, status=status)
-    )
+    return StreamResponse(status_update=TaskStatusUpdateEvent(task_id=task_id, context_id=context_id, status=status))
 
 
 def status_draft(update: StreamResponse) -> Draft:

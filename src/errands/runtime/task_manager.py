@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 
-
 import msgspec
 
 from errands import lifecycle
@@ -98,7 +97,8 @@ class TaskManager:
                 stored = settled or await self._engine.load(stored.task.id, call.scope)
         if stored.head.direct and stored.state is TaskState.COMPLETED:
             return SendMessageResponse(message=stored.task.status.message)
-        return SendMessageResponse(task=trim(stored.task, configuration and configuration.history_length))
+        length = configuration.history_length if configuration else None
+        return SendMessageResponse(task=trim(stored.task, length))
 
     async def _wait_for_first(self, stored: StoredTask, call: CallContext) -> StoredTask:
         """The same message came before: the answer is that of its task."""
@@ -126,9 +126,7 @@ class TaskManager:
             stored = await self._engine.load(error.task_id, call.scope)
             return Accepted(stored, stored.version, [_snapshot(stored)])
 
-    async def _create(
-        self, request: SendMessageRequest, call: CallContext, receipt: bytes, task_id: str
-    ) -> Accepted:
+    async def _create(self, request: SendMessageRequest, call: CallContext, receipt: bytes, task_id: str) -> Accepted:
         now = self._journal.now()
         context_id = request.message.context_id or new_id()
         message = msgspec.structs.replace(request.message, task_id=task_id, context_id=context_id)
@@ -179,9 +177,7 @@ class TaskManager:
         drafts = [status_draft(update), Draft("message", encode(said))]
         task = lifecycle.fold_updates(stored.task, [update, said])
         resumed = StoredTask(task=task, head=stored.head, scope=stored.scope, agent=stored.agent)
-        return await self._submit(
-            resumed, request, call, receipt, drafts, [update.status_update.status], now
-        )
+        return await self._submit(resumed, request, call, receipt, drafts, [update.status_update.status], now)
 
     async def _submit(
         self,
@@ -232,9 +228,7 @@ class TaskManager:
             first = [_snapshot(accepted)]
         else:
             first = [
-                StreamItem(number, draft.data)
-                for number, draft in enumerate(drafts, 1)
-                if draft.kind in STREAMED_KINDS
+                StreamItem(number, draft.data) for number, draft in enumerate(drafts, 1) if draft.kind in STREAMED_KINDS
             ]
         return Accepted(accepted, version, first)
 

@@ -217,9 +217,7 @@ class Turn:
         statuses: list[TaskStatus] = [u.status_update.status for _, u in closing if u.status_update]
         await self._journal.commit(change, statuses)
 
-    def _carry_on(
-        self, state: TaskState, message: Message | None, now: int
-    ) -> list[tuple[Draft, StreamResponse]]:
+    def _carry_on(self, state: TaskState, message: Message | None, now: int) -> list[tuple[Draft, StreamResponse]]:
         """Another message is waiting: what was said joins the history, and the task stays at work."""
         if state in PAUSED_STATES:
             steps = [

@@ -59,8 +59,7 @@ def build_card(config: AgentCardConfig, base_url: str) -> AgentCard:
         description=config.description,
         version=config.version,
         supported_interfaces=[
-            AgentInterface(url=urls[name], protocol_binding=BINDINGS[name], protocol_version=VERSION)
-            for name in order
+            AgentInterface(url=urls[name], protocol_binding=BINDINGS[name], protocol_version=VERSION) for name in order
         ],
         capabilities=AgentCapabilities(
             streaming=capabilities.streaming,
@@ -71,8 +70,7 @@ def build_card(config: AgentCardConfig, base_url: str) -> AgentCard:
         default_input_modes=config.input_modes,
         default_output_modes=config.output_modes,
         skills=[_skill(skill) for skill in config.skills] or [_only_skill(config)],
-        provider=config.provider
-        and AgentProvider(organization=config.provider.organization, url=config.provider.url),
+        provider=_provider(config),
         icon_url=config.icon_url,
         documentation_url=config.documentation_url,
         security_schemes=config.security_schemes,
@@ -100,6 +98,12 @@ def _skill(skill: SkillConfig) -> AgentSkill:
         output_modes=skill.output_modes,
         security_requirements=_requirements(skill.security),
     )
+
+
+def _provider(config: AgentCardConfig) -> AgentProvider | None:
+    if config.provider is None:
+        return None
+    return AgentProvider(organization=config.provider.organization, url=config.provider.url)
 
 
 def _only_skill(config: AgentCardConfig) -> AgentSkill:

@@ -33,5 +33,5 @@ def wrap(server: A2AServer, *, debug: bool, **fastapi_kwargs: Any) -> FastAPI:
     }
     app = FastAPI(lifespan=lifespan, **fastapi_kwargs)
     # Last of all routes: whatever FastAPI does not know is the agent's.
-    app.router.default = server.app  # type: ignore[assignment]
+    app.router.default = server.app
     return app

@@ -42,11 +42,7 @@ class SSEParser:
         held = "\r" if text.endswith("\r") else ""
         lines = (text[: -len(held)] if held else text).replace("\r\n", "\n").replace("\r", "\n").split("\n")
         self._rest = lines.pop() + held
-        events = []
-        for line in lines:
-            if (event := self._line(line)) is not None:
-                events.append(event)
-        return events
+        return [event for line in lines if (event := self._line(line)) is not None]
 
     def _line(self, line: str) -> ServerSentEvent | None:
         if not line:
