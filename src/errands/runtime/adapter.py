@@ -378,13 +378,14 @@ class WorkerAdapter:
         while True:
             self._wake.clear()
             if not self.draining:
-                await self._guarded(self._claim())
+                await self._guarded(self.poll())
                 await self._guarded(self._watch_cancels())
             with suppress(TimeoutError):
                 async with asyncio.timeout(self._settings.poll_interval):
                     await self._wake.wait()
 
-    async def _claim(self) -> None:
+    async def poll(self) -> None:
+        """Takes up due tasks as long as there is room."""
         while self.has_capacity:
             limit = self._settings.max_concurrent_tasks
             room = 100 if limit is None else min(limit - len(self.running), 100)

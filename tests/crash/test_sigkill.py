@@ -1,0 +1,196 @@
+"""A server under load is killed with SIGKILL again and again; nothing that was acknowledged may be gone."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+import socket
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import httpx
+import msgspec
+import pytest
+
+from errands.model.core import TERMINAL_STATES, StreamResponse, Task, TaskState
+from errands.wire.sse import ServerSentEvent, SSEParser
+from tests.crash.agent import whole
+
+pytestmark = [pytest.mark.anyio, pytest.mark.crash, pytest.mark.timeout(600)]
+
+KILLS = 100 if os.environ.get("ERRANDS_SOAK") else 20
+STREAMERS = 8
+SENDERS = 8
+HEADERS = {"A2A-Version": "1.0"}
+
+decode = msgspec.json.Decoder(StreamResponse).decode
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+class Process:
+    """The agent in a process of its own, at a fixed address, on a fixed file."""
+
+    def __init__(self, database: Path) -> None:
+        self.port = free_port()
+        self.url = f"http://127.0.0.1:{self.port}"
+        self._arguments = [sys.executable, "-m", "tests.crash.agent", str(self.port), f"sqlite:///{database}"]
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> None:
+        self._process = subprocess.Popen(self._arguments)
+
+    def kill(self) -> None:
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
+
+    async def ready(self) -> None:
+        async with httpx.AsyncClient(timeout=1.0) as client:
+            while True:
+                assert self._process is not None
+                assert self._process.poll() is None, "the server did not start"
+                try:
+                    if (await client.get(f"{self.url}/health/ready")).status_code == 200:
+                        return
+                except httpx.HTTPError:
+                    await asyncio.sleep(0)
+
+
+@contextmanager
+def agent_process(database: Path) -> Iterator[Process]:
+    process = Process(database)
+    try:
+        yield process
+    finally:
+        process.kill()
+
+
+class Load:
+    """Sends and streams without end, and notes everything the server has acknowledged."""
+
+    def __init__(self, url: str) -> None:
+        self._url = url
+        #: Every task the server has told us about, and the text it was given.
+        self.accepted: dict[str, str] = {}
+        #: Every event we were shown, by task and version.
+        self.seen: dict[str, dict[int, str]] = {}
+        self.stopped = False
+        self._progress = asyncio.Event()
+
+    def _accept(self, task_id: str, text: str) -> None:
+        self.accepted[task_id] = text
+        self._progress.set()
+
+    async def accept_more(self, count: int) -> None:
+        """Waits until so many more tasks were accepted."""
+        goal = len(self.accepted) + count
+        while len(self.accepted) < goal:
+            self._progress.clear()
+            await self._progress.wait()
+
+    def _body(self, text: str, **configuration: Any) -> dict[str, Any]:
+        message = {"messageId": str(uuid4()), "role": "ROLE_USER", "parts": [{"text": text}]}
+        return {"message": message, "configuration": configuration}
+
+    async def send(self, client: httpx.AsyncClient) -> None:
+        text = uuid4().hex[:8]
+        body = self._body(text, returnImmediately=random.random() < 0.5)
+        answer = await client.post(f"{self._url}/message:send", json=body, headers=HEADERS)
+        if answer.status_code == 200:
+            self._accept(answer.json()["task"]["id"], text)
+
+    async def stream(self, client: httpx.AsyncClient) -> None:
+        text = uuid4().hex[:8]
+        async with client.stream(
+            "POST", f"{self._url}/message:stream", json=self._body(text), headers=HEADERS
+        ) as answer:
+            if answer.status_code != 200:
+                return
+            task_id = ""
+            async for event in events_of(answer):
+                response = decode(event.data)
+                if response.task is not None:
+                    task_id = response.task.id
+                    self._accept(task_id, text)
+                assert event.id is not None
+                self.seen.setdefault(task_id, {})[int(event.id)] = event.data
+
+    async def run(self, work: Any) -> None:
+        async with httpx.AsyncClient(timeout=10.0) as client:
+            while not self.stopped:
+                try:
+                    await work(client)
+                except httpx.HTTPError:
+                    await asyncio.sleep(0)
+
+
+async def events_of(answer: httpx.Response) -> AsyncIterator[ServerSentEvent]:
+    parser = SSEParser()
+    async for chunk in answer.aiter_bytes():
+        for event in parser.feed(chunk):
+            yield event
+
+
+@asynccontextmanager
+async def under_load(load: Load) -> AsyncIterator[None]:
+    async with asyncio.TaskGroup() as group:
+        for _ in range(STREAMERS):
+            group.create_task(load.run(load.stream))
+        for _ in range(SENDERS):
+            group.create_task(load.run(load.send))
+        yield
+        load.stopped = True
+
+
+async def final_task(client: httpx.AsyncClient, url: str, task_id: str) -> Task:
+    while True:
+        answer = await client.get(f"{url}/tasks/{task_id}", headers=HEADERS)
+        assert answer.status_code == 200, (task_id, answer.text)
+        task = msgspec.json.decode(answer.content, type=Task)
+        if task.status.state in TERMINAL_STATES:
+            return task
+        await asyncio.sleep(0)
+
+
+async def log_of(client: httpx.AsyncClient, url: str, task_id: str) -> dict[int, str]:
+    """The whole log of an ended task, as a subscriber that starts at the beginning is shown it."""
+    headers = {**HEADERS, "Last-Event-ID": "0"}
+    async with client.stream("POST", f"{url}/tasks/{task_id}:subscribe", headers=headers) as answer:
+        assert answer.status_code == 200
+        return {int(event.id or 0): event.data async for event in events_of(answer)}
+
+
+async def test_a_server_killed_at_random_moments_loses_nothing_it_has_acknowledged(tmp_path: Path) -> None:
+    with agent_process(tmp_path / "tasks.db") as server:
+        load = Load(server.url)
+        server.start()
+        await server.ready()
+        async with under_load(load):
+            for _ in range(KILLS):
+                # While work is under way, at a moment nobody has chosen.
+                await load.accept_more(random.randint(1, 30))
+                server.kill()
+                server.start()
+                await server.ready()
+        async with httpx.AsyncClient(timeout=30.0) as client:
+            assert len(load.accepted) >= KILLS
+            for task_id, text in load.accepted.items():
+                task = await final_task(client, server.url, task_id)
+                assert task.status.state is TaskState.COMPLETED
+                assert task.artifacts is not None
+                assert [part.text for part in task.artifacts[0].parts] == [whole(text)]
+            for task_id, seen in load.seen.items():
+                log = await log_of(client, server.url, task_id)
+                assert {version: log.get(version) for version in seen} == seen
