@@ -1,0 +1,80 @@
+"""The agents that the interaction tests talk to."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from msgspec import UNSET
+
+from errands import AgentCardConfig, CapabilitiesConfig, TaskContext, Worker
+
+
+def card(**options: Any) -> AgentCardConfig:
+    options.setdefault("capabilities", CapabilitiesConfig(streaming=True))
+    return AgentCardConfig(name="Agent", description="An agent.", **options)
+
+
+class Echo(Worker):
+    async def handle(self, ctx: TaskContext) -> None:
+        await ctx.complete(f"Echo: {ctx.user_text}")
+
+
+class Parrot(Worker):
+    """Gives every part back as an artifact of its own."""
+
+    async def handle(self, ctx: TaskContext) -> None:
+        for number, part in enumerate(ctx.parts):
+            await ctx.emit_artifact(
+                artifact_id=f"part-{number}",
+                text=part.text,
+                file_bytes=part.raw,
+                file_url=part.url,
+                data=None if part.data is UNSET else part.data,
+                media_type=part.media_type,
+                filename=part.filename,
+                last_chunk=True,
+            )
+        await ctx.complete()
+
+
+class Asks(Worker):
+    async def handle(self, ctx: TaskContext) -> None:
+        if not ctx.history:
+            await ctx.request_input("Which language?")
+        else:
+            await ctx.complete(f"{ctx.history[0].text} in {ctx.user_text}")
+
+
+class Direct(Worker):
+    async def handle(self, ctx: TaskContext) -> None:
+        await ctx.reply_directly(f"You said {ctx.user_text}")
+
+
+class Gated(Worker):
+    """Emits a chunk, waits for the test, emits another and completes."""
+
+    def __init__(self) -> None:
+        self.started = asyncio.Event()
+        self.gate = asyncio.Event()
+
+    async def handle(self, ctx: TaskContext) -> None:
+        await ctx.emit_text_artifact("first ")
+        await ctx._turn.catch_up()
+        self.started.set()
+        await self.gate.wait()
+        await ctx.emit_text_artifact("second", append=True, last_chunk=True)
+        await ctx.complete()
+
+
+class Patient(Worker):
+    """Works until it is canceled."""
+
+    def __init__(self) -> None:
+        self.started = asyncio.Event()
+
+    async def handle(self, ctx: TaskContext) -> None:
+        await ctx.emit_text_artifact("partial")
+        self.started.set()
+        while not ctx.is_cancelled:
+            await asyncio.sleep(0.001)
