@@ -1,0 +1,182 @@
+"""The servers that are compared: how each is installed, started, waited for and stopped."""
+
+from __future__ import annotations
+
+import http.client
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from importlib.metadata import version
+from pathlib import Path
+
+from workloads import MEMORY, SQLITE
+
+SERVERS_DIR = Path(__file__).parent / "servers"
+STARTUP_S = 30.0
+STOP_S = 5.0
+INSTALL_S = 600.0
+
+#: The HTTP stack is the same everywhere, in the versions of the interpreter that runs the benchmark.
+HTTP_STACK = ("uvicorn", "uvloop", "httptools")
+UVICORN = ("--loop", "uvloop", "--http", "httptools", "--no-access-log", "--log-level", "warning")
+
+
+class ContenderError(Exception):
+    """A contender could not be installed, started or measured."""
+
+
+@dataclass(frozen=True)
+class Contender:
+    name: str
+    #: The module in servers/ whose `app` is served.
+    module: str
+    #: The protocol version it speaks best.
+    dialect: str
+    storages: tuple[str, ...] = (MEMORY, SQLITE)
+    #: What its own virtual environment holds; empty means the interpreter that runs the benchmark.
+    requirements: tuple[str, ...] = ()
+    #: Settings that make a peer faster than it is as installed.
+    tuning: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Running:
+    """A server that is up."""
+
+    pid: int
+    port: int
+
+
+CONTENDERS = (
+    Contender("errands", "errands_server", "1.0"),
+    Contender("bare", "bare_server", "1.0", storages=(MEMORY,)),
+    Contender(
+        "a2a-sdk",
+        "a2a_sdk_server",
+        "1.0",
+        requirements=("a2a-sdk[http-server,sqlite]==1.3.0",),
+        tuning={"OTEL_INSTRUMENTATION_A2A_SDK_ENABLED": "false", "BENCH_JOURNAL": "WAL"},
+    ),
+    Contender(
+        "a2akit",
+        "a2akit_server",
+        "0.3",
+        requirements=("a2akit[sqlite]==0.0.32",),
+        tuning={"OTEL_INSTRUMENTATION_A2AKIT_ENABLED": "false"},
+    ),
+)
+
+
+def run_quietly(command: list[str]) -> None:
+    try:
+        subprocess.run(command, check=True, capture_output=True, text=True, timeout=INSTALL_S)
+    except subprocess.CalledProcessError as error:
+        raise ContenderError(f"{command[0]} failed: {error.stderr.strip()[-500:]}") from error
+    except subprocess.TimeoutExpired as error:
+        raise ContenderError(f"{command[0]} took longer than {INSTALL_S:.0f} s") from error
+
+
+def install(contender: Contender, bench_dir: Path) -> Path:
+    """The interpreter for this contender; its environment is kept while the pinned versions stay the same."""
+    if not contender.requirements:
+        return Path(sys.executable)
+    directory = bench_dir / contender.name
+    python, stamp = directory / "bin" / "python", directory / "installed.txt"
+    requirements = [*contender.requirements, *(f"{package}=={version(package)}" for package in HTTP_STACK)]
+    wanted = "\n".join(requirements)
+    if stamp.is_file() and stamp.read_text() == wanted:
+        return python
+    shutil.rmtree(directory, ignore_errors=True)
+    uv = shutil.which("uv")
+    if uv:
+        run_quietly([uv, "venv", "--quiet", "--python", sys.executable, str(directory)])
+        run_quietly([uv, "pip", "install", "--quiet", "--python", str(python), *requirements])
+    else:
+        run_quietly([sys.executable, "-m", "venv", str(directory)])
+        run_quietly([str(python), "-m", "pip", "install", "--quiet", *requirements])
+    stamp.write_text(wanted)
+    return python
+
+
+def cores() -> tuple[int, ...]:
+    """One core for the server and one for the load; none where they cannot be set apart."""
+    if not hasattr(os, "sched_getaffinity"):
+        return ()
+    available = sorted(os.sched_getaffinity(0))
+    return tuple(available[:2]) if len(available) > 1 else ()
+
+
+def pin(pid: int, which: int) -> None:
+    if cores():
+        os.sched_setaffinity(pid, {cores()[which]})
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+def answers(port: int) -> bool:
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=2)
+    try:
+        connection.request("GET", "/.well-known/agent-card.json")
+        return connection.getresponse().status == 200
+    except (OSError, http.client.HTTPException):
+        return False
+    finally:
+        connection.close()
+
+
+def last_line(log: Path) -> str:
+    lines = log.read_text(errors="replace").strip().splitlines()
+    return lines[-1] if lines else "its log is empty"
+
+
+def wait_until_ready(process: subprocess.Popen[bytes], port: int, log: Path) -> None:
+    deadline = time.monotonic() + STARTUP_S
+    while time.monotonic() < deadline:
+        if process.poll() is not None:
+            raise ContenderError(f"the server stopped at once: {last_line(log)}")
+        if answers(port):
+            return
+        time.sleep(0.05)
+    raise ContenderError(f"no agent card within {STARTUP_S:.0f} s: {last_line(log)}")
+
+
+def stop(process: subprocess.Popen[bytes]) -> None:
+    process.terminate()
+    try:
+        process.wait(STOP_S)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
+
+
+@contextmanager
+def serving(contender: Contender, python: Path, storage: str, directory: Path, *, tuned: bool) -> Iterator[Running]:
+    """Serve the contender on a free port with its files in `directory`."""
+    port, log = free_port(), directory / "server.log"
+    environment = {
+        **os.environ,
+        **(contender.tuning if tuned else {}),
+        "BENCH_STORAGE": storage,
+        "BENCH_DATABASE": str(directory / "tasks.db"),
+    }
+    target = ("--app-dir", str(SERVERS_DIR), f"{contender.module}:app")
+    command = [str(python), "-m", "uvicorn", *target, "--host", "127.0.0.1", "--port", str(port), *UVICORN]
+    with log.open("wb") as output:
+        process = subprocess.Popen(command, env=environment, stdout=output, stderr=subprocess.STDOUT, cwd=directory)
+    try:
+        pin(process.pid, 0)
+        wait_until_ready(process, port, log)
+        yield Running(process.pid, port)
+    finally:
+        stop(process)

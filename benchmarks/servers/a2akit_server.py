@@ -1,0 +1,29 @@
+"""The benchmark agent on a2akit."""
+
+from a2akit import A2AServer, AgentCardConfig, CapabilitiesConfig, TaskContext, Worker
+from bench_agent import DATABASE, STORAGE, chunks, echo
+
+
+class BenchAgent(Worker):
+    async def handle(self, ctx: TaskContext) -> None:
+        pieces = chunks(ctx.user_text)
+        if not pieces:
+            await ctx.complete(echo(ctx.user_text))
+            return
+        last = len(pieces) - 1
+        for index, piece in enumerate(pieces):
+            await ctx.emit_text_artifact(piece, append=index > 0, last_chunk=index == last)
+        await ctx.complete()
+
+
+server = A2AServer(
+    worker=BenchAgent(),
+    agent_card=AgentCardConfig(
+        name="Bench",
+        description="Echoes and streams.",
+        version="1.0.0",
+        capabilities=CapabilitiesConfig(streaming=True),
+    ),
+    storage=f"sqlite+aiosqlite:///{DATABASE}" if STORAGE == "sqlite" else "memory",
+)
+app = server.as_fastapi_app()

@@ -1,0 +1,21 @@
+"""What every benchmarked agent does, in plain Python so that each peer's interpreter can import it.
+
+An ordinary message is echoed; `stream N` asks for N chunks of twenty bytes. load.py checks both answers.
+"""
+
+import os
+
+STORAGE = os.environ.get("BENCH_STORAGE", "memory")
+DATABASE = os.environ.get("BENCH_DATABASE", "")
+
+
+def echo(text: str) -> str:
+    return f"Echo: {text}"
+
+
+def chunks(text: str) -> list[str]:
+    """The chunks that a `stream N` message asks for; none for any other message."""
+    command, _, count = text.partition(" ")
+    if command != "stream":
+        return []
+    return [f"chunk {index:08d} text " for index in range(int(count))]

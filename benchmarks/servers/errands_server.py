@@ -1,0 +1,31 @@
+"""The benchmark agent on errands."""
+
+from bench_agent import DATABASE, STORAGE, chunks, echo
+
+from errands import A2AServer, AgentCardConfig, CapabilitiesConfig, TaskContext, Worker
+
+
+class BenchAgent(Worker):
+    async def handle(self, ctx: TaskContext) -> None:
+        pieces = chunks(ctx.user_text)
+        if not pieces:
+            await ctx.complete(echo(ctx.user_text))
+            return
+        last = len(pieces) - 1
+        for index, piece in enumerate(pieces):
+            await ctx.emit_text_artifact(piece, append=index > 0, last_chunk=index == last)
+        await ctx.complete()
+
+
+server = A2AServer(
+    worker=BenchAgent(),
+    agent_card=AgentCardConfig(
+        name="Bench",
+        description="Echoes and streams.",
+        version="1.0.0",
+        capabilities=CapabilitiesConfig(streaming=True),
+    ),
+    # The peers run with SQLite's default, FULL; ours is compared at the same durability.
+    storage=f"sqlite:///{DATABASE}?synchronous=FULL" if STORAGE == "sqlite" else "memory",
+)
+app = server.app

@@ -1,0 +1,164 @@
+"""What is measured and what must be reached, as data: run.py and report.py loop over these tables."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from statistics import median
+from typing import NamedTuple
+
+MEMORY = "memory"
+SQLITE = "sqlite"
+
+#: Beyond these a figure is marked: the machine was busy with something else.
+FOREIGN_LIMIT = 0.10
+SPREAD_LIMIT = 0.25
+
+
+@dataclass(frozen=True)
+class Workload:
+    name: str
+    connections: int
+    storages: tuple[str, ...]
+    #: The chunks of one stream; 0 is a blocking send.
+    chunks: int = 0
+    #: The servers it is measured on; empty means every one.
+    servers: tuple[str, ...] = ()
+    #: The part of the usual measuring time it needs.
+    share: float = 1.0
+
+    @property
+    def is_chunk_cost(self) -> bool:
+        return self.chunks > 0 and self.connections == 1
+
+
+def chunk_cost(chunks: int) -> Workload:
+    return Workload(
+        name=f"chunks-{chunks}",
+        connections=1,
+        storages=(MEMORY, SQLITE),
+        chunks=chunks,
+        servers=("errands",),
+        share=0.5,
+    )
+
+
+WORKLOADS = (
+    Workload("send-32", 32, (MEMORY, SQLITE)),
+    Workload("send-1", 1, (SQLITE,)),
+    Workload("stream-100", 8, (MEMORY, SQLITE), chunks=100),
+    chunk_cost(100),
+    chunk_cost(1_000),
+    chunk_cost(10_000),
+)
+
+
+class Cell(NamedTuple):
+    """One place in the table of results."""
+
+    server: str
+    storage: str
+    workload: str
+
+    def __str__(self) -> str:
+        return f"{self.server} {self.storage} {self.workload}"
+
+
+@dataclass(frozen=True)
+class Figures:
+    """What the load generator reports."""
+
+    requests_per_s: float
+    best_ms: float
+    median_ms: float
+    p99_ms: float
+    requests: int
+    #: The part of the two cores that something else took meanwhile.
+    foreign: float
+    #: How far the rates of several repeats lie apart, as a part of their median.
+    spread: float = 0.0
+
+    @property
+    def is_noisy(self) -> bool:
+        return self.foreign > FOREIGN_LIMIT or self.spread > SPREAD_LIMIT
+
+    @classmethod
+    def over(cls, repeats: Sequence[Figures]) -> Figures:
+        """The median of the repeats, but the best of the best: a busy machine only ever adds time."""
+        rates = [one.requests_per_s for one in repeats]
+        return cls(
+            requests_per_s=median(rates),
+            best_ms=min(one.best_ms for one in repeats),
+            median_ms=median(one.median_ms for one in repeats),
+            p99_ms=median(one.p99_ms for one in repeats),
+            requests=sum(one.requests for one in repeats),
+            foreign=median(one.foreign for one in repeats),
+            spread=(max(rates) - min(rates)) / median(rates),
+        )
+
+
+Metric = Callable[[Figures], float]
+Results = Mapping[Cell, Figures]
+
+
+def rate(figures: Figures) -> float:
+    return figures.requests_per_s
+
+
+def latency(figures: Figures) -> float:
+    return figures.median_ms
+
+
+def best_latency(figures: Figures) -> float:
+    return figures.best_ms
+
+
+@dataclass(frozen=True)
+class Target:
+    """A figure to hold: `metric` of `cell`, as a multiple of that of `against` when it is given."""
+
+    cell: Cell
+    metric: Metric
+    limit: float
+    against: Cell | None = None
+    #: True: the value may not exceed the limit. False: it may not fall below.
+    at_most: bool = False
+    #: What the two metrics are divided by before they are compared, such as the chunks of the two streams.
+    scale: float = 1.0
+
+    def value(self, results: Results) -> float | None:
+        """What was reached, or None when a cell it needs was not measured."""
+        if self.cell not in results:
+            return None
+        value = self.metric(results[self.cell])
+        if self.against is None:
+            return value
+        base = self.metric(results[self.against]) if self.against in results else 0.0
+        return value / base / self.scale if base else None
+
+    def is_noisy(self, results: Results) -> bool:
+        return any(cell in results and results[cell].is_noisy for cell in (self.cell, self.against) if cell)
+
+    def holds(self, value: float) -> bool:
+        return value <= self.limit if self.at_most else value >= self.limit
+
+
+def flat_chunk_cost(storage: str) -> Target:
+    short, long = Cell("errands", storage, "chunks-100"), Cell("errands", storage, "chunks-10000")
+    return Target(long, best_latency, limit=1.2, against=short, at_most=True, scale=100)
+
+
+SDK_SEND = Cell("a2a-sdk", MEMORY, "send-32")
+SDK_STREAM = Cell("a2a-sdk", MEMORY, "stream-100")
+
+TARGETS = (
+    Target(Cell("errands", MEMORY, "send-32"), rate, 30, SDK_SEND),
+    Target(Cell("errands", MEMORY, "send-32"), rate, 0.40, Cell("bare", MEMORY, "send-32")),
+    Target(Cell("errands", SQLITE, "send-32"), rate, 10, SDK_SEND),
+    Target(Cell("errands", SQLITE, "send-32"), rate, 60, Cell("a2a-sdk", SQLITE, "send-32")),
+    Target(Cell("errands", SQLITE, "send-1"), latency, 1.5, at_most=True),
+    Target(Cell("errands", MEMORY, "stream-100"), rate, 40, SDK_STREAM),
+    Target(Cell("errands", SQLITE, "stream-100"), rate, 10, SDK_STREAM),
+    flat_chunk_cost(MEMORY),
+    flat_chunk_cost(SQLITE),
+)
