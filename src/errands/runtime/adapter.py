@@ -10,20 +10,20 @@ import logging
 import os
 import secrets
 import socket
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AsyncExitStack, contextmanager, suppress
-from typing import Any, Literal
+from contextlib import AsyncExitStack, suppress
+from typing import Any
 
 import msgspec
 
 from errands import lifecycle
 from errands.errors import ErrandsError, LeaseLostError, StorageError, TaskTerminalStateError, TurnError
 from errands.model.core import Message, Part, Role, TaskState
-from errands.model.log import Change, Lease, RequestOptions, StoredTask
+from errands.model.log import Change, RequestOptions, StoredTask
 from errands.runtime.blocking import BlockingTaskContext
 from errands.runtime.context import InvalidAnswerError, TaskContext
 from errands.runtime.dependencies import DependencyContainer
+from errands.runtime.execution import Execution
 from errands.runtime.journal import Journal, new_id, status_draft, status_update
 from errands.runtime.settings import Settings
 from errands.runtime.worker import Worker, is_async
@@ -31,28 +31,6 @@ from errands.runtime.worker import Worker, is_async
 logger = logging.getLogger(__name__)
 
 _decode_options = msgspec.json.Decoder(RequestOptions).decode
-
-#: Why a running turn was stopped from outside.
-Stop = Literal["force", "lost", "drain"]
-
-
-class Execution:
-    """One running turn, for whoever has to stop it."""
-
-    def __init__(self, stored: StoredTask, started_at: int) -> None:
-        self.task_id = stored.task.id
-        self.attempt = stored.head.attempt
-        self.started_at = started_at
-        self.cancel_requested = stored.head.cancel_requested
-        self.ctx: TaskContext | None = None
-        self.task: asyncio.Task[None] | None = None
-        self.stopped: Stop | None = None
-        self.force_timer: asyncio.TimerHandle | None = None
-
-    def stop(self, why: Stop) -> None:
-        self.stopped = why
-        if self.task is not None:
-            self.task.cancel()
 
 
 class WorkerAdapter:
@@ -82,6 +60,8 @@ class WorkerAdapter:
         self._wake = asyncio.Event()
         #: Request contexts of tasks that wait in the queue; they must not go anywhere else.
         self._waiting_contexts: dict[str, dict[str, Any]] = {}
+        #: Tasks wait in the queue: new ones have to stand behind them.
+        self._backlog = False
         self._idle = asyncio.Event()
         self._idle.set()
 
@@ -94,9 +74,9 @@ class WorkerAdapter:
                 self._threads = ThreadPoolExecutor(min(limit, 64), thread_name_prefix="errands-worker")
                 stack.callback(self._threads.shutdown, wait=False, cancel_futures=True)
             self._loop = asyncio.get_running_loop()
-            self._turns = await stack.enter_async_context(asyncio.TaskGroup())
+            background = await stack.enter_async_context(asyncio.TaskGroup())
             loops = [
-                self._turns.create_task(loop, name=name)
+                background.create_task(loop, name=name)
                 for name, loop in (
                     ("errands-claims", self._claim_loop()),
                     ("errands-heartbeat", self._heartbeat_loop()),
@@ -132,6 +112,11 @@ class WorkerAdapter:
         return not self.draining and (limit is None or len(self.running) < limit)
 
     @property
+    def takes_at_once(self) -> bool:
+        """Whether a new task may be leased in the commit that creates it."""
+        return self.has_capacity and not self._backlog
+
+    @property
     def lease_until(self) -> int:
         return self._journal.now() + int(self._settings.lease_seconds * 1000)
 
@@ -146,18 +131,14 @@ class WorkerAdapter:
         execution = Execution(stored, self._journal.now())
         self.running[execution.task_id] = execution
         self._idle.clear()
-        execution.task = self._turns.create_task(self._run(execution, stored, options, request_context))
+        # Held in `running` until it is over, and waited for in `drain`.
+        execution.task = self._loop.create_task(self._run(execution, stored, options, request_context))
 
-    @contextmanager
-    def keeping_context(self, task_id: str, request_context: dict[str, Any] | None) -> Iterator[None]:
-        """Keeps a request's secrets in memory until this process takes the queued task up."""
+    def queue(self, task_id: str, request_context: dict[str, Any]) -> None:
+        """A task is about to wait in the queue: its request's secrets stay here until this process takes it up."""
+        self._backlog = True
         if request_context:
             self._waiting_contexts[task_id] = request_context
-        try:
-            yield
-        except BaseException:
-            self._waiting_contexts.pop(task_id, None)
-            raise
 
     # Running turns
 
@@ -174,7 +155,8 @@ class WorkerAdapter:
                     options = await self._stored_options(stored)
                 if request_context is None:
                     request_context = self._waiting_contexts.pop(execution.task_id, None)
-                stored = await self._begin(stored)
+                if stored.state is not TaskState.WORKING:
+                    stored = await self._begin(stored)
                 continues = await self._turn(execution, stored, options, request_context)
                 if not continues:
                     return
@@ -203,9 +185,7 @@ class WorkerAdapter:
             self._idle.set()
 
     async def _begin(self, stored: StoredTask) -> StoredTask:
-        """Shows that the task is at work, if its log does not say so yet."""
-        if stored.state is TaskState.WORKING:
-            return stored
+        """Shows that the task is at work."""
         now = self._journal.now()
         update = status_update(stored.task.id, stored.task.context_id or "", TaskState.WORKING, now)
         assert update.status_update is not None
@@ -338,20 +318,18 @@ class WorkerAdapter:
         return True
 
     def _signal_cancel(self, execution: Execution) -> None:
-        execution.cancel_requested = True
-        if execution.ctx is not None:
-            execution.ctx._cancelled = True
+        execution.signal_cancel()
         if execution.force_timer is None:
             execution.force_timer = self._loop.call_later(self._settings.cancel_force_timeout, self._force, execution)
 
     def _force(self, execution: Execution) -> None:
         if self.running.get(execution.task_id) is execution:
-            self._turns.create_task(self._cancel_by_force(execution))
+            self._forcing = self._loop.create_task(self._cancel_by_force(execution))
 
     async def _cancel_by_force(self, execution: Execution) -> None:
         # The log first: the task is canceled even when the handler does not let itself be stopped.
         try:
-            if execution.ctx is not None and not execution.ctx.turn_ended:
+            if execution.ctx is not None and not execution.turn_ended:
                 await execution.ctx._turn.end(TaskState.CANCELED)
         except ErrandsError as error:
             logger.info("task %s was not canceled by force: %s", execution.task_id, error)
@@ -393,6 +371,7 @@ class WorkerAdapter:
             for stored in claimed:
                 self.start(stored)
             if len(claimed) < room:
+                self._backlog = False
                 return
 
     async def _heartbeat_loop(self) -> None:
@@ -410,12 +389,12 @@ class WorkerAdapter:
         return self._engine.durable
 
     async def _extend(self) -> None:
-        leases = [Lease(e.task_id, e.attempt) for e in self.running.values()]
+        leases = [execution.lease for execution in self.running.values()]
         if not leases:
             return
         for signal in await self._engine.extend(self.worker_id, leases, self.lease_until):
             execution = self.running.get(signal.task_id)
-            if execution is None or (execution.ctx is not None and execution.ctx.turn_ended):
+            if execution is None or execution.turn_ended:
                 continue
             if signal.lost:
                 execution.stop("lost")

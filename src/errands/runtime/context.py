@@ -383,6 +383,8 @@ class TaskContext:
 
 def _current_position(stored: StoredTask) -> int:
     """Where in the history the message of this turn stands: the oldest one that no turn has dealt with."""
+    if stored.head.unread <= 1 and stored.task.history and stored.task.history[-1].role is Role.USER:
+        return len(stored.task.history) - 1
     positions = [i for i, m in enumerate(stored.task.history or []) if m.role is not Role.AGENT]
     return positions[-max(stored.head.unread, 1)]
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 import inspect
 import typing
 from collections.abc import AsyncIterator, Callable
-from typing import Any
+from typing import Any, overload
 
 import msgspec
 
 from errands.errors import ConfigurationError
 from errands.model.card_config import AgentCardConfig, CapabilitiesConfig
-from errands.runtime.context import InvalidAnswerError, TaskContext
+from errands.runtime.context import InvalidAnswerError, TaskContext, _from_text
 from errands.runtime.worker import Worker
 
 Function = Callable[..., Any]
@@ -61,6 +61,18 @@ class BlockingFunctionWorker(FunctionWorker):
                 ctx.complete_json(msgspec.to_builtins(result))
 
 
+@overload
+def agent(function: Function, **card: Any) -> FunctionWorker: ...
+@overload
+def agent(
+    function: None = None,
+    *,
+    name: str | None = None,
+    description: str | None = None,
+    version: str = "1.0.0",
+    streaming: bool = True,
+    **card: Any,
+) -> Callable[[Function], FunctionWorker]: ...
 def agent(
     function: Function | None = None,
     *,
@@ -69,7 +81,7 @@ def agent(
     version: str = "1.0.0",
     streaming: bool = True,
     **card: Any,
-) -> Any:
+) -> FunctionWorker | Callable[[Function], FunctionWorker]:
     """Makes a function an agent. Other keyword arguments are those of `AgentCardConfig`."""
 
     def decorate(function: Function) -> FunctionWorker:
@@ -103,7 +115,7 @@ def _argument(kind: Any, ctx: TaskContext) -> Any:
     value = ctx.data_parts[0] if ctx.data_parts else ctx.user_text
     try:
         if isinstance(value, str):
-            return msgspec.json.decode(value, type=kind, strict=False)
+            return _from_text(value, kind)
         return msgspec.convert(value, kind, strict=False)
     except msgspec.MsgspecError as error:
         raise InvalidAnswerError(str(error)) from None

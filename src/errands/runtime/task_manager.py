@@ -194,7 +194,7 @@ class TaskManager:
         if not options.is_plain:
             drafts.append(Draft("request", encode(options)))
         task = stored.task
-        inline = self._adapter.has_capacity
+        inline = self._adapter.takes_at_once
         if inline:
             working = status_update(task.id, task.context_id or "", TaskState.WORKING, now)
             assert working.status_update is not None
@@ -217,8 +217,9 @@ class TaskManager:
             agent=self._agent,
             context_id=task.context_id or "",
         )
-        with self._adapter.keeping_context(task.id, None if inline else call.request_context):
-            version = await self._journal.commit(change, statuses)
+        if not inline:
+            self._adapter.queue(task.id, call.request_context)
+        version = await self._journal.commit(change, statuses)
         accepted = StoredTask(
             task=task, head=lifecycle.advance(stored.head, change), scope=call.scope, agent=self._agent
         )

@@ -37,8 +37,11 @@ from errands.runtime.settings import Settings
 from errands.runtime.task_manager import TaskManager
 from errands.server.card import base_url_of, build_card, extensions_of, offers_extended_card
 from errands.server.exchange import Exchange
+from errands.wire import v1_0
 
 logger = logging.getLogger(__name__)
+
+_CURRENT = v1_0.VERSION.encode()
 
 ExtendedCardProvider = Callable[..., Awaitable[AgentCardConfig]]
 
@@ -104,6 +107,8 @@ class Dispatcher:
 
     def check_version(self, exchange: Exchange, supported: frozenset[str]) -> None:
         """Raises `VersionNotSupportedError` unless the client speaks one of these; patch numbers do not count."""
+        if exchange.headers.get(b"a2a-version") == _CURRENT:
+            return
         asked = exchange.header(b"a2a-version") or (
             exchange.query.get("A2A-Version", "") if exchange.scope["query_string"] else ""
         )
@@ -114,8 +119,10 @@ class Dispatcher:
             )
 
     def _check_extensions(self, operation: Operation, exchange: Exchange) -> list[str]:
-        header = exchange.header(b"a2a-extensions")
-        declared = [uri for item in header.split(",") if (uri := item.strip())] if header else []
+        declared: list[str] = []
+        if b"a2a-extensions" in exchange.headers:
+            items = exchange.header(b"a2a-extensions").split(",")
+            declared = [uri for item in items if (uri := item.strip())]
         if self._required and operation.name != "GetExtendedAgentCard":
             missing = [uri for uri in self._required if uri not in declared]
             if missing:

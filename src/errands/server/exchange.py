@@ -54,7 +54,8 @@ class Exchange:
 
     @property
     def content_type(self) -> str:
-        return self.header(b"content-type").partition(";")[0].strip().lower()
+        raw = self.headers.get(b"content-type", b"")
+        return "application/json" if raw == JSON_TYPE else raw.decode("latin-1").partition(";")[0].strip().lower()
 
     async def body(self) -> bytes:
         """The whole body. Raises `PayloadTooLargeError` as soon as it is known to be too large."""

@@ -1,0 +1,45 @@
+"""One running turn, for whoever has to stop it."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Literal
+
+from errands.model.log import Lease, StoredTask
+from errands.runtime.context import TaskContext
+
+#: Why a running turn was stopped from outside: canceled by force, taken over by another worker, or the server stops.
+Stop = Literal["force", "lost", "drain"]
+
+
+class Execution:
+    __slots__ = ("attempt", "cancel_requested", "ctx", "force_timer", "started_at", "stopped", "task", "task_id")
+
+    def __init__(self, stored: StoredTask, started_at: int) -> None:
+        self.task_id = stored.task.id
+        self.attempt = stored.head.attempt
+        self.started_at = started_at
+        self.cancel_requested = stored.head.cancel_requested
+        self.ctx: TaskContext | None = None
+        self.task: asyncio.Task[None] | None = None
+        self.stopped: Stop | None = None
+        self.force_timer: asyncio.TimerHandle | None = None
+
+    @property
+    def lease(self) -> Lease:
+        return Lease(self.task_id, self.attempt)
+
+    @property
+    def turn_ended(self) -> bool:
+        return self.ctx is not None and self.ctx.turn_ended
+
+    def signal_cancel(self) -> None:
+        """Tells the handler, which may look at `ctx.is_cancelled` or not."""
+        self.cancel_requested = True
+        if self.ctx is not None:
+            self.ctx._cancelled = True
+
+    def stop(self, why: Stop) -> None:
+        self.stopped = why
+        if self.task is not None:
+            self.task.cancel()
