@@ -1,0 +1,5 @@
+"""`python -m errands` is `errands`."""
+
+from errands.cli import main
+
+main()

@@ -1,0 +1,68 @@
+"""The commands put together."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from errands.cli.card import card
+from errands.cli.failures import EXIT_CODES
+from errands.cli.send import send
+from errands.cli.serve import serve
+from errands.cli.tasks_cancel import cancel_task
+from errands.cli.tasks_get import get_task
+from errands.cli.tasks_list import list_tasks
+from errands.cli.tasks_watch import watch_task
+from errands.cli.version import version
+
+_HELP = "A durable runtime for A2A agents: serve one, talk to one, look after its tasks."
+_CODES = "\n".join(f"{code.value}: {meaning}" for code, meaning in EXIT_CODES.items())
+
+# Typer's own tracebacks show local variables, tokens among them.
+app = typer.Typer(
+    name="errands",
+    help=f"{_HELP}\n\nExample:\n\n    errands serve examples/echo.py\n\nExit codes:\n\n{_CODES}",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode="rich",
+)
+tasks = typer.Typer(
+    name="tasks",
+    help="Look after an agent's tasks.\n\nExample:\n\n    errands tasks list http://localhost:8000",
+    no_args_is_help=True,
+)
+
+app.command("serve")(serve)
+app.command("send")(send)
+app.add_typer(tasks, name="tasks")
+# The name that the protocol's own command line has for it.
+app.add_typer(tasks, name="task", hidden=True)
+app.command("card")(card)
+app.command("version")(version)
+
+tasks.command("list")(list_tasks)
+tasks.command("get")(get_task)
+tasks.command("watch")(watch_task)
+tasks.command("cancel")(cancel_task)
+
+
+def _show_version(wanted: bool) -> None:
+    if wanted:
+        version()
+        raise typer.Exit
+
+
+@app.callback()
+def _errands(
+    wants_version: Annotated[
+        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Print the version.")
+    ] = False,
+) -> None:
+    pass
+
+
+def main() -> None:
+    """The entry point."""
+    app()

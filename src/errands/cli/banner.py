@@ -1,0 +1,70 @@
+"""What a person reads when the server is up: who serves, where, on what, and what to try next."""
+
+from __future__ import annotations
+
+import functools
+import shlex
+import socket
+from urllib.parse import urlsplit
+
+from rich.text import Text
+
+from errands.cli.target import given_engine
+from errands.cli.terminal import clean, out
+from errands.model.base import encode
+from errands.model.core import Message, Part, Role
+from errands.model.requests import SendMessageRequest
+from errands.server.app import A2AServer
+from errands.server.asgi import CARD_PATHS
+from errands.wire.v1_0 import VERSION
+
+#: Addresses that mean "every address" are none that a client could call.
+_CALLABLE = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104
+_ID = "MESSAGE-ID"
+
+
+def url_of(listener: socket.socket) -> str:
+    """How a client on this machine calls it."""
+    host, port = listener.getsockname()[:2]
+    host = _CALLABLE.get(host, host)
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+
+
+def greeting(url: str) -> functools.partial[None]:
+    """Greets for a server at `url`; picklable, as the reloader wants it."""
+    return functools.partial(greet, url)
+
+
+def greet(url: str, server: A2AServer) -> None:
+    console = out()
+    facts = {
+        "agent": clean(f"{server.agent_card.name} {server.agent_card.version}"),
+        "url": server.settings.public_url or url,
+        "card": url + CARD_PATHS[0],
+        "storage": storage_of(server),
+    }
+    for name, value in facts.items():
+        console.print(Text.assemble((f"{name:<9}", "dim"), value))
+    console.print("\nTry:", style="dim")
+    console.print(f'  errands send {url} "hello"')
+    console.print(f"  {curl(url)}\n")
+    console.print("Ctrl-C stops it.", style="dim")
+    console.file.flush()
+
+
+def curl(url: str) -> str:
+    """A send with nothing but curl. The message's id is new each time: the same message is never worked on twice."""
+    message = Message(message_id=_ID, role=Role.USER, parts=[Part(text="hello")])
+    body = encode(SendMessageRequest(message=message)).decode().replace(_ID, "'$(date +%s)'")
+    headers = f"-H 'Content-Type: application/json' -H 'A2A-Version: {VERSION}'"
+    return f"curl -s {shlex.quote(url + '/message:send')} {headers} -d '{body}'"
+
+
+def storage_of(server: A2AServer) -> str:
+    """Where tasks live, without a password that may be in the address."""
+    engine = given_engine(server)
+    storage = server.settings.storage if engine is None else type(engine).__name__
+    if not server.engine.durable:
+        return f"{storage} (tasks are lost when the server stops)"
+    password = urlsplit(storage).password
+    return storage.replace(f":{password}@", ":***@") if password else storage

@@ -1,0 +1,96 @@
+"""`errands serve`: an agent over HTTP."""
+
+from __future__ import annotations
+
+import errno
+import functools
+import socket
+from typing import Annotated
+
+import typer
+import uvicorn
+from uvicorn.supervisors import ChangeReload
+
+from errands.cli.banner import greeting, url_of
+from errands.cli.draining import AgentServer
+from errands.cli.failures import CommandError, reporting
+from errands.cli.logs import LogLevel
+from errands.cli.target import Target, load_server
+
+TargetText = Annotated[
+    str,
+    typer.Argument(metavar="TARGET", help="FILE.py, FILE.py:NAME, MODULE or MODULE:NAME.", show_default=False),
+]
+Host = Annotated[str, typer.Option("--host", help="The address to listen on; 0.0.0.0 means every one.")]
+Port = Annotated[int, typer.Option("--port", min=0, max=65535, help="The port to listen on; 0 takes a free one.")]
+Storage = Annotated[
+    str | None,
+    typer.Option("--storage", metavar="URL", help="Where tasks live, whatever TARGET says: memory or sqlite:///PATH."),
+]
+Reload = Annotated[bool, typer.Option("--reload", help="Start again when the code changes: for development.")]
+Level = Annotated[
+    LogLevel | None, typer.Option("--log-level", help="What to log; debug shows every request.", show_default="info")
+]
+
+
+def serve(
+    target: TargetText,
+    host: Host = "127.0.0.1",
+    port: Port = 8000,
+    storage: Storage = None,
+    reload: Reload = False,
+    log_level: Level = None,
+) -> None:
+    """Serve an agent over HTTP.
+
+    TARGET has an A2AServer, a function with @agent, or a Worker with an agent_card.
+
+    SIGTERM and Ctrl-C let running tasks finish; a second one exits at once.
+
+    Example:
+
+        errands serve examples/echo.py --port 8000
+    """
+    with reporting():
+        parsed = Target.parse(target)
+        listener = bind(host, port)
+        config = _config(parsed, reload, log_level)
+        load = functools.partial(load_server, target, storage)
+        server = AgentServer(config, load, greeting(url_of(listener)), log_level)
+        if reload:
+            ChangeReload(config, target=server.run, sockets=[listener]).run()
+        else:
+            server.run([listener])
+
+
+def _config(target: Target, reload: bool, log_level: LogLevel | None) -> uvicorn.Config:
+    return uvicorn.Config(
+        # The reloader wants a name here; AgentServer puts the application in its place.
+        "errands",
+        loop="auto",
+        http="httptools",
+        ws="none",
+        lifespan="on",
+        log_config=None,
+        access_log=log_level is LogLevel.debug,
+        proxy_headers=False,
+        server_header=False,
+        reload=reload,
+        reload_dirs=[str(target.folder)] if reload else None,
+    )
+
+
+def bind(host: str, port: int) -> socket.socket:
+    """The socket to listen on. Raises `CommandError`."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    try:
+        return socket.create_server((host, port), family=family, backlog=2048)
+    except OSError as error:
+        if error.errno == errno.EADDRINUSE:
+            message = f"port {port} of {host} is in use; stop what uses it, or take another with --port"
+        elif error.errno == errno.EACCES:
+            message = f"port {port} of {host} is not allowed to you; take one above 1023 with --port"
+        else:
+            reason = str(error.strerror or error).partition(" (while")[0]
+            message = f"cannot listen on port {port} of {host} ({reason}); use an address of this machine with --host"
+        raise CommandError(message) from None

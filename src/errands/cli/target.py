@@ -1,0 +1,234 @@
+"""From what a person names on the command line to the server that is to run."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import inspect
+import os
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+from types import ModuleType
+from typing import Any, NamedTuple
+
+from errands.cli.failures import CommandError, UsageError, blame
+from errands.engines.base import Engine
+from errands.errors import ConfigurationError, ErrandsError
+from errands.runtime.worker import Worker
+from errands.server.app import A2AServer
+
+_WRITE_ONE = (
+    "write `server = A2AServer(worker=..., agent_card=AgentCardConfig(...))` or decorate a function with `@agent(...)`"
+)
+
+
+class Target(NamedTuple):
+    """`file.py`, `file.py:name`, `module` or `module:name`, taken apart."""
+
+    source: str
+    name: str | None
+
+    @classmethod
+    def parse(cls, text: str) -> Target:
+        if text.lower().endswith((".yaml", ".yml")):
+            raise UsageError(
+                f"{text}: agents written as YAML manifests cannot be served yet; {_WRITE_ONE} in a .py file"
+            )
+        source, colon, name = text.rpartition(":")
+        # The colon of C:\agent.py is none of ours.
+        if not colon or name.endswith(".py"):
+            return cls(text, None)
+        if not source or not name:
+            raise UsageError(f"{text}: write FILE.py, FILE.py:NAME or MODULE:NAME")
+        return cls(source, name)
+
+    @property
+    def path(self) -> Path | None:
+        """The file, unless it is a module."""
+        is_file = self.source.endswith(".py") or os.sep in self.source or "/" in self.source
+        return Path(self.source) if is_file else None
+
+    @property
+    def folder(self) -> Path:
+        """Where the code is that a reload watches."""
+        return Path.cwd() if self.path is None else self.path.absolute().parent
+
+    def named(self, name: str) -> str:
+        return f"errands serve {self.source}:{name}"
+
+
+def load_server(text: str, storage: str | None = None) -> A2AServer:
+    """The server that `text` names, on another storage if one is given. Raises `CommandError`."""
+    target = Target.parse(text)
+    found = _find(target, _import(target))
+    try:
+        server = _served(found)
+        if storage is not None:
+            _put_on(server, storage)
+    except ErrandsError as error:
+        raise CommandError(f"{text}: {error}") from None
+    except Exception as error:
+        raise blame(error, text) from None
+    return server
+
+
+# Importing
+
+
+def _import(target: Target) -> ModuleType:
+    path = target.path
+    if path is not None:
+        if not path.is_file():
+            raise UsageError(f"there is no file {path}; TARGET is FILE.py, FILE.py:NAME or MODULE:NAME")
+        name, root = _dotted_name(path.absolute())
+    else:
+        name, root = target.source, Path.cwd()
+    if str(root) not in sys.path:
+        sys.path.insert(0, str(root))
+    try:
+        return importlib.import_module(name) if path is None else _import_file(name, path.absolute())
+    except ModuleNotFoundError as error:
+        if path is None and error.name is not None and f"{name}.".startswith(f"{error.name}."):
+            raise UsageError(f"there is no module {name}, neither installed nor in {root}") from None
+        raise blame(error, target.source) from None
+    except ErrandsError as error:
+        raise CommandError(f"{target.source}{_line_of(error, path)}: {error}") from None
+    except (Exception, SystemExit) as error:
+        raise blame(error, target.source) from None
+
+
+def _dotted_name(path: Path) -> tuple[str, Path]:
+    """The module's full name and the folder it is imported from: a file in a package keeps its relative imports."""
+    names, folder = [path.stem], path.parent
+    while (folder / "__init__.py").is_file():
+        names.insert(0, folder.name)
+        folder = folder.parent
+    return ".".join(names), folder
+
+
+def _import_file(name: str, path: Path) -> ModuleType:
+    known = sys.modules.get(name)
+    if known is not None:
+        if getattr(known, "__file__", None) == str(path):
+            return known
+        # A file may be called json.py or agent.py; it must not stand in for another module, nor that one for it.
+        name = f"errands_target_{path.stem}"
+    parent = name.rpartition(".")[0]
+    if parent:
+        importlib.import_module(parent)
+    spec = importlib.util.spec_from_file_location(name, path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
+    try:
+        spec.loader.exec_module(module)
+    except BaseException:
+        sys.modules.pop(name, None)
+        raise
+    return module
+
+
+def _line_of(error: BaseException, path: Path | None) -> str:
+    """Where in the person's file it happened, as `, line 7`."""
+    line, trace = None, error.__traceback__
+    while trace is not None:
+        if path is not None and trace.tb_frame.f_code.co_filename == str(path.absolute()):
+            line = trace.tb_lineno
+        trace = trace.tb_next
+    return "" if line is None else f", line {line}"
+
+
+# Finding
+
+
+def _find(target: Target, module: ModuleType) -> Any:
+    if target.name is None:
+        return _only_agent(target, module)
+    found: Any = module
+    for step in target.name.split("."):
+        if not hasattr(found, step):
+            there = ", ".join(_agents(module)) or "no agents"
+            raise UsageError(f"{target.source} has no {target.name}; there is {there}")
+        found = getattr(found, step)
+    if isinstance(found, A2AServer | Worker) or _is_worker_class(found):
+        return found
+    raise UsageError(
+        f"{target.source}:{target.name} is of type {type(found).__name__}; errands serves an A2AServer, a function "
+        "with @agent, or a Worker with an agent_card"
+    )
+
+
+def _only_agent(target: Target, module: ModuleType) -> Any:
+    agents = _agents(module)
+    if len(agents) == 1:
+        return next(iter(agents.values()))
+    if agents:
+        first = next(iter(agents))
+        raise UsageError(
+            f"{target.source} has {len(agents)} agents: {', '.join(agents)}; say which, as in `{target.named(first)}`"
+        )
+    without_card = [name for name, value in _public(module) if _is_own_worker_class(value, module)]
+    if without_card:
+        raise UsageError(
+            f"{target.source} has the worker {', '.join(without_card)} but no agent card; write "
+            f"`server = A2AServer(worker={without_card[0]}(), agent_card=AgentCardConfig(...))`"
+        )
+    raise UsageError(f"{target.source} has no agent; {_WRITE_ONE}")
+
+
+def _agents(module: ModuleType) -> dict[str, Any]:
+    """What can be served, by name: servers; without any, workers with a card; without any, classes of such."""
+    public = list(_public(module))
+    servers = _distinct((name, value) for name, value in public if isinstance(value, A2AServer))
+    if servers:
+        return servers
+    with_card = [(name, value) for name, value in public if getattr(value, "agent_card", None) is not None]
+    workers = _distinct((name, value) for name, value in with_card if isinstance(value, Worker))
+    if workers:
+        return workers
+    return _distinct((name, value) for name, value in with_card if _is_own_worker_class(value, module))
+
+
+def _public(module: ModuleType) -> Iterable[tuple[str, Any]]:
+    return ((name, value) for name, value in vars(module).items() if not name.startswith("_"))
+
+
+def _distinct(named: Iterable[tuple[str, Any]]) -> dict[str, Any]:
+    """The first name of each value."""
+    names: dict[int, tuple[str, Any]] = {}
+    for name, value in named:
+        names.setdefault(id(value), (name, value))
+    return dict(names.values())
+
+
+def _is_worker_class(value: Any) -> bool:
+    return inspect.isclass(value) and issubclass(value, Worker) and not inspect.isabstract(value)
+
+
+def _is_own_worker_class(value: Any, module: ModuleType) -> bool:
+    return _is_worker_class(value) and value.__module__ == module.__name__
+
+
+def given_engine(server: A2AServer) -> Engine | None:
+    """The engine that the program made itself, when it named no address."""
+    return server._engine
+
+
+def _put_on(server: A2AServer, storage: str) -> None:
+    engine = given_engine(server)
+    if engine is not None:
+        raise ConfigurationError(
+            f"its storage is a {type(engine).__name__} made by the program, which --storage cannot replace; leave "
+            "--storage out or give A2AServer an address"
+        )
+    # Read when the server starts, which it has not.
+    server.settings.storage = storage
+
+
+def _served(found: Any) -> A2AServer:
+    if isinstance(found, A2AServer):
+        return found
+    worker: Any = found() if inspect.isclass(found) else found
+    return A2AServer(worker=worker)

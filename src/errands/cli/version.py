@@ -1,0 +1,18 @@
+"""`errands version`."""
+
+from __future__ import annotations
+
+import platform
+
+from errands import __version__
+from errands.cli.terminal import out
+
+
+def version() -> None:
+    """Print the version of errands.
+
+    Example:
+
+        errands version
+    """
+    out().print(f"errands {__version__} (Python {platform.python_version()})")

@@ -1,0 +1,78 @@
+"""A live agent behind a real socket, and the command line in this process."""
+
+from __future__ import annotations
+
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import pytest
+import uvicorn
+from typer.testing import CliRunner, Result
+
+from errands import A2AServer
+from errands.cli.app import app
+from tests.unit.cli.agent import Gate, obliging_server
+
+Errands = Callable[..., Result]
+
+
+@contextmanager
+def live(server: A2AServer) -> Iterator[str]:
+    """The URL of a server that runs in a thread."""
+    # It listens before the thread runs, so nobody has to wait until it does.
+    listener = socket.create_server(("127.0.0.1", 0))
+    config = uvicorn.Config(server.app, log_config=None, lifespan="on", timeout_graceful_shutdown=1)
+    runner = uvicorn.Server(config)
+    thread = threading.Thread(target=runner.run, args=([listener],))
+    thread.start()
+    try:
+        yield f"http://127.0.0.1:{listener.getsockname()[1]}"
+    finally:
+        runner.should_exit = True
+        thread.join()
+
+
+@pytest.fixture(scope="module")
+def only_gate() -> Gate:
+    return Gate()
+
+
+@pytest.fixture
+def gate(only_gate: Gate) -> Iterator[Gate]:
+    """Shut when the test begins, open when it has ended, so that nothing stays behind it."""
+    only_gate.shut()
+    yield only_gate
+    only_gate.open()
+
+
+@pytest.fixture(scope="module")
+def url(only_gate: Gate) -> Iterator[str]:
+    """A streaming agent that does what it is told."""
+    with live(obliging_server(only_gate, streaming=True)) as url:
+        yield url
+
+
+@pytest.fixture(scope="module")
+def plain_url(only_gate: Gate) -> Iterator[str]:
+    """The same agent without streaming."""
+    with live(obliging_server(only_gate, streaming=False)) as url:
+        yield url
+
+
+@pytest.fixture
+def errands(monkeypatch: pytest.MonkeyPatch) -> Errands:
+    """Runs a command in this process: `errands("send", url, "hello")`."""
+    monkeypatch.delenv("ERRANDS_TOKEN", raising=False)
+    runner = CliRunner()
+
+    def run(*arguments: str, stdin: str | None = None) -> Result:
+        result = runner.invoke(app, arguments, input=stdin)
+        assert "\x1b" not in result.output, "colours in a pipe"
+        assert "Traceback" not in result.stderr
+        if result.exception is not None and not isinstance(result.exception, SystemExit):
+            raise result.exception
+        return result
+
+    return run

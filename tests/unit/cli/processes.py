@@ -1,0 +1,95 @@
+"""`errands` as people run it: a process of its own, with pipes and signals."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import threading
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+#: Seconds after which a process that does not do what it should is killed, and its test fails.
+_DEADLINE = 30.0
+
+
+def errands(*arguments: str, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
+    """Runs a command to its end."""
+    return subprocess.run(
+        [sys.executable, "-m", "errands", *arguments],
+        capture_output=True,
+        text=True,
+        cwd=cwd,
+        timeout=_DEADLINE,
+        check=False,
+    )
+
+
+class Running:
+    """A command that is still running."""
+
+    def __init__(self, *arguments: str, cwd: Path, settings: dict[str, str] | None = None) -> None:
+        environment = {name: value for name, value in os.environ.items() if not name.startswith("ERRANDS_")}
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "errands", *arguments],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            cwd=cwd,
+            env={**environment, **(settings or {})},
+        )
+        self._deadline = threading.Timer(_DEADLINE, self._process.kill)
+        self._deadline.start()
+        self.stdout = ""
+
+    def read(self, size: int) -> str:
+        """So many characters of what it writes, as soon as they are there."""
+        assert self._process.stdout is not None
+        return self._process.stdout.read(size)
+
+    def read_until(self, text: str) -> str:
+        """What it has written so far, once it has written `text`."""
+        assert self._process.stdout is not None
+        seen = ""
+        while text not in seen:
+            line = self._process.stdout.readline()
+            if not line:
+                raise AssertionError(f"ended without {text!r}: {seen}{self.finish().stderr}")
+            seen += line
+        self.stdout += seen
+        return seen
+
+    def signal(self, number: signal.Signals) -> None:
+        self._process.send_signal(number)
+
+    def finish(self) -> subprocess.CompletedProcess[str]:
+        """Waits for its end."""
+        stdout, stderr = self._process.communicate()
+        self._deadline.cancel()
+        return subprocess.CompletedProcess(self._process.args, self._process.returncode, self.stdout + stdout, stderr)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._process.kill()
+        self.finish()
+
+
+class Served(Running):
+    """`errands serve`, from when it takes requests."""
+
+    def __init__(self, target: Path | str, *options: str, cwd: Path, **settings: str) -> None:
+        environment = {f"ERRANDS_{name.upper()}": value for name, value in settings.items()}
+        super().__init__("serve", str(target), "--port", "0", *options, cwd=cwd, settings=environment)
+        self.greeting = self.read_until("Ctrl-C stops it.")
+        [self.url] = re.findall(r"^url +(\S+)$", self.greeting, re.MULTILINE)
+
+    def stop(self, number: signal.Signals = signal.SIGTERM) -> subprocess.CompletedProcess[str]:
+        self.signal(number)
+        return self.finish()

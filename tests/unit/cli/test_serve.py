@@ -1,0 +1,251 @@
+"""`errands serve` as a process: how it greets, how it refuses to start, and how it ends."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import os
+import shlex
+import signal
+import socket
+from pathlib import Path
+
+import httpx
+import pytest
+
+from errands.engines.urls import engine_from_url
+from errands.model.core import TaskState
+from errands.model.log import Scope, StoredTask
+from tests.unit.cli.processes import Running, Served, errands
+
+#: Waits until the test writes into the pipe beside it, and answers with what it read.
+PATIENT = """
+import asyncio
+from errands import TaskContext, agent
+
+@agent(name="Patient", description="Waits for a pipe.")
+async def patient(ctx: TaskContext) -> None:
+    await ctx.emit_text_artifact("begun")
+    loop, reader = asyncio.get_running_loop(), asyncio.StreamReader()
+    await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), open("pipe", "r+b", buffering=0))
+    await ctx.complete((await reader.readline()).decode())
+"""
+THREADED = """
+import threading
+from errands import agent
+
+@agent(name="Threaded", description="Never returns.")
+def threaded(text: str) -> str:
+    threading.Event().wait()
+    return text
+"""
+ECHO = """
+from errands import agent
+
+@agent(name="Echo", description="Echoes.")
+async def echo(text: str) -> str:
+    return f"first {text}"
+"""
+
+
+@pytest.fixture
+def patient(tmp_path: Path) -> Path:
+    os.mkfifo(tmp_path / "pipe")
+    return write(tmp_path, PATIENT)
+
+
+def write(folder: Path, code: str) -> Path:
+    path = folder / "program.py"
+    path.write_text(code)
+    return path
+
+
+def stored(folder: Path, task_id: str) -> StoredTask:
+    """The task as it is on disk."""
+
+    async def load() -> StoredTask:
+        async with engine_from_url(f"sqlite:///{folder / '.errands' / 'tasks.db'}") as engine:
+            return await engine.load(task_id, Scope())
+
+    return asyncio.run(load())
+
+
+def begin(server: Served) -> str:
+    """The id of a task that is at work and has said so."""
+    task_id = errands("send", server.url, "go", "--no-wait").stdout.strip()
+    with httpx.stream("POST", f"{server.url}/tasks/{task_id}:subscribe", headers={"A2A-Version": "1.0"}) as response:
+        for line in response.iter_lines():
+            if "begun" in line:
+                return task_id
+    raise AssertionError("the task never began")
+
+
+# The greeting
+
+
+def test_the_greeting_says_who_serves_where_and_on_what(tmp_path: Path) -> None:
+    with Served(write(tmp_path, ECHO), cwd=tmp_path) as server:
+        for words in ("Echo 1.0.0", server.url, "sqlite:///.errands/tasks.db", "/.well-known/agent-card.json"):
+            assert words in server.greeting
+        assert "\x1b" not in server.greeting
+    assert (tmp_path / ".errands" / "tasks.db").exists()
+
+
+def test_a_store_that_forgets_is_called_one(tmp_path: Path) -> None:
+    with Served(write(tmp_path, ECHO), "--storage", "memory", cwd=tmp_path) as server:
+        assert "memory (tasks are lost when the server stops)" in server.greeting
+    assert not (tmp_path / ".errands").exists()
+
+
+def test_what_the_greeting_says_to_try_works(tmp_path: Path) -> None:
+    with Served(write(tmp_path, ECHO), cwd=tmp_path) as server:
+        lines = [line.strip() for line in server.greeting.splitlines()]
+        [send] = [shlex.split(line) for line in lines if line.startswith("errands send")]
+        assert errands(*send[1:]).stdout == "first hello\n"
+        [curl] = [shlex.split(line.replace("$(date +%s)", "42")) for line in lines if line.startswith("curl")]
+        url, body = curl[2], curl[curl.index("-d") + 1]
+        headers = dict(word.split(": ") for flag, word in itertools.pairwise(curl) if flag == "-H")
+        answer = httpx.post(url, content=body, headers=headers).json()
+        assert answer["task"]["artifacts"][0]["parts"] == [{"text": "first hello"}]
+        [card] = [line.split()[1] for line in lines if line.startswith("card ")]
+        assert httpx.get(card).json()["name"] == "Echo"
+
+
+# Refusing to start
+
+
+def test_a_port_in_use_is_a_sentence_and_exits_with_1(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        result = errands("serve", str(write(tmp_path, ECHO)), "--port", str(port), cwd=tmp_path)
+    assert (result.returncode, result.stdout) == (1, "")
+    assert result.stderr.startswith(f"Error: port {port} of 127.0.0.1 is in use")
+    assert "--port" in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("options", "code", "words"),
+    [
+        (["--storage", "sqlite:////proc/none/tasks.db"], 1, "/proc/none"),
+        (["--storage", "carrier-pigeon://"], 2, "unknown storage"),
+        (["--host", "host.invalid"], 1, "host.invalid"),
+        (["--log-level", "chatty"], 2, "--log-level"),
+    ],
+)
+def test_what_cannot_be_served_is_a_sentence(tmp_path: Path, options: list[str], code: int, words: str) -> None:
+    result = errands("serve", str(write(tmp_path, ECHO)), "--port", "0", *options, cwd=tmp_path)
+    assert (result.returncode, result.stdout) == (code, "")
+    assert words in result.stderr
+    assert "Traceback" not in result.stderr
+
+
+def test_a_program_that_fails_shows_its_own_lines_only(tmp_path: Path) -> None:
+    result = errands("serve", str(write(tmp_path, "def half():\n    return 1 / 0\n\nhalf()\n")), cwd=tmp_path)
+    assert result.returncode == 1
+    assert "ZeroDivisionError" in result.stderr
+    assert "errands/cli" not in result.stderr
+
+
+def test_a_dependency_that_fails_to_start_shows_its_own_lines_only(tmp_path: Path) -> None:
+    code = """
+from errands import A2AServer, Dependency
+
+class Database(Dependency):
+    async def startup(self) -> None:
+        raise ConnectionError("no database today")
+
+    async def shutdown(self) -> None: ...
+
+server = A2AServer(worker=echo, storage="memory", dependencies={Database: Database()})
+"""
+    result = errands("serve", str(write(tmp_path, ECHO + code)), "--port", "0", cwd=tmp_path)
+    assert result.returncode == 1
+    assert "no database today" in result.stderr
+    assert "errands/server" not in result.stderr
+
+
+# Ending
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_ends_an_idle_server_cleanly(tmp_path: Path, number: signal.Signals) -> None:
+    with Served(write(tmp_path, ECHO), cwd=tmp_path) as server:
+        assert errands("send", server.url, "hi").returncode == 0
+        result = server.stop(number)
+    assert (result.returncode, result.stderr) == (0, "")
+
+
+def test_a_running_task_may_finish_before_the_server_ends(tmp_path: Path, patient: Path) -> None:
+    with Served(patient, cwd=tmp_path, drain_timeout="20") as server:
+        task_id = begin(server)
+        server.signal(signal.SIGTERM)
+        until_draining(server)
+        (tmp_path / "pipe").write_bytes(b"finished\n")
+        assert server.finish().returncode == 0
+    task = stored(tmp_path, task_id)
+    assert task.state is TaskState.COMPLETED
+    assert [part.text for artifact in task.task.artifacts or [] for part in artifact.parts] == ["begun", "finished\n"]
+
+
+def until_draining(server: Served) -> None:
+    """Asks until the server says that it takes nothing new."""
+    while httpx.get(f"{server.url}/health/ready").status_code != 503:
+        pass
+
+
+def test_a_task_that_does_not_finish_goes_back_to_the_queue_and_its_streams_end(tmp_path: Path, patient: Path) -> None:
+    with Served(patient, cwd=tmp_path, drain_timeout="0.2") as server:
+        task_id = begin(server)
+        subscription = f"{server.url}/tasks/{task_id}:subscribe"
+        with httpx.stream("POST", subscription, headers={"A2A-Version": "1.0"}) as stream:
+            lines = stream.iter_lines()
+            next(lines)
+            server.signal(signal.SIGTERM)
+            assert list(lines)[-1] == ""
+        assert server.finish().returncode == 0
+    task = stored(tmp_path, task_id)
+    assert (task.state, task.head.worker) == (TaskState.WORKING, "")
+    assert task.head.due_at is not None
+
+
+def test_the_next_server_takes_up_what_went_back_to_the_queue(tmp_path: Path, patient: Path) -> None:
+    with Served(patient, cwd=tmp_path, drain_timeout="0.2") as server:
+        task_id = begin(server)
+        server.stop()
+    (tmp_path / "pipe").unlink()
+    os.mkfifo(tmp_path / "pipe")
+    with Served(patient, cwd=tmp_path) as server, Running("tasks", "watch", server.url, task_id, cwd=tmp_path) as watch:
+        watch.read_until("working")
+        with (tmp_path / "pipe").open("wb") as pipe:
+            pipe.write(b"at last\n")
+        result = watch.finish()
+    assert result.returncode == 0
+    assert "at last" in result.stdout
+
+
+def test_a_second_signal_exits_at_once(tmp_path: Path, patient: Path) -> None:
+    with Served(patient, cwd=tmp_path, drain_timeout="600") as server:
+        begin(server)
+        server.signal(signal.SIGTERM)
+        until_draining(server)
+        assert server.stop(signal.SIGINT).returncode == 128 + signal.SIGINT
+
+
+def test_a_thread_that_never_returns_does_not_keep_the_process(tmp_path: Path) -> None:
+    with Served(write(tmp_path, THREADED), cwd=tmp_path, drain_timeout="0.2") as server:
+        task_id = errands("send", server.url, "go", "--no-wait").stdout.strip()
+        assert server.stop().returncode == 0
+    assert stored(tmp_path, task_id).head.worker == ""
+
+
+# Reloading
+
+
+def test_reload_serves_the_code_as_it_is_now(tmp_path: Path) -> None:
+    path = write(tmp_path, ECHO)
+    with Served(path, "--reload", cwd=tmp_path) as server:
+        assert errands("send", server.url, "hi").stdout == "first hi\n"
+        path.write_text(ECHO.replace("first", "second"))
+        server.read_until("Ctrl-C stops it.")
+        assert errands("send", server.url, "hi").stdout == "second hi\n"
+        assert server.stop().returncode == 0

@@ -1,0 +1,198 @@
+"""What `errands serve TARGET` finds, and what it says when it does not."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from errands import A2AServer
+from errands.cli.failures import CommandError, ExitCode
+from errands.cli.target import load_server
+from tests.unit.cli.modules import forgotten_imports
+
+Write = Callable[..., str]
+
+IMPORTS = "from errands import A2AServer, AgentCardConfig, TaskContext, Worker, agent\n"
+WORKER = """
+class Quiet(Worker):
+    async def handle(self, ctx: TaskContext) -> None:
+        await ctx.complete()
+"""
+WORKER_WITH_CARD = WORKER + "    agent_card = AgentCardConfig(name='Quiet', description='.')\n"
+FUNCTION = """
+@agent(name="Function")
+def shout(text: str) -> str:
+    return text.upper()
+"""
+SERVER = "server = A2AServer(worker=Quiet(), agent_card=AgentCardConfig(name='Server', description='.'))\n"
+
+
+@pytest.fixture
+def write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Write]:
+    """Writes a program into the current folder: `write(SERVER)` is the target of a file with a server."""
+    monkeypatch.chdir(tmp_path)
+
+    def write(*code: str, name: str = "program.py") -> str:
+        path = tmp_path / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(IMPORTS + "".join(code))
+        return name
+
+    with forgotten_imports():
+        yield write
+
+
+def name_of(server: A2AServer) -> str:
+    return server.agent_card.name
+
+
+def refusal(target: str, storage: str | None = None) -> CommandError:
+    with pytest.raises(CommandError) as caught:
+        load_server(target, storage)
+    return caught.value
+
+
+@pytest.mark.parametrize(
+    ("code", "name"),
+    [
+        (WORKER + SERVER, "Server"),
+        (FUNCTION, "Function"),
+        (WORKER_WITH_CARD, "Quiet"),
+        (WORKER_WITH_CARD + "quiet = Quiet()\n", "Quiet"),
+        (WORKER_WITH_CARD + FUNCTION + SERVER, "Server"),
+        (WORKER_WITH_CARD + FUNCTION, "Function"),
+        (WORKER + SERVER + "app = server.app\nalias = server\n", "Server"),
+        (FUNCTION + "_hidden = agent(lambda text: text, name='Hidden', description='.')\n", "Function"),
+    ],
+    ids=["server", "function", "class", "instance", "server first", "instance first", "alias", "private"],
+)
+def test_a_file_with_one_agent_is_served_without_naming_it(write: Write, code: str, name: str) -> None:
+    assert name_of(load_server(write(code))) == name
+
+
+def test_a_name_chooses_among_several(write: Write) -> None:
+    target = write(WORKER, SERVER, FUNCTION)
+    assert name_of(load_server(f"{target}:shout")) == "Function"
+    assert name_of(load_server(f"{target}:server")) == "Server"
+
+
+def test_a_name_may_lead_into_an_object(write: Write) -> None:
+    target = write(WORKER, "class Box:\n    ", SERVER)
+    assert name_of(load_server(f"{target}:Box.server")) == "Server"
+
+
+def test_a_module_is_found_in_the_current_folder(write: Write) -> None:
+    write(WORKER, SERVER, name="a_module.py")
+    assert name_of(load_server("a_module:server")) == "Server"
+    assert name_of(load_server("a_module")) == "Server"
+
+
+def test_a_file_in_a_package_keeps_its_relative_imports(write: Write) -> None:
+    write(name="a_package/__init__.py")
+    write(WORKER, SERVER, name="a_package/inner.py")
+    assert name_of(load_server(write("from .inner import server\n", name="a_package/outer.py"))) == "Server"
+
+
+def test_a_file_may_import_its_neighbours(write: Write) -> None:
+    write(WORKER, SERVER, name="folder/neighbour.py")
+    assert name_of(load_server(write("from neighbour import server\n", name="folder/program.py"))) == "Server"
+
+
+def test_a_file_may_be_called_like_a_module_of_the_standard_library(write: Write) -> None:
+    assert name_of(load_server(write(WORKER, SERVER, name="json.py"))) == "Server"
+
+
+def test_a_storage_on_the_command_line_wins(write: Write) -> None:
+    target = write(WORKER, SERVER.replace("worker=", "storage='sqlite:///a.db', worker="))
+    assert load_server(target).settings.storage == "sqlite:///a.db"
+    assert load_server(target, "memory").settings.storage == "memory"
+    assert load_server(write(FUNCTION, name="other.py"), "memory").settings.storage == "memory"
+
+
+def test_a_storage_on_the_command_line_cannot_replace_an_engine(write: Write) -> None:
+    engine = "from errands.engines.memory import MemoryEngine\n"
+    error = refusal(write(engine, WORKER, SERVER.replace("worker=", "storage=MemoryEngine(), worker=")), "memory")
+    assert "MemoryEngine" in str(error)
+    assert "--storage" in str(error)
+
+
+@pytest.mark.parametrize(
+    ("code", "words"),
+    [
+        ("", "has no agent; write `server = A2AServer("),
+        (WORKER, "has the worker Quiet but no agent card"),
+        (FUNCTION + FUNCTION.replace("shout", "whisper"), "2 agents: shout, whisper; say which, as in `errands serve"),
+    ],
+    ids=["none", "no card", "several"],
+)
+def test_a_file_without_exactly_one_agent_says_what_it_has_and_what_to_write(
+    write: Write, code: str, words: str
+) -> None:
+    error = refusal(write(code))
+    assert error.code is ExitCode.USAGE
+    assert words in str(error)
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("nobody", "has no nobody; there is server"),
+        ("server.nothing", "has no server.nothing"),
+        ("WORDS", "is of type str; errands serves an A2AServer"),
+    ],
+)
+def test_a_name_that_is_no_agent_says_what_it_is(write: Write, name: str, words: str) -> None:
+    target = write(WORKER, SERVER, "WORDS = 'words'\n")
+    error = refusal(f"{target}:{name}")
+    assert error.code is ExitCode.USAGE
+    assert words in str(error)
+
+
+@pytest.mark.parametrize(
+    ("target", "words"),
+    [
+        ("missing.py", "there is no file missing.py"),
+        ("folder/", "there is no file folder"),
+        ("no_such_module:server", "there is no module no_such_module"),
+        ("no_such.module:server", "there is no module no_such.module"),
+        ("agent.yaml", "cannot be served yet"),
+        ("agent.yml", "cannot be served yet"),
+        (":server", "write FILE.py, FILE.py:NAME or MODULE:NAME"),
+    ],
+)
+def test_a_target_that_does_not_exist_says_what_to_write_instead(write: Write, target: str, words: str) -> None:
+    error = refusal(target)
+    assert error.code is ExitCode.USAGE
+    assert words in str(error)
+
+
+@pytest.mark.parametrize(
+    ("code", "name"),
+    [
+        ("def half():\n    return 1 / 0\n\nhalf()\n", "ZeroDivisionError"),
+        ("import no_such_module_at_all\n", "ModuleNotFoundError"),
+        ("def broken(:\n", "SyntaxError"),
+        ("import sys\nsys.exit('no')\n", "SystemExit"),
+        (WORKER_WITH_CARD + "    def __init__(self, needed: int) -> None: ...\n", "TypeError"),
+    ],
+)
+def test_a_program_that_fails_shows_its_own_lines_and_none_of_ours(write: Write, code: str, name: str) -> None:
+    error = refusal(write(code))
+    assert error.code is ExitCode.FAILED
+    assert f"program.py failed with {name}" in str(error)
+    assert name in error.details
+    assert "importlib" not in error.details
+    assert "errands/cli" not in error.details
+
+
+def test_a_setting_that_is_wrong_is_told_with_its_line(write: Write) -> None:
+    error = refusal(write(WORKER, SERVER.replace("worker=", "broker='redis://host', worker=")))
+    assert error.code is ExitCode.FAILED
+    assert str(error).startswith("program.py, line 6: broker='redis://host'")
+
+
+def test_a_program_that_failed_can_be_loaded_again(write: Write) -> None:
+    refusal(write("1 / 0\n"))
+    assert name_of(load_server(write(WORKER, SERVER))) == "Server"
