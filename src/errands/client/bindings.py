@@ -1,0 +1,124 @@
+"""The envelopes of the two HTTP bindings, JSON-RPC and HTTP+JSON. No I/O; the content is the dialect's."""
+
+from __future__ import annotations
+
+import uuid
+from typing import Any, NamedTuple, Protocol
+from urllib.parse import urlencode, urlsplit, urlunsplit
+
+import msgspec
+
+from errands.client.dialect import Dialect
+from errands.client.errors import ProtocolError
+from errands.errors import A2AError
+from errands.model.base import Model, encode
+from errands.operations import Operation
+from errands.wire import jsonrpc
+from errands.wire.status import from_http, from_jsonrpc
+
+#: What these say is plain without a body that explains it; of others a body must say that they are A2A.
+_TELLING_STATUSES = frozenset({401, 403, 413, 429, 500, 502, 503, 504})
+
+
+class Outgoing(NamedTuple):
+    """A request as HTTP sees it."""
+
+    method: str
+    url: str
+    content: bytes | None = None
+    content_type: str | None = None
+
+
+class Binding(Protocol):
+    #: Its name as in `A2AClient(protocol=...)`.
+    name: str
+    dialect: Dialect
+
+    def wrap(self, operation: Operation, request: Model) -> Outgoing: ...
+
+    def unwrap(self, body: bytes | str) -> bytes | msgspec.Raw:
+        """The result in an answer or an event. Raises the agent's `A2AError`, or `ProtocolError`."""
+        ...
+
+    def error_in(self, body: bytes, status: int) -> A2AError | None:
+        """The agent's error in an answer or an event, or None when it is not in the binding's form."""
+        ...
+
+
+class JsonRpcBinding:
+    name = "jsonrpc"
+
+    def __init__(self, url: str, dialect: Dialect) -> None:
+        self.dialect = dialect
+        self._url = url
+
+    def wrap(self, operation: Operation, request: Model) -> Outgoing:
+        method, params = self.dialect.method(operation), self.dialect.encode(request)
+        body = jsonrpc.request_bytes(uuid.uuid4().hex, method, params)
+        return Outgoing("POST", self._url, body, "application/json")
+
+    def unwrap(self, body: bytes | str) -> bytes | msgspec.Raw:
+        try:
+            response = jsonrpc.read_response(body)
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+            raise ProtocolError(f"no JSON-RPC ({error})") from None
+        if response.error is not None:
+            raise from_jsonrpc(response.error)
+        if not memoryview(response.result):
+            raise ProtocolError("a JSON-RPC answer with neither result nor error")
+        return response.result
+
+    def error_in(self, body: bytes, status: int) -> A2AError | None:
+        try:
+            self.unwrap(body)
+        except A2AError as error:
+            return error
+        except ProtocolError:
+            pass
+        return None
+
+
+class RestBinding:
+    name = "http+json"
+
+    def __init__(self, url: str, dialect: Dialect) -> None:
+        self.dialect = dialect
+        self._base = urlsplit(url)
+
+    def wrap(self, operation: Operation, request: Model) -> Outgoing:
+        method, path, fields = self.dialect.route(operation, request)
+        if method != "POST":
+            return Outgoing(method, self._url(path, {k: _query_value(v) for k, v in fields.items()}))
+        return Outgoing(method, self._url(path, {}), encode(fields), self.dialect.media_type)
+
+    def unwrap(self, body: bytes | str) -> bytes | msgspec.Raw:
+        return body.encode() if isinstance(body, str) else body
+
+    def error_in(self, body: bytes, status: int) -> A2AError | None:
+        try:
+            content = msgspec.json.decode(body)
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+            return None
+        is_error = isinstance(content, dict) and isinstance(content.get("error"), dict)
+        return from_http(status, content) if is_error else None
+
+    def _url(self, path: str, query: dict[str, str]) -> str:
+        base = self._base
+        joined = "&".join(part for part in (base.query, urlencode(query)) if part)
+        return urlunsplit((base.scheme, base.netloc, base.path.rstrip("/") + path, joined, ""))
+
+
+def _query_value(value: Any) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def plain_error(status: int) -> A2AError | ProtocolError:
+    """What an HTTP status means by itself."""
+    if status in _TELLING_STATUSES:
+        return from_http(status, None)
+    return ProtocolError(f"HTTP {status}; is the interface's URL on the agent card right?")
+
+
+BINDINGS: dict[str, type[JsonRpcBinding] | type[RestBinding]] = {
+    binding.name: binding for binding in (JsonRpcBinding, RestBinding)
+}

@@ -1,0 +1,350 @@
+"""`A2AClient`: talk to any agent that speaks A2A."""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from types import TracebackType
+from typing import Any, Self, Unpack
+
+import httpx
+import msgspec
+from msgspec import UNSET, UnsetType
+
+from errands.client.bindings import BINDINGS
+from errands.client.compose import Content, MessageOptions, compose
+from errands.client.conversation import Conversation
+from errands.client.discovery import CardSource, CardValidator, card_urls, choose_interface, protocol_name
+from errands.client.errors import NotConnectedError, ProtocolError
+from errands.client.following import Follower
+from errands.client.http_transport import HttpTransport, checked_headers
+from errands.client.pages import TaskPages
+from errands.client.result import ClientResult, StreamEvent
+from errands.client.retry import RETRY_ON, RetryPolicy
+from errands.client.session import Session
+from errands.client.text import text_pieces
+from errands.errors import ConfigurationError, TaskNotFoundError
+from errands.model.card import AgentCapabilities, AgentCard
+from errands.model.core import Part, TaskState
+from errands.model.requests import (
+    AuthenticationInfo,
+    CancelTaskRequest,
+    DeleteTaskPushNotificationConfigRequest,
+    GetExtendedAgentCardRequest,
+    GetTaskPushNotificationConfigRequest,
+    GetTaskRequest,
+    ListTaskPushNotificationConfigsRequest,
+    ListTaskPushNotificationConfigsResponse,
+    ListTasksRequest,
+    SendMessageResponse,
+    TaskPushNotificationConfig,
+)
+
+
+class A2AClient:
+    """A client of one agent, found by its address or by its card.
+
+        async with A2AClient("http://localhost:8000") as client:
+            result = await client.send("Hello!")
+            print(result.text)
+
+    Calls that change nothing when repeated are tried again after broken connections and "not now" answers,
+    up to `max_retries` times with growing, jittered waits that begin at `retry_delay` seconds. A message is
+    sent again only when it certainly was not accepted; otherwise `AnswerLostError` carries its id. Streams
+    resume by themselves, and give up after `max_retries` failures in a row.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        headers: Mapping[str, str] | None = None,
+        timeout: float | None = 30.0,
+        protocol: str | None = None,
+        httpx_client: httpx.AsyncClient | None = None,
+        card_validator: CardValidator | None = None,
+        max_retries: int = 3,
+        retry_delay: float = 0.2,
+        retry_on: tuple[type[Exception], ...] = RETRY_ON,
+        tenant: str | None = None,
+        extensions: Sequence[str] | None = None,
+        card: AgentCard | None = None,
+    ) -> None:
+        """`card` skips discovery; `protocol` insists on one binding; `extensions` are URIs to activate."""
+        card_urls(url)
+        self._url = url
+        declared = {"A2A-Extensions": ",".join(extensions)} if extensions else {}
+        self._headers = checked_headers({**(headers or {}), **declared})
+        self._timeout = timeout
+        self._protocol = protocol_name(protocol) if protocol else None
+        self._own_http = httpx_client is None
+        self._http = httpx_client
+        self._validator = card_validator
+        self._retry = RetryPolicy(max_retries=max_retries, delay=retry_delay, retry_on=retry_on)
+        self._tenant = tenant
+        self._given_card = card
+        self._source: CardSource | None = None
+        self._session: Session | None = None
+
+    async def connect(self) -> None:
+        """Finds the agent and chooses its first interface that fits. Connected already, it does nothing.
+
+        Raises `AgentNotFoundError` and `NoCommonProtocolError`.
+        """
+        if self._session is not None:
+            return
+        if self._http is None:
+            # Every open stream and blocking send holds a connection: httpx's hundred would be used up soon.
+            limits = httpx.Limits(max_connections=1000, max_keepalive_connections=100)
+            self._http = httpx.AsyncClient(limits=limits)
+        self._source = CardSource(
+            self._http,
+            self._url,
+            headers=self._headers,
+            retry=self._retry,
+            timeout=self._timeout,
+            validator=self._validator,
+        )
+        card = self._given_card or await self._source.fetch()
+        if card is not None:
+            self._session = self._open_session(self._http, card)
+
+    def _open_session(self, http: httpx.AsyncClient, card: AgentCard) -> Session:
+        found_at = self._source.found_at if self._source is not None else None
+        choice = choose_interface(card, card_url=found_at or self._url, protocol=self._protocol, tenant=self._tenant)
+        binding = BINDINGS[choice.protocol](choice.url, choice.dialect)
+        transport = HttpTransport(http, binding, headers=self._headers, timeout=self._timeout)
+        return Session(card, transport, self._retry, tenant=choice.tenant, timeout=self._timeout)
+
+    async def refresh_card(self) -> AgentCard:
+        """Asks whether the card has changed, and if so takes the new one and chooses an interface anew."""
+        session = self._connected()
+        if self._source is None or self._http is None:
+            raise NotConnectedError
+        card = await self._source.fetch()
+        if card is None:
+            return session.card
+        self._session = self._open_session(self._http, card)
+        return card
+
+    async def close(self) -> None:
+        """Lets go of the connections; an `httpx_client` that was given stays open."""
+        self._session = self._source = None
+        if self._own_http and self._http is not None:
+            http, self._http = self._http, None
+            await http.aclose()
+
+    async def __aenter__(self) -> Self:
+        try:
+            await self.connect()
+        except BaseException:
+            await self.close()
+            raise
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    def _connected(self) -> Session:
+        if self._session is None:
+            raise NotConnectedError
+        return self._session
+
+    @property
+    def agent_card(self) -> AgentCard:
+        return self._connected().card
+
+    @property
+    def agent_name(self) -> str:
+        return self.agent_card.name
+
+    @property
+    def capabilities(self) -> AgentCapabilities:
+        return self.agent_card.capabilities
+
+    @property
+    def protocol(self) -> str:
+        """The binding in use, "jsonrpc" or "http+json"; "" before `connect()`."""
+        return self._session.transport.protocol if self._session is not None else ""
+
+    @property
+    def is_connected(self) -> bool:
+        return self._session is not None
+
+    async def send(
+        self,
+        text: Content,
+        *,
+        blocking: bool = True,
+        timeout: float | UnsetType | None = UNSET,
+        **options: Unpack[MessageOptions],
+    ) -> ClientResult:
+        """Sends a text, parts or a message, and returns what came of it.
+
+        A blocking send returns when the task has ended or needs something, however long that takes, unless
+        `timeout` bounds the wait. Otherwise it returns as soon as the message is accepted. The other options
+        are those of `MessageOptions`.
+        """
+        session = self._connected()
+        request = compose(text, blocking=blocking, **options)
+        if request.configuration and request.configuration.task_push_notification_config:
+            session.require("push_notifications")
+        if isinstance(timeout, UnsetType):
+            timeout = None if blocking else self._timeout
+        response: SendMessageResponse = await session.call_within(
+            timeout, "SendMessage", request, message_id=request.message.message_id
+        )
+        if response.task is not None:
+            return ClientResult.from_task(response.task)
+        if response.message is not None:
+            return ClientResult.from_message(response.message)
+        raise ProtocolError("a SendMessageResponse with neither task nor message")
+
+    async def send_parts(
+        self,
+        parts: list[Part],
+        *,
+        blocking: bool = True,
+        timeout: float | UnsetType | None = UNSET,
+        **options: Unpack[MessageOptions],
+    ) -> ClientResult:
+        """`send` for parts."""
+        return await self.send(parts, blocking=blocking, timeout=timeout, **options)
+
+    def stream(
+        self, text: Content, *, timeout: float | None = None, **options: Unpack[MessageOptions]
+    ) -> AsyncGenerator[StreamEvent, None]:
+        """Sends a message and yields what happens, each event once, until the turn is over.
+
+        The turn is over when the task has ended or waits for input or authorization; to see what happens
+        after a pause, `subscribe` to the task. A stream that is cut resumes by itself. `timeout` bounds the
+        silence between two events, after which the stream counts as cut; None waits as long as it takes.
+        """
+        session = self._connected()
+        request = compose(text, **options)
+        if request.configuration and request.configuration.task_push_notification_config:
+            session.require("push_notifications")
+        return Follower(session, request=request, idle_timeout=timeout).events()
+
+    def stream_text(
+        self, text: Content, *, timeout: float | None = None, **options: Unpack[MessageOptions]
+    ) -> AsyncGenerator[str, None]:
+        """`stream` as pieces of text: the artifacts', or the last status message's when there was none."""
+        message = compose(text, **options).message
+        events = self.stream(message, timeout=timeout, **options)
+        return text_pieces(events, continues=message.task_id is not None)
+
+    def subscribe(
+        self, task_id: str, *, last_event_id: str | None = None, timeout: float | None = None
+    ) -> AsyncGenerator[StreamEvent, None]:
+        """Follows a task until it ends, from after `last_event_id` if the agent keeps its events.
+
+        While the task is paused the stream lasts for as long as the agent keeps it open. A task that has
+        ended already yields one last "task" event. A cut stream resumes by itself.
+        """
+        if last_event_id is not None:
+            checked_headers({"Last-Event-ID": last_event_id})
+        follower = Follower(self._connected(), task_id=task_id, last_event_id=last_event_id, idle_timeout=timeout)
+        return follower.events()
+
+    def conversation(self, *, context_id: str | None = None, task_id: str | None = None) -> Conversation:
+        """A conversation that carries its context along; give ids to take up an earlier one."""
+        return Conversation(self, context_id=context_id, task_id=task_id)
+
+    async def get_task(self, task_id: str, history_length: int | None = None) -> ClientResult:
+        request = GetTaskRequest(id=task_id, history_length=history_length)
+        return ClientResult.from_task(await self._connected().call("GetTask", request))
+
+    def list_tasks(
+        self,
+        *,
+        context_id: str | None = None,
+        status: TaskState | str | None = None,
+        page_size: int = 50,
+        page_token: str | None = None,
+        history_length: int | None = None,
+        include_artifacts: bool | None = None,
+        status_timestamp_after: str | datetime.datetime | None = None,
+    ) -> TaskPages:
+        """Tasks, the newest first: `await` it for one page, `async for` over it for all of them."""
+        if isinstance(status_timestamp_after, datetime.datetime):
+            status_timestamp_after = status_timestamp_after.isoformat()
+        request = ListTasksRequest(
+            context_id=context_id,
+            status=_state(status),
+            page_size=page_size,
+            page_token=page_token,
+            history_length=history_length,
+            include_artifacts=include_artifacts,
+            status_timestamp_after=status_timestamp_after,
+        )
+        return TaskPages(self._connected(), request)
+
+    async def cancel(self, task_id: str, metadata: dict[str, Any] | None = None) -> ClientResult:
+        request = CancelTaskRequest(id=task_id, metadata=metadata)
+        return ClientResult.from_task(await self._connected().call("CancelTask", request))
+
+    async def get_extended_card(self) -> AgentCard:
+        """The card for authenticated callers; from now on it is this client's `agent_card`."""
+        session = self._connected()
+        card: AgentCard = await session.call("GetExtendedAgentCard", GetExtendedAgentCardRequest())
+        session.card = card
+        return card
+
+    async def set_push_config(
+        self,
+        task_id: str,
+        *,
+        url: str,
+        token: str | None = None,
+        config_id: str | None = None,
+        authentication: AuthenticationInfo | dict[str, Any] | None = None,
+    ) -> TaskPushNotificationConfig:
+        """Has the agent send updates of the task to `url`."""
+        if isinstance(authentication, dict):
+            authentication = msgspec.convert(authentication, AuthenticationInfo)
+        request = TaskPushNotificationConfig(
+            task_id=task_id, url=url, token=token, id=config_id, authentication=authentication
+        )
+        config: TaskPushNotificationConfig = await self._connected().call("CreateTaskPushNotificationConfig", request)
+        return config
+
+    async def get_push_config(self, task_id: str, config_id: str | None = None) -> TaskPushNotificationConfig:
+        """One push config of a task; without `config_id` its first."""
+        if config_id is None:
+            configs = await self.list_push_configs(task_id)
+            if not configs:
+                raise TaskNotFoundError("The task has no push notification config", taskId=task_id)
+            return configs[0]
+        request = GetTaskPushNotificationConfigRequest(task_id=task_id, id=config_id)
+        config: TaskPushNotificationConfig = await self._connected().call("GetTaskPushNotificationConfig", request)
+        return config
+
+    async def list_push_configs(self, task_id: str) -> list[TaskPushNotificationConfig]:
+        """Every push config of a task."""
+        request = ListTaskPushNotificationConfigsRequest(task_id=task_id)
+        configs: list[TaskPushNotificationConfig] = []
+        while True:
+            page: ListTaskPushNotificationConfigsResponse = await self._connected().call(
+                "ListTaskPushNotificationConfigs", request
+            )
+            configs += page.configs
+            if not page.next_page_token or page.next_page_token == request.page_token:
+                return configs
+            request = msgspec.structs.replace(request, page_token=page.next_page_token)
+
+    async def delete_push_config(self, task_id: str, config_id: str) -> None:
+        request = DeleteTaskPushNotificationConfigRequest(task_id=task_id, id=config_id)
+        await self._connected().call("DeleteTaskPushNotificationConfig", request)
+
+
+def _state(status: TaskState | str | None) -> TaskState | None:
+    if status is None or isinstance(status, TaskState):
+        return status
+    try:
+        return TaskState.parse(status)
+    except ValueError:
+        names = ", ".join(state.short for state in TaskState)
+        raise ConfigurationError(f"status {status!r}: possible are {names}") from None

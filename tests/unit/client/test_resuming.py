@@ -1,0 +1,409 @@
+"""Streams that are cut, at every byte and against every kind of agent: each event is yielded exactly once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import httpx
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from errands import lifecycle
+from errands.client import AnswerLostError, StreamInterruptedError, ledger
+from errands.client.transport import Received
+from errands.errors import InternalError, TaskNotFoundError, UnavailableError, UnsupportedOperationError
+from errands.model.core import StreamResponse, Task, TaskState, TaskStatus
+from tests.unit.client.agent import (
+    BINDINGS,
+    ScriptedAgent,
+    chunk,
+    cut,
+    message,
+    snapshot,
+    status,
+    streaming,
+    task,
+)
+
+pytestmark = pytest.mark.anyio
+
+WORKING, COMPLETED = TaskState.WORKING, TaskState.COMPLETED
+LOG = [
+    snapshot(TaskState.SUBMITTED),
+    status(WORKING),
+    status(WORKING, "counting"),
+    chunk("één ", append=False),
+    chunk("twee "),
+    chunk("other", append=False, artifact_id="b"),
+    chunk("drie", last=True),
+    status(COMPLETED, "done"),
+]
+LENGTH = sum(len(frame) for frame in ScriptedAgent().frames(*LOG))
+CUTS = st.lists(st.integers(0, LENGTH + 50), max_size=6)
+
+#: Events with their ids.
+Told = list[tuple[int | None, StreamResponse]]
+#: What a connection tells when so many events have happened and the client gives this `Last-Event-ID`.
+Teller = Callable[[int, int], Told]
+
+
+def by_position(happened: int, last_event_id: int) -> Told:
+    """As errands does: ids are positions in the log, with holes, and what was missed is told."""
+    return [(3 * n, response) for n, response in enumerate(LOG, 1) if 3 * n > last_event_id]
+
+
+def from_the_beginning(happened: int, last_event_id: int) -> Told:
+    """Ids are positions in the log, and the whole log is told every time."""
+    return list(enumerate(LOG, 1))
+
+
+def snapshot_without_ids(happened: int, last_event_id: int) -> Told:
+    """As the official SDK does: a snapshot and what comes after it."""
+    return [(None, StreamResponse(task=folded(LOG[:happened]))), *((None, response) for response in LOG[happened:])]
+
+
+def snapshot_with_position(happened: int, last_event_id: int) -> Told:
+    """A snapshot whose id says which events are in it."""
+    return [(n, response) for n, (_, response) in enumerate(snapshot_without_ids(happened, 0), happened)]
+
+
+def numbered_per_connection(happened: int, last_event_id: int) -> Told:
+    """As a2a-rs does: every connection counts from one."""
+    return [(n, response) for n, (_, response) in enumerate(snapshot_without_ids(happened, 0), 1)]
+
+
+LOGS: list[Teller] = [by_position, from_the_beginning]
+SNAPSHOTS: list[Teller] = [snapshot_without_ids, snapshot_with_position, numbered_per_connection]
+
+
+class CuttingAgent(ScriptedAgent):
+    """Tells LOG over connections that break off after so many bytes each; when these run out, to the end."""
+
+    def __init__(self, binding: str, cuts: list[int], tell: Teller, *, unseen: int = 1) -> None:
+        """`unseen` events happen between two connections."""
+        super().__init__(binding)
+        self._unseen = unseen
+        self._cuts = list(cuts)
+        self._tell = tell
+        self._happened = 1
+        self.first_bytes: bytes | None = None
+
+    def _answer(self, request: httpx.Request) -> httpx.Response:
+        call = self._understand(request)
+        self.calls.append(call)
+        if call.operation == "GetTask":
+            return self.result(folded(LOG))
+        if self._happened == len(LOG) and self._tell in SNAPSHOTS:
+            return self.refusal(UnsupportedOperationError("it has ended"))
+        events = self._tell(self._happened, int(call.headers.get("Last-Event-ID", "0")))
+        body = b"".join(self.frame(event_id, response) for event_id, response in events)
+        sent = body[: self._cuts.pop(0)] if self._cuts else body
+        self.first_bytes = sent if self.first_bytes is None else self.first_bytes
+        # The first event of a connection is the snapshot of those before.
+        told = max(0, sent.count(b"\n\n") - 1)
+        self._happened = min(len(LOG), self._happened + told + self._unseen)
+        return streaming([sent], None if sent == body else cut())
+
+
+def folded(responses: list[StreamResponse]) -> Task:
+    result: Task | None = None
+    for response in responses:
+        result = lifecycle.apply(result, response)
+    assert result is not None
+    return result
+
+
+def essence(task: Task) -> tuple[object, ...]:
+    return task.status, {artifact.artifact_id: artifact.parts for artifact in task.artifacts or ()}
+
+
+async def followed(agent: CuttingAgent) -> list[StreamResponse] | None:
+    """What a stream yields, or None when it was rightly given up before its first event."""
+    async with agent.client(max_retries=10) as client:
+        try:
+            events = [event async for event in client.stream("x", message_id="m1")]
+        except AnswerLostError:
+            assert b"\n\n" not in (agent.first_bytes or b"")
+            return None
+    assert agent.operations.count("SendStreamingMessage") == 1
+    return [event.response for event in events]
+
+
+@pytest.mark.parametrize("tell", LOGS)
+@pytest.mark.parametrize("binding", BINDINGS)
+@settings(deadline=None)
+@given(cuts=CUTS)
+async def test_wherever_it_is_cut_a_stream_with_positions_yields_the_log_exactly_once(
+    binding: str, tell: Teller, cuts: list[int]
+) -> None:
+    assert await followed(CuttingAgent(binding, cuts, tell)) in (None, LOG)
+
+
+@pytest.mark.parametrize("tell", SNAPSHOTS)
+@pytest.mark.parametrize("binding", BINDINGS)
+@settings(deadline=None)
+@given(cuts=CUTS, unseen=st.integers(0, 2))
+async def test_wherever_it_is_cut_a_stream_with_snapshots_loses_nothing_and_repeats_nothing(
+    binding: str, tell: Teller, cuts: list[int], unseen: int
+) -> None:
+    seen = await followed(CuttingAgent(binding, cuts, tell, unseen=unseen))
+    if seen is None:
+        return
+    assert essence(folded(seen)) == essence(folded(LOG))
+    for place, response in enumerate(seen[1:], 1):
+        assert response.task is None or essence(response.task) != essence(folded(seen[:place]))
+
+
+@pytest.mark.parametrize("tell", LOGS + SNAPSHOTS)
+@pytest.mark.parametrize("binding", BINDINGS)
+@settings(deadline=None)
+@given(cuts=CUTS, unseen=st.integers(0, 2))
+async def test_wherever_it_is_cut_the_text_is_whole(binding: str, tell: Teller, cuts: list[int], unseen: int) -> None:
+    agent = CuttingAgent(binding, cuts, tell, unseen=unseen)
+    async with agent.client(max_retries=10) as client:
+        try:
+            pieces = [piece async for piece in client.stream_text("x")]
+        except AnswerLostError:
+            return
+    text = "".join(pieces)
+    assert text.replace("other", "") == "één twee drie"
+    assert text.count("other") == 1
+
+
+async def test_every_single_cut_is_survived(agent: ScriptedAgent) -> None:
+    for position in range(LENGTH):
+        assert await followed(CuttingAgent(agent.binding, [position], by_position)) in (None, LOG)
+
+
+async def test_a_cut_stream_goes_on_after_the_last_event_that_was_seen(agent: ScriptedAgent) -> None:
+    frames = agent.frames(*LOG)
+    agent.plays(streaming(frames[:3], cut()), streaming(frames[3:]))
+    async with agent.client() as client:
+        assert [event.response async for event in client.stream("x")] == LOG
+    assert agent.operations == ["SendStreamingMessage", "SubscribeToTask"]
+    assert agent.calls[1].headers["Last-Event-ID"] == "3"
+    assert agent.waits == [0.2]
+
+
+async def test_a_stream_that_is_closed_before_the_task_has_ended_goes_on(agent: ScriptedAgent) -> None:
+    frames = agent.frames(*LOG)
+    agent.plays(streaming(frames[:4]), streaming(frames[4:]))
+    async with agent.client() as client:
+        assert [event.response async for event in client.stream("x")] == LOG
+
+
+async def test_a_stream_outlasts_a_restart_of_the_agent(agent: ScriptedAgent) -> None:
+    frames = agent.frames(*LOG)
+    agent.plays(
+        streaming(frames[:4], httpx.RemoteProtocolError("incomplete chunked read")),
+        httpx.ConnectError("refused"),
+        agent.refusal(UnavailableError("starting"), **{"Retry-After": "2"}),
+        httpx.ReadTimeout(""),
+        streaming(frames[4:]),
+    )
+    async with agent.client(max_retries=4) as client:
+        assert [event.response async for event in client.stream("x")] == LOG
+    assert agent.waits == [0.2, 0.4, 0.8 + 2, 1.6]
+
+
+async def test_only_failures_in_a_row_count(agent: ScriptedAgent) -> None:
+    frames = agent.frames(*LOG)
+    agent.plays(*(streaming([frame], cut()) for frame in frames))
+    async with agent.client(max_retries=1) as client:
+        assert [event.response async for event in client.stream("x")] == LOG
+    assert agent.waits == [0.2] * (len(LOG) - 1)
+
+
+async def test_after_too_many_failures_in_a_row_the_error_says_where_to_go_on(agent: ScriptedAgent) -> None:
+    frames = agent.frames(*LOG)
+    agent.plays(streaming(frames[:3], cut()), *[httpx.ConnectError("refused")] * 2)
+    async with agent.client(max_retries=2) as client:
+        stream = client.stream("x")
+        seen = [(await anext(stream)).response for _ in range(3)]
+        with pytest.raises(StreamInterruptedError, match="refused") as caught:
+            await anext(stream)
+        assert (caught.value.task_id, caught.value.last_event_id) == ("t1", "3")
+
+        agent.plays(streaming(frames[3:]))
+        seen += [event.response async for event in client.subscribe("t1", last_event_id="3")]
+    assert seen == LOG
+
+
+async def test_without_retries_a_cut_is_an_interruption(agent: ScriptedAgent) -> None:
+    agent.plays(streaming(agent.frames(*LOG[:3]), cut()))
+    async with agent.client(max_retries=0) as client:
+        with pytest.raises(StreamInterruptedError):
+            async for _ in client.stream("x"):
+                pass
+    assert len(agent.calls) == 1
+
+
+async def test_a_snapshot_that_tells_nothing_new_is_no_progress(agent: ScriptedAgent) -> None:
+    agent.plays(*(streaming(agent.frames(snapshot(), first_id=None), cut()) for _ in range(3)))
+    async with agent.client(max_retries=2) as client:
+        with pytest.raises(StreamInterruptedError):
+            async for _ in client.stream("x"):
+                pass
+    assert len(agent.calls) == 3
+
+
+async def test_a_task_that_ended_while_nobody_listened_is_fetched(agent: ScriptedAgent) -> None:
+    agent.plays(
+        streaming(agent.frames(*LOG[:3]), cut()),
+        agent.refusal(UnsupportedOperationError("it has ended")),
+        agent.result(task(COMPLETED, text="all of it")),
+    )
+    async with agent.client() as client:
+        events = [event async for event in client.stream("x")]
+    assert (events[-1].kind, events[-1].state, events[-1].text) == ("task", "completed", "all of it")
+    assert events[-1].is_final
+
+
+async def test_an_agent_that_cannot_resume_is_asked_how_the_task_is(agent: ScriptedAgent) -> None:
+    refusal = UnsupportedOperationError("no resubscribing here")
+    agent.plays(
+        streaming(agent.frames(*LOG[:3], first_id=None), cut()),
+        agent.refusal(refusal),
+        agent.result(task(WORKING, text="half")),
+        agent.refusal(refusal),
+        agent.result(task(COMPLETED, text="half and half")),
+    )
+    async with agent.client() as client:
+        pieces = [piece async for piece in client.stream_text("x")]
+    assert pieces == ["half", " and half"]
+
+
+async def test_a_task_that_is_gone_when_the_stream_resumes_is_not_found(agent: ScriptedAgent) -> None:
+    agent.plays(streaming(agent.frames(*LOG[:3]), cut()), agent.refusal(TaskNotFoundError()))
+    async with agent.client() as client:
+        with pytest.raises(TaskNotFoundError):
+            async for _ in client.stream("x"):
+                pass
+
+
+@pytest.mark.parametrize("error", [InternalError("broken"), UnavailableError("stopping")])
+async def test_an_error_in_the_middle_is_about_the_stream_and_it_resumes(
+    agent: ScriptedAgent, error: InternalError | UnavailableError
+) -> None:
+    frames = agent.frames(*LOG)
+    agent.plays(streaming([*frames[:3], agent.error_event(error)]), streaming(frames[3:]))
+    async with agent.client() as client:
+        assert [event.response async for event in client.stream("x")] == LOG
+
+
+async def test_a_gap_after_a_cut_is_told_and_the_text_is_whole(agent: ScriptedAgent) -> None:
+    def answers() -> tuple[httpx.Response, httpx.Response]:
+        later = [agent.gap_frame(50, snapshot(text="one two ")), *agent.frames(chunk("three"), first_id=51)]
+        end = agent.frames(status(COMPLETED), first_id=52)
+        return streaming(agent.frames(snapshot(), chunk("one ", append=False)), cut()), streaming(later + end)
+
+    async with agent.client() as client:
+        agent.plays(*answers())
+        assert [event.gap async for event in client.stream("x")] == [False, False, True, False, False]
+        agent.plays(*answers())
+        assert [piece async for piece in client.stream_text("x")] == ["one ", "two ", "three"]
+
+
+async def test_a_gap_is_told_whatever_its_id(agent: ScriptedAgent) -> None:
+    agent.plays(
+        streaming(agent.frames(snapshot(), status(WORKING), first_id=8), cut()),
+        streaming([agent.gap_frame(9, snapshot(text="one"))], cut()),
+        streaming(agent.frames(status(COMPLETED), first_id=10)),
+    )
+    async with agent.client() as client:
+        assert [event.event_id async for event in client.stream("x")] == ["8", "9", "9", "10"]
+
+
+async def test_a_snapshot_that_tells_nothing_new_still_moves_the_place_to_go_on_from(agent: ScriptedAgent) -> None:
+    agent.plays(
+        streaming(agent.frames(snapshot()), cut()),
+        streaming(agent.frames(snapshot(), first_id=5), cut()),
+        streaming(agent.frames(status(COMPLETED), first_id=6)),
+    )
+    async with agent.client() as client:
+        assert [event.event_id async for event in client.stream("x")] == ["1", "6"]
+    assert [call.headers.get("Last-Event-ID") for call in agent.calls] == [None, "1", "5"]
+
+
+async def test_the_text_of_an_artifact_that_was_replaced_before_the_cut_goes_on(agent: ScriptedAgent) -> None:
+    begun = agent.frames(snapshot(), chunk("draft", append=False), chunk("final", append=False), first_id=None)
+    agent.plays(streaming(begun, cut()), streaming(agent.frames(snapshot(COMPLETED, text="final text"), first_id=None)))
+    async with agent.client() as client:
+        assert [piece async for piece in client.stream_text("x")] == ["draft", "final", " text"]
+
+
+async def test_a_cut_while_the_task_waits_is_survived_by_a_subscriber(agent: ScriptedAgent) -> None:
+    agent.plays(
+        streaming(agent.frames(snapshot(), status(TaskState.INPUT_REQUIRED)), cut()),
+        streaming(agent.frames(status(WORKING), status(COMPLETED), first_id=3)),
+    )
+    async with agent.client() as client:
+        states = [event.state async for event in client.subscribe("t1")]
+    assert states == ["working", "input-required", "working", "completed"]
+
+
+async def test_a_subscription_that_cannot_be_opened_gives_up_in_the_end(agent: ScriptedAgent) -> None:
+    agent.plays(*[httpx.ConnectError("refused")] * 4)
+    async with agent.client() as client:
+        with pytest.raises(StreamInterruptedError) as caught:
+            await anext(client.subscribe("t1"))
+    assert (caught.value.task_id, caught.value.last_event_id) == ("t1", None)
+
+
+async def test_a_stream_that_goes_on_for_days_does_not_fill_the_memory() -> None:
+    seen = ledger.Ledger()
+    seen.admit(Received(snapshot()), opening=True)
+    for n in range(30_000):
+        seen.admit(Received(status(WORKING, f"still at it {n}"), f"id-{n}"), opening=False)
+    assert len(seen._updates) <= 1024
+    assert len(seen._opaque_ids) <= 10_000
+    task = seen.task()
+    assert task is not None
+    assert task.status.message == message("still at it 29999")
+
+
+def dated(second: int, text: str, state: TaskState = WORKING) -> StreamResponse:
+    at = TaskStatus(state=state, timestamp=f"2026-01-01T00:00:{second:02d}.000Z")
+    return StreamResponse(task=Task(id="t1", context_id="c1", status=at, artifacts=task(text=text).artifacts))
+
+
+async def test_a_snapshot_with_a_lower_id_is_news_when_its_time_is_later(agent: ScriptedAgent) -> None:
+    agent.plays(
+        streaming(agent.frames(snapshot(), status(WORKING), dated(5, "a long draft")), cut()),
+        streaming(agent.frames(dated(6, "short"), status(COMPLETED))),
+    )
+    async with agent.client() as client:
+        assert [event.event_id async for event in client.stream("x")] == ["1", "2", "3", "1", "2"]
+
+
+async def test_a_snapshot_with_a_lower_id_is_old_news_when_its_time_is_earlier(agent: ScriptedAgent) -> None:
+    frames = agent.frames(dated(1, "aa"), dated(2, "b"), dated(3, "c"), status(COMPLETED))
+    agent.plays(streaming(frames[:3], cut()), streaming(frames))
+    async with agent.client() as client:
+        assert [event.event_id async for event in client.stream("x")] == ["1", "2", "3", "4"]
+
+
+async def test_ids_that_mean_nothing_are_told_apart_too(agent: ScriptedAgent) -> None:
+    frames = [agent.frame(f"id-{n}", response) for n, response in enumerate(LOG)]
+    agent.plays(streaming(frames[:4], cut()), streaming(frames))
+    async with agent.client() as client:
+        assert [event.response async for event in client.stream("x")] == LOG
+    assert agent.calls[1].headers["Last-Event-ID"] == "id-3"
+
+
+async def test_chunks_are_put_together_only_when_there_is_a_snapshot_to_compare(
+    agent: ScriptedAgent, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folds: list[int] = []
+
+    def counting(base: Task, updates: list[StreamResponse]) -> Task:
+        folds.append(len(updates))
+        return lifecycle.fold_updates(base, updates)
+
+    monkeypatch.setattr(ledger, "fold_updates", counting)
+    first = agent.frames(snapshot(), *(chunk("x", append=n > 0) for n in range(1_000)), first_id=None)
+    agent.plays(streaming(first, cut()), streaming(agent.frames(snapshot(COMPLETED, text="x" * 1_000), first_id=None)))
+    async with agent.client() as client:
+        assert len([event async for event in client.stream("x")]) == 1_002
+    assert folds == [1_000]

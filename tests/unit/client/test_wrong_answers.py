@@ -1,0 +1,188 @@
+"""Answers that are not A2A, or are so only by a generous reading."""
+
+from __future__ import annotations
+
+import httpx
+import pytest
+
+from errands.client import ProtocolError
+from errands.errors import A2AError, AuthenticationRequiredError, InternalError, PermissionDeniedError
+from errands.model.core import Part, TaskState
+from tests.unit.client.agent import ScriptedAgent, status, streaming, task
+
+pytestmark = pytest.mark.anyio
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"",
+        b"<html>",
+        b"null",
+        b"[]",
+        b"42",
+        b'"text"',
+        b"{",
+        b'{"a": "\xff"}',
+        b'{"detail": "Not Found"}',
+        b"[" * 100_000,
+        b'{"jsonrpc":"2.0","id":"1"}',
+        b'{"jsonrpc":"2.0","id":"1","result":{"kind":"task","id":"t"}}',
+        b'{"jsonrpc":"2.0","id":"1","result":"ok"}',
+        b'{"jsonrpc":"2.0","id":"1","error":"no"}',
+    ],
+)
+async def test_an_answer_that_is_no_task_is_a_protocol_error(agent: ScriptedAgent, body: bytes) -> None:
+    agent.plays(httpx.Response(200, content=body))
+    async with agent.client() as client:
+        with pytest.raises(ProtocolError):
+            await client.get_task("t1")
+
+
+async def test_an_answer_with_neither_task_nor_message_is_a_protocol_error(agent: ScriptedAgent) -> None:
+    agent.plays(httpx.Response(200, content=agent.enveloped(b"{}")))
+    async with agent.client() as client:
+        with pytest.raises(ProtocolError, match="neither task nor message"):
+            await client.send("x")
+
+
+@pytest.mark.parametrize("status_code", [400, 404, 405, 418])
+async def test_a_wrong_address_is_not_taken_for_a_missing_task(agent: ScriptedAgent, status_code: int) -> None:
+    agent.plays(httpx.Response(status_code, text="<html>nothing here</html>"))
+    async with agent.client() as client:
+        with pytest.raises(ProtocolError, match=f"HTTP {status_code}"):
+            await client.get_task("t1")
+
+
+@pytest.mark.parametrize(
+    ("status_code", "kind"),
+    [(401, AuthenticationRequiredError), (403, PermissionDeniedError), (500, InternalError)],
+)
+async def test_a_plain_http_refusal_is_understood(
+    agent: ScriptedAgent, status_code: int, kind: type[Exception]
+) -> None:
+    agent.plays(httpx.Response(status_code))
+    async with agent.client() as client:
+        with pytest.raises(kind):
+            await client.get_task("t1")
+
+
+async def test_a_redirect_is_not_followed(agent: ScriptedAgent) -> None:
+    agent.plays(httpx.Response(307, headers={"Location": "https://evil.test/"}))
+    async with agent.client(headers={"Authorization": "Bearer secret"}) as client:
+        with pytest.raises(ProtocolError, match=r"evil\.test"):
+            await client.send("x")
+    assert len(agent.calls) == 1
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        b'{"code": 404, "message": 7, "details": [[], {"reason": ["x"]}, {"fieldViolations": [1]}]}',
+        b'{"details": [{"reason": "TASK_NOT_FOUND", "metadata": {"self": "1", "message": "2"}}]}',
+        b'{"code": "x", "data": {"reason": 1}, "details": {}}',
+        b"{}",
+    ],
+)
+async def test_a_malformed_error_is_still_an_error(agent: ScriptedAgent, error: bytes) -> None:
+    agent.plays(httpx.Response(404, content=b'{"id":"1","error":%b}' % error))
+    async with agent.client() as client:
+        with pytest.raises(A2AError):
+            await client.get_task("t1")
+
+
+async def test_something_else_altogether_is_not_taken_for_an_empty_answer(agent: ScriptedAgent) -> None:
+    agent.plays(httpx.Response(200, content=agent.enveloped(b'{"detail":"what?"}')))
+    async with agent.client() as client:
+        with pytest.raises(ProtocolError):
+            await client.list_tasks()
+
+
+async def test_empty_fields_that_were_left_out_are_empty(agent: ScriptedAgent) -> None:
+    body = b'{"id":"t1","status":{"state":"TASK_STATE_WORKING"},"artifacts":[{"artifactId":"a"}]}'
+    agent.plays(
+        httpx.Response(200, content=agent.enveloped(body)),
+        httpx.Response(200, content=agent.enveloped(b"{}")),
+        httpx.Response(200, content=agent.enveloped(b"{}")),
+    )
+    async with agent.client() as client:
+        assert (await client.get_task("t1")).artifacts[0].parts == []
+        assert (await client.list_tasks()).tasks == []
+        assert await client.list_push_configs("t1") == []
+
+
+async def test_snake_case_and_unknown_fields_are_read(agent: ScriptedAgent) -> None:
+    body = (
+        b'{"id":"t1","context_id":"c1","status":{"state":"TASK_STATE_WORKING"},"novelty":1,'
+        b'"artifacts":[{"artifact_id":"a","parts":[{"text":"x","media_type":"text/plain"}]}]}'
+    )
+    agent.plays(httpx.Response(200, content=agent.enveloped(body)))
+    async with agent.client() as client:
+        result = await client.get_task("t1")
+    assert result.artifacts[0].parts == [Part(text="x", media_type="text/plain")]
+
+
+async def test_values_arrive_as_they_were_sent(agent: ScriptedAgent) -> None:
+    body = b'{"id":"t1","status":{"state":"TASK_STATE_WORKING"},"metadata":{"big":9007199254740993,"one":1,"f":1.0}}'
+    agent.plays(httpx.Response(200, content=agent.enveloped(body)))
+    async with agent.client() as client:
+        task = (await client.get_task("t1")).raw_task
+    assert task is not None
+    assert task.metadata is not None
+    assert [(type(value), value) for value in task.metadata.values()] == [(int, 2**53 + 1), (int, 1), (float, 1.0)]
+
+
+@pytest.mark.parametrize(
+    "event", [b"data: {\n\n", b"data: {}\n\n", b"data: []\n\n", b'data: {"result":{}}\n\n', b"data: [DONE]\n\n"]
+)
+async def test_an_event_that_is_none_is_a_protocol_error(agent: ScriptedAgent, event: bytes) -> None:
+    agent.plays(streaming([event]))
+    async with agent.client() as client:
+        with pytest.raises(ProtocolError):
+            async for _ in client.stream("x"):
+                pass
+
+
+async def test_a_stream_that_is_no_stream_is_a_protocol_error(agent: ScriptedAgent) -> None:
+    agent.plays(agent.result(status(TaskState.WORKING)), httpx.Response(200, text="<html>"))
+    async with agent.client() as client:
+        with pytest.raises(ProtocolError, match="text/event-stream"):
+            async for _ in client.stream("x"):
+                pass
+        with pytest.raises(ProtocolError):
+            async for _ in client.stream("x"):
+                pass
+
+
+async def test_pages_that_go_round_in_a_circle_end_in_an_error(agent: ScriptedAgent) -> None:
+    page = b'{"tasks":[],"nextPageToken":"%b"}'
+    agent.plays(*(httpx.Response(200, content=agent.enveloped(page % token)) for token in (b"a", b"b", b"a")))
+    async with agent.client() as client:
+        with pytest.raises(ProtocolError, match="circle"):
+            async for _ in client.list_tasks():
+                pass
+
+
+async def test_a_body_that_cannot_be_unpacked_is_a_protocol_error(agent: ScriptedAgent) -> None:
+    agent.plays(
+        lambda _: httpx.Response(200, headers={"Content-Encoding": "gzip"}, stream=streaming([b"not gzip"]).stream)
+    )
+    async with agent.client() as client:
+        with pytest.raises(ProtocolError):
+            await client.get_task("t1")
+
+
+async def test_an_id_that_cannot_be_a_header_is_not_sent_back(agent: ScriptedAgent) -> None:
+    frames = [agent.frame("a\x01b", status(TaskState.WORKING)), agent.frame("ключ", status(TaskState.WORKING))]
+    agent.plays(streaming(frames, httpx.ReadError("cut")), agent.result(task()))
+    agent.plays(streaming(frames, httpx.ReadError("cut")), streaming(agent.frames(status(TaskState.COMPLETED))))
+    async with agent.client() as client:
+        events = [event async for event in client.stream("x")]
+    assert [event.state for event in events] == ["working", "working", "completed"]
+    assert "Last-Event-ID" not in agent.calls[1].headers
+
+
+async def test_a_last_event_id_of_the_caller_cannot_smuggle_in_a_header(agent: ScriptedAgent) -> None:
+    async with agent.client() as client:
+        with pytest.raises(ValueError, match="line breaks"):
+            client.subscribe("t1", last_event_id="1\r\nX-Evil: 1")
