@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from typing import TypeVar
 
 from errands.engines.base import Expectation, Subscription
@@ -122,6 +122,9 @@ class LocalSubscription(Subscription):
             self._waiter.set_result(True)
 
     async def _wait(self, deadline: float | None) -> bool:
+        if self._closed:
+            # It was closed while the log was read: the wake-up found nobody waiting and will not come again.
+            return False
         loop = asyncio.get_running_loop()
         waiter: asyncio.Future[bool] = loop.create_future()
         self._waiter = waiter
@@ -224,13 +227,16 @@ class Fanout:
                 if state in waiter.states:
                     waiter.settle(stored)
 
-    def nudge(self) -> None:
-        """Another process wrote something: everybody looks for themselves."""
-        for subscriptions in self._subscriptions.values():
-            for subscription in subscriptions:
+    def watched(self) -> list[str]:
+        """The tasks that somebody in this process wants to hear about."""
+        return list({*self._subscriptions, *self._waiters})
+
+    def nudge(self, task_ids: Iterable[str]) -> None:
+        """Another process may have written to these tasks: whoever watches them looks for themselves."""
+        for task_id in task_ids:
+            for subscription in self._subscriptions.get(task_id, ()):
                 subscription.nudge()
-        for waiters in self._waiters.values():
-            for waiter in waiters:
+            for waiter in self._waiters.get(task_id, ()):
                 waiter.settle(None)
 
     def close(self) -> None:

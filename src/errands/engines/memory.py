@@ -256,12 +256,13 @@ class MemoryEngine(Engine):
                 if self._rows[task_id].head.updated_at > limit:
                     break
                 self._drop(task_id)
-        self._drop_excess()
+        while self.retention.ended_at_most is not None and len(self._ended) > self.retention.ended_at_most:
+            self._drop_excess()
         return before - len(self._ended)
 
     def _drop_excess(self) -> None:
         at_most = self.retention.ended_at_most
-        while at_most is not None and len(self._ended) > at_most:
+        if at_most is not None and len(self._ended) > at_most:
             self._drop(next(iter(self._ended)))
 
     def _drop(self, task_id: str) -> None:

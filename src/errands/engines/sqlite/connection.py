@@ -1,0 +1,134 @@
+"""Opening the file: whose it is, which schema it has, and how SQLite is to treat it."""
+
+from __future__ import annotations
+
+import sqlite3
+import time
+from typing import Literal, NamedTuple
+
+from errands.engines.sqlite import sql
+from errands.engines.sqlite.failures import explain
+from errands.errors import StorageError
+
+#: "erra": how `file` and we ourselves recognise the database.
+APPLICATION_ID = 0x65727261
+
+#: Statements differ by their number of rows, so there are many; preparing one costs more than running it.
+_CACHED_STATEMENTS = 512
+
+_WRITER_PRAGMAS = (
+    "PRAGMA temp_store = MEMORY",
+    "PRAGMA cache_size = -32768",
+    # 16 MB of log between checkpoints: pages that change again and again are copied back once.
+    "PRAGMA wal_autocheckpoint = 4000",
+    "PRAGMA journal_size_limit = 67108864",
+    # Deleted content is overwritten where that costs no further write.
+    "PRAGMA secure_delete = FAST",
+)
+
+
+class Options(NamedTuple):
+    path: str
+    synchronous: Literal["NORMAL", "FULL"]
+    busy_timeout: float
+
+
+def open_writer(options: Options) -> sqlite3.Connection:
+    """The connection that writes, with the schema of this version. Raises `StorageError`."""
+    connection = _connect(options)
+    try:
+        _check_ownership(connection, options.path)
+        _use_wal(connection, options)
+        for pragma in _WRITER_PRAGMAS:
+            connection.execute(pragma)
+        connection.execute(f"PRAGMA synchronous = {options.synchronous}")
+        _migrate(connection, options.path)
+    except sqlite3.Error as error:
+        connection.close()
+        raise explain(error, options.path) from error
+    except BaseException:
+        connection.close()
+        raise
+    return connection
+
+
+def open_reader(options: Options) -> sqlite3.Connection:
+    """A connection that cannot write. `open_writer` must have succeeded before."""
+    connection = _connect(options)
+    connection.execute("PRAGMA query_only = ON")
+    connection.execute("PRAGMA temp_store = MEMORY")
+    return connection
+
+
+def _connect(options: Options) -> sqlite3.Connection:
+    try:
+        return sqlite3.connect(
+            options.path,
+            timeout=options.busy_timeout,
+            isolation_level=None,
+            check_same_thread=False,
+            cached_statements=_CACHED_STATEMENTS,
+        )
+    except sqlite3.Error as error:
+        raise explain(error, options.path) from error
+
+
+def _number(connection: sqlite3.Connection, query: str) -> int:
+    number: int = connection.execute(query).fetchone()[0]
+    return number
+
+
+def _check_ownership(connection: sqlite3.Connection, path: str) -> None:
+    """Before anything is written: a database of somebody else stays as it is."""
+    application = _number(connection, "PRAGMA application_id")
+    version = _number(connection, "PRAGMA user_version")
+    if application == APPLICATION_ID:
+        newest = sql.migrations()[-1][0]
+        if version > newest:
+            raise StorageError(
+                f"The database {path} has schema version {version}, but this version of errands knows only "
+                f"{newest}: a newer errands wrote it. Upgrade errands, or name another file"
+            )
+    elif application or version or _number(connection, "SELECT count(*) FROM sqlite_master"):
+        raise StorageError(
+            f"The database {path} belongs to another program; it was left as it is. "
+            "Name a file of its own for errands; it is created when it does not exist"
+        )
+
+
+def _use_wal(connection: sqlite3.Connection, options: Options) -> None:
+    deadline = time.monotonic() + options.busy_timeout
+    while True:
+        try:
+            mode = connection.execute("PRAGMA journal_mode = WAL").fetchone()[0]
+            break
+        except sqlite3.OperationalError as error:
+            # Two processes that create the file at once: here SQLite does not wait by itself.
+            if error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_BUSY or time.monotonic() > deadline:
+                raise
+            time.sleep(0.01)
+    if mode != "wal":
+        raise StorageError(
+            f"The database {options.path} cannot use a write-ahead log on this file system. Use a local disk"
+        )
+
+
+def _migrate(connection: sqlite3.Connection, path: str) -> None:
+    """Brings the schema up to date in one transaction; also the proof that the file can be written."""
+    connection.execute("BEGIN IMMEDIATE")
+    try:
+        # Looked at again under the lock: another process may have been faster.
+        version = _number(connection, "PRAGMA user_version")
+        for number, script in sql.migrations():
+            if number > version:
+                for statement in sql.statements(script):
+                    connection.execute(statement)
+                version = number
+        # Written even when nothing has changed: a file that is read-only refuses no transaction, only a write.
+        connection.execute(f"PRAGMA user_version = {version}")
+        connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
+        connection.execute("COMMIT")
+    except BaseException:
+        if connection.in_transaction:
+            connection.execute("ROLLBACK")
+        raise

@@ -1,0 +1,231 @@
+"""The engine over one SQLite file: durable, shared by the processes of one machine, and nothing to set up.
+
+One thread writes and a few read; this class hands work to them and tells this process what was written.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any, Literal
+
+from errands.clock import Clock, system_clock
+from errands.engines.base import Engine, Retention
+from errands.engines.fanout import READ_SIZE, Fanout, LocalExpectation, LocalSubscription
+from errands.engines.sqlite import jobs, reading
+from errands.engines.sqlite.changes import Written
+from errands.engines.sqlite.connection import Options
+from errands.engines.sqlite.readers import Readers
+from errands.engines.sqlite.writer import Outcome, Work, Writer
+from errands.errors import ConfigurationError, StorageError
+from errands.model.core import TaskState
+from errands.model.log import Change, Lease, LeaseSignal, ListPage, ListQuery, LogSlice, Scope, StoredTask
+
+
+class SQLiteEngine(Engine):
+    """Bound to the event loop that opens it. A process that forks must open its own."""
+
+    name = "sqlite"
+    durable = True
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        clock: Clock = system_clock,
+        retention: Retention | None = None,
+        synchronous: Literal["NORMAL", "FULL"] = "NORMAL",
+        busy_timeout: float = 5.0,
+        poll_interval: float = 0.1,
+    ) -> None:
+        super().__init__(clock=clock, retention=retention)
+        name = os.fspath(path)
+        if name in ("", ":memory:"):
+            raise ConfigurationError(
+                f'The path {name!r} is not a file: name one, or use storage="memory" for tasks that may be lost'
+            )
+        if synchronous not in ("NORMAL", "FULL"):
+            raise ConfigurationError(f"synchronous is {synchronous!r}; it can be 'NORMAL' or 'FULL'")
+        self._options = Options(name, synchronous, busy_timeout)
+        self._poll_interval = poll_interval
+        self._writer: Writer | None = None
+        self._readers: Readers | None = None
+        self._fanout = Fanout()
+        self._wakers: list[Callable[[], None]] = []
+        #: When another process was last seen to write, on the loop's clock.
+        self._others_wrote_at = float("-inf")
+        #: Where the watched tasks stood when another process had last written.
+        self._versions: dict[str, int] = {}
+
+    @property
+    def path(self) -> str:
+        return self._options.path
+
+    @property
+    def transactions(self) -> int:
+        """How many transactions this engine has committed since it was opened."""
+        return self._open_writer.transactions
+
+    async def open(self) -> None:
+        if self._writer is not None:
+            raise StorageError(f"The database {self.path} is already open in this engine")
+        _make_directory(Path(self.path).parent)
+        writer = Writer(self._options, self._poll_interval, self._deliver, self._others_wrote)
+        await writer.start()
+        self._writer, self._readers = writer, Readers(self._options)
+
+    async def close(self) -> None:
+        writer, self._writer = self._writer, None
+        readers, self._readers = self._readers, None
+        if writer is None or readers is None:
+            return
+        await readers.close()
+        await writer.stop()
+        self.disconnect()
+
+    def disconnect(self) -> None:
+        self._fanout.close()
+
+    async def check(self) -> None:
+        if not self._open_writer.alive:
+            raise StorageError(f"The writer of the database {self.path} has stopped. Restart the process")
+        await self._open_readers.submit(reading.versions, [])
+
+    @property
+    def _open_writer(self) -> Writer:
+        if self._writer is None:
+            raise self._closed()
+        return self._writer
+
+    @property
+    def _open_readers(self) -> Readers:
+        if self._readers is None:
+            raise self._closed()
+        return self._readers
+
+    def _closed(self) -> StorageError:
+        return StorageError(f"The database {self.path} is not open: the engine was closed or never opened")
+
+    # Writing
+
+    async def commit(self, change: Change) -> int:
+        version: int = await self._open_writer.submit(change)
+        return version
+
+    async def _write(self, work: Work) -> Any:
+        return await self._open_writer.submit(work)
+
+    async def delete(self, task_id: str, scope: Scope) -> None:
+        await self._write(partial(jobs.delete, task_id=task_id, scope=scope))
+
+    async def save_context(self, scope: Scope, context_id: str, value: bytes) -> None:
+        await self._write(partial(jobs.save_context, scope=scope, context_id=context_id, value=value, now=self.clock()))
+
+    async def claim(self, worker: str, agents: Sequence[str], limit: int, until: int) -> list[StoredTask]:
+        claimed: list[StoredTask] = await self._write(
+            partial(jobs.claim, worker=worker, agents=agents, limit=limit, now=self.clock(), until=until)
+        )
+        return claimed
+
+    async def extend(self, worker: str, leases: Sequence[Lease], until: int) -> list[LeaseSignal]:
+        signals: list[LeaseSignal] = await self._write(partial(jobs.extend, worker=worker, leases=leases, until=until))
+        return signals
+
+    async def sweep(self) -> int:
+        deleted = 0
+        retention = self.retention
+        if retention.ended_after is not None:
+            before = self.clock() - int(retention.ended_after * 1000)
+            while count := await self._write(partial(jobs.forget_ended, before=before)):
+                deleted += count
+        if retention.ended_at_most is not None:
+            while count := await self._write(partial(jobs.forget_excess, at_most=retention.ended_at_most)):
+                deleted += count
+        if retention.events_per_task is not None:
+            await self._trim(retention.events_per_task)
+        return deleted
+
+    async def _trim(self, keep: int) -> None:
+        # A tenth over the bound before trimming, so that a growing log is cut rarely.
+        for task_id in await self._open_readers.submit(reading.overgrown, keep + keep // 10):
+            while await self._write(partial(jobs.trim, task_id=task_id, keep=keep)):
+                pass
+
+    def _deliver(self, outcomes: list[Outcome]) -> None:
+        """On the event loop, once everything is durable: tells subscribers, callers and workers."""
+        wake = False
+        for (_, future), result in outcomes:
+            if type(result) is Written:
+                task_id, events, version, state, stored, wakes = result
+                self._fanout.publish(task_id, events, state, stored)
+                wake = wake or wakes
+                result = version
+            if future.done():
+                continue  # the caller was canceled
+            if isinstance(result, Exception):
+                future.set_exception(result)
+            else:
+                future.set_result(result)
+        if wake:
+            self._wake_workers()
+
+    # Reading
+
+    async def load(self, task_id: str, scope: Scope) -> StoredTask:
+        return await self._open_readers.submit(reading.load, task_id, scope)
+
+    async def list(self, query: ListQuery) -> ListPage:
+        return await self._open_readers.submit(reading.page, query, self.clock())
+
+    async def load_context(self, scope: Scope, context_id: str) -> bytes | None:
+        return await self._open_readers.submit(reading.load_context, scope, context_id)
+
+    async def read(self, task_id: str, scope: Scope, after: int, limit: int = READ_SIZE) -> LogSlice:
+        return await self._open_readers.submit(reading.read, task_id, scope, after, limit)
+
+    # Watching
+
+    def on_work(self, wake: Callable[[], None]) -> None:
+        self._wakers.append(wake)
+
+    def subscribe(self, task_id: str, scope: Scope, after: int, *, caught_up: bool = False) -> LocalSubscription:
+        # What another process wrote on top may have been announced before this subscription was there.
+        alone = asyncio.get_running_loop().time() - self._others_wrote_at > 10 * self._poll_interval
+        return self._fanout.subscribe(
+            task_id, after, lambda cursor: self.read(task_id, scope, cursor), caught_up and alone
+        )
+
+    def expect(self, task_id: str, scope: Scope, states: frozenset[TaskState]) -> LocalExpectation:
+        return self._fanout.expect(task_id, states, lambda: self.load(task_id, scope))
+
+    def _others_wrote(self) -> None:
+        """On the event loop: another process wrote something; find out whether it concerns anybody here."""
+        self._others_wrote_at = asyncio.get_running_loop().time()
+        self._wake_workers()
+        watched = self._fanout.watched()
+        if watched and self._readers is not None:
+            self._readers.submit(reading.versions, watched).add_done_callback(partial(self._nudge, watched))
+
+    def _nudge(self, watched: Sequence[str], look: asyncio.Future[dict[str, int]]) -> None:
+        if look.cancelled() or look.exception() is not None:
+            self._fanout.nudge(watched)
+            return
+        before, self._versions = self._versions, look.result()
+        self._fanout.nudge(task_id for task_id in watched if self._versions.get(task_id) != before.get(task_id, -1))
+
+    def _wake_workers(self) -> None:
+        for wake in self._wakers:
+            wake()
+
+
+def _make_directory(directory: Path) -> None:
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise StorageError(
+            f"The directory {directory} for the database cannot be made: {error.strerror}. "
+            "Create it, or name a path that this user may write to"
+        ) from error

@@ -1,0 +1,125 @@
+"""What the writer does beside changes: leases, contexts, deletion, retention.
+
+Each function is one job: it runs in the writer's transaction and leaves committing to the writer.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Sequence
+
+import msgspec
+
+from errands.engines.sqlite.reading import contents
+from errands.engines.sqlite.records import Record, folded_task, read_record, stored_task
+from errands.engines.sqlite.sql import QUERIES, repeated
+from errands.errors import ConcurrencyError, TaskNotFoundError
+from errands.model.base import encode
+from errands.model.core import TERMINAL_STATES
+from errands.model.log import Lease, LeaseSignal, Scope, StoredTask
+
+_read_held = msgspec.json.Decoder(list[tuple[int, str, int, int]]).decode
+
+#: What one job of retention removes at most: other writes wait that long.
+SWEEP_TASKS = 200
+SWEEP_EVENTS = 10_000
+
+
+def claim(
+    connection: sqlite3.Connection, worker: str, agents: Sequence[str], limit: int, now: int, until: int
+) -> list[StoredTask]:
+    due: list[Record] = []
+    for agent in set(agents):
+        rows = connection.execute(QUERIES["due"], (agent, now, limit)).fetchall()
+        due += [read_record(row[0]) for row in rows]
+    due.sort(key=lambda record: (record.head.due_at, record.id))
+    del due[limit:]
+    if not due:
+        return []
+    numbers = encode([record.no for record in due]).decode()
+    connection.execute(QUERIES["lease"], (worker, until, numbers))
+    for record in due:
+        record.head = msgspec.structs.replace(record.head, attempt=record.head.attempt + 1, worker=worker, due_at=until)
+    found = contents(connection, due)
+    return [stored_task(record, found[record.no]) for record in due]
+
+
+def extend(connection: sqlite3.Connection, worker: str, leases: Sequence[Lease], until: int) -> list[LeaseSignal]:
+    task_ids = encode([lease.task_id for lease in leases]).decode()
+    held = _read_held(connection.execute(QUERIES["held"], (task_ids, worker)).fetchone()[0])
+    wanted = set(leases)
+    held = [row for row in held if Lease(row[1], row[2]) in wanted]
+    if held:
+        connection.execute(QUERIES["extend"], (until, encode([row[0] for row in held]).decode()))
+    cancels = {Lease(task_id, attempt): bool(cancel) for _, task_id, attempt, cancel in held}
+    return [
+        LeaseSignal(lease.task_id, lost=lease not in cancels, cancel_requested=cancels.get(lease, False))
+        for lease in leases
+        if cancels.get(lease, True)
+    ]
+
+
+def save_context(connection: sqlite3.Connection, scope: Scope, context_id: str, value: bytes, now: int) -> None:
+    connection.execute(QUERIES["save_context"], (*scope, context_id, value, now))
+
+
+def delete(connection: sqlite3.Connection, task_id: str, scope: Scope) -> None:
+    record = _record(connection, task_id)
+    if record is None or record.scope != scope:
+        raise TaskNotFoundError(taskId=task_id)
+    if record.head.state not in TERMINAL_STATES:
+        raise ConcurrencyError(f"task {task_id} is {record.head.state.short}: only ended tasks can be deleted")
+    _forget(connection, record.no)
+
+
+def forget_ended(connection: sqlite3.Connection, before: int) -> int:
+    """Deletes some tasks that ended before a moment; 0 means that none is left."""
+    return _forget_some(connection, before, SWEEP_TASKS)
+
+
+def forget_excess(connection: sqlite3.Connection, at_most: int) -> int:
+    """Deletes some of the ended tasks that are too many; 0 means that none is left."""
+    count: int = connection.execute(QUERIES["count_ended"]).fetchone()[0]
+    excess = count - at_most
+    return _forget_some(connection, 2**62, min(excess, SWEEP_TASKS)) if excess > 0 else 0
+
+
+def _forget_some(connection: sqlite3.Connection, before: int, limit: int) -> int:
+    forgotten = events = 0
+    for no, length in connection.execute(QUERIES["ended_before"], (before, limit)).fetchall():
+        _forget(connection, no)
+        forgotten += 1
+        events += length
+        if events >= SWEEP_EVENTS:
+            break
+    return forgotten
+
+
+def _forget(connection: sqlite3.Connection, no: int) -> None:
+    first, after = Record.places(no)
+    connection.execute(QUERIES["forget_events"], (first, after))
+    connection.execute(QUERIES["forget_receipts"], (no,))
+    connection.execute(QUERIES["forget_task"], (no,))
+
+
+def trim(connection: sqlite3.Connection, task_id: str, keep: int) -> bool:
+    """Cuts a piece off the beginning of a log; false when it is short enough.
+
+    What is cut off lives on in the snapshot, so that is brought up to date first.
+    """
+    record = _record(connection, task_id)
+    if record is None or record.head.version - record.trimmed <= keep:
+        return False
+    upto = min(record.head.version - keep, record.trimmed + SWEEP_EVENTS)
+    if record.folded < upto:
+        task = folded_task(contents(connection, [record])[record.no])
+        connection.execute(repeated("insert_events", 1), (record.base, "snapshot", encode(task)))
+        record.folded = record.head.version
+    connection.execute(QUERIES["forget_events"], (record.base + 1, record.base + upto + 1))
+    connection.execute(QUERIES["trim"], (upto, record.folded, record.no))
+    return True
+
+
+def _record(connection: sqlite3.Connection, task_id: str) -> Record | None:
+    row = connection.execute(QUERIES["record"], (task_id,)).fetchone()
+    return None if row is None else read_record(row[0])

@@ -1,0 +1,213 @@
+-- Every statement of the engine. `-- name:` begins one, the sentence below it says what it is for.
+-- `{record}` stands for the fragment of that name; `/*each*/ x` is repeated, once for every row that is passed.
+-- `<< 28` is the width of a version in `events.place`, as in migrations/0001_initial.sql.
+
+-- fragment: record
+-- A task's row as one JSON value: one column to fetch, decoded straight into `records.Record`.
+json_array(
+    tasks.no, tasks.id, tasks.tenant, tasks.owner, tasks.agent, tasks.context_id, tasks.folded, tasks.trimmed,
+    json_object(
+        'version', tasks.version, 'state', tasks.state, 'attempt', tasks.attempt,
+        'attempt_base', tasks.attempt_base, 'worker', tasks.worker, 'due_at', tasks.due_at,
+        'unread', tasks.unread, 'cancel_requested', tasks.cancel_requested, 'direct', tasks.direct,
+        'created_at', tasks.created_at, 'updated_at', tasks.updated_at, 'status_at', tasks.status_at
+    )
+)
+
+-- name: look
+-- What a batch of changes is checked against: the rows of its tasks, and the highest number given to a task so far.
+SELECT
+    (SELECT json_group_array({record}) FROM tasks WHERE id IN (SELECT value FROM json_each(?))),
+    (SELECT max(no) FROM tasks)
+
+-- name: known_receipts
+-- Which of a batch's receipts are known, by which tasks, since when.
+SELECT receipts.digest, receipts.at, tasks.id, tasks.tenant, tasks.owner
+FROM receipts JOIN tasks ON tasks.no = receipts.task
+WHERE receipts.digest IN (/*each*/ ?)
+
+-- name: insert_events
+-- Appends to logs and replaces snapshots; an event that is there already is left alone, which the row count tells.
+INSERT INTO events (place, kind, data) VALUES /*each*/ (?, ?, ?)
+ON CONFLICT (place) DO UPDATE SET data = excluded.data WHERE excluded.kind = 'snapshot'
+
+-- name: upsert_tasks
+-- Writes heads; the guards repeat what was checked before, and a row they hold back is missing in the row count.
+INSERT INTO tasks (
+    no, id, tenant, owner, agent, context_id, version, state, attempt, attempt_base, worker, due_at, unread,
+    cancel_requested, direct, created_at, updated_at, status_at, folded, trimmed
+) VALUES /*each*/ (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+ON CONFLICT (no) DO UPDATE SET
+    version = excluded.version, state = excluded.state, attempt = excluded.attempt,
+    attempt_base = excluded.attempt_base, worker = excluded.worker, due_at = excluded.due_at,
+    unread = excluded.unread, cancel_requested = excluded.cancel_requested, direct = excluded.direct,
+    updated_at = excluded.updated_at, status_at = excluded.status_at, folded = excluded.folded
+WHERE tasks.id = excluded.id AND tasks.version <= excluded.version AND tasks.attempt <= excluded.attempt
+
+-- name: upsert_receipts
+-- Remembers messages; one that had expired and came again to the same task counts from now.
+INSERT INTO receipts (digest, task, at) VALUES /*each*/ (?, ?, ?)
+ON CONFLICT (digest, task) DO UPDATE SET at = excluded.at
+
+-- name: record
+-- One task's row, whoever asks.
+SELECT {record} FROM tasks WHERE id = ?
+
+-- fragment: packed
+-- Up to 64 events in one row: their places, kinds and lengths as JSON, their data as one blob. Every row that is
+-- fetched gives up the interpreter's lock and has to win it back, so a long log must not be a row per event.
+events.place >> 6 AS pack,
+json_group_array(json_array(events.place, events.kind, length(events.data))) AS labels,
+CAST(group_concat(events.data, '') AS BLOB) AS data
+
+-- name: load
+-- One task in one consistent look: its row, its snapshot and the tail of its log.
+SELECT 0 AS pack, {record} AS labels, NULL AS data
+FROM tasks WHERE id = :id AND tenant = :tenant AND owner = :owner
+UNION ALL
+SELECT {packed}
+FROM tasks JOIN events ON events.place = tasks.no << 28
+WHERE tasks.id = :id AND tasks.tenant = :tenant AND tasks.owner = :owner
+GROUP BY 1
+UNION ALL
+SELECT {packed}
+FROM tasks JOIN events ON events.place > (tasks.no << 28) + tasks.folded AND events.place < (tasks.no + 1) << 28
+WHERE tasks.id = :id AND tasks.tenant = :tenant AND tasks.owner = :owner
+GROUP BY 1
+ORDER BY 1
+
+-- name: contents
+-- The snapshots and tails of several tasks.
+SELECT {packed}
+FROM tasks JOIN events ON events.place = tasks.no << 28
+WHERE tasks.no IN (SELECT value FROM json_each(:nos))
+GROUP BY 1
+UNION ALL
+SELECT {packed}
+FROM tasks JOIN events ON events.place > (tasks.no << 28) + tasks.folded AND events.place < (tasks.no + 1) << 28
+WHERE tasks.no IN (SELECT value FROM json_each(:nos)) AND (:with_artifacts OR events.kind <> 'artifact')
+GROUP BY 1
+ORDER BY 1
+
+-- name: read
+-- A slice of a log in one consistent look: up to where it is trimmed, then the events.
+SELECT 0 AS pack, trimmed AS labels, NULL AS data
+FROM tasks WHERE id = :id AND tenant = :tenant AND owner = :owner
+UNION ALL
+SELECT {packed}
+FROM (
+    SELECT log.place, log.kind, log.data
+    FROM tasks JOIN events AS log ON log.place > (tasks.no << 28) + :after AND log.place < (tasks.no + 1) << 28
+    WHERE tasks.id = :id AND tasks.tenant = :tenant AND tasks.owner = :owner
+    ORDER BY log.place
+    LIMIT :limit
+) AS events
+GROUP BY 1
+ORDER BY 1
+
+-- fragment: of_scope
+-- The tasks a listing without a context is about.
+FROM tasks INDEXED BY tasks_listed
+WHERE tenant = :tenant AND owner = :owner AND status_at >= :status_after AND (:state IS NULL OR state = :state)
+
+-- fragment: of_context
+-- The tasks a listing of one context is about; a context holds few tasks, so the others need not be walked.
+FROM tasks INDEXED BY tasks_of_context
+WHERE context_id = :context_id AND tenant = :tenant AND owner = :owner
+    AND status_at >= :status_after AND (:state IS NULL OR state = :state)
+
+-- fragment: in_order
+-- The first phase of a listing: on from the last task, never past the moment the listing began.
+AND status_at <= :as_of AND status_at <= :status_at AND (status_at < :status_at OR id > :id)
+ORDER BY status_at DESC, id LIMIT :limit
+
+-- fragment: since_changed
+-- The second phase of a listing: what has left the order since the listing began.
+AND status_at > :as_of AND created_at <= :as_of AND id > :id
+ORDER BY id LIMIT :limit
+
+-- name: list_scope_in_order
+-- A page of the scope's tasks, first phase.
+SELECT {record} {of_scope} {in_order}
+
+-- name: list_scope_since_changed
+-- A page of the scope's tasks, second phase.
+SELECT {record} {of_scope} {since_changed}
+
+-- name: count_scope
+-- How many tasks of the scope match.
+SELECT count(*) {of_scope}
+
+-- name: list_context_in_order
+-- A page of a context's tasks, first phase.
+SELECT {record} {of_context} {in_order}
+
+-- name: list_context_since_changed
+-- A page of a context's tasks, second phase.
+SELECT {record} {of_context} {since_changed}
+
+-- name: count_context
+-- How many tasks of the context match.
+SELECT count(*) {of_context}
+
+-- name: load_context
+-- What was last saved for a conversation.
+SELECT value FROM contexts WHERE tenant = ? AND owner = ? AND context_id = ?
+
+-- name: save_context
+-- Keeps something for a conversation; the last writer wins.
+INSERT INTO contexts (tenant, owner, context_id, value, updated_at) VALUES (?, ?, ?, ?, ?)
+ON CONFLICT (tenant, owner, context_id) DO UPDATE SET value = excluded.value, updated_at = excluded.updated_at
+
+-- name: due
+-- The tasks of one agent that may be claimed, the longest due first.
+SELECT {record} FROM tasks WHERE agent = ? AND due_at <= ? ORDER BY due_at, id LIMIT ?
+
+-- name: lease
+-- Gives tasks to a worker; the raised attempt is what refuses the former holder.
+UPDATE tasks SET attempt = attempt + 1, worker = ?, due_at = ? WHERE no IN (SELECT value FROM json_each(?))
+
+-- name: held
+-- Which of some tasks a worker holds, by which attempt, and whether they are wanted canceled; one row for all.
+SELECT json_group_array(json_array(no, id, attempt, cancel_requested))
+FROM tasks WHERE id IN (SELECT value FROM json_each(?)) AND worker = ?
+
+-- name: extend
+-- Extends all leases of a worker at once.
+UPDATE tasks SET due_at = ? WHERE no IN (SELECT value FROM json_each(?))
+
+-- name: forget_events
+-- Removes the logs and snapshots between two places.
+DELETE FROM events WHERE place >= ? AND place < ?
+
+-- name: forget_receipts
+-- Removes the receipts of one task.
+DELETE FROM receipts WHERE task = ?
+
+-- name: forget_task
+-- Removes one task's row.
+DELETE FROM tasks WHERE no = ?
+
+-- fragment: ended
+-- What retention may delete, word for word as in the index tasks_ended.
+state IN ('TASK_STATE_COMPLETED', 'TASK_STATE_FAILED', 'TASK_STATE_CANCELED', 'TASK_STATE_REJECTED')
+
+-- name: ended_before
+-- Ended tasks that have not changed since a moment, the oldest first.
+SELECT no, version - trimmed FROM tasks WHERE {ended} AND updated_at <= ? ORDER BY updated_at, no LIMIT ?
+
+-- name: count_ended
+-- How many ended tasks there are.
+SELECT count(*) FROM tasks WHERE {ended}
+
+-- name: overgrown
+-- Tasks that hold more events than are to be kept.
+SELECT id FROM tasks WHERE version - trimmed > ? ORDER BY no
+
+-- name: trim
+-- Marks how far a log has been cut off, and that its snapshot reaches beyond that.
+UPDATE tasks SET trimmed = ?, folded = ? WHERE no = ?
+
+-- name: versions
+-- Where watched tasks stand, for readers that another process may have overtaken.
+SELECT id, version FROM tasks WHERE id IN (SELECT value FROM json_each(?))

@@ -1,0 +1,152 @@
+"""Looking into the database: tasks, logs, pages and contexts. Plain functions over a connection."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+import msgspec
+
+from errands.engines.paging import Cursor, read_token
+from errands.engines.sqlite.records import (
+    MAX_VERSION,
+    PACK_BITS,
+    Pack,
+    Record,
+    read_record,
+    stored_task,
+    unpack,
+)
+from errands.engines.sqlite.sql import QUERIES
+from errands.errors import TaskNotFoundError
+from errands.model.base import encode
+from errands.model.log import ListPage, ListQuery, LogSlice, Scope, StoredTask
+
+#: Beyond every time, and still a number that SQLite can compare.
+_FAR = 2**62
+
+
+def load(connection: sqlite3.Connection, task_id: str, scope: Scope) -> StoredTask:
+    rows = connection.execute(QUERIES["load"], {"id": task_id, "tenant": scope.tenant, "owner": scope.owner}).fetchall()
+    if not rows:
+        raise TaskNotFoundError(taskId=task_id)
+    return stored_task(read_record(rows[0][1]), rows[1:])
+
+
+def read(connection: sqlite3.Connection, task_id: str, scope: Scope, after: int, limit: int) -> LogSlice:
+    parameters = {
+        "id": task_id,
+        "tenant": scope.tenant,
+        "owner": scope.owner,
+        "after": min(max(after, 0), MAX_VERSION),
+        "limit": limit,
+    }
+    rows = connection.execute(QUERIES["read"], parameters).fetchall()
+    if not rows:
+        raise TaskNotFoundError(taskId=task_id)
+    return LogSlice(unpack(rows[1:]), gap=after < rows[0][1])
+
+
+def load_context(connection: sqlite3.Connection, scope: Scope, context_id: str) -> bytes | None:
+    row = connection.execute(QUERIES["load_context"], (*scope, context_id)).fetchone()
+    return None if row is None else row[0]
+
+
+def versions(connection: sqlite3.Connection, task_ids: Sequence[str]) -> dict[str, int]:
+    """Where those of the tasks stand that exist."""
+    return dict(connection.execute(QUERIES["versions"], (encode(task_ids).decode(),)).fetchall())
+
+
+def overgrown(connection: sqlite3.Connection, events: int) -> list[str]:
+    """The tasks that hold more than so many events."""
+    return [row[0] for row in connection.execute(QUERIES["overgrown"], (events,)).fetchall()]
+
+
+def contents(
+    connection: sqlite3.Connection, records: Sequence[Record], *, with_artifacts: bool = True
+) -> dict[int, list[Pack]]:
+    """Snapshot and tail of each of these tasks, by their numbers."""
+    found: dict[int, list[Pack]] = {record.no: [] for record in records}
+    parameters = {"nos": encode(list(found)).decode(), "with_artifacts": int(with_artifacts)}
+    for row in connection.execute(QUERIES["contents"], parameters).fetchall():
+        found[row[0] >> PACK_BITS].append(row)
+    return found
+
+
+def page(connection: sqlite3.Connection, query: ListQuery, now: int) -> ListPage:
+    cursor = read_token(query.page_token) if query.page_token else Cursor(now, _FAR, "")
+    with _one_look(connection):
+        listing = _Listing(connection, query)
+        records, token = listing.records(cursor)
+        total = listing.count()
+        found = contents(connection, records, with_artifacts=query.with_artifacts)
+    tasks = [stored_task(record, found[record.no]) for record in records]
+    if not query.with_artifacts:
+        for stored in tasks:
+            stored.task = msgspec.structs.replace(stored.task, artifacts=None)
+    return ListPage(tasks=tasks, next_page_token=token, total_size=total)
+
+
+@contextmanager
+def _one_look(connection: sqlite3.Connection) -> Iterator[None]:
+    """Several queries that see the same state of the database."""
+    connection.execute("BEGIN")
+    try:
+        yield
+    finally:
+        connection.execute("ROLLBACK")
+
+
+class _Listing:
+    """One listing's filters, and the queries that know them."""
+
+    def __init__(self, connection: sqlite3.Connection, query: ListQuery) -> None:
+        self._connection = connection
+        self._size = query.page_size
+        self._subject = "scope" if query.context_id is None else "context"
+        self._filters: dict[str, object] = {
+            "tenant": query.scope.tenant,
+            "owner": query.scope.owner,
+            "context_id": query.context_id,
+            "state": None if query.state is None else query.state.value,
+            "status_after": -_FAR if query.status_after is None else _bounded(query.status_after),
+        }
+
+    def records(self, cursor: Cursor) -> tuple[list[Record], str]:
+        """The page after `cursor` and the token of the next one, "" when it is the last."""
+        found: list[Record] = []
+        if not cursor.changed:
+            found = self._rows("in_order", cursor, self._size + 1)
+            if len(found) > self._size:
+                del found[self._size :]
+                return found, Cursor(cursor.as_of, found[-1].head.status_at, found[-1].id).token()
+            cursor = Cursor(cursor.as_of, 0, "", changed=True)
+        room = self._size - len(found)
+        changed = self._rows("since_changed", cursor, room + 1)
+        if len(changed) <= room:
+            return found + changed, ""
+        found += changed[:room]
+        last = changed[room - 1].id if room else cursor.task_id
+        return found, Cursor(cursor.as_of, 0, last, changed=True).token()
+
+    def _rows(self, phase: str, cursor: Cursor, limit: int) -> list[Record]:
+        position = {
+            "as_of": _bounded(cursor.as_of),
+            "status_at": _bounded(cursor.status_at),
+            "id": cursor.task_id,
+            "limit": limit,
+        }
+        rows = self._connection.execute(
+            QUERIES[f"list_{self._subject}_{phase}"], {**self._filters, **position}
+        ).fetchall()
+        return [read_record(row[0]) for row in rows]
+
+    def count(self) -> int:
+        total: int = self._connection.execute(QUERIES[f"count_{self._subject}"], self._filters).fetchone()[0]
+        return total
+
+
+def _bounded(time: int) -> int:
+    """A token may hold any number; one that SQLite cannot hold compares the same as the farthest it can."""
+    return max(-_FAR, min(time, _FAR))

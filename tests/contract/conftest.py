@@ -1,0 +1,55 @@
+"""One fixture for every engine. A later engine needs one line in `ENGINES`."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable
+from contextlib import AsyncExitStack
+from pathlib import Path
+from typing import Protocol
+
+import pytest
+
+from errands.clock import Clock
+from errands.engines.base import Engine, Retention
+from errands.engines.memory import MemoryEngine
+from errands.engines.sqlite import SQLiteEngine
+from tests.contract.changes import Changes, ManualClock
+
+Build = Callable[[Path, Clock, Retention], Engine]
+
+ENGINES: dict[str, Build] = {
+    "memory": lambda folder, clock, retention: MemoryEngine(clock=clock, retention=retention),
+    "sqlite": lambda folder, clock, retention: SQLiteEngine(folder / "tasks.db", clock=clock, retention=retention),
+}
+
+
+class OpenEngine(Protocol):
+    async def __call__(self, retention: Retention = ...) -> Engine: ...
+
+
+@pytest.fixture
+def clock() -> ManualClock:
+    return ManualClock()
+
+
+@pytest.fixture
+def changes(clock: ManualClock) -> Changes:
+    return Changes(clock)
+
+
+@pytest.fixture(params=ENGINES)
+async def open_engine(request: pytest.FixtureRequest, tmp_path: Path, clock: ManualClock) -> AsyncIterator[OpenEngine]:
+    """Opens an engine of each kind in turn; closed when the test is over."""
+    build = ENGINES[request.param]
+    async with AsyncExitStack() as stack:
+
+        async def open_engine(retention: Retention = Retention()) -> Engine:  # noqa: B008
+            return await stack.enter_async_context(build(tmp_path, clock, retention))
+
+        yield open_engine
+
+
+@pytest.fixture
+async def engine(open_engine: OpenEngine) -> Engine:
+    """An open and empty engine that keeps everything."""
+    return await open_engine()

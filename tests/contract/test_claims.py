@@ -1,0 +1,255 @@
+"""The `Broker`: who may claim what, in which order, and what a holder hears."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from errands.engines.base import Engine
+from errands.errors import LeaseLostError
+from errands.model.core import TaskState
+from errands.model.log import Lease, LeaseSignal, StoredTask, Work
+from tests.contract.changes import (
+    AGENT,
+    LEASE_MS,
+    ME,
+    OTHER_TENANT,
+    WORKER,
+    Changes,
+    ManualClock,
+    text_in,
+)
+
+pytestmark = pytest.mark.anyio
+
+
+def ids(claimed: list[StoredTask]) -> list[str]:
+    return [stored.task.id for stored in claimed]
+
+
+async def claim(engine: Engine, clock: ManualClock, limit: int = 100, worker: str = WORKER) -> list[StoredTask]:
+    return await engine.claim(worker, [AGENT], limit, clock() + LEASE_MS)
+
+
+async def test_a_ready_task_is_claimed_with_all_that_it_holds(
+    engine: Engine, changes: Changes, clock: ManualClock
+) -> None:
+    await engine.commit(changes.create(scope=OTHER_TENANT))
+    await engine.commit(changes.chunk(text="so far", scope=OTHER_TENANT))
+    (claimed,) = await claim(engine, clock)
+    assert claimed == await engine.load("t", OTHER_TENANT)
+    assert (claimed.scope, claimed.agent, claimed.version, text_in(claimed)) == (OTHER_TENANT, AGENT, 2, "so far")
+    assert (claimed.head.worker, claimed.head.attempt, claimed.head.due_at) == (WORKER, 1, clock() + LEASE_MS)
+
+
+async def test_claiming_changes_neither_the_version_nor_the_state(
+    engine: Engine, changes: Changes, clock: ManualClock
+) -> None:
+    await engine.commit(changes.create())
+    (claimed,) = await claim(engine, clock)
+    assert (claimed.version, claimed.state) == (1, TaskState.SUBMITTED)
+
+
+async def test_the_longest_due_is_claimed_first(engine: Engine, changes: Changes, clock: ManualClock) -> None:
+    for task_id, due_in in (("late", 30), ("b", 20), ("early", 10), ("a", 20)):
+        await engine.commit(changes.create(task_id, due_at=clock() + due_in))
+    clock.advance(30)
+    assert ids(await claim(engine, clock, limit=3)) == ["early", "a", "b"]
+    assert ids(await claim(engine, clock, limit=3)) == ["late"]
+
+
+async def test_no_more_than_the_limit_is_claimed(engine: Engine, changes: Changes, clock: ManualClock) -> None:
+    for number in range(10):
+        await engine.commit(changes.create(f"t{number}"))
+    assert [len(await claim(engine, clock, limit=4)) for _ in range(4)] == [4, 4, 2, 0]
+
+
+async def test_a_task_is_not_claimed_before_it_is_due(engine: Engine, changes: Changes, clock: ManualClock) -> None:
+    await engine.commit(changes.create(due_at=clock() + 10))
+    clock.advance(9)
+    assert await claim(engine, clock) == []
+    clock.advance(1)
+    assert ids(await claim(engine, clock)) == ["t"]
+
+
+async def test_an_idle_task_is_never_claimed(engine: Engine, changes: Changes, clock: ManualClock) -> None:
+    await engine.commit(changes.start())
+    await engine.commit(changes.complete())
+    await engine.commit(changes.start("paused"))
+    await engine.commit(changes.ask("paused"))
+    clock.advance(10 * LEASE_MS)
+    assert await claim(engine, clock) == []
+
+
+async def test_only_tasks_of_the_named_agents_are_claimed(engine: Engine, changes: Changes, clock: ManualClock) -> None:
+    for agent in ("one", "two", "three"):
+        await engine.commit(changes.create(f"task of {agent}", agent=agent))
+    until = clock() + LEASE_MS
+    assert await engine.claim(WORKER, ["nobody"], 10, until) == []
+    assert await engine.claim(WORKER, [], 10, until) == []
+    assert sorted(ids(await engine.claim(WORKER, ["one", "three"], 10, until))) == ["task of one", "task of three"]
+    assert ids(await engine.claim(WORKER, ["one", "two", "three"], 10, until)) == ["task of two"]
+
+
+async def test_the_order_goes_across_agents(engine: Engine, changes: Changes, clock: ManualClock) -> None:
+    for number in range(6):
+        await engine.commit(changes.create(f"t{number}", agent=f"agent {number % 2}", due_at=clock() + number))
+    clock.advance(10)
+    claimed = await engine.claim(WORKER, ["agent 1", "agent 0"], 4, clock() + LEASE_MS)
+    assert ids(claimed) == ["t0", "t1", "t2", "t3"]
+
+
+async def test_a_leased_task_is_not_claimed_until_its_lease_runs_out(
+    engine: Engine, changes: Changes, clock: ManualClock
+) -> None:
+    await engine.commit(changes.start())
+    clock.advance(LEASE_MS - 1)
+    assert await claim(engine, clock, worker="another") == []
+    clock.advance(1)
+    (claimed,) = await claim(engine, clock, worker="another")
+    assert (claimed.head.worker, claimed.head.attempt) == ("another", 2)
+
+
+async def test_an_old_task_with_a_living_holder_is_never_due(
+    engine: Engine, changes: Changes, clock: ManualClock
+) -> None:
+    await engine.commit(changes.start())
+    for _ in range(100):
+        clock.advance(LEASE_MS - 1)
+        assert await engine.extend(WORKER, [Lease("t", 1)], clock() + LEASE_MS) == []
+        assert await claim(engine, clock, worker="another") == []
+
+
+async def test_every_claim_raises_the_attempt(engine: Engine, changes: Changes, clock: ManualClock) -> None:
+    await engine.commit(changes.create())
+    for attempt in range(1, 6):
+        (claimed,) = await claim(engine, clock)
+        assert claimed.head.attempt == attempt
+        clock.advance(LEASE_MS)
+
+
+async def test_the_former_holder_is_refused_from_the_claim_on(
+    engine: Engine, changes: Changes, clock: ManualClock
+) -> None:
+    await engine.commit(changes.start())
+    clock.advance(LEASE_MS)
+    # The same worker, even: what counts is the attempt.
+    await claim(engine, clock)
+    with pytest.raises(LeaseLostError):
+        await engine.commit(changes.complete(fence=1))
+    assert await engine.commit(changes.complete(fence=2)) == 3
+
+
+async def test_concurrent_claimers_never_get_the_same_task(
+    engine: Engine, changes: Changes, clock: ManualClock
+) -> None:
+    await asyncio.gather(*(engine.commit(changes.create(f"t{number}")) for number in range(200)))
+    shares = await asyncio.gather(*(claim(engine, clock, limit=7, worker=f"worker {n}") for n in range(40)))
+    claimed = [task_id for share in shares for task_id in ids(share)]
+    assert sorted(claimed) == sorted(f"t{number}" for number in range(200))
+    for worker, share in enumerate(shares):
+        assert all(stored.head.worker == f"worker {worker}" for stored in share)
+
+
+async def test_a_claim_sees_what_was_committed_before_it(engine: Engine, changes: Changes, clock: ManualClock) -> None:
+    created = asyncio.ensure_future(engine.commit(changes.create()))
+    await asyncio.sleep(0)
+    claimed = await claim(engine, clock)
+    await created
+    assert ids(claimed) == ["t"]
+
+
+async def test_a_fine_lease_gives_no_signal(engine: Engine, changes: Changes, clock: ManualClock) -> None:
+    await engine.commit(changes.start())
+    until = clock() + 5 * LEASE_MS
+    assert await engine.extend(WORKER, [Lease("t", 1)], until) == []
+    assert (await engine.load("t", ME)).head.due_at == until
+
+
+async def test_a_lease_that_ran_out_but_was_not_taken_over_is_extended(
+    engine: Engine, changes: Changes, clock: ManualClock
+) -> None:
+    await engine.commit(changes.start())
+    clock.advance(2 * LEASE_MS)
+    assert await engine.extend(WORKER, [Lease("t", 1)], clock() + LEASE_MS) == []
+    assert await claim(engine, clock, worker="another") == []
+    assert await engine.commit(changes.chunk(fence=1)) == 3
+
+
+async def test_lost_leases_are_told_apart_from_fine_ones(engine: Engine, changes: Changes, clock: ManualClock) -> None:
+    for task_id in ("fine", "taken over", "ended"):
+        await engine.commit(changes.start(task_id))
+    await engine.commit(changes.complete("ended"))
+    await engine.commit(changes.move("taken over", work=Work.READY, due_at=clock()))
+    await claim(engine, clock, worker="another")
+    leases = [Lease(task_id, 1) for task_id in ("fine", "taken over", "ended", "never there")]
+    assert await engine.extend(WORKER, leases, clock() + 2 * LEASE_MS) == [
+        LeaseSignal(task_id, lost=True, cancel_requested=False) for task_id in ("taken over", "ended", "never there")
+    ]
+    assert (await engine.load("taken over", ME)).head.due_at == clock() + LEASE_MS
+
+
+async def test_another_workers_lease_is_not_mine_to_extend(
+    engine: Engine, changes: Changes, clock: ManualClock
+) -> None:
+    await engine.commit(changes.start())
+    assert await engine.extend("another", [Lease("t", 1)], clock() + LEASE_MS) == [
+        LeaseSignal("t", lost=True, cancel_requested=False)
+    ]
+
+
+async def test_an_earlier_attempt_of_the_same_worker_is_lost(
+    engine: Engine, changes: Changes, clock: ManualClock
+) -> None:
+    await engine.commit(changes.start())
+    clock.advance(LEASE_MS)
+    await claim(engine, clock)
+    assert await engine.extend(WORKER, [Lease("t", 1), Lease("t", 2)], clock() + LEASE_MS) == [
+        LeaseSignal("t", lost=True, cancel_requested=False)
+    ]
+
+
+async def test_a_wanted_cancel_is_signaled_and_the_lease_extended(
+    engine: Engine, changes: Changes, clock: ManualClock
+) -> None:
+    await engine.commit(changes.start())
+    await engine.commit(changes.cancel())
+    until = clock() + 2 * LEASE_MS
+    assert await engine.extend(WORKER, [Lease("t", 1)], until) == [LeaseSignal("t", lost=False, cancel_requested=True)]
+    assert (await engine.load("t", ME)).head.due_at == until
+
+
+async def test_extending_nothing_is_allowed(engine: Engine, clock: ManualClock) -> None:
+    assert await engine.extend(WORKER, [], clock() + LEASE_MS) == []
+
+
+async def test_many_leases_are_extended_at_once(engine: Engine, changes: Changes, clock: ManualClock) -> None:
+    await asyncio.gather(*(engine.commit(changes.start(f"t{number}")) for number in range(300)))
+    leases = [Lease(f"t{number}", 1) for number in range(300)]
+    clock.advance(LEASE_MS)
+    assert await engine.extend(WORKER, leases, clock() + LEASE_MS) == []
+    assert await claim(engine, clock) == []
+
+
+async def test_workers_are_woken_when_a_task_becomes_ready(engine: Engine, changes: Changes) -> None:
+    woken = asyncio.Event()
+    engine.on_work(woken.set)
+    await engine.commit(changes.create())
+    await woken.wait()
+
+
+async def test_workers_are_woken_when_a_cancel_is_wanted(engine: Engine, changes: Changes) -> None:
+    await engine.commit(changes.start())
+    woken = asyncio.Event()
+    engine.on_work(woken.set)
+    await engine.commit(changes.cancel())
+    await woken.wait()
+
+
+async def test_every_worker_of_the_process_is_woken(engine: Engine, changes: Changes) -> None:
+    woken = [asyncio.Event(), asyncio.Event()]
+    for event in woken:
+        engine.on_work(event.set)
+    await engine.commit(changes.create())
+    await asyncio.gather(*(event.wait() for event in woken))

@@ -1,0 +1,149 @@
+"""`Storage.load`: the snapshot with the tail folded in is the log, however it was cut and folded."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from errands import lifecycle
+from errands.engines.base import Engine
+from errands.errors import TaskNotFoundError
+from errands.model.core import TERMINAL_STATES, Artifact, Part, TaskState
+from errands.model.log import Change, Draft, ListQuery, Scope
+from tests.contract.changes import (
+    ME,
+    OTHER_TENANT,
+    SOMEBODY_ELSE,
+    Changes,
+    ManualClock,
+    artifact_draft,
+    log_of,
+    text_in,
+)
+
+pytestmark = pytest.mark.anyio
+
+plain_texts = st.builds(lambda text: Part(text=text), st.text(max_size=8))
+odd_parts = st.one_of(
+    st.builds(lambda data: Part(data=data), st.recursive(st.none() | st.booleans() | st.integers(), st.lists)),
+    st.builds(lambda raw: Part(raw=raw, filename="f"), st.binary(max_size=8)),
+    st.builds(lambda text: Part(text=text, metadata={"k": 1}), st.text(max_size=8)),
+    st.just(Part(url="https://example.org/x", media_type="image/png")),
+)
+artifacts = st.builds(
+    Artifact,
+    artifact_id=st.sampled_from(["a", "b", "c"]),
+    parts=st.lists(plain_texts | odd_parts, max_size=4),
+    name=st.none() | st.sampled_from(["one", "two"]),
+    metadata=st.none() | st.dictionaries(st.sampled_from("xyz"), st.integers(), min_size=1),
+)
+#: Chunks of several artifacts, in commits of several chunks; the boolean says whether the commit brings a fold.
+commits = st.lists(
+    st.tuples(st.lists(st.tuples(artifacts, st.booleans()), min_size=1, max_size=4), st.booleans()), max_size=8
+)
+
+_ids = iter(range(1_000_000))
+
+
+def _with_fold(change: Change, log: list[Draft], version: int) -> Change:
+    fold = lifecycle.fold(None, [*log, *change.events])
+    return msgspec.structs.replace(change, fold=fold, expected=version)
+
+
+@given(commits=commits)
+@settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+async def test_snapshot_and_tail_amount_to_the_whole_log(
+    engine: Engine, clock: ManualClock, commits: list[tuple[list[tuple[Artifact, bool]], bool]]
+) -> None:
+    task_id = f"t{next(_ids)}"
+    first = Changes(clock).start(task_id)
+    log = list(first.events)
+    version = await engine.commit(first)
+    for chunks, folds in commits:
+        drafts = tuple(artifact_draft(task_id, artifact, append=append) for artifact, append in chunks)
+        change = Change(task_id=task_id, scope=ME, at=clock(), events=drafts)
+        version = await engine.commit(_with_fold(change, log, version) if folds else change)
+        log += drafts
+    stored = await engine.load(task_id, ME)
+    assert stored.version == len(log)
+    assert stored.task == lifecycle.fold(None, log)
+    assert stored.task == lifecycle.fold(None, await log_of(engine, task_id))
+
+
+async def test_a_task_without_a_snapshot_is_read_from_its_log(engine: Engine, changes: Changes) -> None:
+    await engine.commit(changes.start())
+    for text in ("one ", "two ", "three"):
+        await engine.commit(changes.chunk(text=text))
+    stored = await engine.load("t", ME)
+    assert text_in(stored) == "one two three"
+    assert stored.task.status.state is TaskState.WORKING
+
+
+async def test_what_is_written_after_a_fold_is_on_top_of_it(engine: Engine, changes: Changes) -> None:
+    start = changes.start()
+    await engine.commit(start)
+    chunk = changes.chunk(text="folded ")
+    await engine.commit(_with_fold(chunk, list(start.events), 2))
+    await engine.commit(changes.chunk(text="tail"))
+    stored = await engine.load("t", ME)
+    assert (stored.version, text_in(stored)) == (4, "folded tail")
+
+
+async def test_a_second_fold_replaces_the_first(engine: Engine, changes: Changes) -> None:
+    start = changes.start()
+    await engine.commit(start)
+    log = list(start.events)
+    for version, text in ((2, "one "), (3, "two")):
+        change = changes.chunk(text=text)
+        await engine.commit(_with_fold(change, log, version))
+        log += change.events
+    assert text_in(await engine.load("t", ME)) == "one two"
+
+
+async def test_a_long_tail_is_folded_whole(engine: Engine, changes: Changes, clock: ManualClock) -> None:
+    await engine.commit(changes.start())
+    drafts = tuple(changes.chunk(text=f"{n} ").events[0] for n in range(2500))
+    await engine.commit(changes.chunk(events=drafts))
+    assert text_in(await engine.load("t", ME)) == "".join(f"{n} " for n in range(2500))
+    assert [event.version for event in await log_of(engine)] == list(range(1, 2503))
+
+
+async def test_the_question_stands_in_the_history_before_its_answer(engine: Engine, changes: Changes) -> None:
+    await engine.commit(changes.start())
+    await engine.commit(changes.ask())
+    await engine.commit(changes.answer())
+    history = (await engine.load("t", ME)).task.history
+    assert history is not None
+    assert [message.message_id for message in history] == ["m-hello", "m-which?", "m-this one"]
+
+
+async def test_events_that_say_nothing_about_the_task_leave_it_as_it_is(engine: Engine, changes: Changes) -> None:
+    await engine.commit(changes.start())
+    before = await engine.load("t", ME)
+    await engine.commit(changes.cancel())
+    after = await engine.load("t", ME)
+    assert (after.task, after.version, after.head.cancel_requested) == (before.task, 3, True)
+
+
+async def test_a_task_that_does_not_exist_is_not_found(engine: Engine) -> None:
+    with pytest.raises(TaskNotFoundError) as error:
+        await engine.load("t", ME)
+    assert error.value.metadata == {"taskId": "t"}
+
+
+@pytest.mark.parametrize("scope", [SOMEBODY_ELSE, OTHER_TENANT], ids=str)
+async def test_somebody_elses_task_is_not_found_by_any_call(engine: Engine, changes: Changes, scope: Scope) -> None:
+    await engine.commit(changes.start())
+    await engine.commit(changes.complete())
+    for call in (
+        engine.load("t", scope),
+        engine.read("t", scope, 0),
+        engine.delete("t", scope),
+        engine.wait_for_state("t", scope, TERMINAL_STATES, None),
+    ):
+        with pytest.raises(TaskNotFoundError):
+            await call
+    assert (await engine.list(ListQuery(scope=scope))).total_size == 0
+    assert (await engine.load("t", ME)).version == 3

@@ -1,0 +1,149 @@
+"""`Storage.sweep`: what retention removes, and what it never touches."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from errands.engines.base import Engine, Retention
+from errands.errors import TaskNotFoundError
+from errands.model.log import ListQuery
+from tests.contract.changes import ME, Changes, ManualClock, collect, text_in
+from tests.contract.conftest import OpenEngine
+
+pytestmark = pytest.mark.anyio
+
+
+async def kept(engine: Engine) -> list[str]:
+    page = await engine.list(ListQuery(scope=ME, page_size=1000))
+    return sorted(stored.task.id for stored in page.tasks)
+
+
+async def end_some(engine: Engine, changes: Changes, clock: ManualClock, count: int) -> None:
+    """Ended tasks t0, t1, … one second apart."""
+    for number in range(count):
+        clock.advance(1000)
+        await engine.commit(changes.start(f"t{number}"))
+        await engine.commit(changes.complete(f"t{number}"))
+
+
+async def test_everything_is_kept_when_nothing_else_is_said(
+    engine: Engine, changes: Changes, clock: ManualClock
+) -> None:
+    await end_some(engine, changes, clock, 3)
+    clock.advance(10**12)
+    assert await engine.sweep() == 0
+    assert await kept(engine) == ["t0", "t1", "t2"]
+
+
+async def test_tasks_that_ended_long_ago_are_deleted(
+    open_engine: OpenEngine, changes: Changes, clock: ManualClock
+) -> None:
+    engine = await open_engine(Retention(ended_after=2.0))
+    await end_some(engine, changes, clock, 5)
+    assert await engine.sweep() == 3
+    assert await kept(engine) == ["t3", "t4"]
+    with pytest.raises(TaskNotFoundError):
+        await engine.read("t0", ME, 0)
+    assert await engine.sweep() == 0
+
+
+async def test_live_tasks_are_never_deleted(open_engine: OpenEngine, changes: Changes, clock: ManualClock) -> None:
+    engine = await open_engine(Retention(ended_after=0.0, ended_at_most=0))
+    await engine.commit(changes.create("submitted"))
+    await engine.commit(changes.start("working"))
+    await engine.commit(changes.start("paused"))
+    await engine.commit(changes.ask("paused"))
+    clock.advance(10**9)
+    assert await engine.sweep() == 0
+    assert await kept(engine) == ["paused", "submitted", "working"]
+
+
+async def test_of_too_many_ended_tasks_the_newest_are_kept(
+    open_engine: OpenEngine, changes: Changes, clock: ManualClock
+) -> None:
+    engine = await open_engine(Retention(ended_at_most=2))
+    await engine.commit(changes.start("live"))
+    await end_some(engine, changes, clock, 5)
+    await engine.sweep()
+    assert await kept(engine) == ["live", "t3", "t4"]
+
+
+async def test_more_tasks_than_fit_one_batch_are_deleted_in_one_sweep(
+    open_engine: OpenEngine, changes: Changes, clock: ManualClock
+) -> None:
+    engine = await open_engine(Retention(ended_after=0.0))
+    await asyncio.gather(*(engine.commit(changes.start(f"t{number}")) for number in range(450)))
+    await asyncio.gather(*(engine.commit(changes.complete(f"t{number}")) for number in range(450)))
+    clock.advance(1)
+    assert await engine.sweep() == 450
+    assert await kept(engine) == []
+
+
+async def long_task(engine: Engine, changes: Changes, chunks: int) -> None:
+    await engine.commit(changes.start())
+    for start in range(0, chunks, 10):
+        drafts = tuple(changes.chunk(text=f"{number} ").events[0] for number in range(start, start + 10))
+        await engine.commit(changes.chunk(events=drafts))
+
+
+async def test_only_the_newest_events_of_a_long_log_are_kept_for_replay(
+    open_engine: OpenEngine, changes: Changes
+) -> None:
+    engine = await open_engine(Retention(events_per_task=20))
+    await long_task(engine, changes, 100)
+    assert await engine.sweep() == 0
+    newest = (await engine.read("t", ME, 82)).events
+    assert [event.version for event in newest] == list(range(83, 103))
+    assert not (await engine.read("t", ME, 82)).gap
+
+
+async def test_a_trimmed_task_loads_as_before_and_goes_on(open_engine: OpenEngine, changes: Changes) -> None:
+    engine = await open_engine(Retention(events_per_task=20))
+    await long_task(engine, changes, 100)
+    await engine.sweep()
+    assert text_in(await engine.load("t", ME)) == "".join(f"{number} " for number in range(100))
+    assert await engine.commit(changes.chunk(text="end")) == 103
+    assert text_in(await engine.load("t", ME)).endswith("99 end")
+    assert await engine.commit(changes.complete()) == 104
+
+
+async def test_reading_before_the_kept_events_tells_of_the_gap(open_engine: OpenEngine, changes: Changes) -> None:
+    engine = await open_engine(Retention(events_per_task=20))
+    await long_task(engine, changes, 100)
+    await engine.sweep()
+    for after in (0, 5, 60):
+        assert (await engine.read("t", ME, after)).gap
+
+
+async def test_a_subscription_that_asks_for_trimmed_events_ends_with_a_gap(
+    open_engine: OpenEngine, changes: Changes
+) -> None:
+    engine = await open_engine(Retention(events_per_task=20))
+    await long_task(engine, changes, 100)
+    await engine.sweep()
+    subscription = engine.subscribe("t", ME, 5)
+    assert await subscription.next() is None
+    assert subscription.gap
+    following = engine.subscribe("t", ME, 90)
+    assert await collect(following, 102) == list(range(91, 103))
+    assert not following.gap
+    following.close()
+
+
+async def test_a_short_log_is_not_trimmed(open_engine: OpenEngine, changes: Changes) -> None:
+    engine = await open_engine(Retention(events_per_task=20))
+    await long_task(engine, changes, 10)
+    await engine.sweep()
+    assert len((await engine.read("t", ME, 0)).events) == 12
+
+
+async def test_receipts_outlive_the_events_they_came_with(open_engine: OpenEngine, changes: Changes) -> None:
+    engine = await open_engine(Retention(events_per_task=20))
+    await engine.commit(changes.start("first", receipt=b"digest"))
+    drafts = tuple(changes.chunk("first").events[0] for _ in range(100))
+    await engine.commit(changes.chunk("first", events=drafts))
+    await engine.sweep()
+    with pytest.raises(Exception, match="already accepted"):
+        await engine.commit(changes.create("second", receipt=b"digest"))

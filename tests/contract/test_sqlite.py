@@ -1,0 +1,260 @@
+"""What the SQLite engine promises beyond the port: a file that lasts, group commit, and readers that do not wait."""
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+from collections.abc import AsyncIterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from errands.engines.base import Engine
+from errands.engines.sqlite import SQLiteEngine, sql
+from errands.engines.sqlite.connection import APPLICATION_ID
+from errands.errors import ConfigurationError, DuplicateMessageError, StorageError
+from errands.model.core import TERMINAL_STATES, TaskState
+from errands.model.log import Head, Lease, ListQuery
+from tests.contract.changes import AGENT, LEASE_MS, ME, WORKER, Changes, ManualClock, log_of, text_in
+
+pytestmark = pytest.mark.anyio
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "tasks.db"
+
+
+@pytest.fixture
+async def engine(path: Path, clock: ManualClock) -> AsyncIterator[SQLiteEngine]:
+    async with SQLiteEngine(path, clock=clock) as engine:
+        yield engine
+
+
+def ask(path: Path, query: str) -> list[Any]:
+    """The rows that a plain SQLite connection sees."""
+    with closing(sqlite3.connect(path)) as connection:
+        return connection.execute(query).fetchall()
+
+
+async def test_everything_survives_a_reopening(path: Path, clock: ManualClock, changes: Changes) -> None:
+    async with SQLiteEngine(path, clock=clock) as engine:
+        await engine.commit(changes.start(receipt=b"digest"))
+        await engine.commit(changes.chunk(text="kept"))
+        await engine.commit(changes.create("waiting"))
+        await engine.save_context(ME, "c", b"remembered")
+        before = await engine.load("t", ME), await engine.read("t", ME, 0)
+    async with SQLiteEngine(path, clock=clock) as engine:
+        assert (await engine.load("t", ME), await engine.read("t", ME, 0)) == before
+        assert await engine.load_context(ME, "c") == b"remembered"
+        assert await engine.extend(WORKER, [Lease("t", 1)], clock() + LEASE_MS) == []
+        assert [stored.task.id for stored in await engine.claim("w", [AGENT], 9, clock() + 1)] == ["waiting"]
+        with pytest.raises(DuplicateMessageError):
+            await engine.commit(changes.create("again", receipt=b"digest"))
+        assert await engine.commit(changes.complete(fence=1)) == 4
+
+
+async def test_an_engine_can_be_opened_again_after_it_was_closed(path: Path, changes: Changes) -> None:
+    engine = SQLiteEngine(path)
+    for number in range(3):
+        await engine.open()
+        await engine.commit(changes.start(f"t{number}"))
+        await engine.close()
+    assert ask(path, "SELECT count(*) FROM tasks") == [(3,)]
+
+
+async def test_a_closed_engine_leaves_one_plain_file_behind(path: Path, changes: Changes) -> None:
+    async with SQLiteEngine(path) as engine:
+        await engine.commit(changes.start())
+        await engine.load("t", ME)
+    assert [file.name for file in path.parent.iterdir()] == ["tasks.db"]
+    assert ask(path, "PRAGMA integrity_check") == [("ok",)]
+
+
+async def test_the_file_says_whose_it_is_and_which_schema_it_has(path: Path, engine: Engine) -> None:
+    assert ask(path, "PRAGMA application_id") == [(APPLICATION_ID,)]
+    assert ask(path, "PRAGMA user_version") == [(sql.migrations()[-1][0],)]
+    assert ask(path, "PRAGMA journal_mode") == [("wal",)]
+
+
+async def test_every_field_of_a_head_has_its_column(path: Path, engine: Engine) -> None:
+    columns = {row[1] for row in ask(path, "PRAGMA table_info(tasks)")}
+    assert set(Head.__struct_fields__) <= columns
+    for name in ("record", "upsert_tasks"):
+        assert all(field in sql.QUERIES[name] for field in Head.__struct_fields__)
+
+
+async def test_missing_directories_are_made(tmp_path: Path, changes: Changes) -> None:
+    async with SQLiteEngine(tmp_path / "not" / "there" / "tasks.db") as engine:
+        await engine.commit(changes.start())
+    assert (tmp_path / "not" / "there" / "tasks.db").exists()
+
+
+@pytest.mark.parametrize("name", ["strange name?mode=ro.db", "50%41.db", "#tasks", "käse 🧀.db", "-wal"])
+async def test_any_file_name_is_taken_as_it_is(tmp_path: Path, changes: Changes, name: str) -> None:
+    async with SQLiteEngine(tmp_path / name) as engine:
+        await engine.commit(changes.start())
+        await engine.load("t", ME)
+    assert (tmp_path / name).stat().st_size > 0
+
+
+@pytest.mark.parametrize("name", [":memory:", ""])
+def test_a_path_that_is_no_file_is_refused_and_memory_named(name: str) -> None:
+    with pytest.raises(ConfigurationError, match='storage="memory"'):
+        SQLiteEngine(name)
+
+
+def test_an_unknown_synchronous_is_refused_with_what_is_possible() -> None:
+    with pytest.raises(ConfigurationError, match="NORMAL"):
+        SQLiteEngine("tasks.db", synchronous="OFF")  # type: ignore[arg-type]
+
+
+async def test_full_synchronous_writes_like_any_other(path: Path, changes: Changes) -> None:
+    async with SQLiteEngine(path, synchronous="FULL") as engine:
+        assert await engine.commit(changes.start()) == 2
+
+
+async def test_opening_an_open_engine_is_refused(engine: SQLiteEngine) -> None:
+    with pytest.raises(StorageError, match="already open"):
+        await engine.open()
+    await engine.check()
+
+
+async def test_a_closed_engine_refuses_everything(engine: SQLiteEngine, changes: Changes, clock: ManualClock) -> None:
+    await engine.close()
+    for call in (
+        engine.commit(changes.start()),
+        engine.load("t", ME),
+        engine.list(ListQuery(scope=ME)),
+        engine.delete("t", ME),
+        engine.load_context(ME, "c"),
+        engine.save_context(ME, "c", b""),
+        engine.claim(WORKER, [AGENT], 1, clock()),
+        engine.extend(WORKER, [], clock()),
+        engine.read("t", ME, 0),
+        engine.wait_for_state("t", ME, TERMINAL_STATES, None),
+        engine.check(),
+    ):
+        with pytest.raises(StorageError, match="not open"):
+            await call
+
+
+async def test_an_engine_without_its_writer_is_not_well(engine: SQLiteEngine) -> None:
+    assert engine._writer is not None
+    await engine._writer.stop()
+    with pytest.raises(StorageError, match="writer"):
+        await engine.check()
+
+
+async def test_many_commits_share_few_transactions(engine: SQLiteEngine, changes: Changes) -> None:
+    before = engine.transactions
+    await asyncio.gather(*(engine.commit(changes.start(f"t{number}")) for number in range(400)))
+    assert engine.transactions - before <= 2
+
+
+async def test_all_kinds_of_work_share_a_transaction_in_their_order(
+    engine: SQLiteEngine, changes: Changes, clock: ManualClock
+) -> None:
+    before = engine.transactions
+    results = await asyncio.gather(
+        engine.commit(changes.create()),
+        engine.claim(WORKER, [AGENT], 1, clock() + LEASE_MS),
+        engine.commit(changes.working(fence=1)),
+        engine.extend(WORKER, [Lease("t", 1)], clock() + LEASE_MS),
+        engine.save_context(ME, "c", b"value"),
+        engine.commit(changes.complete(fence=1)),
+        engine.delete("t", ME),
+        engine.commit(changes.create()),
+    )
+    assert engine.transactions - before <= 2
+    assert [result if isinstance(result, int) else None for result in results] == [1, None, 2, None, None, 3, None, 1]
+    assert (await engine.load("t", ME)).state is TaskState.SUBMITTED
+
+
+UNSTORABLE: dict[str, dict[str, Any]] = {
+    "a number beyond 64 bits": {"due_at": 2**70},
+    "half a character": {"worker": "\ud800"},
+    "something that is not text": {"agent": object()},
+}
+
+
+@pytest.mark.parametrize("fields", UNSTORABLE.values(), ids=UNSTORABLE.keys())
+async def test_a_change_that_cannot_be_stored_fails_alone(
+    engine: SQLiteEngine, changes: Changes, fields: dict[str, Any]
+) -> None:
+    results = await asyncio.gather(
+        *(engine.commit(changes.start(f"t{n}", **(fields if n == 7 else {}))) for n in range(20)),
+        return_exceptions=True,
+    )
+    assert isinstance(results.pop(7), StorageError)
+    assert results == [2] * 19
+    assert (await engine.list(ListQuery(scope=ME))).total_size == 19
+
+
+async def test_large_events_and_snapshots_come_back_whole(engine: SQLiteEngine, changes: Changes) -> None:
+    await engine.commit(changes.start())
+    for letter in "abc":
+        await engine.commit(changes.chunk(text=letter * 3_000_000))
+    stored = await engine.load("t", ME)
+    assert text_in(stored) == "a" * 3_000_000 + "b" * 3_000_000 + "c" * 3_000_000
+    await engine.commit(changes.complete(fold=stored.task, expected=5))
+    assert text_in(await engine.load("t", ME)) == text_in(stored)
+    assert [len(event.data) > 3_000_000 for event in await log_of(engine)] == [False, False, True, True, True, False]
+
+
+async def test_readers_proceed_while_somebody_holds_the_write_lock(
+    path: Path, engine: SQLiteEngine, changes: Changes
+) -> None:
+    await engine.commit(changes.start())
+    with closing(sqlite3.connect(path, isolation_level=None)) as connection:
+        connection.execute("BEGIN IMMEDIATE")
+        connection.execute("UPDATE tasks SET version = 99")
+        waiting = asyncio.ensure_future(engine.commit(changes.chunk(text="after the lock")))
+        assert (await engine.load("t", ME)).version == 2
+        assert (await engine.list(ListQuery(scope=ME))).total_size == 1
+        assert len((await engine.read("t", ME, 0)).events) == 2
+        await engine.check()
+        assert not waiting.done()
+        connection.execute("ROLLBACK")
+    assert await waiting == 3
+
+
+async def test_a_reader_sees_a_task_and_its_log_of_one_moment(engine: SQLiteEngine, changes: Changes) -> None:
+    await engine.commit(changes.start())
+    writing = [asyncio.ensure_future(engine.commit(changes.chunk(text="x"))) for _ in range(300)]
+    while not all(commit.done() for commit in writing):
+        stored = await engine.load("t", ME)
+        assert len(text_in(stored)) == stored.version - 2
+    await asyncio.gather(*writing)
+
+
+async def test_writing_on_does_not_rewrite_what_is_folded(path: Path, engine: SQLiteEngine, changes: Changes) -> None:
+    await engine.commit(changes.start())
+    await engine.commit(changes.chunk(text="x" * 4_000_000))
+    stored = await engine.load("t", ME)
+    await engine.commit(changes.move(fold=stored.task, expected=3))
+    log = path.with_name("tasks.db-wal")
+    with closing(sqlite3.connect(path)) as connection:
+        connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+    for _ in range(10):
+        await engine.commit(changes.chunk(text="a few words"))
+    assert log.stat().st_size < 1_000_000
+
+
+async def test_the_loop_may_vanish_before_the_engine_is_closed(path: Path, changes: Changes) -> None:
+    engines: list[SQLiteEngine] = []
+
+    async def forget_to_close() -> None:
+        engine = SQLiteEngine(path, poll_interval=0.01)
+        await engine.open()
+        await engine.commit(changes.start())
+        engines.append(engine)
+
+    await asyncio.to_thread(asyncio.run, forget_to_close())
+    writer = engines[0]._writer
+    assert writer is not None
+    await asyncio.to_thread(writer._thread.join)
+    async with SQLiteEngine(path) as engine:
+        assert (await engine.load("t", ME)).version == 2

@@ -1,0 +1,150 @@
+"""The schema of the SQLite engine: migrations, databases that are not ours, and the statements themselves."""
+
+from __future__ import annotations
+
+import re
+import sqlite3
+from contextlib import closing
+from importlib.resources import files
+from pathlib import Path
+
+import pytest
+
+from errands.engines.sqlite import SQLiteEngine, sql
+from errands.errors import StorageError
+from tests.contract.changes import ME, Changes, ManualClock
+
+pytestmark = pytest.mark.anyio
+
+NEWEST = sql.migrations()[-1][0]
+PACKAGE = files("errands.engines.sqlite")
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "tasks.db"
+
+
+def run(path: Path, script: str) -> None:
+    with closing(sqlite3.connect(path)) as connection:
+        connection.executescript(script)
+
+
+def content(path: Path) -> bytes:
+    return path.read_bytes()
+
+
+def create_empty(path: Path) -> None:
+    path.touch()
+
+
+def version_of(path: Path) -> int:
+    with closing(sqlite3.connect(path)) as connection:
+        version: int = connection.execute("PRAGMA user_version").fetchone()[0]
+        return version
+
+
+async def test_a_newer_schema_is_refused_with_what_to_do(path: Path, changes: Changes) -> None:
+    async with SQLiteEngine(path) as engine:
+        await engine.commit(changes.start())
+    run(path, f"PRAGMA user_version = {NEWEST + 1}")
+    before = content(path)
+    with pytest.raises(StorageError, match=f"schema version {NEWEST + 1}.*Upgrade errands"):
+        await SQLiteEngine(path).open()
+    assert content(path) == before
+
+
+@pytest.mark.parametrize(
+    "script",
+    [
+        "CREATE TABLE customers (name TEXT)",
+        "CREATE VIEW v AS SELECT 1",
+        "PRAGMA user_version = 1",
+        "PRAGMA application_id = 77",
+    ],
+)
+async def test_a_database_of_another_program_is_refused_and_left_as_it_is(path: Path, script: str) -> None:
+    run(path, script)
+    before = content(path)
+    with pytest.raises(StorageError, match="another program"):
+        await SQLiteEngine(path).open()
+    assert content(path) == before
+    assert [file.name for file in path.parent.iterdir()] == ["tasks.db"]
+
+
+async def test_an_empty_file_becomes_a_database(path: Path, changes: Changes) -> None:
+    create_empty(path)
+    async with SQLiteEngine(path) as engine:
+        assert await engine.commit(changes.start()) == 2
+
+
+def further(monkeypatch: pytest.MonkeyPatch, script: str) -> None:
+    """Lets errands know one migration more."""
+    known = sql.migrations()
+    monkeypatch.setattr(sql, "migrations", lambda: [*known, (NEWEST + 1, script)])
+
+
+async def test_an_older_schema_is_brought_forward_and_keeps_its_tasks(
+    path: Path, changes: Changes, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with SQLiteEngine(path, clock=clock) as engine:
+        await engine.commit(changes.start())
+    further(monkeypatch, "ALTER TABLE tasks ADD COLUMN colour TEXT;\nCREATE INDEX by_colour ON tasks (colour);\n")
+    async with SQLiteEngine(path, clock=clock) as engine:
+        assert (await engine.load("t", ME)).version == 2
+        assert await engine.commit(changes.complete()) == 3
+    assert version_of(path) == NEWEST + 1
+
+
+async def test_a_migration_that_fails_leaves_the_schema_as_it_was(
+    path: Path, changes: Changes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with SQLiteEngine(path) as engine:
+        await engine.commit(changes.start())
+    with monkeypatch.context() as patch:
+        further(patch, "ALTER TABLE tasks ADD COLUMN colour TEXT;\nALTER TABLE missing ADD COLUMN x;\n")
+        with pytest.raises(StorageError, match="no such table"):
+            await SQLiteEngine(path).open()
+    assert version_of(path) == NEWEST
+    async with SQLiteEngine(path) as engine:
+        assert (await engine.load("t", ME)).version == 2
+
+
+def test_migrations_are_numbered_without_a_gap() -> None:
+    assert [number for number, _ in sql.migrations()] == list(range(1, NEWEST + 1))
+
+
+def test_every_query_is_explained_in_a_sentence_and_used() -> None:
+    text = PACKAGE.joinpath("queries.sql").read_text("utf-8")
+    sections = re.findall(r"^-- (?:name|fragment): (\w+)\n-- (.+)", text, re.MULTILINE)
+    assert len(sections) == len(re.findall(r"^-- (?:name|fragment):", text, re.MULTILINE))
+    assert all(sentence[0].isupper() for _, sentence in sections)
+    source = "".join(file.read_text("utf-8") for file in PACKAGE.iterdir() if file.name.endswith(".py"))
+    unnamed = {name for name in sql.QUERIES if f'"{name}"' not in source}
+    # Listings put the names of theirs together.
+    assert {re.sub("scope|context", "*", name) for name in unnamed} == {
+        "list_*_in_order",
+        "list_*_since_changed",
+        "count_*",
+    }
+
+
+@pytest.mark.parametrize("name", sorted(sql.QUERIES))
+async def test_no_query_walks_a_whole_table(path: Path, name: str) -> None:
+    async with SQLiteEngine(path):
+        pass
+    query = sql.repeated(name, 2)
+    names = set(re.findall(r":(\w+)", query))
+    values = dict.fromkeys(names) if names else (None,) * query.count("?")
+    with closing(sqlite3.connect(path)) as connection:
+        plan = [row[3] for row in connection.execute(f"EXPLAIN QUERY PLAN {query}", values)]
+    scans = [step for step in plan if re.match(r"SCAN (tasks|events|receipts|contexts)\b", step)]
+    # Retention counts what an index lists, and looks through the rows, which are small, in a reader; the slice of
+    # a log that is packed goes by the name of its table.
+    allowed = {"count_ended": "COVERING INDEX tasks_ended", "overgrown": "SCAN tasks", "read": "SCAN events"}
+    assert all(name in allowed and allowed[name] in step for step in scans), plan
+
+
+def test_a_repeated_query_has_its_piece_once_for_every_row() -> None:
+    assert sql.repeated("known_receipts", 3).count("?") == 3
+    assert sql.repeated("insert_events", 2).count("(?, ?, ?)") == 2
