@@ -23,9 +23,7 @@ def whole(text: str) -> str:
 class Writer(Worker):
     async def handle(self, ctx: TaskContext) -> None:
         for index in range(PIECES):
-            await ctx.emit_text_artifact(
-                piece(ctx.user_text, index), append=index > 0, last_chunk=index == PIECES - 1
-            )
+            await ctx.emit_text_artifact(piece(ctx.user_text, index), append=index > 0, last_chunk=index == PIECES - 1)
             await asyncio.sleep(0.001)
         await ctx.complete()
 

@@ -20,6 +20,7 @@ from tests.interaction.conftest import Connect
 
 pytestmark = pytest.mark.anyio
 
+
 async def kinds(stream: Any) -> list[tuple[str, str | None]]:
     return [(event.kind, event.state or event.text) async for event in stream]
 
@@ -122,7 +123,7 @@ async def test_every_kind_of_part_goes_in_and_comes_out_unchanged(connected: Con
         assert result.raw_task is not None
         assert [a.parts[0] for a in result.raw_task.artifacts or []] == parts
         assert result.raw_task.artifacts is not None
-        data = result.raw_task.artifacts[3].parts[0].data
+        data: Any = result.raw_task.artifacts[3].parts[0].data
         assert type(data["revision"]) is int
         assert type(data["ratio"]) is float
 

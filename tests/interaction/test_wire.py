@@ -24,8 +24,10 @@ from errands import (
 )
 from errands.engines.base import Retention
 from errands.engines.memory import MemoryEngine
+from errands.errors import PayloadTooLargeError
 from errands.model.card import HTTPAuthSecurityScheme, SecurityScheme
 from errands.operations import OPERATIONS
+from errands.server.exchange import Exchange, Receive
 from errands.testing import http_client, serve
 from errands.wire.status import STATUS
 from tests.interaction.agents import Asks, Echo, Gated, Patient, card
@@ -346,7 +348,12 @@ async def test_jsonrpc_is_served_with_and_without_a_trailing_slash_below_a_mount
 
 @pytest.mark.parametrize(
     ("method", "path", "allowed"),
-    [("GET", "/", "POST"), ("POST", "/health", "GET, HEAD"), ("GET", "/message:send", "POST"), ("PUT", "/tasks", "GET")],
+    [
+        ("GET", "/", "POST"),
+        ("POST", "/health", "GET, HEAD"),
+        ("GET", "/message:send", "POST"),
+        ("PUT", "/tasks", "GET"),
+    ],
 )
 async def test_a_wrong_method_is_told_the_right_one(method: str, path: str, allowed: str) -> None:
     async with http(serve(Echo())) as client:
@@ -401,14 +408,16 @@ async def test_a_stream_is_server_sent_events_with_the_version_as_id(binding: st
 async def test_a_quiet_stream_is_kept_alive_with_comments() -> None:
     worker = Gated()
     settings = Settings(storage="memory", keep_alive=0.01)
-    async with http(serve(worker, settings=settings)) as client:
-        async with client.stream("POST", "/message:stream", json={"message": message()}) as answer:
-            async for line in answer.aiter_lines():
-                if line == ": keep-alive":
-                    worker.gate.set()
-                    break
-            else:
-                pytest.fail("no comment came")
+    async with (
+        http(serve(worker, settings=settings)) as client,
+        client.stream("POST", "/message:stream", json={"message": message()}) as answer,
+    ):
+        async for line in answer.aiter_lines():
+            if line == ": keep-alive":
+                worker.gate.set()
+                break
+        else:
+            pytest.fail("no comment came")
 
 
 async def test_events_that_are_no_longer_kept_are_told_as_a_gap_with_the_task_as_it_is() -> None:
@@ -479,3 +488,29 @@ async def test_health_says_alive_and_ready() -> None:
         refused = await client.post("/message:send", json={"message": message()})
         assert refused.status_code == 503
         assert refused.headers["retry-after"] == "1"
+
+
+async def test_the_paths_of_version_0_3_are_no_tenant() -> None:
+    async with http(serve(Echo())) as client:
+        assert (await client.get("/v1/tasks")).status_code == 404
+
+
+async def test_a_body_without_a_length_is_cut_off_at_the_limit() -> None:
+    exchange = Exchange({"headers": []}, pieces_of([b" " * 600, b" " * 600]), nowhere, max_body_bytes=1000)
+    with pytest.raises(PayloadTooLargeError):
+        await exchange.body()
+
+
+def pieces_of(pieces: list[bytes]) -> Receive:
+    """A request body in pieces, as a server hands it on."""
+    rest = list(pieces)
+
+    async def receive() -> dict[str, Any]:
+        piece = rest.pop(0)
+        return {"type": "http.request", "body": piece, "more_body": bool(rest)}
+
+    return receive
+
+
+async def nowhere(message: Any) -> None:
+    pytest.fail("nothing is to be sent")

@@ -168,9 +168,7 @@ class Lifecycle(RuleBasedStateMachine):
     async def _send(self, task_id: str | None) -> None:
         self.clock.advance(ms=1)
         message = Message(message_id=new_id(), role=Role.USER, parts=[Part(text="hi")], task_id=task_id)
-        request = SendMessageRequest(
-            message=message, configuration=SendMessageConfiguration(return_immediately=True)
-        )
+        request = SendMessageRequest(message=message, configuration=SendMessageConfiguration(return_immediately=True))
         try:
             answer = await self.manager.send_message(request, CallContext(scope=SCOPE))
         except ErrandsError:

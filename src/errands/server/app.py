@@ -34,9 +34,9 @@ logger = logging.getLogger(__name__)
 class A2AServer:
     """Serves one agent over every binding.
 
-    `app` is an ASGI application that runs anywhere and mounts anywhere. Keyword arguments win over `settings`, and
-    these over `ERRANDS_*` environment variables. `storage` is `memory`, a URL such as `sqlite:///tasks.db`, or
-    an `Engine`; the default is the SQLite file `.errands/tasks.db`.
+    `app` is an ASGI application that runs anywhere and mounts anywhere. Settings come from `ERRANDS_*` environment
+    variables unless `settings` is given; the other keyword arguments win over both. `storage` is `memory`, a URL such
+    as `sqlite:///tasks.db`, or an `Engine`; the default is the SQLite file `.errands/tasks.db`.
     """
 
     def __init__(
@@ -79,6 +79,8 @@ class A2AServer:
             card.supports_authenticated_extended_card = True
         self._middlewares = list(middlewares)
         self._engine = storage if isinstance(storage, Engine) else None
+        if self._engine is None:
+            engine_from_url(self.settings.storage)  # a wrong address is told now, not at the start
         _check_same_engine(storage or self.settings.storage, broker=broker, event_bus=event_bus)
         self._hooks = hooks
         self._deps = DependencyContainer(dependencies)

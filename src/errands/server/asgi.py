@@ -112,6 +112,8 @@ class A2AApp:
 
 def _path_of(scope: Scope) -> str:
     """The path below our mount point, still percent-encoded so that an id may contain a slash."""
+    if scope["path"] == "/":
+        return "/"
     raw = scope.get("raw_path")
     path: str = raw.decode("latin-1").partition("?")[0] if raw else scope["path"]
     root = scope.get("root_path", "")

@@ -73,11 +73,11 @@ class Exchange:
             if message["type"] == "http.disconnect":
                 raise ClientDisconnectedError
             chunk = message.get("body", b"")
-            if not message.get("more_body", False):
-                return b"".join((*chunks, chunk)) if chunks else chunk
             size += len(chunk)
             if size > limit:
                 raise PayloadTooLargeError(f"The body may have {limit} bytes")
+            if not message.get("more_body", False):
+                return b"".join((*chunks, chunk)) if chunks else chunk
             chunks.append(chunk)
 
     async def respond(

@@ -33,7 +33,8 @@ def _route(operation: Operation) -> Route:
     methods = {operation.http_method}
     if operation.name == "SubscribeToTask":
         methods.add("GET")  # the specification's text says POST, its proto GET
-    return Route(operation, re.compile(rf"(?:/(?P<tenant>[^/:]+))?{path}/?"), frozenset(methods))
+    # `/v1/…` are the paths of version 0.3, whatever a tenant may be called.
+    return Route(operation, re.compile(rf"(?:/(?P<tenant>(?!v1/)[^/:]+))?{path}/?"), frozenset(methods))
 
 
 _ROUTES = [_route(operation) for operation in OPERATIONS.values()]

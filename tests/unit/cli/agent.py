@@ -72,7 +72,7 @@ class Obliging(Worker):
         await ctx.complete()
 
     async def _wait(self, ctx: TaskContext, rest: str) -> None:
-        while not ctx.is_cancelled:  # noqa: ASYNC110 - a context has no event to wait for
+        while not ctx.is_cancelled:
             await asyncio.sleep(0.01)
         await ctx.fail("stopped")
 

@@ -231,3 +231,16 @@ def chunk(text: str, *, append: bool = True, last: bool = False, artifact_id: st
             last_chunk=last,
         )
     )
+
+
+#: The life of a task whose text is "één twee drie" in one artifact and "other" in another.
+LOG = [
+    snapshot(TaskState.SUBMITTED),
+    status(TaskState.WORKING),
+    status(TaskState.WORKING, "counting"),
+    chunk("één ", append=False),
+    chunk("twee "),
+    chunk("other", append=False, artifact_id="b"),
+    chunk("drie", last=True),
+    status(TaskState.COMPLETED, "done"),
+]

@@ -1,0 +1,366 @@
+"""The documentation is true: its programs run, its tables say what the code says, and nothing is left out."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import io
+import runpy
+import shlex
+import sys
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, redirect_stdout
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import httpx
+import msgspec
+import pytest
+import typer
+
+import errands
+from errands import (
+    A2AClient,
+    A2AServer,
+    AgentCardConfig,
+    CapabilitiesConfig,
+    ClientResult,
+    Conversation,
+    LifecycleHooks,
+    RequestEnvelope,
+    Retention,
+    Settings,
+    TaskContext,
+    Worker,
+    client,
+    testing,
+)
+from errands.cli.app import app
+from errands.cli.failures import EXIT_CODES
+from errands.client import A2AClientError, ArtifactInfo, StreamEvent
+from errands.client.compose import MessageOptions
+from errands.operations import OPERATIONS
+from errands.runtime.settings import ENV_PREFIX
+from errands.server.asgi import CARD_PATHS
+from errands.testing import InProcessTransport, connect, serve
+from errands.wire.status import ERRORS, JSONRPC_HTTP, STATUS
+from tests.docs.pages import (
+    PAGES,
+    ROOT,
+    Block,
+    Link,
+    anchors,
+    blocks,
+    code,
+    links,
+    names_in_code,
+    programs,
+    sections,
+    table,
+    tables,
+)
+
+pytestmark = pytest.mark.timeout(20)
+
+EVERYTHING = "\n".join(page.read_text() for page in PAGES)
+
+
+# Programs
+
+
+@asynccontextmanager
+async def agent_at_localhost(example: str, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[None]:
+    """Lets http://localhost:8000 lead to the server of a file, in memory and without a socket."""
+    server: A2AServer = runpy.run_path(str(ROOT / example))["server"]
+    server.settings.storage = "memory"
+    transport = InProcessTransport(server.app)
+
+    async def handle(_: object, request: httpx.Request) -> httpx.Response:
+        assert str(request.url).startswith("http://localhost:8000/"), f"nothing answers at {request.url}"
+        return await transport.handle_async_request(request)
+
+    monkeypatch.setattr(httpx.AsyncHTTPTransport, "handle_async_request", handle)
+    async with server:
+        yield
+
+
+async def run(block: Block, namespace: dict[str, Any]) -> list[str]:
+    """What the block prints."""
+    # Line breaks before it make tracebacks name the line of the page.
+    source = "\n" * (block.line - 1) + block.source
+    program = compile(source, str(block.page), "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
+    printed = io.StringIO()
+    with redirect_stdout(printed):
+        result = eval(program, namespace)
+        if inspect.isawaitable(result):
+            await result
+    return [line.rstrip() for line in printed.getvalue().splitlines()]
+
+
+def place_of(program: list[Block]) -> str:
+    return program[0].place
+
+
+@pytest.fixture
+def fresh_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An empty folder to work in, and no settings from outside."""
+    monkeypatch.chdir(tmp_path)
+    for field in Settings.__struct_fields__:
+        monkeypatch.delenv(ENV_PREFIX + field.upper(), raising=False)
+
+
+@pytest.mark.anyio
+@pytest.mark.usefixtures("fresh_place")
+@pytest.mark.parametrize("program", programs(), ids=place_of)
+async def test_every_program_runs_and_prints_what_the_page_says(
+    program: list[Block], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    module = ModuleType("documented")
+    monkeypatch.setitem(sys.modules, module.__name__, module)
+    for block in program:
+        if "fragment" in block.directives:
+            compile(block.source, block.place, "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
+        elif example := block.directives.get("agent"):
+            async with agent_at_localhost(example, monkeypatch):
+                printed = await run(block, vars(module))
+            assert printed == (block.expected_output() or printed)
+        else:
+            printed = await run(block, vars(module))
+            assert printed == (block.expected_output() or printed)
+
+
+# Commands
+
+
+def commands(command: Any = None, name: str = "errands") -> Iterator[tuple[str, Any]]:
+    """Every command that is not hidden, by what a person types."""
+    command = command or typer.main.get_command(app)
+    yield name, command
+    for step, inner in getattr(command, "commands", {}).items():
+        if not inner.hidden:
+            yield from commands(inner, f"{name} {step}")
+
+
+def command_lines() -> list[tuple[str, list[str]]]:
+    """The arguments of every `errands` in a bash block, with the line they are from."""
+    found: list[tuple[str, list[str]]] = []
+    for block in (block for page in PAGES for block in blocks(page) if block.language == "bash"):
+        for words in split(block.source.replace("\\\n", " ")):
+            while words and "=" in words[0]:
+                words.pop(0)
+            if words and Path(words[0]).name == "errands":
+                found.append((f"{block.place}: {shlex.join(words)}", words[1:]))
+    return found
+
+
+def split(script: str) -> Iterator[list[str]]:
+    """The words of each command; one whose quotes are open at the end of a line goes on in the next."""
+    held = ""
+    for line in script.splitlines():
+        held += line + "\n"
+        try:
+            words = shlex.split(held, comments=True)
+        except ValueError:
+            continue
+        held = ""
+        yield words
+    assert not held, f"a quote is not closed: {held}"
+
+
+COMMAND_LINES = command_lines()
+
+
+@pytest.mark.parametrize("arguments", [words for _, words in COMMAND_LINES], ids=[line for line, _ in COMMAND_LINES])
+def test_every_command_line_can_be_parsed(arguments: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(ROOT)
+    root = typer.main.get_command(app)
+    reached: list[str] = []
+    for name, command in commands(root):
+        if not hasattr(command, "commands"):
+            monkeypatch.setattr(command, "callback", lambda name=name, **_: reached.append(name))
+    root.main(args=arguments, prog_name="errands", standalone_mode=False)
+    assert reached or "--version" in arguments
+
+
+def test_every_example_that_is_served_exists() -> None:
+    targets = {word for _, words in COMMAND_LINES if words[:1] == ["serve"] for word in words if "examples/" in word}
+    assert [target for target in targets if not (ROOT / target.partition(":")[0]).is_file()] == []
+
+
+def options_of(command: Any) -> set[str]:
+    options = [p for p in command.params if p.param_type_name == "option"]
+    return {name for option in options for name in (*option.opts, *option.secondary_opts)}
+
+
+@pytest.mark.parametrize(("name", "command"), list(commands()), ids=[name for name, _ in commands()])
+def test_every_command_is_documented_with_exactly_its_options(name: str, command: Any) -> None:
+    pages = sections("docs/cli.md")
+    assert name in pages, f"docs/cli.md has no heading for `{name}`"
+    section = pages[name]
+    if "(#shared-options)" in section:
+        section += pages["Shared options"]
+    rows = [row for found in tables(section) if found.header[0] == "option" for row in found.rows]
+    documented = {word for row in rows for word in code(row[0]).split() if word.startswith("--")}
+    assert documented == options_of(command)
+
+
+def test_every_exit_code_is_documented() -> None:
+    assert set(table("docs/cli.md", "exit code")) == {str(exit_code.value) for exit_code in EXIT_CODES}
+
+
+# Names
+
+
+@pytest.mark.parametrize("name", errands.__all__)
+def test_every_public_name_is_mentioned(name: str) -> None:
+    assert name in names_in_code(EVERYTHING)
+
+
+@pytest.mark.parametrize("name", client.__all__)
+def test_every_name_of_the_client_is_mentioned(name: str) -> None:
+    assert name in names_in_code(EVERYTHING)
+
+
+def public(names: Any) -> set[str]:
+    return {name for name in names if not name.startswith("_")}
+
+
+def test_everything_for_tests_is_documented() -> None:
+    own = {name for name, value in vars(testing).items() if getattr(value, "__module__", "") == testing.__name__}
+    documented = {name.partition("(")[0] for name in table("docs/testing.md", "name")}
+    assert documented == public(own) | {"BASE_URL"}
+
+
+def arguments_of(function: Callable[..., Any]) -> set[str]:
+    return set(inspect.signature(function).parameters) - {"self"}
+
+
+@pytest.mark.anyio
+async def test_every_member_of_the_context_is_documented() -> None:
+    members: set[str] = set()
+
+    class Mirror(Worker):
+        async def handle(self, ctx: TaskContext) -> None:
+            members.update(public(dir(ctx)))
+            await ctx.complete()
+
+    async with connect(Mirror()) as connected:
+        await connected.send("look")
+    documented = {**table("docs/agents.md", "member"), **table("docs/agents.md", "method")}
+    assert {name.removeprefix("ctx.").partition("(")[0] for name in documented} == members
+
+
+def fields_of(model: type) -> set[str]:
+    return set(getattr(model, "__struct_fields__", None) or inspect.signature(model).parameters)
+
+
+def members_of(kind: type) -> set[str]:
+    return {name for name in public(dir(kind)) if not name.startswith("from_")}
+
+
+#: What the table of a page whose first column has this heading is about.
+LISTED = {
+    ("serving.md", "argument"): arguments_of(A2AServer),
+    ("serving.md", "member"): members_of(A2AServer) | {"started", "settings", "agent_card", "task_manager", "engine"},
+    ("client.md", "argument"): arguments_of(A2AClient),
+    ("client.md", "member"): members_of(A2AClient),
+    ("client.md", "option"): set(MessageOptions.__annotations__),
+    ("client.md", "field of `ClientResult`"): members_of(ClientResult),
+    ("client.md", "field of `StreamEvent`"): members_of(StreamEvent),
+    ("client.md", "field of `ArtifactInfo`"): members_of(ArtifactInfo),
+    ("agents.md", "field"): fields_of(AgentCardConfig),
+    ("agents.md", "field of `CapabilitiesConfig`"): fields_of(CapabilitiesConfig),
+    ("agents.md", "field of `RequestEnvelope`"): fields_of(RequestEnvelope),
+    ("agents.md", "hook"): fields_of(LifecycleHooks),
+    ("durability.md", "field of `Retention`"): fields_of(Retention),
+}
+
+
+@pytest.mark.parametrize(("page", "header"), LISTED)
+def test_a_table_lists_exactly_what_there_is(page: str, header: str) -> None:
+    documented = {name.partition("(")[0] for name in table(f"docs/{page}", header)}
+    assert documented == LISTED[page, header]
+
+
+def test_every_member_of_a_conversation_is_mentioned() -> None:
+    members = public(vars(Conversation(A2AClient("http://localhost")))) | public(vars(Conversation))
+    assert members <= names_in_code(sections("docs/client.md")["Conversations"])
+
+
+def test_every_error_of_the_client_is_documented() -> None:
+    own = {name for name in client.__all__ if is_client_error(getattr(client, name))}
+    assert own <= set(table("docs/client.md", "error"))
+
+
+def is_client_error(value: Any) -> bool:
+    return isinstance(value, type) and issubclass(value, A2AClientError) and value is not A2AClientError
+
+
+# Tables of values
+
+
+def test_every_setting_is_documented_with_its_variable_and_default() -> None:
+    documented = {
+        name: [code(cell) for cell in row[1:3]] for name, row in table("docs/configuration.md", "setting").items()
+    }
+    assert documented == {
+        field.name: [ENV_PREFIX + field.name.upper(), written(field.default)]
+        for field in msgspec.structs.fields(Settings)
+    }
+
+
+def written(default: Any) -> str:
+    """A default as the table has it."""
+    if isinstance(default, int | float) and not isinstance(default, bool):
+        return f"{default:.10g}"
+    return str(default)
+
+
+def test_every_reason_is_documented_with_its_codes() -> None:
+    documented = {
+        reason: [code(cell) for cell in row[1:6]] for reason, row in table("docs/serving.md", "reason").items()
+    }
+    assert documented == {
+        reason: [
+            str(status.jsonrpc),
+            str(status.http),
+            status.grpc,
+            str(JSONRPC_HTTP.get(reason, 200)),
+            ERRORS[reason].__name__,
+        ]
+        for reason, status in STATUS.items()
+    }
+
+
+def test_every_http_path_is_documented() -> None:
+    class Silent(Worker):
+        async def handle(self, ctx: TaskContext) -> None: ...
+
+    pages = {f"GET {path}" for path in serve(Silent()).app._pages}
+    assert {f"GET {path}" for path in CARD_PATHS} <= pages
+    operations = {f"{operation.http_method} {operation.path}" for operation in OPERATIONS.values()}
+    assert set(table("docs/serving.md", "request")) == {"POST /"} | pages | operations
+
+
+def test_every_operation_stands_beside_its_path() -> None:
+    rows = table("docs/serving.md", "request")
+    for operation in OPERATIONS.values():
+        assert operation.name in rows[f"{operation.http_method} {operation.path}"][1]
+
+
+# Links
+
+
+@pytest.mark.parametrize("link", links(), ids=lambda link: f"{link.page.name}-{link.target}")
+def test_every_link_leads_somewhere(link: Link) -> None:
+    path, _, anchor = link.target.partition("#")
+    target = (link.page.parent / path).resolve() if path else link.page
+    assert target.exists()
+    if anchor:
+        assert anchor in anchors(target)
+
+
+def test_every_page_is_linked_from_the_index() -> None:
+    linked = {link.target for link in links() if link.page.name == "index.md"}
+    assert {page.name for page in PAGES if page.parent.name == "docs"} - {"index.md"} <= linked

@@ -1,0 +1,151 @@
+"""Lifecycle hooks: called after a state change has become durable, in its order, and never in its way."""
+
+from __future__ import annotations
+
+import pytest
+
+from errands import LifecycleHooks, Message, TaskContext, TaskState
+from errands.engines.urls import engine_from_url
+from errands.model.log import Scope
+from errands.testing import connect
+from tests.unit.support import LIFECYCLE, Agent, Gate, reaches, running, until_cancelled
+
+pytestmark = pytest.mark.anyio
+
+
+class Diary:
+    """Every hook, writing down what it was called with."""
+
+    def __init__(self) -> None:
+        self.calls: list[str] = []
+        self.messages: list[str | None] = []
+        self.hooks = LifecycleHooks(
+            on_state_change=self._note("change"),
+            on_working=self._working,
+            on_turn_end=self._note("turn end"),
+            on_terminal=self._note("terminal"),
+        )
+
+    def _note(self, name: str):  # type: ignore[no-untyped-def]
+        async def hook(task_id: str, state: TaskState, message: Message | None) -> None:
+            self.calls.append(f"{name} {state.short}")
+            self.messages.append(message.parts[0].text if message else None)
+
+        return hook
+
+    async def _working(self, task_id: str) -> None:
+        self.calls.append("working")
+
+
+async def test_every_change_is_told_first_in_general_and_then_by_its_kind(storage: str) -> None:
+    diary = Diary()
+
+    async def handle(ctx: TaskContext) -> None:
+        await (ctx.respond("done") if ctx.history else ctx.request_input("more?"))
+
+    async with running(handle, storage, hooks=diary.hooks) as client:
+        task_id = (await client.send("one")).task_id
+        await client.send("two", task_id=task_id)
+    assert diary.calls == [
+        "change submitted",
+        "change working",
+        "working",
+        "change input-required",
+        "turn end input-required",
+        "change submitted",
+        "change working",
+        "working",
+        "change completed",
+        "terminal completed",
+    ]
+    assert diary.messages == [None, None, "more?", "more?", None, None, "done", "done"]
+
+
+@pytest.mark.parametrize("method", LIFECYCLE)
+async def test_the_last_hooks_tell_how_the_turn_ended(method: str, storage: str) -> None:
+    diary = Diary()
+    call, state = LIFECYCLE[method]
+    kind = "turn end" if state in ("input-required", "auth-required") else "terminal"
+    async with running(call, storage, hooks=diary.hooks) as client:
+        await client.send("hi")
+    assert diary.calls[-2:] == [f"change {state}", f"{kind} {state}"]
+
+
+async def test_a_cancel_is_told_like_any_other_end(storage: str) -> None:
+    diary = Diary()
+    async with running(until_cancelled, storage, hooks=diary.hooks) as client:
+        task = await client.send("hi", blocking=False)
+        await client.cancel(task.task_id)
+    assert diary.calls[-2:] == ["change canceled", "terminal canceled"]
+
+
+async def test_progress_is_no_change_of_state(storage: str) -> None:
+    diary, gate = Diary(), Gate()
+
+    async def handle(ctx: TaskContext) -> None:
+        await ctx.send_status("one")
+        await ctx.send_status()
+        await ctx.emit_text_artifact("two")
+        await gate()
+        await ctx.send_status("three")
+        await ctx.complete()
+
+    async with running(handle, storage, hooks=diary.hooks) as client:
+        async for event in client.stream("hi"):
+            if event.text == "two":
+                gate.open()
+    assert diary.calls == ["change submitted", "change working", "working", "change completed", "terminal completed"]
+
+
+async def test_a_task_that_waited_in_the_queue_is_told_as_working_when_a_worker_takes_it_up(storage: str) -> None:
+    diary, gate = Diary(), Gate()
+
+    async def handle(ctx: TaskContext) -> None:
+        await gate()
+        await ctx.complete()
+
+    async with running(handle, storage, hooks=diary.hooks, max_concurrent_tasks=1) as client:
+        await client.send("in front", blocking=False)
+        await gate.reached.wait()
+        behind = await client.send("behind", blocking=False)
+        assert diary.calls == ["change submitted", "change working", "working", "change submitted"]
+        gate.open()
+        await reaches(client, behind.task_id, "completed")
+    assert diary.calls[-4:] == ["change working", "working", "change completed", "terminal completed"]
+
+
+async def test_a_hook_is_called_when_the_change_can_already_be_read(storage: str) -> None:
+    engine = engine_from_url(storage)
+    seen: list[tuple[str, str]] = []
+
+    async def on_state_change(task_id: str, state: TaskState, message: Message | None) -> None:
+        stored = await engine.load(task_id, Scope())
+        seen.append((state.short, stored.state.short))
+
+    hooks = LifecycleHooks(on_state_change=on_state_change)
+    async with connect(Agent(lambda ctx: ctx.complete()), storage=engine, hooks=hooks) as client:
+        await client.send("hi")
+    assert seen[-1] == ("completed", "completed")
+    assert ("working", "working") in seen
+
+
+async def test_a_hook_that_fails_is_logged_and_changes_nothing(storage: str, caplog: pytest.LogCaptureFixture) -> None:
+    async def breaks(*_: object) -> None:
+        raise RuntimeError("in the hook")
+
+    hooks = LifecycleHooks(on_state_change=breaks, on_working=breaks, on_turn_end=breaks, on_terminal=breaks)
+    async with running(lambda ctx: ctx.complete("done"), storage, hooks=hooks) as client:
+        assert (await client.send("hi")).text == "done"
+    assert caplog.text.count("a lifecycle hook failed") == 5
+    assert "in the hook" in caplog.text
+
+
+async def test_only_the_hooks_that_are_set_are_called(storage: str) -> None:
+    ended: list[str] = []
+
+    async def on_terminal(task_id: str, state: TaskState, message: Message | None) -> None:
+        ended.append(task_id)
+
+    async with running(lambda ctx: ctx.fail("no"), storage, hooks=LifecycleHooks(on_terminal=on_terminal)) as client:
+        task = await client.send("hi")
+    assert ended == [task.task_id]
