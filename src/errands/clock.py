@@ -15,16 +15,12 @@ def system_clock() -> int:
     return time.time_ns() // 1_000_000
 
 
+# Every event has a time, and under load many have the same.
+@lru_cache(maxsize=64)
 def to_iso(ms: int) -> str:
     """`2026-01-31T12:00:00.000Z`: the form the specification asks for."""
     seconds, rest = divmod(ms, 1000)
-    return f"{_to_the_second(seconds)}.{rest:03d}Z"
-
-
-# Every event has a time, and most have the same second.
-@lru_cache(maxsize=16)
-def _to_the_second(seconds: int) -> str:
-    return time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(seconds))
+    return f"{time.strftime('%Y-%m-%dT%H:%M:%S', time.gmtime(seconds))}.{rest:03d}Z"
 
 
 def from_iso(text: str) -> int:

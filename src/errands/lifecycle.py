@@ -74,7 +74,7 @@ def accept(head: Head | None, change: Change) -> None:
         if head.state in TERMINAL_STATES:
             raise TaskTerminalStateError(f"Task {change.task_id} is already {head.state.short}", taskId=change.task_id)
         _check_states(head, change)
-        if change.state is not head.state and change.state not in _reachable(head.state, change):
+        if change.state not in _reachable(head.state, change):
             raise IllegalTransitionError(f"a task cannot go from {head.state.short} to {change.state.short}")
     else:
         _check_states(head, change)
@@ -114,8 +114,8 @@ def advance(head: Head, change: Change) -> Head:
         version=head.version + len(change.events),
         state=change.state or head.state,
         attempt=attempt,
-        # A finished turn gives the next one a fresh count.
-        attempt_base=attempt if change.unread < 0 else head.attempt_base,
+        # A finished turn gives the next one a fresh count; one that follows under the same lease is a first try.
+        attempt_base=attempt - bool(worker) if change.unread < 0 else head.attempt_base,
         worker=worker,
         due_at=due_at,
         unread=head.unread + change.unread,
@@ -222,19 +222,22 @@ class _Folding:
 
 
 def join_text(parts: list[Part]) -> list[Part]:
-    """Neighbouring plain text parts as one: a streamed text is whole, however it was cut."""
+    """Neighbouring plain text parts as one: a streamed text is whole, however it was cut.
+
+    A text without a character is left out unless there is nothing else: it only says that the stream is over.
+    """
     joined: list[Part] = []
     run: list[str] = []
     for part in parts:
         if _is_plain_text(part):
             run.append(part.text or "")
             continue
-        if run:
-            joined.append(Part(text="".join(run)))
-            run = []
+        if text := "".join(run):
+            joined.append(Part(text=text))
+        run = []
         joined.append(part)
-    if run:
-        joined.append(Part(text="".join(run)))
+    if (text := "".join(run)) or (run and not joined):
+        joined.append(Part(text=text))
     return joined
 
 

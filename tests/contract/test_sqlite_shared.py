@@ -72,6 +72,22 @@ async def test_a_subscriber_sees_events_of_both_once_and_in_order(pair: Pair, ch
         subscription.close()
 
 
+async def test_a_subscriber_does_not_skip_what_the_other_wrote_between_two_of_ours(
+    path: Path, changes: Changes, clock: ManualClock
+) -> None:
+    # Nobody looks for the other's writes while the test runs.
+    async with (
+        SQLiteEngine(path, clock=clock, poll_interval=3600) as one,
+        SQLiteEngine(path, clock=clock, poll_interval=3600) as other,
+    ):
+        await one.commit(changes.start())
+        subscription = one.subscribe("t", ME, 2, caught_up=True)
+        for engine in (one, one, other, one, other, other, one):
+            await engine.commit(changes.chunk())
+        assert await collect(subscription, 9) == list(range(3, 10))
+        subscription.close()
+
+
 async def test_a_waiter_hears_that_the_other_ended_the_task(pair: Pair, changes: Changes) -> None:
     one, other = pair
     await one.commit(changes.start())

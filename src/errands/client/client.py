@@ -73,8 +73,9 @@ class A2AClient:
         """`card` skips discovery; `protocol` insists on one binding; `extensions` are URIs to activate."""
         card_urls(url)
         self._url = url
-        declared = {"A2A-Extensions": ",".join(extensions)} if extensions else {}
-        self._headers = checked_headers({**(headers or {}), **declared})
+        self._headers = checked_headers(headers or {})
+        if extensions:
+            self._headers.update(checked_headers({"A2A-Extensions": ",".join(extensions)}))
         self._timeout = timeout
         self._protocol = protocol_name(protocol) if protocol else None
         self._own_http = httpx_client is None
@@ -270,7 +271,8 @@ class A2AClient:
     ) -> TaskPages:
         """Tasks, the newest first: `await` it for one page, `async for` over it for all of them."""
         if isinstance(status_timestamp_after, datetime.datetime):
-            status_timestamp_after = status_timestamp_after.isoformat()
+            moment = status_timestamp_after.astimezone(datetime.UTC).replace(tzinfo=None)
+            status_timestamp_after = f"{moment.isoformat()}Z"
         request = ListTasksRequest(
             context_id=context_id,
             status=_state(status),
@@ -303,10 +305,8 @@ class A2AClient:
         authentication: AuthenticationInfo | dict[str, Any] | None = None,
     ) -> TaskPushNotificationConfig:
         """Has the agent send updates of the task to `url`."""
-        if isinstance(authentication, dict):
-            authentication = msgspec.convert(authentication, AuthenticationInfo)
         request = TaskPushNotificationConfig(
-            task_id=task_id, url=url, token=token, id=config_id, authentication=authentication
+            task_id=task_id, url=url, token=token, id=config_id, authentication=_authentication(authentication)
         )
         config: TaskPushNotificationConfig = await self._connected().call("CreateTaskPushNotificationConfig", request)
         return config
@@ -338,6 +338,17 @@ class A2AClient:
     async def delete_push_config(self, task_id: str, config_id: str) -> None:
         request = DeleteTaskPushNotificationConfigRequest(task_id=task_id, id=config_id)
         await self._connected().call("DeleteTaskPushNotificationConfig", request)
+
+
+def _authentication(given: AuthenticationInfo | dict[str, Any] | None) -> AuthenticationInfo | None:
+    if not isinstance(given, dict):
+        return given
+    # A2A 0.3, and a2akit with it, has a list of schemes here.
+    schemes = given.get("schemes") or [None]
+    try:
+        return msgspec.convert({"scheme": schemes[0], **given}, AuthenticationInfo)
+    except msgspec.ValidationError as error:
+        raise ConfigurationError(f"authentication: {error}") from None
 
 
 def _state(status: TaskState | str | None) -> TaskState | None:

@@ -24,7 +24,6 @@ DIALECTS: dict[str, Dialect] = {V1_0.version: V1_0()}
 
 CardValidator = Callable[[AgentCard, bytes], None]
 
-_CARD_HEADERS = {"A2A-Version": V1_0.version, "Accept": "application/json"}
 _PASSING_STATUSES = frozenset({429, 502, 503, 504})
 
 
@@ -83,7 +82,7 @@ class CardSource:
             with translated_failures():
                 response = await self._client.get(
                     url,
-                    headers={**self._headers, **self._conditions, **_CARD_HEADERS},
+                    headers=self._request_headers(),
                     timeout=self._timeout,
                     follow_redirects=False,
                 )
@@ -96,6 +95,11 @@ class CardSource:
             return await self._retry.run(attempt, idempotent=True)
         except TransientError as failure:
             raise AgentNotFoundError(self._url, str(failure)) from failure.cause
+
+    def _request_headers(self) -> httpx.Headers:
+        headers = httpx.Headers(self._headers)
+        headers.update({**self._conditions, "A2A-Version": V1_0.version, "Accept": "application/json"})
+        return headers
 
     def _accept(self, url: str, response: httpx.Response) -> AgentCard:
         card = read_card(response.content)

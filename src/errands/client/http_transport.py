@@ -42,7 +42,8 @@ class HttpTransport:
         self.protocol = binding.name
         self._client = client
         self._binding = binding
-        self._headers = {**headers, "A2A-Version": binding.dialect.version}
+        self._headers = httpx.Headers(headers)
+        self._headers["A2A-Version"] = binding.dialect.version
         self._timeout = timeout
 
     async def call(self, operation: Operation, request: Model, *, read_timeout: float | None) -> Any:
@@ -82,7 +83,7 @@ class HttpTransport:
                 await response.aclose()
 
     def _build(self, outgoing: Outgoing, read_timeout: float | None) -> httpx.Request:
-        headers = dict(self._headers)
+        headers = self._headers.copy()
         if outgoing.content_type is not None:
             headers["Content-Type"] = outgoing.content_type
         return self._client.build_request(
@@ -174,9 +175,9 @@ def is_header_value(value: str) -> bool:
     return value.isascii() and value.isprintable()
 
 
-def checked_headers(headers: Mapping[str, str]) -> dict[str, str]:
+def checked_headers(headers: Mapping[str, str]) -> httpx.Headers:
     """The headers, or `ConfigurationError` when one could smuggle in another."""
     for name, value in headers.items():
         if not name or not is_header_value(name) or not is_header_value(value):
             raise ConfigurationError(f"header {name!r}: name and value must be printable ASCII without line breaks")
-    return dict(headers)
+    return httpx.Headers(headers)

@@ -11,7 +11,7 @@ import os
 import secrets
 import socket
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AsyncExitStack, suppress
+from contextlib import AbstractContextManager, AsyncExitStack, suppress
 from typing import Any
 
 import msgspec
@@ -21,16 +21,20 @@ from errands.errors import ErrandsError, LeaseLostError, StorageError, TaskTermi
 from errands.model.core import Message, Part, Role, TaskState
 from errands.model.log import Change, RequestOptions, StoredTask
 from errands.runtime.blocking import BlockingTaskContext
-from errands.runtime.context import InvalidAnswerError, TaskContext
+from errands.runtime.context import InvalidAnswerError, TaskContext, current_position
 from errands.runtime.dependencies import DependencyContainer
 from errands.runtime.execution import Execution
 from errands.runtime.journal import Journal, new_id, status_draft, status_update
 from errands.runtime.settings import Settings
+from errands.runtime.waiting import WaitingContexts
 from errands.runtime.worker import Worker, is_async
 
 logger = logging.getLogger(__name__)
 
 _decode_options = msgspec.json.Decoder(RequestOptions).decode
+
+#: How a message begins that asks again.
+_MISFIT = "That answer does not fit: "
 
 
 class WorkerAdapter:
@@ -58,10 +62,11 @@ class WorkerAdapter:
         self.running: dict[str, Execution] = {}
         self.draining = False
         self._wake = asyncio.Event()
-        #: Request contexts of tasks that wait in the queue; they must not go anywhere else.
-        self._waiting_contexts: dict[str, dict[str, Any]] = {}
-        #: Tasks wait in the queue: new ones have to stand behind them.
+        self.waiting = WaitingContexts()
+        #: Tasks may wait in the queue: new ones have to stand behind them.
         self._backlog = False
+        #: Places kept for tasks whose lease is being written.
+        self._reserved = 0
         self._idle = asyncio.Event()
         self._idle.set()
 
@@ -109,12 +114,20 @@ class WorkerAdapter:
     @property
     def has_capacity(self) -> bool:
         limit = self._settings.max_concurrent_tasks
-        return not self.draining and (limit is None or len(self.running) < limit)
+        return not self.draining and (limit is None or len(self.running) + self._reserved < limit)
 
-    @property
-    def takes_at_once(self) -> bool:
-        """Whether a new task may be leased in the commit that creates it."""
-        return self.has_capacity and not self._backlog
+    def reserve(self) -> bool:
+        """Whether a new task may be leased in the commit that creates it; then `start` or `release` must follow."""
+        if self._backlog or not self.has_capacity:
+            return False
+        self._reserved += 1
+        return True
+
+    def release(self) -> None:
+        """Gives a reserved place back: the commit was refused."""
+        self._reserved -= 1
+        if self._backlog:
+            self._wake.set()
 
     @property
     def lease_until(self) -> int:
@@ -127,18 +140,18 @@ class WorkerAdapter:
         options: RequestOptions | None = None,
         request_context: dict[str, Any] | None = None,
     ) -> None:
-        """Runs a task that the caller has just leased to this adapter."""
+        """Runs a task that the caller has just leased to this adapter, in the place reserved for it."""
+        self._reserved -= 1
         execution = Execution(stored, self._journal.now())
         self.running[execution.task_id] = execution
         self._idle.clear()
         # Held in `running` until it is over, and waited for in `drain`.
         execution.task = self._loop.create_task(self._run(execution, stored, options, request_context))
 
-    def queue(self, task_id: str, request_context: dict[str, Any]) -> None:
-        """A task is about to wait in the queue: its request's secrets stay here until this process takes it up."""
+    def queueing(self, task_id: str, message_id: str, request_context: dict[str, Any]) -> AbstractContextManager[None]:
+        """For the commit that puts a task into the queue: those that come now stand behind it."""
         self._backlog = True
-        if request_context:
-            self._waiting_contexts[task_id] = request_context
+        return self.waiting.keeping(task_id, message_id, request_context)
 
     # Running turns
 
@@ -154,7 +167,7 @@ class WorkerAdapter:
                 if options is None:
                     options = await self._stored_options(stored)
                 if request_context is None:
-                    request_context = self._waiting_contexts.pop(execution.task_id, None)
+                    request_context = self.waiting.take(execution.task_id, _current_message_id(stored))
                 if stored.state is not TaskState.WORKING:
                     stored = await self._begin(stored)
                 continues = await self._turn(execution, stored, options, request_context)
@@ -164,6 +177,7 @@ class WorkerAdapter:
                 options = request_context = None
         except (LeaseLostError, TaskTerminalStateError) as error:
             logger.info("task %s is no longer ours: %s", execution.task_id, error)
+            self.waiting.forget(execution.task_id)
         except StorageError:
             logger.exception("task %s could not be written; its lease will run out", execution.task_id)
         except asyncio.CancelledError:
@@ -178,8 +192,9 @@ class WorkerAdapter:
             execution.force_timer.cancel()
         if self.running.get(execution.task_id) is execution:
             del self.running[execution.task_id]
-        limit = self._settings.max_concurrent_tasks
-        if limit is not None and len(self.running) == limit - 1:
+        if execution.ctx is not None and execution.ctx._turn.ends_task:
+            self.waiting.forget(execution.task_id)
+        if self._backlog:
             self._wake.set()
         if not self.running:
             self._idle.set()
@@ -228,10 +243,11 @@ class WorkerAdapter:
             return False
         except (LeaseLostError, TaskTerminalStateError, StorageError):
             raise
-        except InvalidAnswerError as error:
-            await self._ask_again(ctx, error)
         except Exception as error:
-            await self._failed(ctx, error)
+            if isinstance(error, InvalidAnswerError) and not ctx.turn_ended:
+                await self._ask_again(ctx, error)
+            else:
+                await self._failed(ctx, error)
         else:
             if not ctx.turn_ended:
                 await self._returned(ctx)
@@ -241,8 +257,9 @@ class WorkerAdapter:
         if self._is_async:
             await self._worker.handle(ctx)
             return
-        handle: Any = self._worker.handle
-        await self._loop.run_in_executor(self._threads, handle, BlockingTaskContext(ctx, self._loop))
+        await self._loop.run_in_executor(
+            self._threads, _handle_in_thread, self._worker, BlockingTaskContext(ctx, self._loop)
+        )
 
     async def _may_try(self, ctx: TaskContext) -> bool:
         tries = ctx.attempt
@@ -280,9 +297,9 @@ class WorkerAdapter:
 
     async def _ask_again(self, ctx: TaskContext, error: InvalidAnswerError) -> None:
         question = next((m for m in reversed(ctx.history) if m.role == "agent"), None)
-        parts: list[Part] = [Part(text=f"That answer does not fit: {error}")]
+        parts: list[Part] = [Part(text=f"{_MISFIT}{error}")]
         if question is not None:
-            parts += question.parts
+            parts += [part for part in question.parts if not (part.text or "").startswith(_MISFIT)]
         message = Message(
             message_id=new_id(),
             role=Role.AGENT,
@@ -294,9 +311,7 @@ class WorkerAdapter:
 
     async def _stored_options(self, stored: StoredTask) -> RequestOptions:
         """What the sender asked for beside the message, from the log: after a queue or a crash."""
-        history = stored.task.history or []
-        users = [message for message in history if message.role is not Role.AGENT]
-        current = users[-max(stored.head.unread, 1)].message_id
+        current = _current_message_id(stored)
         after = 0
         while True:
             log = await self._engine.read(stored.task.id, stored.scope, after)
@@ -366,13 +381,19 @@ class WorkerAdapter:
         """Takes up due tasks as long as there is room."""
         while self.has_capacity:
             limit = self._settings.max_concurrent_tasks
-            room = 100 if limit is None else min(limit - len(self.running), 100)
-            claimed = await self._engine.claim(self.worker_id, [self._agent], room, self.lease_until)
+            room = 100 if limit is None else min(limit - len(self.running) - self._reserved, 100)
+            claimed: list[StoredTask] = []
+            self._reserved += room
+            try:
+                claimed = await self._engine.claim(self.worker_id, [self._agent], room, self.lease_until)
+            finally:
+                self._reserved -= room - len(claimed)
             for stored in claimed:
                 self.start(stored)
             if len(claimed) < room:
                 self._backlog = False
                 return
+        self._backlog = True
 
     async def _heartbeat_loop(self) -> None:
         while True:
@@ -411,3 +432,16 @@ class WorkerAdapter:
             await call
         except Exception:
             logger.exception("the store did not answer; trying again")
+
+
+def _current_message_id(stored: StoredTask) -> str:
+    return (stored.task.history or [])[current_position(stored)].message_id
+
+
+def _handle_in_thread(worker: Worker, ctx: Any) -> None:
+    handle: Any = worker.handle
+    try:
+        handle(ctx)
+    except StopIteration as error:
+        # A future cannot carry it and would never be done.
+        raise RuntimeError("the handler let a StopIteration escape") from error

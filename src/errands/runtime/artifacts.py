@@ -91,4 +91,8 @@ class ArtifactWriter:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         if error is None:
-            await self._piece(text="", last_chunk=True)
+            await self.seal()
+
+    async def seal(self) -> None:
+        """Says that nothing more comes; leaving the block does it."""
+        await self._piece(text="", last_chunk=True)

@@ -41,6 +41,9 @@ class BlockingArtifactWriter:
     def write(self, *args: Any, **kwargs: Any) -> None:
         _call(self._loop, self._writer.write, *args, **kwargs)
 
+    def seal(self) -> None:
+        _call(self._loop, self._writer.seal)
+
     def __enter__(self) -> Self:
         return self
 

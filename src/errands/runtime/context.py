@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from functools import cached_property
 from typing import Any, TypeVar
 
 import msgspec
@@ -60,7 +59,7 @@ class TaskContext:
         self._request_context = request_context if request_context is not None else {}
         self._deps = deps
         self._cancelled = False
-        self._position = _current_position(stored)
+        self._position = current_position(stored)
         self._artifacts_opened = 0
         message = (stored.task.history or [])[self._position]
         self._message = message
@@ -77,17 +76,17 @@ class TaskContext:
 
     # Input
 
-    @cached_property
+    @property
     def user_text(self) -> str:
         """The message's text parts, joined by line breaks."""
         return text_of(self.parts)
 
-    @cached_property
+    @property
     def files(self) -> list[FileInfo]:
         """The message's files, with their bytes or their address."""
         return [FileInfo.of(part) for part in self.parts if part.raw is not None or part.url is not None]
 
-    @cached_property
+    @property
     def data_parts(self) -> list[Any]:
         """The message's JSON values, as plain Python."""
         return [part.data for part in self.parts if part.data is not UNSET]
@@ -97,12 +96,15 @@ class TaskContext:
         """The message this turn is about."""
         return self._message
 
-    @cached_property
+    @property
     def history(self) -> list[HistoryMessage]:
-        """What was said in this task before the current message, by both sides."""
-        return [HistoryMessage.of(m) for m in (self._stored.task.history or [])[: self._position]]
+        """What was said in this task before this turn, by both sides, without the current message."""
+        messages = self._stored.task.history or []
+        # While the current message waited the agent may have spoken; the user's later messages still wait.
+        since = (message for message in messages[self._position + 1 :] if message.role is Role.AGENT)
+        return [HistoryMessage.of(message) for message in (*messages[: self._position], *since)]
 
-    @cached_property
+    @property
     def previous_artifacts(self) -> list[PreviousArtifact]:
         """What this task had produced when the turn began."""
         return [PreviousArtifact.of(artifact) for artifact in self._stored.task.artifacts or []]
@@ -381,7 +383,7 @@ class TaskContext:
         )
 
 
-def _current_position(stored: StoredTask) -> int:
+def current_position(stored: StoredTask) -> int:
     """Where in the history the message of this turn stands: the oldest one that no turn has dealt with."""
     if stored.head.unread <= 1 and stored.task.history and stored.task.history[-1].role is Role.USER:
         return len(stored.task.history) - 1
@@ -392,5 +394,11 @@ def _current_position(stored: StoredTask) -> int:
 def _from_text(text: str, shape: type[T]) -> T:
     try:
         return msgspec.json.decode(text, type=shape, strict=False)
-    except msgspec.MsgspecError:
-        return msgspec.convert(text, shape, strict=False)
+    except msgspec.MsgspecError as error:
+        try:
+            return msgspec.convert(text, shape, strict=False)
+        except msgspec.MsgspecError:
+            # It was JSON: what is wrong inside says more than that text was not wanted.
+            if isinstance(error, msgspec.ValidationError):
+                raise error from None
+            raise

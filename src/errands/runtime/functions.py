@@ -11,6 +11,7 @@ import msgspec
 
 from errands.errors import ConfigurationError
 from errands.model.card_config import AgentCardConfig, CapabilitiesConfig
+from errands.runtime.blocking import BlockingTaskContext
 from errands.runtime.context import InvalidAnswerError, TaskContext, _from_text
 from errands.runtime.worker import Worker
 
@@ -108,7 +109,7 @@ def _parameters(function: Function) -> dict[str, Any]:
 
 
 def _argument(kind: Any, ctx: TaskContext) -> Any:
-    if kind is TaskContext:
+    if kind in (TaskContext, BlockingTaskContext):
         return ctx
     if kind is str:
         return ctx.user_text
@@ -131,19 +132,21 @@ async def _finish(ctx: TaskContext, result: Any) -> None:
 
 
 async def _stream(ctx: TaskContext, chunks: AsyncIterator[Any]) -> None:
-    async with ctx.artifact(artifact_id="answer") as artifact:
-        async for chunk in chunks:
-            await (artifact.write(chunk) if isinstance(chunk, str) else artifact.write(data=chunk))
+    artifact = ctx.artifact(artifact_id="answer")
+    async for chunk in chunks:
+        await (artifact.write(chunk) if isinstance(chunk, str) else artifact.write(data=chunk))
     if not ctx.turn_ended:
+        await artifact.seal()
         await ctx.complete()
 
 
 def _stream_blocking(ctx: Any, chunks: Any) -> None:
-    with ctx.artifact(artifact_id="answer") as artifact:
-        for chunk in chunks:
-            if isinstance(chunk, str):
-                artifact.write(chunk)
-            else:
-                artifact.write(data=chunk)
+    artifact = ctx.artifact(artifact_id="answer")
+    for chunk in chunks:
+        if isinstance(chunk, str):
+            artifact.write(chunk)
+        else:
+            artifact.write(data=chunk)
     if not ctx.turn_ended:
+        artifact.seal()
         ctx.complete()

@@ -194,7 +194,7 @@ class TaskManager:
         if not options.is_plain:
             drafts.append(Draft("request", encode(options)))
         task = stored.task
-        inline = self._adapter.takes_at_once
+        inline = self._adapter.reserve()
         if inline:
             working = status_update(task.id, task.context_id or "", TaskState.WORKING, now)
             assert working.status_update is not None
@@ -217,9 +217,7 @@ class TaskManager:
             agent=self._agent,
             context_id=task.context_id or "",
         )
-        if not inline:
-            self._adapter.queue(task.id, call.request_context)
-        version = await self._journal.commit(change, statuses)
+        version = await self._commit_submission(change, statuses, request.message, call)
         accepted = StoredTask(
             task=task, head=lifecycle.advance(stored.head, change), scope=call.scope, agent=self._agent
         )
@@ -232,6 +230,18 @@ class TaskManager:
                 StreamItem(number, draft.data) for number, draft in enumerate(drafts, 1) if draft.kind in STREAMED_KINDS
             ]
         return Accepted(accepted, version, first)
+
+    async def _commit_submission(
+        self, change: Change, statuses: list[TaskStatus], message: Message, call: CallContext
+    ) -> int:
+        if change.work is not Work.LEASE:
+            with self._adapter.queueing(change.task_id, message.message_id, call.request_context):
+                return await self._journal.commit(change, statuses)
+        try:
+            return await self._journal.commit(change, statuses)
+        except BaseException:
+            self._adapter.release()
+            raise
 
     async def _queue(
         self,
@@ -260,7 +270,8 @@ class TaskManager:
         if stored.state in TERMINAL_STATES:
             # The terminal guard refuses it, but not before a repeated message has been recognised.
             change = msgspec.structs.replace(change, state=TaskState.SUBMITTED)
-        await self._journal.commit(change)
+        with self._adapter.waiting.keeping(stored.task.id, message.message_id, call.request_context):
+            await self._journal.commit(change)
         stored = await self._engine.load(stored.task.id, call.scope)
         return Accepted(stored, stored.version, [_snapshot(stored)])
 
@@ -317,9 +328,9 @@ class TaskManager:
                 continue
         self._adapter.request_cancel(request.id)
         grace = self._settings.cancel_force_timeout + 1.0
-        stored = await self._engine.wait_for_state(request.id, call.scope, TERMINAL_STATES, grace)
+        stored = await self._engine.wait_for_state(request.id, call.scope, SETTLED_STATES, grace)
         while stored.state not in TERMINAL_STATES:
-            # The worker's process did not react either: the log decides, its later writes will be refused.
+            # It paused all the same, or its process did not react either: the log decides, later writes are refused.
             try:
                 return await self._cancel_now(stored)
             except (ConcurrencyError, TaskTerminalStateError):
@@ -347,6 +358,7 @@ class TaskManager:
             work=Work.IDLE,
         )
         await self._journal.commit(change, [update.status_update.status])
+        self._adapter.waiting.forget(stored.task.id)
         return task
 
     async def _ask_to_cancel(self, stored: StoredTask) -> None:

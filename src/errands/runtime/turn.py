@@ -16,6 +16,7 @@ from errands.errors import ConcurrencyError, TurnError
 from errands.model.base import encode
 from errands.model.core import (
     PAUSED_STATES,
+    TERMINAL_STATES,
     Message,
     StreamResponse,
     TaskArtifactUpdateEvent,
@@ -45,6 +46,8 @@ class Turn:
         self.settled = False
         #: The task goes on with the next message that was waiting.
         self.continues = False
+        #: The task has ended with the turn.
+        self.ends_task = False
         self._view(stored)
         self._pending: list[tuple[Draft, StreamResponse]] = []
         self._pending_bytes = 0
@@ -105,7 +108,7 @@ class Turn:
     async def _write(self, pending: list[tuple[Draft, StreamResponse]]) -> None:
         drafts = [draft for draft, _ in pending]
         updates = [update for _, update in pending]
-        statuses = [u.status_update.status for u in updates if u.status_update and u.status_update.status.message]
+        tells = any(u.status_update is not None and u.status_update.status.message is not None for u in updates)
         fold = None
         if self._tail_bytes >= max(FOLD_BYTES, self._folded_bytes):
             if self._stale:
@@ -118,11 +121,11 @@ class Turn:
             expected=self._version if fold is not None else None,
             fence=self._fence,
             at=self._journal.now(),
-            state=TaskState.WORKING if statuses else None,
+            state=TaskState.WORKING if tells else None,
             fold=fold,
         )
         try:
-            version = await self._journal.commit(change, statuses)
+            version = await self._journal.commit(change)
         except ConcurrencyError:
             self._stale = True
             await self._write(pending)
@@ -147,32 +150,37 @@ class Turn:
         artifacts: Sequence[TaskArtifactUpdateEvent] = (),
         direct: bool = False,
     ) -> None:
-        """Ends the turn in `state`; returns when everything is durable. The first call wins."""
+        """Ends the turn in `state`; returns when everything is durable. The first call wins.
+
+        A call that fails has not ended the turn: what was emitted waits on, and another way may be tried.
+        """
         if self.ended:
             raise TurnError(
                 "The turn has already ended: exactly one of complete, complete_json, respond, reply_directly, "
                 "fail, reject, request_input and request_auth may be called"
             )
         self.ended = True
-        await self._settle_flusher()
-        if self._failure is not None:
-            raise self._failure
-        pending, self._pending = self._pending, []
-        updates = [update for _, update in pending]
-        drafts = [draft for draft, _ in pending]
-        for artifact in artifacts:
-            update = StreamResponse(artifact_update=artifact)
-            updates.append(update)
-            drafts.append(Draft("artifact", encode(update)))
-        while True:
-            if self._stale:
-                await self._refresh()
-            try:
-                await self._close(state, message, drafts, updates, direct)
-                break
-            except ConcurrencyError:
-                self._stale = True
+        try:
+            await self._settle_flusher()
+            if self._failure is not None:
+                raise self._failure
+            last = [StreamResponse(artifact_update=artifact) for artifact in artifacts]
+            updates = [*(update for _, update in self._pending), *last]
+            drafts = [*(draft for draft, _ in self._pending), *(Draft("artifact", encode(u)) for u in last)]
+            while True:
+                if self._stale:
+                    await self._refresh()
+                try:
+                    await self._close(state, message, drafts, updates, direct)
+                    break
+                except ConcurrencyError:
+                    self._stale = True
+        except Exception:
+            self.ended = False
+            raise
+        self._pending = []
         self.settled = True
+        self.ends_task = state in TERMINAL_STATES and not self.continues
 
     async def _settle_flusher(self) -> None:
         if self._flusher is None:
@@ -212,7 +220,7 @@ class Turn:
             fold=lifecycle.fold_updates(self._task, updates),
             work=Work.KEEP if self.continues else Work.IDLE,
             unread=-1,
-            direct=direct or None,
+            direct=direct,
         )
         statuses: list[TaskStatus] = [u.status_update.status for _, u in closing if u.status_update]
         await self._journal.commit(change, statuses)
@@ -239,6 +247,7 @@ class Turn:
         if stored.head.attempt != self._fence or not stored.head.worker:
             return False
         self._view(stored)
+        self._pending = []  # went with the interrupted commit
         self.ended = False
         self._failure = None
         return True

@@ -13,6 +13,10 @@ from errands.wire.status import to_jsonrpc
 _NULL = b"null"
 
 
+#: What the JSON of a string, a number or null begins with.
+_ID_STARTS = frozenset(b'"-0123456789n')
+
+
 class Call(NamedTuple):
     """A request as it came; `id` and `params` are JSON that nobody has looked into yet."""
 
@@ -92,7 +96,7 @@ def _id_of(body: bytes) -> bytes:
 
 
 def _is_valid_id(raw: bytes) -> bool:
-    return raw[:1] in b'"-0123456789n'
+    return raw[0] in _ID_STARTS
 
 
 def method_not_found(method: str) -> MethodNotFoundError:

@@ -1,0 +1,41 @@
+"""The request contexts of messages that wait for their turn: in this process's memory and nowhere else."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+
+class WaitingContexts:
+    def __init__(self) -> None:
+        #: By task, then by message.
+        self._contexts: dict[str, dict[str, dict[str, Any]]] = {}
+
+    @contextmanager
+    def keeping(self, task_id: str, message_id: str, request_context: dict[str, Any]) -> Iterator[None]:
+        """For the commit that lets a message wait: kept from before it, since its turn may come at once."""
+        # A message that is sent again finds what its first sending left, and must leave it there.
+        if not request_context or message_id in self._contexts.get(task_id, ()):
+            yield
+            return
+        self._contexts.setdefault(task_id, {})[message_id] = request_context
+        try:
+            yield
+        except BaseException:
+            self.take(task_id, message_id)
+            raise
+
+    def take(self, task_id: str, message_id: str) -> dict[str, Any] | None:
+        """What was kept for this message, for its turn; from now on it is not kept here."""
+        waiting = self._contexts.get(task_id)
+        if waiting is None:
+            return None
+        request_context = waiting.pop(message_id, None)
+        if not waiting:
+            del self._contexts[task_id]
+        return request_context
+
+    def forget(self, task_id: str) -> None:
+        """The task has ended, or another process runs it: nothing here will be asked for."""
+        self._contexts.pop(task_id, None)
