@@ -128,6 +128,23 @@ async def test_a_holder_learns_of_the_others_cancel(pair: Pair, changes: Changes
     ]
 
 
+async def test_workers_are_not_woken_when_the_other_only_works_on(
+    pair: Pair, changes: Changes, clock: ManualClock
+) -> None:
+    one, other = pair
+    await one.commit(changes.start())
+    subscription = one.subscribe("t", ME, 2)
+    woken = asyncio.Event()
+    one.on_work(woken.set)
+    for version in range(3, 8):
+        await other.extend(WORKER, [Lease("t", 1)], clock() + LEASE_MS)
+        await other.commit(changes.chunk())
+        # What the subscriber hears comes from the same look that decides about the workers.
+        assert await collect(subscription, version) == [version]
+    assert not woken.is_set()
+    subscription.close()
+
+
 async def test_guards_hold_between_the_two(pair: Pair, changes: Changes, clock: ManualClock) -> None:
     one, other = pair
     await one.commit(changes.start(receipt=b"digest"))

@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
-from typing import TypeVar
 
 from errands.engines.base import Expectation, Subscription
 from errands.model.core import TaskState
@@ -20,8 +19,6 @@ from errands.model.log import Event, LogSlice, StoredTask
 BUFFER_SIZE = 1000
 #: Events read from the log at a time; fewer than that means the end was reached.
 READ_SIZE = 1000
-
-_T = TypeVar("_T")
 
 Read = Callable[[int], Awaitable[LogSlice]]
 Load = Callable[[], Awaitable[StoredTask]]
@@ -145,6 +142,8 @@ def _expire(waiter: asyncio.Future[bool]) -> None:
 class LocalExpectation(Expectation):
     """Resolved by the next fitting change; the writer hands the task over when it has it at hand."""
 
+    __slots__ = ("_abandoned", "_fanout", "_future", "_load", "_task_id", "states")
+
     def __init__(self, fanout: Fanout, task_id: str, states: frozenset[TaskState], load: Load) -> None:
         self._fanout = fanout
         self._task_id = task_id
@@ -197,7 +196,7 @@ class Fanout:
 
     def __init__(self) -> None:
         self._subscriptions: dict[str, set[LocalSubscription]] = {}
-        self._waiters: dict[str, set[LocalExpectation]] = {}
+        self._waiters: dict[str, list[LocalExpectation]] = {}
 
     def subscribe(self, task_id: str, after: int, read: Read, caught_up: bool) -> LocalSubscription:
         subscription = LocalSubscription(self, task_id, after, read, caught_up)
@@ -205,15 +204,27 @@ class Fanout:
         return subscription
 
     def remove(self, task_id: str, subscription: LocalSubscription) -> None:
-        _discard(self._subscriptions, task_id, subscription)
+        subscriptions = self._subscriptions.get(task_id)
+        if subscriptions is not None:
+            subscriptions.discard(subscription)
+            if not subscriptions:
+                del self._subscriptions[task_id]
 
     def expect(self, task_id: str, states: frozenset[TaskState], load: Load) -> LocalExpectation:
         expectation = LocalExpectation(self, task_id, states, load)
-        self._waiters.setdefault(task_id, set()).add(expectation)
+        waiters = self._waiters.get(task_id)
+        if waiters is None:
+            self._waiters[task_id] = [expectation]
+        else:
+            waiters.append(expectation)
         return expectation
 
     def dismiss(self, task_id: str, expectation: LocalExpectation) -> None:
-        _discard(self._waiters, task_id, expectation)
+        waiters = self._waiters.get(task_id)
+        if waiters is not None and expectation in waiters:
+            waiters.remove(expectation)
+            if not waiters:
+                del self._waiters[task_id]
 
     def publish(self, task_id: str, events: Sequence[Event], state: TaskState, stored: StoredTask | None) -> None:
         """Tells this process about a durable change. `stored` is the whole task when the writer knows it."""
@@ -253,11 +264,3 @@ class Fanout:
 
     def __len__(self) -> int:
         return sum(map(len, self._subscriptions.values())) + sum(map(len, self._waiters.values()))
-
-
-def _discard(table: dict[str, set[_T]], key: str, value: _T) -> None:
-    members = table.get(key)
-    if members is not None:
-        members.discard(value)
-        if not members:
-            del table[key]

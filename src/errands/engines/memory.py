@@ -86,7 +86,8 @@ class MemoryEngine(Engine):
         return None
 
     async def commit(self, change: Change) -> int:
-        self._check_receipt(change)
+        if change.receipt is not None:
+            self._check_receipt(change.receipt, change)
         row = self._rows.get(change.task_id)
         if row is not None and row.scope != change.scope:
             lifecycle.accept(None, change)
@@ -108,18 +109,17 @@ class MemoryEngine(Engine):
         self._after(change, row, events)
         return head.version
 
-    def _check_receipt(self, change: Change) -> None:
-        if change.receipt is not None:
-            known = self._receipts.get((change.scope, change.receipt))
-            if known is not None and known[1] >= change.receipt_since:
-                raise DuplicateMessageError(known[0])
+    def _check_receipt(self, receipt: bytes, change: Change) -> None:
+        known = self._receipts.get((change.scope, receipt))
+        if known is not None and known[1] >= change.receipt_since:
+            raise DuplicateMessageError(known[0])
 
     def _after(self, change: Change, row: _Row, events: list[Event]) -> None:
         head = row.head
         if head.state in TERMINAL_STATES:
             self._ended[change.task_id] = None
             self._drop_excess()
-        if change.work in (Work.READY, Work.LEASE):
+        if change.work is Work.READY or change.work is Work.LEASE:
             heapq.heappush(self._due, (change.due_at, change.task_id))
         stored = None
         if change.fold is not None:

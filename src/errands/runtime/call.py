@@ -10,7 +10,7 @@ import msgspec
 from errands.model.log import Event, Scope
 
 
-class CallContext(msgspec.Struct, kw_only=True):
+class CallContext(msgspec.Struct):
     scope: Scope = Scope()
     #: Extensions the client declared in `A2A-Extensions`.
     extensions: list[str] = []

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 
 from errands.clock import to_iso
 from errands.engines.base import Engine
@@ -16,14 +17,13 @@ class Journal:
     def __init__(self, engine: Engine, hooks: LifecycleHooks | None = None) -> None:
         self.engine = engine
         self._hooks = hooks
+        #: The time, in milliseconds.
+        self.now = engine.clock
 
-    def now(self) -> int:
-        return self.engine.clock()
-
-    async def commit(self, change: Change, states: list[TaskStatus] | None = None) -> int:
+    async def commit(self, change: Change, states: Sequence[TaskStatus] = ()) -> int:
         """Writes the change; `states` are the statuses it passes through, for the hooks."""
         version = await self.engine.commit(change)
-        if self._hooks is not None and states:
+        if self._hooks is not None:
             for status in states:
                 await self._hooks.run(change.task_id, status.state, status.message)
         return version

@@ -62,10 +62,24 @@ class Accepted(msgspec.Struct):
     """A message that is in the log: the task it went to and the events that came of it."""
 
     stored: StoredTask
-    #: The log up to here is known to the caller.
-    version: int
-    #: What a stream shows first.
-    first: list[StreamItem]
+    #: The events of a new task; none when the message went to a task that was there before.
+    drafts: list[Draft] = []
+
+    @property
+    def version(self) -> int:
+        """The log up to here is known to the caller."""
+        return self.stored.version
+
+    @property
+    def first(self) -> list[StreamItem]:
+        """What a stream shows first."""
+        if not self.drafts:
+            return [_snapshot(self.stored)]
+        return [
+            StreamItem(version, draft.data)
+            for version, draft in enumerate(self.drafts, 1)
+            if draft.kind in STREAMED_KINDS
+        ]
 
 
 class TaskManager:
@@ -91,7 +105,7 @@ class TaskManager:
             stored = accepted.stored
             if wait and stored.state not in SETTLED_STATES:
                 if stored.task.id == task_id:
-                    settled = await expectation.wait(accepted.version, self._settings.blocking_timeout)
+                    settled = await expectation.wait(stored.version, self._settings.blocking_timeout)
                 else:
                     settled = await self._wait_for_first(stored, call)
                 stored = settled or await self._engine.load(stored.task.id, call.scope)
@@ -124,7 +138,7 @@ class TaskManager:
             return await self._create(request, call, receipt, task_id)
         except DuplicateMessageError as error:
             stored = await self._engine.load(error.task_id, call.scope)
-            return Accepted(stored, stored.version, [_snapshot(stored)])
+            return Accepted(stored)
 
     async def _create(self, request: SendMessageRequest, call: CallContext, receipt: bytes, task_id: str) -> Accepted:
         now = self._journal.now()
@@ -217,28 +231,23 @@ class TaskManager:
             agent=self._agent,
             context_id=task.context_id or "",
         )
-        version = await self._commit_submission(change, statuses, request.message, call)
+        await self._commit_submission(change, statuses, request.message, call)
         accepted = StoredTask(
             task=task, head=lifecycle.advance(stored.head, change), scope=call.scope, agent=self._agent
         )
         if inline:
             self._adapter.start(accepted, options=options, request_context=call.request_context)
-        if stored.version:
-            first = [_snapshot(accepted)]
-        else:
-            first = [
-                StreamItem(number, draft.data) for number, draft in enumerate(drafts, 1) if draft.kind in STREAMED_KINDS
-            ]
-        return Accepted(accepted, version, first)
+        return Accepted(accepted, [] if stored.version else drafts)
 
     async def _commit_submission(
         self, change: Change, statuses: list[TaskStatus], message: Message, call: CallContext
-    ) -> int:
+    ) -> None:
         if change.work is not Work.LEASE:
             with self._adapter.queueing(change.task_id, message.message_id, call.request_context):
-                return await self._journal.commit(change, statuses)
+                await self._journal.commit(change, statuses)
+            return
         try:
-            return await self._journal.commit(change, statuses)
+            await self._journal.commit(change, statuses)
         except BaseException:
             self._adapter.release()
             raise
@@ -273,7 +282,7 @@ class TaskManager:
         with self._adapter.waiting.keeping(stored.task.id, message.message_id, call.request_context):
             await self._journal.commit(change)
         stored = await self._engine.load(stored.task.id, call.scope)
-        return Accepted(stored, stored.version, [_snapshot(stored)])
+        return Accepted(stored)
 
     # GetTask, ListTasks
 

@@ -21,7 +21,6 @@ from errands.model.core import (
     StreamResponse,
     TaskArtifactUpdateEvent,
     TaskState,
-    TaskStatus,
 )
 from errands.model.log import Change, Draft, EventKind, StoredTask, Work
 from errands.runtime.journal import Journal, status_draft, status_update
@@ -31,6 +30,10 @@ WINDOW_EVENTS = 1000
 WINDOW_BYTES = 1024 * 1024
 #: The tail of the log that is folded into the snapshot at the latest; from then on, when it has doubled.
 FOLD_BYTES = 1024 * 1024
+
+
+#: An event as it is stored, and as it is folded.
+Emitted = tuple[Draft, StreamResponse]
 
 
 class Turn:
@@ -49,7 +52,7 @@ class Turn:
         #: The task has ended with the turn.
         self.ends_task = False
         self._view(stored)
-        self._pending: list[tuple[Draft, StreamResponse]] = []
+        self._pending: list[Emitted] = []
         self._pending_bytes = 0
         self._tail_bytes = 0
         self._folded_bytes = 0
@@ -105,7 +108,7 @@ class Turn:
         finally:
             self._writing = False
 
-    async def _write(self, pending: list[tuple[Draft, StreamResponse]]) -> None:
+    async def _write(self, pending: list[Emitted]) -> None:
         drafts = [draft for draft, _ in pending]
         updates = [update for _, update in pending]
         tells = any(u.status_update is not None and u.status_update.status.message is not None for u in updates)
@@ -161,20 +164,16 @@ class Turn:
             )
         self.ended = True
         try:
-            await self._settle_flusher()
+            if self._flusher is not None:
+                await self._settle_flusher(self._flusher)
             if self._failure is not None:
                 raise self._failure
-            last = [StreamResponse(artifact_update=artifact) for artifact in artifacts]
-            updates = [*(update for _, update in self._pending), *last]
-            drafts = [*(draft for draft, _ in self._pending), *(Draft("artifact", encode(u)) for u in last)]
-            while True:
-                if self._stale:
-                    await self._refresh()
-                try:
-                    await self._close(state, message, drafts, updates, direct)
-                    break
-                except ConcurrencyError:
-                    self._stale = True
+            events = list(self._pending)
+            for artifact in artifacts:
+                update = StreamResponse(artifact_update=artifact)
+                events.append((Draft("artifact", encode(update)), update))
+            while not await self._close(state, message, events, direct):
+                await self._refresh()
         except Exception:
             self.ended = False
             raise
@@ -182,24 +181,18 @@ class Turn:
         self.settled = True
         self.ends_task = state in TERMINAL_STATES and not self.continues
 
-    async def _settle_flusher(self) -> None:
-        if self._flusher is None:
-            return
+    async def _settle_flusher(self, flusher: asyncio.Task[None]) -> None:
         if self._writing:
-            await asyncio.wait([self._flusher])
+            await asyncio.wait([flusher])
         else:
             # Not begun: what it would write goes into the last commit.
-            self._flusher.cancel()
+            flusher.cancel()
             self._flusher = None
 
-    async def _close(
-        self,
-        state: TaskState,
-        message: Message | None,
-        drafts: list[Draft],
-        updates: list[StreamResponse],
-        direct: bool,
-    ) -> None:
+    async def _close(self, state: TaskState, message: Message | None, events: list[Emitted], direct: bool) -> bool:
+        """Writes the last events of the turn; false when somebody else has written meanwhile."""
+        if self._stale:
+            return False
         now = self._journal.now()
         self.continues = self._unread > 1 and (state is TaskState.COMPLETED or state in PAUSED_STATES)
         if self.continues:
@@ -208,24 +201,27 @@ class Turn:
         else:
             update = status_update(self.task_id, self.context_id, state, now, message)
             closing = [(status_draft(update), update)]
-        updates = [*self._updates, *updates, *(update for _, update in closing)]
+        events = events + closing
         change = Change(
             task_id=self.task_id,
             scope=self._scope,
-            events=[*drafts, *(draft for draft, _ in closing)],
+            events=[draft for draft, _ in events],
             expected=self._version,
             fence=self._fence,
             at=now,
             state=state,
-            fold=lifecycle.fold_updates(self._task, updates),
+            fold=lifecycle.fold_updates(self._task, self._updates + [update for _, update in events]),
             work=Work.KEEP if self.continues else Work.IDLE,
             unread=-1,
             direct=direct,
         )
-        statuses: list[TaskStatus] = [u.status_update.status for _, u in closing if u.status_update]
-        await self._journal.commit(change, statuses)
+        try:
+            await self._journal.commit(change, [u.status_update.status for _, u in closing if u.status_update])
+        except ConcurrencyError:
+            return False
+        return True
 
-    def _carry_on(self, state: TaskState, message: Message | None, now: int) -> list[tuple[Draft, StreamResponse]]:
+    def _carry_on(self, state: TaskState, message: Message | None, now: int) -> list[Emitted]:
         """Another message is waiting: what was said joins the history, and the task stays at work."""
         if state in PAUSED_STATES:
             steps = [
@@ -255,7 +251,8 @@ class Turn:
     async def give_back(self) -> None:
         """Keeps what was emitted and puts the task back into the queue, for another process or another time."""
         self.ended = True
-        await self._settle_flusher()
+        if self._flusher is not None:
+            await self._settle_flusher(self._flusher)
         drafts = [draft for draft, _ in self._pending]
         self._pending = []
         now = self._journal.now()

@@ -47,7 +47,10 @@ class A2AApp:
         try:
             if not self._server.started:
                 await self._server.start()  # mounted where nobody runs our lifespan
-            await self._route(exchange)
+            if scope["path"] == "/" and exchange.method == "POST":
+                await jsonrpc.serve(exchange, self._server.dispatcher)
+            else:
+                await self._route(exchange)
         except ClientDisconnectedError:
             return
         except A2AError as error:

@@ -25,11 +25,7 @@ from errands.errors import (
 from errands.model.card import AgentCard
 from errands.model.card_config import AgentCardConfig
 from errands.model.log import Scope
-from errands.model.requests import (
-    GetExtendedAgentCardRequest,
-    SendMessageRequest,
-    SendMessageResponse,
-)
+from errands.model.requests import SendMessageRequest, SendMessageResponse
 from errands.operations import Operation
 from errands.runtime.call import CallContext, EventStream
 from errands.runtime.middleware import A2AMiddleware, RequestEnvelope
@@ -83,27 +79,28 @@ class Dispatcher:
 
     async def _dispatch(self, operation: Operation, request: Any, exchange: Exchange) -> Any:
         extensions = self._check_extensions(operation, exchange)
+        if not self._middlewares:
+            return await self._perform(
+                operation, request, CallContext(Scope(request.tenant or ""), extensions), exchange
+            )
         envelope = RequestEnvelope(tenant=request.tenant or "")
-        if self._middlewares:
-            if isinstance(request, SendMessageRequest):
-                envelope.params = request
-            for middleware in self._middlewares:
-                await middleware.before_dispatch(envelope, exchange.request)
-            request = envelope.params or request
-        self._check_capability(operation, request)
-        call = CallContext(
-            scope=Scope(envelope.tenant, envelope.owner),
-            extensions=extensions,
-            request_context=envelope.context,
-            last_event_id=_last_event_id(exchange) if operation.name == "SubscribeToTask" else None,
-        )
-        if operation.name == "GetExtendedAgentCard":
-            result = await self._extended_card(request, envelope, exchange)
-        else:
-            result = await getattr(self._tasks, operation.method)(request, call)
+        if isinstance(request, SendMessageRequest):
+            envelope.params = request
+        for middleware in self._middlewares:
+            await middleware.before_dispatch(envelope, exchange.request)
+        call = CallContext(Scope(envelope.tenant, envelope.owner), extensions, envelope.context)
+        result = await self._perform(operation, envelope.params or request, call, exchange)
         for middleware in reversed(self._middlewares):
             await middleware.after_dispatch(envelope, _shown(result))
         return result
+
+    async def _perform(self, operation: Operation, request: Any, call: CallContext, exchange: Exchange) -> Any:
+        self._check_capability(operation, request)
+        if operation.name == "GetExtendedAgentCard":
+            return await self._extended_card(call, exchange)
+        if operation.name == "SubscribeToTask":
+            call.last_event_id = _last_event_id(exchange)
+        return await getattr(self._tasks, operation.method)(request, call)
 
     def check_version(self, exchange: Exchange, supported: frozenset[str]) -> None:
         """Raises `VersionNotSupportedError` unless the client speaks one of these; patch numbers do not count."""
@@ -147,10 +144,8 @@ class Dispatcher:
             if push is not None and not capabilities.push_notifications:
                 raise PushNotificationNotSupportedError
 
-    async def _extended_card(
-        self, request: GetExtendedAgentCardRequest, envelope: RequestEnvelope, exchange: Exchange
-    ) -> AgentCard:
-        if self._card.security_schemes and not envelope.owner:
+    async def _extended_card(self, call: CallContext, exchange: Exchange) -> AgentCard:
+        if self._card.security_schemes and not call.scope.owner:
             raise AuthenticationRequiredError("The extended card is for authenticated clients")
         if self._extended_card_provider is None:
             raise ExtendedAgentCardNotConfiguredError

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from errands import Dependency, DependencyContainer, TaskContext
+from errands import Dependency, DependencyContainer, StorageError, TaskContext
 from errands.testing import connect, serve
 from tests.unit.support import Agent, Gate, running
 
@@ -133,7 +133,7 @@ async def test_a_dependency_that_does_not_shut_down_is_logged_and_does_not_keep_
 async def test_dependencies_are_shut_down_when_the_storage_cannot_be_opened() -> None:
     log: list[str] = []
     server = serve(Agent(nothing), dependencies={"a": DatabasePool(log, "a")}, storage="sqlite:////dev/null/tasks.db")
-    with pytest.raises(Exception, match="/dev/null"):
+    with pytest.raises(StorageError, match="/dev/null"):
         await server.start()
     assert log == ["startup a", "shutdown a"]
 

@@ -8,13 +8,16 @@ from typing import Any
 import pytest
 
 from errands import Part, TaskContext, TurnError
+from errands.engines.memory import MemoryEngine
 from errands.engines.sqlite import SQLiteEngine
 from errands.runtime import turn
 from errands.testing import connect
-from tests.unit.support import Agent, Gate, first, reaches, run, running, signature, stream
+from tests.unit.support import Agent, Gate, first, log_of, reaches, run, running, signature, stream
 
 pytestmark = pytest.mark.anyio
 
+#: The task, and that it is at work.
+OPENING_EVENTS = 2
 CONTENTS: dict[str, Any] = {
     "text": "words",
     "data": {"n": 1},
@@ -247,6 +250,22 @@ async def test_a_full_window_makes_the_emitter_wait_and_loses_nothing(
 
     result = await run(handle, storage=storage)
     assert result.text == "".join(f"{number} " for number in range(60))
+
+
+async def test_emitting_faster_than_the_log_is_written_is_slowed_down(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(turn, "WINDOW_EVENTS", 4)
+    written: list[int] = []
+
+    async def handle(ctx: TaskContext) -> None:
+        for number in range(12):
+            await ctx.emit_artifact(artifact_id="a", text=f"{number} ", append=number > 0)
+            written.append(len(await log_of(engine, ctx.task_id)) - OPENING_EVENTS)
+        await ctx.complete()
+
+    engine = MemoryEngine()
+    async with connect(Agent(handle), storage=engine) as client:
+        await client.send("hi")
+    assert all(count > number - 4 for number, count in enumerate(written))
 
 
 async def test_what_cannot_be_encoded_is_refused_at_the_call(storage: str) -> None:

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from errands import TaskContext
+from errands import TaskContext, TaskNotCancelableError
 from errands.engines.urls import engine_from_url
 from errands.model.core import TaskState
 from errands.model.log import Draft, Work
@@ -56,7 +56,7 @@ async def test_is_cancelled_concerns_only_the_canceled_task(storage: str) -> Non
     async with running(handle, storage) as client:
         other = await client.send("other", blocking=False)
         canceled = await client.send("canceled", blocking=False)
-        with pytest.raises(Exception, match="completed"):
+        with pytest.raises(TaskNotCancelableError, match="completed"):
             await client.cancel(canceled.task_id)
         gate.open()
         await reaches(client, other.task_id, "completed")

@@ -280,6 +280,18 @@ async def test_request_context_of_a_waiting_message_is_forgotten_when_its_task_e
         assert tokens.alive == 0
 
 
+async def test_request_context_of_a_message_that_is_refused_is_not_kept(storage: str) -> None:
+    tokens = Tokens()
+    server = serve(Agent(lambda ctx: ctx.complete()), storage=storage, middlewares=[tokens])
+    async with connect(server) as client, http_client(server) as http:
+        ended = await client.send("one")
+        refused = await http.post("/message:send", json=message("two", taskId=ended.task_id))
+        assert refused.status_code == 400
+        await client.send("three")  # an engine may hold on to what it refused until it writes again
+        await server.adapter.drain()
+        assert tokens.alive == 0
+
+
 async def test_request_context_is_empty_when_another_process_takes_the_task_over(storage: str) -> None:
     seen: list[Any] = []
 

@@ -7,6 +7,7 @@ import pytest
 from errands import LifecycleHooks, Message, TaskContext, TaskState
 from errands.engines.urls import engine_from_url
 from errands.model.log import Scope
+from errands.runtime.hooks import StateHook
 from errands.testing import connect
 from tests.unit.support import LIFECYCLE, Agent, Gate, reaches, running, until_cancelled
 
@@ -26,7 +27,7 @@ class Diary:
             on_terminal=self._note("terminal"),
         )
 
-    def _note(self, name: str):  # type: ignore[no-untyped-def]
+    def _note(self, name: str) -> StateHook:
         async def hook(task_id: str, state: TaskState, message: Message | None) -> None:
             self.calls.append(f"{name} {state.short}")
             self.messages.append(message.parts[0].text if message else None)

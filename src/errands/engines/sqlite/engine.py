@@ -92,7 +92,7 @@ class SQLiteEngine(Engine):
     async def check(self) -> None:
         if not self._open_writer.alive:
             raise StorageError(f"The writer of the database {self.path} has stopped. Restart the process")
-        await self._open_readers.submit(reading.versions, [])
+        await self._open_readers.submit(reading.check)
 
     @property
     def _open_writer(self) -> Writer:
@@ -204,17 +204,21 @@ class SQLiteEngine(Engine):
     def _others_wrote(self) -> None:
         """On the event loop: another process wrote something; find out whether it concerns anybody here."""
         self._others_wrote_at = asyncio.get_running_loop().time()
-        self._wake_workers()
         watched = self._fanout.watched()
-        if watched and self._readers is not None:
-            self._readers.submit(reading.versions, watched).add_done_callback(partial(self._nudge, watched))
+        if self._readers is not None and (watched or self._wakers):
+            look = self._readers.submit(reading.news, watched, self.clock())
+            look.add_done_callback(partial(self._hear, watched))
 
-    def _nudge(self, watched: Sequence[str], look: asyncio.Future[dict[str, int]]) -> None:
+    def _hear(self, watched: Sequence[str], look: asyncio.Future[reading.News]) -> None:
+        """Passes on what concerns somebody: processes that only keep their leases must not wake each other."""
         if look.cancelled() or look.exception() is not None:
             self._fanout.nudge(watched)
+            self._wake_workers()
             return
-        before, self._versions = self._versions, look.result()
+        before, self._versions = self._versions, look.result().versions
         self._fanout.nudge(task_id for task_id in watched if self._versions.get(task_id) != before.get(task_id, -1))
+        if look.result().has_work:
+            self._wake_workers()
 
     def _wake_workers(self) -> None:
         for wake in self._wakers:

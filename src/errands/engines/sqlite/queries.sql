@@ -209,5 +209,11 @@ SELECT id FROM tasks WHERE version - trimmed > ? ORDER BY no
 UPDATE tasks SET trimmed = ?, folded = ? WHERE no = ?
 
 -- name: versions
--- Where watched tasks stand, for readers that another process may have overtaken.
-SELECT id, version FROM tasks WHERE id IN (SELECT value FROM json_each(?))
+-- Where watched tasks stand, for readers that another process may have overtaken; one row for all.
+SELECT json_group_object(id, version) FROM tasks WHERE id IN (SELECT value FROM json_each(?))
+
+-- name: has_work
+-- Whether any task is due or wanted canceled; among the live ones, which the index tasks_due lists.
+SELECT EXISTS (
+    SELECT 1 FROM tasks INDEXED BY tasks_due WHERE due_at IS NOT NULL AND (due_at <= ? OR cancel_requested)
+)

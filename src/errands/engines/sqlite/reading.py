@@ -5,6 +5,7 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from typing import NamedTuple
 
 import msgspec
 
@@ -22,6 +23,8 @@ from errands.engines.sqlite.sql import QUERIES
 from errands.errors import TaskNotFoundError
 from errands.model.base import encode
 from errands.model.log import ListPage, ListQuery, LogSlice, Scope, StoredTask
+
+_read_versions = msgspec.json.Decoder(dict[str, int]).decode
 
 #: Beyond every time, and still a number that SQLite can compare.
 _FAR = 2**62
@@ -53,9 +56,26 @@ def load_context(connection: sqlite3.Connection, scope: Scope, context_id: str) 
     return None if row is None else row[0]
 
 
-def versions(connection: sqlite3.Connection, task_ids: Sequence[str]) -> dict[str, int]:
-    """Where those of the tasks stand that exist."""
-    return dict(connection.execute(QUERIES["versions"], (encode(task_ids).decode(),)).fetchall())
+class News(NamedTuple):
+    """What another process may have changed for this one."""
+
+    #: Where the watched tasks stand; one that does not exist is missing.
+    versions: dict[str, int]
+    #: Whether there is a task to claim or to cancel.
+    has_work: bool
+
+
+def news(connection: sqlite3.Connection, watched: Sequence[str], now: int) -> News:
+    versions = "{}"
+    if watched:
+        versions = connection.execute(QUERIES["versions"], (encode(watched).decode(),)).fetchone()[0]
+    has_work = connection.execute(QUERIES["has_work"], (now,)).fetchone()[0]
+    return News(_read_versions(versions), bool(has_work))
+
+
+def check(connection: sqlite3.Connection) -> None:
+    """Fails when the database cannot be read."""
+    connection.execute(QUERIES["record"], ("",)).fetchone()
 
 
 def overgrown(connection: sqlite3.Connection, events: int) -> list[str]:

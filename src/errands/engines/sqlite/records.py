@@ -52,7 +52,6 @@ class Record(msgspec.Struct, array_like=True, gc=False):
 read_record = msgspec.json.Decoder(Record, strict=False).decode
 read_records = msgspec.json.Decoder(list[Record], strict=False).decode
 _read_task = msgspec.json.Decoder(Task).decode
-
 _read_labels = msgspec.json.Decoder(list[tuple[int, str, int]]).decode
 
 #: A row of the fragment `packed`: several events at once.
@@ -72,15 +71,13 @@ def unpack(packs: Iterable[Pack]) -> list[Event]:
 
 
 def stored_task(record: Record, content: Iterable[Pack]) -> StoredTask:
-    return StoredTask(
-        task=folded_task(content), head=record.head, scope=Scope(record.tenant, record.owner), agent=record.agent
-    )
+    return StoredTask(task=folded_task(content), head=record.head, scope=record.scope, agent=record.agent)
 
 
 def folded_task(content: Iterable[Pack]) -> Task:
     """A task from its snapshot, if there is one, and the tail of its log."""
     events = unpack(content)
-    if events[0].version:
+    if not events or events[0].version:
         return lifecycle.fold(None, events)
     snapshot, *tail = events
     task = _read_task(snapshot.data)

@@ -59,7 +59,7 @@ class Writer:
         self._opened: asyncio.Future[None] = self._loop.create_future()
         self._stopped: asyncio.Future[None] = self._loop.create_future()
         self._data_version = 0
-        self._polled_at = 0.0
+        self._polled_at = time.monotonic()
         #: How many transactions were committed; what group commit saves is seen here.
         self.transactions = 0
 
