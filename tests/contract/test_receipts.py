@@ -117,6 +117,14 @@ async def test_a_receipt_dies_with_its_task(engine: Engine, changes: Changes) ->
     assert await engine.commit(changes.create("again", receipt=RECEIPT)) == 1
 
 
+async def test_the_receipt_of_a_deleted_task_does_not_pass_to_the_next_one(engine: Engine, changes: Changes) -> None:
+    await engine.commit(changes.start(receipt=RECEIPT))
+    await engine.commit(changes.complete())
+    await engine.delete("t", ME)
+    await engine.commit(changes.create("next", receipt=b"another"))
+    assert await engine.commit(changes.create("again", receipt=RECEIPT)) == 1
+
+
 async def test_a_receipt_outlives_the_task_whose_expired_one_it_replaced(
     engine: Engine, changes: Changes, clock: ManualClock
 ) -> None:

@@ -243,6 +243,19 @@ async def test_writing_on_does_not_rewrite_what_is_folded(path: Path, engine: SQ
     assert log.stat().st_size < 1_000_000
 
 
+async def test_a_folded_task_is_read_from_its_snapshot_alone(
+    path: Path, engine: SQLiteEngine, changes: Changes
+) -> None:
+    await engine.commit(changes.start())
+    await engine.commit(changes.chunk(text="kept"))
+    before = await engine.load("t", ME)
+    await engine.commit(changes.move(fold=before.task, expected=3))
+    with closing(sqlite3.connect(path, isolation_level=None)) as connection:
+        connection.execute("DELETE FROM events WHERE kind <> 'snapshot'")
+    assert await engine.load("t", ME) == before
+    assert (await engine.list(ListQuery(scope=ME, with_artifacts=True))).tasks == [before]
+
+
 async def test_the_loop_may_vanish_before_the_engine_is_closed(path: Path, changes: Changes) -> None:
     engines: list[SQLiteEngine] = []
 

@@ -166,9 +166,9 @@ class LocalExpectation(Expectation):
         self._fanout.dismiss(self._task_id, self)
 
     async def wait(self, after: int, timeout: float | None) -> StoredTask | None:
+        if timeout is None:
+            return await self._wait(after)
         try:
-            if timeout is None:
-                return await self._wait(after)
             async with asyncio.timeout(timeout):
                 return await self._wait(after)
         except TimeoutError:

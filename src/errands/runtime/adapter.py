@@ -234,10 +234,13 @@ class WorkerAdapter:
         execution.ctx = ctx
         if stored.head.cancel_requested:
             self._signal_cancel(execution)
-        if not await self._may_try(ctx):
+        if ctx.attempt > 1 and not await self._may_try_again(ctx):
             return False
         try:
-            await self._handle(ctx)
+            if self._is_async:
+                await self._worker.handle(ctx)
+            else:
+                await self._handle_in_thread(ctx)
         except asyncio.CancelledError:
             await self._stopped(execution, ctx)
             return False
@@ -253,17 +256,14 @@ class WorkerAdapter:
                 await self._returned(ctx)
         return ctx._turn.continues
 
-    async def _handle(self, ctx: TaskContext) -> None:
-        if self._is_async:
-            await self._worker.handle(ctx)
-            return
+    async def _handle_in_thread(self, ctx: TaskContext) -> None:
         await self._loop.run_in_executor(
             self._threads, _handle_in_thread, self._worker, BlockingTaskContext(ctx, self._loop)
         )
 
-    async def _may_try(self, ctx: TaskContext) -> bool:
+    async def _may_try_again(self, ctx: TaskContext) -> bool:
         tries = ctx.attempt
-        if tries == 1 or ctx.is_cancelled:
+        if ctx.is_cancelled:
             return True
         if self._worker.on_interrupted == "fail":
             await ctx.fail("The agent was interrupted while it worked on this task.")

@@ -231,26 +231,21 @@ class TaskManager:
             agent=self._agent,
             context_id=task.context_id or "",
         )
-        await self._commit_submission(change, statuses, request.message, call)
+        if inline:
+            try:
+                await self._journal.commit(change, statuses)
+            except BaseException:
+                self._adapter.release()
+                raise
+        else:
+            with self._adapter.queueing(task.id, request.message.message_id, call.request_context):
+                await self._journal.commit(change, statuses)
         accepted = StoredTask(
             task=task, head=lifecycle.advance(stored.head, change), scope=call.scope, agent=self._agent
         )
         if inline:
             self._adapter.start(accepted, options=options, request_context=call.request_context)
         return Accepted(accepted, [] if stored.version else drafts)
-
-    async def _commit_submission(
-        self, change: Change, statuses: list[TaskStatus], message: Message, call: CallContext
-    ) -> None:
-        if change.work is not Work.LEASE:
-            with self._adapter.queueing(change.task_id, message.message_id, call.request_context):
-                await self._journal.commit(change, statuses)
-            return
-        try:
-            await self._journal.commit(change, statuses)
-        except BaseException:
-            self._adapter.release()
-            raise
 
     async def _queue(
         self,

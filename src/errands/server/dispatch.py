@@ -65,7 +65,11 @@ class Dispatcher:
     async def dispatch(self, operation: Operation, request: Any, exchange: Exchange) -> Any:
         """The operation's answer: a model, or an `EventStream`. Raises `A2AError` and nothing else."""
         try:
-            return await self._dispatch(operation, request, exchange)
+            extensions = self._check_extensions(operation, exchange)
+            if self._middlewares:
+                return await self._through_middleware(operation, request, extensions, exchange)
+            call = CallContext(Scope(request.tenant or ""), extensions)
+            return await self._perform(operation, request, call, exchange)
         except A2AError:
             raise
         except EngineError as error:
@@ -77,12 +81,9 @@ class Dispatcher:
             logger.exception("%s failed [%s]", operation.name, reference)
             raise InternalError(f"Internal error (reference {reference})") from None
 
-    async def _dispatch(self, operation: Operation, request: Any, exchange: Exchange) -> Any:
-        extensions = self._check_extensions(operation, exchange)
-        if not self._middlewares:
-            return await self._perform(
-                operation, request, CallContext(Scope(request.tenant or ""), extensions), exchange
-            )
+    async def _through_middleware(
+        self, operation: Operation, request: Any, extensions: list[str], exchange: Exchange
+    ) -> Any:
         envelope = RequestEnvelope(tenant=request.tenant or "")
         if isinstance(request, SendMessageRequest):
             envelope.params = request
