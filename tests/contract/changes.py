@@ -23,11 +23,11 @@ from errands.model.core import (
 )
 from errands.model.log import Change, Draft, Event, Scope, StoredTask, Work
 
-ME = Scope("tenant", "me")
-SOMEBODY_ELSE = Scope("tenant", "somebody else")
-OTHER_TENANT = Scope("other tenant", "me")
-
 AGENT = "agent"
+ME = Scope("tenant", "me", AGENT)
+SOMEBODY_ELSE = Scope("tenant", "somebody else", AGENT)
+OTHER_TENANT = Scope("other tenant", "me", AGENT)
+OTHER_AGENT = Scope("tenant", "me", "another agent")
 WORKER = "worker"
 LEASE_MS = 30_000
 
@@ -63,7 +63,6 @@ class Changes:
             work=Work.READY,
             due_at=self._clock(),
             unread=1,
-            agent=AGENT,
             context_id=context_of(task_id),
         )
 
@@ -83,7 +82,6 @@ class Changes:
             worker=WORKER,
             due_at=self._clock() + LEASE_MS,
             unread=1,
-            agent=AGENT,
             context_id=context_of(task_id),
         )
 

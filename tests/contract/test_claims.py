@@ -39,7 +39,7 @@ async def test_a_ready_task_is_claimed_with_all_that_it_holds(
     await engine.commit(changes.chunk(text="so far", scope=OTHER_TENANT))
     (claimed,) = await claim(engine, clock)
     assert claimed == await engine.load("t", OTHER_TENANT)
-    assert (claimed.scope, claimed.agent, claimed.version, text_in(claimed)) == (OTHER_TENANT, AGENT, 2, "so far")
+    assert (claimed.scope, claimed.version, text_in(claimed)) == (OTHER_TENANT, 2, "so far")
     assert (claimed.head.worker, claimed.head.attempt, claimed.head.due_at) == (WORKER, 1, clock() + LEASE_MS)
 
 
@@ -84,7 +84,7 @@ async def test_an_idle_task_is_never_claimed(engine: Engine, changes: Changes, c
 
 async def test_only_tasks_of_the_named_agents_are_claimed(engine: Engine, changes: Changes, clock: ManualClock) -> None:
     for agent in ("one", "two", "three"):
-        await engine.commit(changes.create(f"task of {agent}", agent=agent))
+        await engine.commit(changes.create(f"task of {agent}", scope=ME._replace(agent=agent)))
     until = clock() + LEASE_MS
     assert await engine.claim(WORKER, ["nobody"], 10, until) == []
     assert await engine.claim(WORKER, [], 10, until) == []
@@ -94,7 +94,9 @@ async def test_only_tasks_of_the_named_agents_are_claimed(engine: Engine, change
 
 async def test_the_order_goes_across_agents(engine: Engine, changes: Changes, clock: ManualClock) -> None:
     for number in range(6):
-        await engine.commit(changes.create(f"t{number}", agent=f"agent {number % 2}", due_at=clock() + number))
+        await engine.commit(
+            changes.create(f"t{number}", scope=ME._replace(agent=f"agent {number % 2}"), due_at=clock() + number)
+        )
     clock.advance(10)
     claimed = await engine.claim(WORKER, ["agent 1", "agent 0"], 4, clock() + LEASE_MS)
     assert ids(claimed) == ["t0", "t1", "t2", "t3"]
@@ -208,6 +210,16 @@ async def test_an_earlier_attempt_of_the_same_worker_is_lost(
     assert await engine.extend(WORKER, [Lease("t", 1), Lease("t", 2)], clock() + LEASE_MS) == [
         LeaseSignal("t", lost=True, cancel_requested=False)
     ]
+
+
+async def test_an_earlier_attempt_does_not_extend_the_later_one(
+    engine: Engine, changes: Changes, clock: ManualClock
+) -> None:
+    await engine.commit(changes.start())
+    clock.advance(LEASE_MS)
+    (claimed,) = await claim(engine, clock)
+    await engine.extend(WORKER, [Lease("t", 1)], clock() + 9 * LEASE_MS)
+    assert (await engine.load("t", ME)).head == claimed.head
 
 
 async def test_a_wanted_cancel_is_signaled_and_the_lease_extended(

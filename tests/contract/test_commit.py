@@ -22,6 +22,7 @@ from tests.contract.changes import (
     AGENT,
     LEASE_MS,
     ME,
+    OTHER_AGENT,
     OTHER_TENANT,
     SOMEBODY_ELSE,
     WORKER,
@@ -98,10 +99,10 @@ async def test_the_stored_head_is_the_one_that_the_lifecycle_computes(
         assert (await engine.load("t", ME)).head == head
 
 
-async def test_a_created_task_keeps_its_scope_and_agent(engine: Engine, changes: Changes) -> None:
-    await engine.commit(changes.create(scope=SOMEBODY_ELSE, agent="special"))
+async def test_a_created_task_keeps_its_scope_and_context(engine: Engine, changes: Changes) -> None:
+    await engine.commit(changes.create(scope=SOMEBODY_ELSE))
     stored = await engine.load("t", SOMEBODY_ELSE)
-    assert (stored.scope, stored.agent, stored.task.context_id) == (SOMEBODY_ELSE, "special", context_of("t"))
+    assert (stored.scope, stored.task.context_id) == (SOMEBODY_ELSE, context_of("t"))
 
 
 Refusal = tuple[Callable[[Changes], Change], type[ErrandsError]]
@@ -120,6 +121,7 @@ REFUSALS: dict[str, Refusal] = {
     "a way that the lifecycle does not have": (lambda c: c.status("t", TaskState.SUBMITTED), IllegalTransitionError),
     "somebody else's task": (lambda c: c.chunk(scope=SOMEBODY_ELSE), ConcurrencyError),
     "a task of another tenant": (lambda c: c.chunk(scope=OTHER_TENANT), ConcurrencyError),
+    "a task of another agent": (lambda c: c.chunk(scope=OTHER_AGENT), ConcurrencyError),
     "an id that somebody else's task has": (lambda c: c.create(scope=SOMEBODY_ELSE), ConcurrencyError),
     "a fold on the wrong version": (lambda c: c.complete(expected=1), ConcurrencyError),
 }
@@ -275,9 +277,9 @@ async def test_a_commit_that_is_abandoned_by_its_caller_is_written_or_not_but_ne
     assert len(await log_of(engine)) == stored.version
 
 
-@pytest.mark.parametrize("scope", [Scope(), ME, OTHER_TENANT], ids=str)
+@pytest.mark.parametrize("scope", [Scope(), ME, OTHER_TENANT, OTHER_AGENT], ids=str)
 async def test_tasks_of_every_scope_live_side_by_side(engine: Engine, changes: Changes, scope: Scope) -> None:
-    for number, whose in enumerate([Scope(), ME, OTHER_TENANT]):
+    for number, whose in enumerate([Scope(), ME, OTHER_TENANT, OTHER_AGENT]):
         await engine.commit(changes.start(f"t{number}", scope=whose))
-    mine = [Scope(), ME, OTHER_TENANT].index(scope)
+    mine = [Scope(), ME, OTHER_TENANT, OTHER_AGENT].index(scope)
     assert await engine.commit(changes.chunk(f"t{mine}", scope=scope)) == 3

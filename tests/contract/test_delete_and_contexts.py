@@ -10,7 +10,17 @@ from errands.engines.base import Engine
 from errands.errors import ConcurrencyError, TaskNotFoundError
 from errands.model.core import TaskState
 from errands.model.log import Lease, LeaseSignal, ListQuery, Work
-from tests.contract.changes import AGENT, LEASE_MS, ME, OTHER_TENANT, SOMEBODY_ELSE, WORKER, Changes, ManualClock
+from tests.contract.changes import (
+    AGENT,
+    LEASE_MS,
+    ME,
+    OTHER_AGENT,
+    OTHER_TENANT,
+    SOMEBODY_ELSE,
+    WORKER,
+    Changes,
+    ManualClock,
+)
 
 pytestmark = pytest.mark.anyio
 
@@ -102,6 +112,7 @@ async def test_contexts_of_other_scopes_are_others(engine: Engine) -> None:
     assert await engine.load_context(ME, "c") == b"mine"
     assert await engine.load_context(SOMEBODY_ELSE, "c") == b"theirs"
     assert await engine.load_context(OTHER_TENANT, "c") is None
+    assert await engine.load_context(OTHER_AGENT, "c") is None
 
 
 async def test_of_concurrent_saves_the_last_wins(engine: Engine) -> None:

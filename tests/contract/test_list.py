@@ -15,7 +15,7 @@ from errands.engines.base import Engine
 from errands.errors import InvalidParamsError
 from errands.model.core import TaskState
 from errands.model.log import ListPage, ListQuery, StoredTask, Work
-from tests.contract.changes import ME, OTHER_TENANT, SOMEBODY_ELSE, Changes, ManualClock, text_in
+from tests.contract.changes import ME, OTHER_AGENT, OTHER_TENANT, SOMEBODY_ELSE, Changes, ManualClock, text_in
 
 pytestmark = pytest.mark.anyio
 
@@ -94,9 +94,9 @@ async def test_the_total_counts_all_matches_whatever_the_page(
 
 
 async def test_only_the_scopes_own_tasks_are_listed(engine: Engine, changes: Changes) -> None:
-    for number, scope in enumerate((ME, SOMEBODY_ELSE, OTHER_TENANT)):
+    for number, scope in enumerate((ME, SOMEBODY_ELSE, OTHER_TENANT, OTHER_AGENT)):
         await engine.commit(changes.start(f"t{number}", scope=scope))
-    for number, scope in enumerate((ME, SOMEBODY_ELSE, OTHER_TENANT)):
+    for number, scope in enumerate((ME, SOMEBODY_ELSE, OTHER_TENANT, OTHER_AGENT)):
         page = await engine.list(ListQuery(scope=scope))
         assert (ids(page), page.total_size) == ([f"t{number}"], 1)
 

@@ -14,6 +14,7 @@ from errands.model.core import TERMINAL_STATES, Artifact, Part, TaskState
 from errands.model.log import Change, Draft, ListQuery, Scope
 from tests.contract.changes import (
     ME,
+    OTHER_AGENT,
     OTHER_TENANT,
     SOMEBODY_ELSE,
     Changes,
@@ -133,7 +134,7 @@ async def test_a_task_that_does_not_exist_is_not_found(engine: Engine) -> None:
     assert error.value.metadata == {"taskId": "t"}
 
 
-@pytest.mark.parametrize("scope", [SOMEBODY_ELSE, OTHER_TENANT], ids=str)
+@pytest.mark.parametrize("scope", [SOMEBODY_ELSE, OTHER_TENANT, OTHER_AGENT], ids=str)
 async def test_somebody_elses_task_is_not_found_by_any_call(engine: Engine, changes: Changes, scope: Scope) -> None:
     await engine.commit(changes.start())
     await engine.commit(changes.complete())

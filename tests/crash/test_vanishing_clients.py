@@ -20,7 +20,7 @@ from errands.engines.base import Retention
 from errands.engines.memory import MemoryEngine
 from errands.engines.sqlite import SQLiteEngine
 from errands.model.core import TaskState
-from errands.model.log import ListQuery, Scope
+from errands.model.log import ListQuery
 
 pytestmark = [pytest.mark.anyio, pytest.mark.soak, pytest.mark.timeout(300)]
 
@@ -128,7 +128,7 @@ async def test_clients_that_vanish_leave_no_stuck_task_no_leak_and_no_memory(nam
                 await crowd(port)
                 await quiet(server, baseline)
             states = [TaskState.SUBMITTED, TaskState.WORKING]
-            live = [await engine.list(ListQuery(scope=Scope(), state=state)) for state in states]
+            live = [await engine.list(ListQuery(scope=server.scope(), state=state)) for state in states]
             assert [page.total_size for page in live] == [0, 0]
             while await engine.sweep():
                 pass

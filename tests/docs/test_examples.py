@@ -192,7 +192,7 @@ async def test_a_task_that_runs_when_its_server_is_stopped_is_given_back(tmp_pat
             assert any("WORKING" in line for line in stream.iter_lines())
         assert server.stop(signal.SIGTERM).returncode == 0
     async with engine_from_url(storage) as engine:
-        stored = await engine.load(task_id, Scope())
+        stored = await engine.load(task_id, Scope(agent="Counter"))
     assert (stored.state, stored.head.worker) == (TaskState.WORKING, "")
     assert stored.head.due_at is not None
 

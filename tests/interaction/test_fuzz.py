@@ -15,7 +15,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from errands import A2AServer, TaskContext, Worker
-from errands.model.log import ListQuery, Scope
+from errands.model.log import ListQuery
 from errands.operations import OPERATIONS
 from errands.testing import BASE_URL, http_client, serve
 from errands.wire.status import STATUS
@@ -112,7 +112,7 @@ class Target:
         return self.runner.run(self.client.request(method, path, **options))
 
     def count(self) -> int:
-        page = self.runner.run(self.server.engine.list(ListQuery(scope=Scope())))
+        page = self.runner.run(self.server.engine.list(ListQuery(scope=self.server.scope())))
         return page.total_size
 
     def close(self) -> None:

@@ -48,6 +48,9 @@ LIFECYCLE: dict[str, tuple[Handle, str]] = {
     "request_auth": (lambda ctx: ctx.request_auth("token?"), "auth-required"),
 }
 
+#: Whose tasks `errands.testing.serve` serves to callers without a name.
+ANYBODY = Scope(agent="Test agent")
+
 
 class Agent(Worker):
     """A worker whose handler is a function of the test."""
@@ -174,7 +177,7 @@ def lone_context(
     stored = StoredTask(
         task=Task(id="t1", context_id=context_id, status=TaskStatus(state=TaskState.WORKING), history=[message]),
         head=Head(version=1, state=TaskState.WORKING, attempt=1, worker="here", unread=1),
-        scope=Scope(),
+        scope=ANYBODY,
     )
     return TaskContext(journal or Journal(MemoryEngine()), stored, deps=DependencyContainer(), **options)
 
@@ -184,13 +187,13 @@ def status_draft(task_id: str, state: TaskState) -> Draft:
     return Draft("status", encode(StreamResponse(status_update=update)))
 
 
-def opening(task_id: str = "t1", *, agent: str = "Test agent", text: str = "hi", **options: Any) -> Change:
+def opening(task_id: str = "t1", *, text: str = "hi", **options: Any) -> Change:
     """The change that creates a submitted task which waits for a worker."""
     message = Message(message_id=f"first of {task_id}", role=Role.USER, parts=[Part(text=text)])
     task = Task(id=task_id, context_id="c", status=TaskStatus(state=TaskState.SUBMITTED), history=[message])
     change = Change(
         task_id=task_id,
-        scope=Scope(),
+        scope=ANYBODY,
         events=(Draft("task", encode(StreamResponse(task=task))),),
         expected=0,
         at=1,
@@ -198,7 +201,6 @@ def opening(task_id: str = "t1", *, agent: str = "Test agent", text: str = "hi",
         work=Work.READY,
         due_at=1,
         unread=1,
-        agent=agent,
         context_id="c",
     )
     return msgspec.structs.replace(change, **options)
@@ -206,7 +208,7 @@ def opening(task_id: str = "t1", *, agent: str = "Test agent", text: str = "hi",
 
 def step(task_id: str, state: TaskState, /, **options: Any) -> Change:
     """The change that takes a task to `state` and leaves its place in the queue alone."""
-    change = Change(task_id=task_id, scope=Scope(), events=(status_draft(task_id, state),), at=2, state=state)
+    change = Change(task_id=task_id, scope=ANYBODY, events=(status_draft(task_id, state),), at=2, state=state)
     return msgspec.structs.replace(change, **options)
 
 
@@ -217,9 +219,9 @@ async def bring(engine: Engine, state: TaskState, task_id: str = "t1") -> Stored
         await engine.commit(step(task_id, TaskState.WORKING))
     if state not in (TaskState.SUBMITTED, TaskState.WORKING):
         await engine.commit(step(task_id, state))
-    return await engine.load(task_id, Scope())
+    return await engine.load(task_id, ANYBODY)
 
 
 async def log_of(engine: Engine, task_id: str) -> list[Event]:
     """Every event of the task."""
-    return (await engine.read(task_id, Scope(), 0)).events
+    return (await engine.read(task_id, ANYBODY, 0)).events

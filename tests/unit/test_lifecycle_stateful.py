@@ -43,7 +43,7 @@ from errands.runtime.task_manager import TaskManager
 from errands.runtime.worker import Worker
 from errands.testing import ManualClock
 
-SCOPE = Scope("", "alice")
+SCOPE = Scope("", "alice", "agent")
 LEASE_S = 30.0
 ENDINGS = ("complete", "respond", "fail", "reject", "request_input", "request_auth")
 
@@ -129,7 +129,7 @@ class Lifecycle(RuleBasedStateMachine):
         )
         self.stack = AsyncExitStack()
         await self.stack.enter_async_context(self.adapter)
-        self.manager = TaskManager(self.journal, self.adapter, agent="agent", input_modes=[], settings=settings)
+        self.manager = TaskManager(self.journal, self.adapter, input_modes=[], settings=settings)
         await self.settle()
 
     async def die(self) -> None:

@@ -48,7 +48,6 @@ class _Row(msgspec.Struct, gc=False):
     """One task: its head, its log, and the snapshot up to `folded`."""
 
     scope: Scope
-    agent: str
     context_id: str
     head: Head
     events: list[Event] = []
@@ -94,7 +93,7 @@ class MemoryEngine(Engine):
             raise ConcurrencyError(f"the id {change.task_id} is taken")
         lifecycle.accept(row.head if row else None, change)
         if row is None:
-            row = _Row(change.scope, change.agent, change.context_id, Head(), [], None, 0, [])
+            row = _Row(change.scope, change.context_id, Head(), [], None, 0, [])
             self._rows[change.task_id] = row
         events = [
             Event(version, draft.kind, draft.data) for version, draft in enumerate(change.events, row.head.version + 1)
@@ -123,7 +122,7 @@ class MemoryEngine(Engine):
             heapq.heappush(self._due, (change.due_at, change.task_id))
         stored = None
         if change.fold is not None:
-            stored = StoredTask(task=change.fold, head=head, scope=row.scope, agent=row.agent)
+            stored = StoredTask(task=change.fold, head=head, scope=row.scope)
         self._fanout.publish(change.task_id, events, head.state, stored)
         if change.work is Work.READY or change.cancel_requested:
             self._wake_workers()
@@ -144,7 +143,7 @@ class MemoryEngine(Engine):
             tail = row.events[bisect_right(row.events, row.folded, key=_version) :]
             row.snapshot, row.folded = lifecycle.fold(row.snapshot, tail), row.head.version
         assert row.snapshot is not None
-        return StoredTask(task=row.snapshot, head=row.head, scope=row.scope, agent=row.agent)
+        return StoredTask(task=row.snapshot, head=row.head, scope=row.scope)
 
     def _listed(self, row: _Row, query: ListQuery) -> StoredTask:
         stored = self._stored(row)
@@ -210,7 +209,7 @@ class MemoryEngine(Engine):
             row = self._rows.get(task_id)
             if row is None or row.head.due_at is None or row.head.due_at != due_at:
                 continue  # settled, extended or claimed since
-            if row.agent not in agents:
+            if row.scope.agent not in agents:
                 others.append(entry)
                 continue
             row.head = msgspec.structs.replace(row.head, attempt=row.head.attempt + 1, worker=worker, due_at=until)

@@ -18,6 +18,8 @@ class Scope(NamedTuple):
 
     tenant: str = ""
     owner: str = ""
+    #: The agent that works on it: several may share a store and know nothing of each other.
+    agent: str = ""
 
 
 EventKind = Literal["task", "message", "request", "status", "artifact", "cancel"]
@@ -91,7 +93,6 @@ class Change(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     direct: bool | None = None
 
     # Set once, when the task is created.
-    agent: str = ""
     context_id: str = ""
 
 
@@ -124,7 +125,6 @@ class StoredTask(msgspec.Struct, kw_only=True, gc=False):
     task: Task
     head: Head
     scope: Scope
-    agent: str = ""
 
     @property
     def version(self) -> int:

@@ -219,7 +219,6 @@ class WorkerAdapter:
             task=lifecycle.fold_updates(stored.task, [update]),
             head=lifecycle.advance(stored.head, change),
             scope=stored.scope,
-            agent=stored.agent,
         )
 
     async def _turn(

@@ -83,13 +83,10 @@ class Accepted(msgspec.Struct):
 
 
 class TaskManager:
-    def __init__(
-        self, journal: Journal, adapter: WorkerAdapter, *, agent: str, input_modes: list[str], settings: Settings
-    ) -> None:
+    def __init__(self, journal: Journal, adapter: WorkerAdapter, *, input_modes: list[str], settings: Settings) -> None:
         self._journal = journal
         self._engine = journal.engine
         self._adapter = adapter
-        self._agent = agent
         self._input_modes = input_modes
         self._settings = settings
 
@@ -148,7 +145,7 @@ class TaskManager:
         task = Task(id=task_id, context_id=context_id, status=status, history=[message])
         drafts = [Draft("task", encode(StreamResponse(task=task)))]
         return await self._submit(
-            StoredTask(task=task, head=Head(), scope=call.scope, agent=self._agent),
+            StoredTask(task=task, head=Head(), scope=call.scope),
             request,
             call,
             receipt,
@@ -190,7 +187,7 @@ class TaskManager:
         said = StreamResponse(message=message)
         drafts = [status_draft(update), Draft("message", encode(said))]
         task = lifecycle.fold_updates(stored.task, [update, said])
-        resumed = StoredTask(task=task, head=stored.head, scope=stored.scope, agent=stored.agent)
+        resumed = StoredTask(task=task, head=stored.head, scope=stored.scope)
         return await self._submit(resumed, request, call, receipt, drafts, [update.status_update.status], now)
 
     async def _submit(
@@ -228,7 +225,6 @@ class TaskManager:
             due_at=self._adapter.lease_until if inline else now,
             worker=self._adapter.worker_id if inline else "",
             unread=1,
-            agent=self._agent,
             context_id=task.context_id or "",
         )
         if inline:
@@ -240,9 +236,7 @@ class TaskManager:
         else:
             with self._adapter.queueing(task.id, request.message.message_id, call.request_context):
                 await self._journal.commit(change, statuses)
-        accepted = StoredTask(
-            task=task, head=lifecycle.advance(stored.head, change), scope=call.scope, agent=self._agent
-        )
+        accepted = StoredTask(task=task, head=lifecycle.advance(stored.head, change), scope=call.scope)
         if inline:
             self._adapter.start(accepted, options=options, request_context=call.request_context)
         return Accepted(accepted, [] if stored.version else drafts)

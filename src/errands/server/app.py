@@ -13,6 +13,7 @@ from errands.engines.base import Engine
 from errands.engines.urls import engine_from_url
 from errands.errors import ConfigurationError, StorageError
 from errands.model.card_config import AgentCardConfig
+from errands.model.log import Scope
 from errands.runtime.adapter import WorkerAdapter
 from errands.runtime.dependencies import DependencyContainer
 from errands.runtime.hooks import LifecycleHooks
@@ -167,9 +168,7 @@ class A2AServer:
             adapter = WorkerAdapter(self._worker, journal, agent=name, deps=self._deps, settings=settings)
             await stack.enter_async_context(adapter)
             stack.callback(engine.disconnect)
-            tasks = TaskManager(
-                journal, adapter, agent=name, input_modes=self.agent_card.input_modes, settings=settings
-            )
+            tasks = TaskManager(journal, adapter, input_modes=self.agent_card.input_modes, settings=settings)
             self.engine = engine
             self.adapter = adapter
             self.task_manager = tasks
@@ -177,6 +176,10 @@ class A2AServer:
                 tasks, self.agent_card, self._middlewares, settings, self._extended_card_provider
             )
             yield
+
+    def scope(self, owner: str = "", tenant: str = "") -> Scope:
+        """Whose tasks somebody sees who asks this agent: for programs that talk to the engine themselves."""
+        return Scope(tenant, owner, self.agent_card.name)
 
     async def drain(self) -> None:
         """Takes no more work, waits for what runs, then ends streams and waiting requests: before a shutdown."""

@@ -68,7 +68,7 @@ class Dispatcher:
             extensions = self._check_extensions(operation, exchange)
             if self._middlewares:
                 return await self._through_middleware(operation, request, extensions, exchange)
-            call = CallContext(Scope(request.tenant or ""), extensions)
+            call = CallContext(Scope(request.tenant or "", "", self._card.name), extensions)
             return await self._perform(operation, request, call, exchange)
         except A2AError:
             raise
@@ -89,7 +89,7 @@ class Dispatcher:
             envelope.params = request
         for middleware in self._middlewares:
             await middleware.before_dispatch(envelope, exchange.request)
-        call = CallContext(Scope(envelope.tenant, envelope.owner), extensions, envelope.context)
+        call = CallContext(Scope(envelope.tenant, envelope.owner, self._card.name), extensions, envelope.context)
         result = await self._perform(operation, envelope.params or request, call, exchange)
         for middleware in reversed(self._middlewares):
             await middleware.after_dispatch(envelope, _shown(result))

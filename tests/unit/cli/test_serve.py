@@ -60,12 +60,12 @@ def write(folder: Path, code: str) -> Path:
     return path
 
 
-def stored(folder: Path, task_id: str) -> StoredTask:
+def stored(folder: Path, task_id: str, agent: str = "Patient") -> StoredTask:
     """The task as it is on disk."""
 
     async def load() -> StoredTask:
         async with engine_from_url(f"sqlite:///{folder / '.errands' / 'tasks.db'}") as engine:
-            return await engine.load(task_id, Scope())
+            return await engine.load(task_id, Scope(agent=agent))
 
     return asyncio.run(load())
 
@@ -235,7 +235,7 @@ def test_a_thread_that_never_returns_does_not_keep_the_process(tmp_path: Path) -
     with Served(write(tmp_path, THREADED), cwd=tmp_path, drain_timeout="0.2") as server:
         task_id = errands("send", server.url, "go", "--no-wait").stdout.strip()
         assert server.stop().returncode == 0
-    assert stored(tmp_path, task_id).head.worker == ""
+    assert stored(tmp_path, task_id, "Threaded").head.worker == ""
 
 
 # Reloading

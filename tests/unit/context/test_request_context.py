@@ -13,9 +13,8 @@ from starlette.requests import Request
 from errands import A2AMiddleware, BearerTokenMiddleware, RequestEnvelope, TaskContext
 from errands.engines.urls import engine_from_url
 from errands.model.base import encode
-from errands.model.log import Scope
 from errands.testing import connect, http_client, serve
-from tests.unit.support import Agent, Gate, log_of, opening, reaches, run
+from tests.unit.support import ANYBODY, Agent, Gate, log_of, opening, reaches, run
 
 pytestmark = pytest.mark.anyio
 
@@ -163,7 +162,7 @@ async def test_request_context_is_not_persisted(storage: str) -> None:
     async with server, http_client(server) as http:
         answer = await http.post("/message:send", json=message("findable"), headers={"x-secret": SECRET})
         task_id = answer.json()["task"]["id"]
-        stored = await server.engine.load(task_id, Scope())
+        stored = await server.engine.load(task_id, ANYBODY)
         kept = encode(stored) + b"".join(event.data for event in await log_of(server.engine, task_id))
     assert b"findable" in kept
     assert SECRET.encode() not in kept

@@ -6,10 +6,9 @@ import pytest
 
 from errands import LifecycleHooks, Message, TaskContext, TaskState
 from errands.engines.urls import engine_from_url
-from errands.model.log import Scope
 from errands.runtime.hooks import StateHook
 from errands.testing import connect
-from tests.unit.support import LIFECYCLE, Agent, Gate, reaches, running, until_cancelled
+from tests.unit.support import ANYBODY, LIFECYCLE, Agent, Gate, reaches, running, until_cancelled
 
 pytestmark = pytest.mark.anyio
 
@@ -120,7 +119,7 @@ async def test_a_hook_is_called_when_the_change_can_already_be_read(storage: str
     seen: list[tuple[str, str]] = []
 
     async def on_state_change(task_id: str, state: TaskState, message: Message | None) -> None:
-        stored = await engine.load(task_id, Scope())
+        stored = await engine.load(task_id, ANYBODY)
         seen.append((state.short, stored.state.short))
 
     hooks = LifecycleHooks(on_state_change=on_state_change)

@@ -10,9 +10,10 @@ from errands import ConcurrencyError, TaskContext
 from errands.engines.urls import engine_from_url
 from errands.errors import TaskTerminalStateError
 from errands.model.core import TaskState
-from errands.model.log import Draft, Scope
+from errands.model.log import Draft
 from errands.testing import connect, http_client, serve
 from tests.unit.support import (
+    ANYBODY,
     Agent,
     Gate,
     bring,
@@ -36,7 +37,7 @@ async def test_the_version_is_incremented_on_every_write(storage: str) -> None:
             await engine.commit(step("t1", TaskState.COMPLETED)),
         ]
         assert versions == [1, 2, 3]
-        assert (await engine.load("t1", Scope())).version == 3
+        assert (await engine.load("t1", ANYBODY)).version == 3
 
 
 async def test_the_version_is_the_position_of_the_last_event_in_the_log(storage: str) -> None:
@@ -51,7 +52,7 @@ async def test_the_version_is_the_id_a_stream_gives_its_events(storage: str) -> 
     server = serve(Agent(lambda ctx: ctx.complete("done")), storage=storage)
     async with connect(server) as client:
         events = [event async for event in client.stream("hi")]
-        version = (await server.engine.load(events[0].task_id or "", Scope())).version
+        version = (await server.engine.load(events[0].task_id or "", ANYBODY)).version
     assert [event.event_id for event in events] == ["1", "2", "3", "4"]
     assert version == 4
 
@@ -60,7 +61,7 @@ async def test_a_caller_that_expects_the_current_version_may_write(storage: str)
     async with engine_from_url(storage) as engine:
         stored = await bring(engine, TaskState.WORKING)
         await engine.commit(step("t1", TaskState.COMPLETED, expected=stored.version))
-        assert (await engine.load("t1", Scope())).state is TaskState.COMPLETED
+        assert (await engine.load("t1", ANYBODY)).state is TaskState.COMPLETED
 
 
 @pytest.mark.parametrize("off", [-1, 1], ids=["older", "newer"])
@@ -71,7 +72,7 @@ async def test_any_other_expected_version_raises_concurrency_error_and_nothing_i
         before = await bring(engine, TaskState.WORKING)
         with pytest.raises(ConcurrencyError):
             await engine.commit(step("t1", TaskState.COMPLETED, expected=before.version + off))
-        assert await engine.load("t1", Scope()) == before
+        assert await engine.load("t1", ANYBODY) == before
         assert len(await log_of(engine, "t1")) == before.version
 
 
@@ -80,7 +81,7 @@ async def test_a_task_that_must_not_exist_yet_cannot_be_created_twice(storage: s
         await engine.commit(opening(text="first"))
         with pytest.raises(ConcurrencyError):
             await engine.commit(opening(text="second"))
-        assert (await engine.load("t1", Scope())).version == 1
+        assert (await engine.load("t1", ANYBODY)).version == 1
 
 
 async def test_a_task_that_does_not_exist_cannot_be_changed(storage: str) -> None:
@@ -95,7 +96,7 @@ async def test_of_many_writers_at_one_version_exactly_one_wins(storage: str) -> 
         change = step("t1", TaskState.WORKING, expected=stored.version)
         outcomes = await asyncio.gather(*(engine.commit(change) for _ in range(20)), return_exceptions=True)
         assert sorted(type(outcome).__name__ for outcome in outcomes) == ["ConcurrencyError"] * 19 + ["int"]
-        assert (await engine.load("t1", Scope())).version == stored.version + 1
+        assert (await engine.load("t1", ANYBODY)).version == stored.version + 1
 
 
 @pytest.mark.parametrize("first", [TaskState.COMPLETED, TaskState.CANCELED])
@@ -112,7 +113,7 @@ async def test_a_worker_that_completes_while_a_cancel_is_forced_does_not_corrupt
         )
         assert outcomes[0] == stored.version + 1
         assert isinstance(outcomes[1], ConcurrencyError | TaskTerminalStateError)
-        assert (await engine.load("t1", Scope())).state is first
+        assert (await engine.load("t1", ANYBODY)).state is first
 
 
 async def test_two_follow_up_messages_at_the_same_time_are_both_dealt_with_one_after_the_other(storage: str) -> None:

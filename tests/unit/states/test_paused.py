@@ -6,9 +6,8 @@ import pytest
 
 from errands import TaskContext
 from errands.engines.urls import engine_from_url
-from errands.model.log import Scope
 from errands.testing import connect, http_client, serve
-from tests.unit.support import LIFECYCLE, Agent, run, running, spoken
+from tests.unit.support import ANYBODY, LIFECYCLE, Agent, run, running, spoken
 
 pytestmark = [pytest.mark.anyio, pytest.mark.parametrize("pause", ["request_input", "request_auth"])]
 
@@ -44,7 +43,7 @@ async def test_only_messages_of_the_user_role_are_received(pause: str, storage: 
         task_id = (await http.post("/message:send", json={"message": message})).json()["task"]["id"]
         agent = {**message, "messageId": "m2", "role": "ROLE_AGENT", "taskId": task_id}
         refused = await http.post("/message:send", json={"message": agent})
-        stored = await server.engine.load(task_id, Scope())
+        stored = await server.engine.load(task_id, ANYBODY)
     assert refused.status_code == 400
     assert refused.json()["error"]["details"][1]["fieldViolations"][0]["field"] == "message.role"
     assert stored.state.short == handle.state

@@ -20,9 +20,9 @@ from errands.model.core import (
     TaskArtifactUpdateEvent,
     TaskState,
 )
-from errands.model.log import Change, Draft, Scope
+from errands.model.log import Change, Draft
 from errands.testing import http_client, serve
-from tests.unit.support import LIFECYCLE, Agent, bring, log_of, running, step
+from tests.unit.support import ANYBODY, LIFECYCLE, Agent, bring, log_of, running, step
 
 pytestmark = pytest.mark.anyio
 
@@ -40,7 +40,7 @@ async def test_storage_rejects_any_further_transition_by_raising_terminal_state_
         for state in STATES:
             with pytest.raises(TaskTerminalStateError, match=f"already {end.short}"):
                 await engine.commit(step("t1", state))
-        assert await engine.load("t1", Scope()) == before
+        assert await engine.load("t1", ANYBODY) == before
         assert len(await log_of(engine, "t1")) == before.version
 
 
@@ -50,7 +50,7 @@ async def test_a_completed_task_cannot_be_failed_or_canceled(late: TaskState, st
         await bring(engine, TaskState.COMPLETED)
         with pytest.raises(TaskTerminalStateError):
             await engine.commit(step("t1", late))
-        assert (await engine.load("t1", Scope())).state is TaskState.COMPLETED
+        assert (await engine.load("t1", ANYBODY)).state is TaskState.COMPLETED
 
 
 async def test_a_canceled_task_cannot_be_completed(storage: str) -> None:
@@ -58,14 +58,14 @@ async def test_a_canceled_task_cannot_be_completed(storage: str) -> None:
         await bring(engine, TaskState.CANCELED)
         with pytest.raises(TaskTerminalStateError):
             await engine.commit(step("t1", TaskState.COMPLETED))
-        assert (await engine.load("t1", Scope())).state is TaskState.CANCELED
+        assert (await engine.load("t1", ANYBODY)).state is TaskState.CANCELED
 
 
 async def test_the_first_writer_wins_and_the_others_get_a_clear_error(storage: str) -> None:
     async with engine_from_url(storage) as engine:
         await bring(engine, TaskState.WORKING)
         outcomes = await asyncio.gather(*(engine.commit(step("t1", end)) for end in ENDS), return_exceptions=True)
-        stored = await engine.load("t1", Scope())
+        stored = await engine.load("t1", ANYBODY)
     assert outcomes[0] == 3
     assert stored.state is ENDS[0]
     for outcome in outcomes[1:]:
@@ -79,10 +79,10 @@ async def test_pure_message_appends_without_a_transition_are_not_affected(end: T
     async with engine_from_url(storage) as engine:
         before = await bring(engine, end)
         note = Change(
-            task_id="t1", scope=Scope(), events=(Draft("message", encode(StreamResponse(message=message))),), at=3
+            task_id="t1", scope=ANYBODY, events=(Draft("message", encode(StreamResponse(message=message))),), at=3
         )
         assert await engine.commit(note) == before.version + 1
-        after = await engine.load("t1", Scope())
+        after = await engine.load("t1", ANYBODY)
     assert after.state is end
     assert [m.message_id for m in after.task.history or []] == ["first of t1", "late"]
 
@@ -94,8 +94,8 @@ async def test_pure_artifact_appends_without_a_transition_are_not_affected(end: 
     draft = Draft("artifact", encode(StreamResponse(artifact_update=update)))
     async with engine_from_url(storage) as engine:
         await bring(engine, end)
-        await engine.commit(Change(task_id="t1", scope=Scope(), events=(draft,), at=3))
-        after = await engine.load("t1", Scope())
+        await engine.commit(Change(task_id="t1", scope=ANYBODY, events=(draft,), at=3))
+        after = await engine.load("t1", ANYBODY)
     assert after.state is end
     assert after.task.artifacts == [artifact]
 

@@ -63,8 +63,8 @@ class _Batch:
         for start in range(0, len(digests), ROWS):
             chunk = digests[start : start + ROWS]
             rows = self._connection.execute(repeated("known_receipts", len(chunk)), chunk).fetchall()
-            for digest, at, task_id, tenant, owner in rows:
-                key = digest, Scope(tenant, owner)
+            for digest, at, task_id, *scope in rows:
+                key = digest, Scope(*scope)
                 if key not in known or known[key][1] < at:
                     known[key] = task_id, at
         return known
@@ -73,7 +73,7 @@ class _Batch:
         if change.receipt is not None:
             self._check_receipt(change.receipt, change)
         record = self._records.get(change.task_id)
-        if record is not None and (record.tenant, record.owner) != change.scope:
+        if record is not None and record.scope != change.scope:
             lifecycle.accept(None, change)
             raise ConcurrencyError(f"the id {change.task_id} is taken")
         lifecycle.accept(None if record is None else record.head, change)
@@ -92,8 +92,7 @@ class _Batch:
 
     def _new_record(self, change: Change) -> Record:
         self._last_no = (self._last_no or 0) + 1
-        tenant, owner = change.scope
-        record = Record(self._last_no, change.task_id, tenant, owner, change.agent, change.context_id, 0, 0, Head())
+        record = Record(self._last_no, change.task_id, *change.scope, change.context_id, 0, 0, Head())
         self._records[change.task_id] = record
         return record
 
@@ -112,7 +111,7 @@ class _Batch:
         if change.fold is not None and snapshot is not None:
             self._snapshots[record.id] = snapshot
             record.folded = version
-            stored = StoredTask(task=change.fold, head=head, scope=change.scope, agent=record.agent)
+            stored = StoredTask(task=change.fold, head=head, scope=change.scope)
         if change.receipt is not None:
             self._known[change.receipt, change.scope] = record.id, change.at
             self._receipts += (change.receipt, record.no, change.at)

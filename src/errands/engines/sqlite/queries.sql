@@ -22,7 +22,7 @@ SELECT
 
 -- name: known_receipts
 -- Which of a batch's receipts are known, by which tasks, since when.
-SELECT receipts.digest, receipts.at, tasks.id, tasks.tenant, tasks.owner
+SELECT receipts.digest, receipts.at, tasks.id, tasks.tenant, tasks.owner, tasks.agent
 FROM receipts JOIN tasks ON tasks.no = receipts.task
 WHERE receipts.digest IN (/*each*/ ?)
 
@@ -63,16 +63,16 @@ CAST(group_concat(events.data, '') AS BLOB) AS data
 -- name: load
 -- One task in one consistent look: its row, its snapshot and the tail of its log.
 SELECT 0 AS pack, {record} AS labels, NULL AS data
-FROM tasks WHERE id = :id AND tenant = :tenant AND owner = :owner
+FROM tasks WHERE id = :id AND tenant = :tenant AND owner = :owner AND agent = :agent
 UNION ALL
 SELECT {packed}
 FROM tasks JOIN events ON events.place = tasks.no << 28
-WHERE tasks.id = :id AND tasks.tenant = :tenant AND tasks.owner = :owner
+WHERE tasks.id = :id AND tasks.tenant = :tenant AND tasks.owner = :owner AND tasks.agent = :agent
 GROUP BY 1
 UNION ALL
 SELECT {packed}
 FROM tasks JOIN events ON events.place > (tasks.no << 28) + tasks.folded AND events.place < (tasks.no + 1) << 28
-WHERE tasks.id = :id AND tasks.tenant = :tenant AND tasks.owner = :owner
+WHERE tasks.id = :id AND tasks.tenant = :tenant AND tasks.owner = :owner AND tasks.agent = :agent
 GROUP BY 1
 ORDER BY 1
 
@@ -92,13 +92,13 @@ ORDER BY 1
 -- name: read
 -- A slice of a log in one consistent look: up to where it is trimmed, then the events.
 SELECT 0 AS pack, trimmed AS labels, NULL AS data
-FROM tasks WHERE id = :id AND tenant = :tenant AND owner = :owner
+FROM tasks WHERE id = :id AND tenant = :tenant AND owner = :owner AND agent = :agent
 UNION ALL
 SELECT {packed}
 FROM (
     SELECT log.place, log.kind, log.data
     FROM tasks JOIN events AS log ON log.place > (tasks.no << 28) + :after AND log.place < (tasks.no + 1) << 28
-    WHERE tasks.id = :id AND tasks.tenant = :tenant AND tasks.owner = :owner
+    WHERE tasks.id = :id AND tasks.tenant = :tenant AND tasks.owner = :owner AND tasks.agent = :agent
     ORDER BY log.place
     LIMIT :limit
 ) AS events
@@ -108,12 +108,12 @@ ORDER BY 1
 -- fragment: of_scope
 -- The tasks a listing without a context is about.
 FROM tasks INDEXED BY tasks_listed
-WHERE tenant = :tenant AND owner = :owner AND status_at >= :status_after AND (:state IS NULL OR state = :state)
+WHERE tenant = :tenant AND owner = :owner AND agent = :agent AND status_at >= :status_after AND (:state IS NULL OR state = :state)
 
 -- fragment: of_context
 -- The tasks a listing of one context is about; a context holds few tasks, so the others need not be walked.
 FROM tasks INDEXED BY tasks_of_context
-WHERE context_id = :context_id AND tenant = :tenant AND owner = :owner
+WHERE context_id = :context_id AND tenant = :tenant AND owner = :owner AND agent = :agent
     AND status_at >= :status_after AND (:state IS NULL OR state = :state)
 
 -- fragment: in_order
@@ -152,12 +152,12 @@ SELECT count(*) {of_context}
 
 -- name: load_context
 -- What was last saved for a conversation.
-SELECT value FROM contexts WHERE tenant = ? AND owner = ? AND context_id = ?
+SELECT value FROM contexts WHERE tenant = ? AND owner = ? AND agent = ? AND context_id = ?
 
 -- name: save_context
 -- Keeps something for a conversation; the last writer wins.
-INSERT INTO contexts (tenant, owner, context_id, value, updated_at) VALUES (?, ?, ?, ?, ?)
-ON CONFLICT (tenant, owner, context_id) DO UPDATE SET value = excluded.value, updated_at = excluded.updated_at
+INSERT INTO contexts (tenant, owner, agent, context_id, value, updated_at) VALUES (?, ?, ?, ?, ?, ?)
+ON CONFLICT (tenant, owner, agent, context_id) DO UPDATE SET value = excluded.value, updated_at = excluded.updated_at
 
 -- name: due
 -- The tasks of one agent that may be claimed, the longest due first.

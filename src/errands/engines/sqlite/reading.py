@@ -31,7 +31,7 @@ _FAR = 2**62
 
 
 def load(connection: sqlite3.Connection, task_id: str, scope: Scope) -> StoredTask:
-    rows = connection.execute(QUERIES["load"], {"id": task_id, "tenant": scope.tenant, "owner": scope.owner}).fetchall()
+    rows = connection.execute(QUERIES["load"], {"id": task_id, **scope._asdict()}).fetchall()
     if not rows:
         raise TaskNotFoundError(taskId=task_id)
     return stored_task(read_record(rows[0][1]), rows[1:])
@@ -40,8 +40,7 @@ def load(connection: sqlite3.Connection, task_id: str, scope: Scope) -> StoredTa
 def read(connection: sqlite3.Connection, task_id: str, scope: Scope, after: int, limit: int) -> LogSlice:
     parameters = {
         "id": task_id,
-        "tenant": scope.tenant,
-        "owner": scope.owner,
+        **scope._asdict(),
         "after": min(max(after, 0), MAX_VERSION),
         "limit": limit,
     }
@@ -126,8 +125,7 @@ class _Listing:
         self._size = query.page_size
         self._subject = "scope" if query.context_id is None else "context"
         self._filters: dict[str, object] = {
-            "tenant": query.scope.tenant,
-            "owner": query.scope.owner,
+            **query.scope._asdict(),
             "context_id": query.context_id,
             "state": None if query.state is None else query.state.value,
             "status_after": -_FAR if query.status_after is None else _bounded(query.status_after),

@@ -35,7 +35,7 @@ class Record(msgspec.Struct, array_like=True, gc=False):
 
     @property
     def scope(self) -> Scope:
-        return Scope(self.tenant, self.owner)
+        return Scope(self.tenant, self.owner, self.agent)
 
     @property
     def base(self) -> int:
@@ -71,7 +71,7 @@ def unpack(packs: Iterable[Pack]) -> list[Event]:
 
 
 def stored_task(record: Record, content: Iterable[Pack]) -> StoredTask:
-    return StoredTask(task=folded_task(content), head=record.head, scope=record.scope, agent=record.agent)
+    return StoredTask(task=folded_task(content), head=record.head, scope=record.scope)
 
 
 def folded_task(content: Iterable[Pack]) -> Task:

@@ -29,7 +29,7 @@ CREATE TABLE tasks (
 );
 
 CREATE INDEX tasks_due ON tasks (agent, due_at) WHERE due_at IS NOT NULL;
-CREATE INDEX tasks_listed ON tasks (tenant, owner, status_at DESC, state);
+CREATE INDEX tasks_listed ON tasks (tenant, owner, agent, status_at DESC, state);
 CREATE INDEX tasks_of_context ON tasks (context_id);
 CREATE INDEX tasks_ended ON tasks (updated_at, state)
     WHERE state IN ('TASK_STATE_COMPLETED', 'TASK_STATE_FAILED', 'TASK_STATE_CANCELED', 'TASK_STATE_REJECTED');
@@ -56,8 +56,9 @@ CREATE INDEX receipts_of_task ON receipts (task);
 CREATE TABLE contexts (
     tenant     TEXT    NOT NULL,
     owner      TEXT    NOT NULL,
+    agent      TEXT    NOT NULL,
     context_id TEXT    NOT NULL,
     value      BLOB    NOT NULL,
     updated_at INTEGER NOT NULL,
-    PRIMARY KEY (tenant, owner, context_id)
+    PRIMARY KEY (tenant, owner, agent, context_id)
 ) WITHOUT ROWID;
