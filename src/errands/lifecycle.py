@@ -115,6 +115,7 @@ def advance(head: Head, change: Change) -> Head:
         state=change.state or head.state,
         attempt=attempt,
         # A finished turn gives the next one a fresh count; one that follows under the same lease is a first try.
+        # The next turn counts afresh, even when it goes on with the same lease.
         attempt_base=attempt - bool(worker) if change.unread < 0 else head.attempt_base,
         worker=worker,
         due_at=due_at,

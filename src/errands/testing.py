@@ -14,6 +14,7 @@ from typing import Any
 import httpx
 
 from errands.client import A2AClient
+from errands.errors import ConfigurationError
 from errands.model.card_config import AgentCardConfig, CapabilitiesConfig
 from errands.runtime.worker import Worker
 from errands.server.app import A2AServer
@@ -115,6 +116,8 @@ async def connect(
     agent: Worker | A2AServer, *, client: dict[str, Any] | None = None, **server_options: Any
 ) -> AsyncIterator[A2AClient]:
     """A connected client of an agent, in memory unless `storage` says otherwise. `client` are A2AClient's options."""
+    if isinstance(agent, A2AServer) and server_options:
+        raise ConfigurationError(f"the server is made already; give it {', '.join(server_options)} when you make it")
     server = agent if isinstance(agent, A2AServer) else serve(agent, **server_options)
     async with (
         server,

@@ -265,3 +265,15 @@ async def test_every_worker_of_the_process_is_woken(engine: Engine, changes: Cha
         engine.on_work(event.set)
     await engine.commit(changes.create())
     await asyncio.gather(*(event.wait() for event in woken))
+
+
+async def test_a_worker_learns_which_of_its_tasks_are_wanted_canceled(
+    engine: Engine, changes: Changes, clock: ManualClock
+) -> None:
+    for task_id in ("wanted", "not wanted", "ended"):
+        await engine.commit(changes.start(task_id))
+    await engine.commit(changes.start("somebody else's", worker="another"))
+    for task_id in ("wanted", "ended", "somebody else's"):
+        await engine.commit(changes.cancel(task_id))
+    await engine.commit(changes.complete("ended", work=Work.IDLE))
+    assert await engine.wanted_canceled(WORKER) == ["wanted"]

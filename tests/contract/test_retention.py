@@ -147,3 +147,15 @@ async def test_receipts_outlive_the_events_they_came_with(open_engine: OpenEngin
     await engine.sweep()
     with pytest.raises(Exception, match="already accepted"):
         await engine.commit(changes.create("second", receipt=b"digest"))
+
+
+async def test_contexts_that_nobody_has_touched_for_long_are_forgotten(
+    open_engine: OpenEngine, clock: ManualClock
+) -> None:
+    engine = await open_engine(Retention(contexts_after=10))
+    await engine.save_context(ME, "old", b"1")
+    clock.advance(6_000)
+    await engine.save_context(ME, "young", b"2")
+    clock.advance(6_000)
+    await engine.sweep()
+    assert (await engine.load_context(ME, "old"), await engine.load_context(ME, "young")) == (None, b"2")

@@ -58,7 +58,7 @@ class Follower:
             except TransientError as error:
                 failure = error
             failures = 1 if progressed else failures + 1
-            if self._is_uncertain(failure) or self._session.retry.is_spent(failures, failure):
+            if self._is_uncertain(failure) or self._session.retry.is_spent(failures, failure, streaming=True):
                 raise self._interruption(failure) from (failure.cause if failure else None)
             await self._session.retry.pause(failures, failure)
 

@@ -23,6 +23,8 @@ RETRY_ON: tuple[type[Exception], ...] = (
     httpx.ConnectTimeout,
     httpx.PoolTimeout,
 )
+#: How many times more failures in a row a stream bears than a call: with the defaults, half a minute of them.
+STREAM_PATIENCE = 3
 #: No single wait is longer; an agent that asks for more gets its answer passed on to the caller.
 LONGEST_WAIT = 60.0
 
@@ -55,10 +57,14 @@ class RetryPolicy:
             return False
         return isinstance(failure.cause, (A2AError, *self.retry_on))
 
-    def is_spent(self, failures: int, failure: TransientError | None) -> bool:
-        """Whether that was one failure too many, or the agent wants more patience than we have."""
+    def is_spent(self, failures: int, failure: TransientError | None, *, streaming: bool = False) -> bool:
+        """Whether that was one failure too many, or the agent wants more patience than we have.
+
+        A stream has more patience than a call: what it would lose is its place, and a redeploy takes a while.
+        """
         asked = failure.retry_after if failure is not None else None
-        return failures > self.max_retries or (asked is not None and asked > LONGEST_WAIT)
+        most = self.max_retries * STREAM_PATIENCE if streaming else self.max_retries
+        return failures > most or (asked is not None and asked > LONGEST_WAIT)
 
     async def pause(self, failures: int, failure: TransientError | None) -> None:
         """Waits before the next try; `failures` counts those in a row."""

@@ -43,6 +43,8 @@ class Retention(msgspec.Struct, frozen=True, kw_only=True):
     ended_at_most: int | None = None
     #: Events kept for replay per task; older ones live on in the snapshot only. None keeps all.
     events_per_task: int | None = None
+    #: Seconds after its last change that what an agent remembers of a conversation is deleted; None keeps it for ever.
+    contexts_after: float | None = None
 
 
 class Storage(ABC):
@@ -102,7 +104,7 @@ class Storage(ABC):
 
     @abstractmethod
     async def sweep(self) -> int:
-        """Applies the retention policy once and returns how many tasks were deleted."""
+        """Applies the retention policy once, to tasks, events and contexts; returns how many tasks were deleted."""
 
 
 class Broker(ABC):
@@ -125,6 +127,10 @@ class Broker(ABC):
         canceled; a lease without a signal is extended and fine. A lease that ran out but was not taken over
         is extended too.
         """
+
+    @abstractmethod
+    async def wanted_canceled(self, worker: str) -> list[str]:
+        """The tasks that `worker` holds and that somebody wants canceled."""
 
     @abstractmethod
     def on_work(self, wake: Callable[[], None]) -> None:

@@ -35,13 +35,14 @@ from errands.model.log import (
     Work,
 )
 
-DEFAULT_RETENTION = Retention(ended_after=3600.0, ended_at_most=10_000, events_per_task=20_000)
+DEFAULT_RETENTION = Retention(ended_after=3600.0, ended_at_most=10_000, events_per_task=20_000, contexts_after=86_400.0)
 
 _version = attrgetter("version")
 
 # Inside the class, `list` is the method.
 Tasks = list[StoredTask]
 Signals = list[LeaseSignal]
+Ids = list[str]
 
 
 class _Row(msgspec.Struct, gc=False):
@@ -66,7 +67,10 @@ class MemoryEngine(Engine):
         #: (due_at, task_id): entries that no longer match their row are passed over.
         self._due: list[tuple[int, str]] = []
         self._receipts: dict[tuple[Scope, bytes], tuple[str, int]] = {}
-        self._contexts: dict[tuple[Scope, str], bytes] = {}
+        #: What was saved, and when; the longest unchanged first.
+        self._contexts: OrderedDict[tuple[Scope, str], tuple[bytes, int]] = OrderedDict()
+        #: Live tasks that are wanted canceled.
+        self._canceling: set[str] = set()
         #: Ended tasks, the longest ended first.
         self._ended: OrderedDict[str, None] = OrderedDict()
         self._fanout = Fanout()
@@ -115,7 +119,10 @@ class MemoryEngine(Engine):
 
     def _after(self, change: Change, row: _Row, events: list[Event]) -> None:
         head = row.head
+        if change.cancel_requested:
+            self._canceling.add(change.task_id)
         if head.state in TERMINAL_STATES:
+            self._canceling.discard(change.task_id)
             self._ended[change.task_id] = None
             self._drop_excess()
         if change.work is Work.READY or change.work is Work.LEASE:
@@ -195,10 +202,12 @@ class MemoryEngine(Engine):
         self._drop(task_id)
 
     async def load_context(self, scope: Scope, context_id: str) -> bytes | None:
-        return self._contexts.get((scope, context_id))
+        found = self._contexts.get((scope, context_id))
+        return None if found is None else found[0]
 
     async def save_context(self, scope: Scope, context_id: str, value: bytes) -> None:
-        self._contexts[scope, context_id] = value
+        self._contexts[scope, context_id] = value, self.clock()
+        self._contexts.move_to_end((scope, context_id))
 
     async def claim(self, worker: str, agents: Sequence[str], limit: int, until: int) -> Tasks:
         now = self.clock()
@@ -232,6 +241,9 @@ class MemoryEngine(Engine):
                 signals.append(LeaseSignal(task_id, lost=False, cancel_requested=True))
         return signals
 
+    async def wanted_canceled(self, worker: str) -> Ids:
+        return [task_id for task_id in self._canceling if self._rows[task_id].head.worker == worker]
+
     def on_work(self, wake: Callable[[], None]) -> None:
         self._wakers.append(wake)
 
@@ -255,6 +267,7 @@ class MemoryEngine(Engine):
                 if self._rows[task_id].head.updated_at > limit:
                     break
                 self._drop(task_id)
+        self._drop_contexts()
         while self.retention.ended_at_most is not None and len(self._ended) > self.retention.ended_at_most:
             self._drop_excess()
         return before - len(self._ended)
@@ -263,6 +276,13 @@ class MemoryEngine(Engine):
         at_most = self.retention.ended_at_most
         if at_most is not None and len(self._ended) > at_most:
             self._drop(next(iter(self._ended)))
+
+    def _drop_contexts(self) -> None:
+        if self.retention.contexts_after is None:
+            return
+        limit = self.clock() - int(self.retention.contexts_after * 1000)
+        while self._contexts and next(iter(self._contexts.values()))[1] <= limit:
+            self._contexts.popitem(last=False)
 
     def _drop(self, task_id: str) -> None:
         row = self._rows.pop(task_id)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from urllib.parse import parse_qsl, unquote, urlsplit
 
-from errands.engines.base import Engine
+from errands.engines.base import Engine, Retention
 from errands.engines.memory import MemoryEngine
 from errands.engines.sqlite import SQLiteEngine
 from errands.errors import ConfigurationError
@@ -13,22 +13,25 @@ from errands.errors import ConfigurationError
 _KNOWN = "'memory' or 'sqlite:///path/to/tasks.db'"
 
 
-def engine_from_url(url: str) -> Engine:
-    """Raises `ConfigurationError` for a URL or an option that is not known: none is ever ignored."""
+def engine_from_url(url: str, retention: Retention | None = None) -> Engine:
+    """The engine, with its own retention unless one is given.
+
+    Raises `ConfigurationError` for a URL or an option that is not known: none is ever ignored.
+    """
     scheme = url.partition(":")[0].partition("+")[0].lower()
     build = _ENGINES.get(scheme)
     if build is None:
         raise ConfigurationError(f"unknown storage {url!r}; possible are {_KNOWN}")
-    return build(url)
+    return build(url, retention)
 
 
-def _memory(url: str) -> Engine:
+def _memory(url: str, retention: Retention | None) -> Engine:
     if url.lower() not in ("memory", "memory:", "memory://"):
         raise ConfigurationError(f"storage {url!r}: memory takes no address and no options")
-    return MemoryEngine()
+    return MemoryEngine(retention=retention)
 
 
-def _sqlite(url: str) -> Engine:
+def _sqlite(url: str, retention: Retention | None) -> Engine:
     parts = urlsplit(url)
     path = unquote(parts.path)
     if parts.netloc or not path.startswith("/") or len(path) < 2:
@@ -42,7 +45,7 @@ def _sqlite(url: str) -> Engine:
         raise ConfigurationError(f"storage {url!r}: synchronous is NORMAL or FULL, not {synchronous}")
     if options:
         raise ConfigurationError(f"storage {url!r}: unknown option {', '.join(options)}; possible is synchronous")
-    return SQLiteEngine(path[1:], synchronous="FULL" if synchronous == "FULL" else "NORMAL")
+    return SQLiteEngine(path[1:], retention=retention, synchronous="FULL" if synchronous == "FULL" else "NORMAL")
 
 
-_ENGINES: dict[str, Callable[[str], Engine]] = {"memory": _memory, "sqlite": _sqlite}
+_ENGINES: dict[str, Callable[[str, Retention | None], Engine]] = {"memory": _memory, "sqlite": _sqlite}

@@ -67,6 +67,7 @@ class WorkerAdapter:
         self._backlog = False
         #: Places kept for tasks whose lease is being written.
         self._reserved = 0
+        self._forcing: set[asyncio.Task[None]] = set()
         self._idle = asyncio.Event()
         self._idle.set()
 
@@ -338,7 +339,9 @@ class WorkerAdapter:
 
     def _force(self, execution: Execution) -> None:
         if self.running.get(execution.task_id) is execution:
-            self._forcing = self._loop.create_task(self._cancel_by_force(execution))
+            forcing = self._loop.create_task(self._cancel_by_force(execution))
+            self._forcing.add(forcing)
+            forcing.add_done_callback(self._forcing.discard)
 
     async def _cancel_by_force(self, execution: Execution) -> None:
         # The log first: the task is canceled even when the handler does not let itself be stopped.
@@ -357,7 +360,10 @@ class WorkerAdapter:
         if turn.ended and not await turn.reopen():
             return
         if execution.stopped == "drain":
-            await turn.give_back()
+            if self._worker.on_interrupted == "fail":
+                await ctx.fail("The agent was stopped while it worked on this task.")
+            else:
+                await turn.give_back()
         elif execution.stopped == "force" or ctx.is_cancelled:
             await turn.end(TaskState.CANCELED)
         else:
@@ -400,13 +406,13 @@ class WorkerAdapter:
             await self._guarded(self._extend())
 
     async def _watch_cancels(self) -> None:
-        # Cancels from other processes show when leases are extended; a sign may mean one.
-        if any(not execution.cancel_requested for execution in self.running.values()) and self._shared:
-            await self._extend()
-
-    @property
-    def _shared(self) -> bool:
-        return self._engine.durable
+        """Cancels that were asked for in other processes."""
+        if not self.running:
+            return
+        for task_id in await self._engine.wanted_canceled(self.worker_id):
+            execution = self.running.get(task_id)
+            if execution is not None and not execution.cancel_requested:
+                self._signal_cancel(execution)
 
     async def _extend(self) -> None:
         leases = [execution.lease for execution in self.running.values()]

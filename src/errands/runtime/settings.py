@@ -35,6 +35,14 @@ class Settings(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     drain_timeout: float = 10.0
     #: Seconds in which the same message sent again finds its first task.
     idempotency_window: float = 86_400.0
+    #: Seconds that ended tasks are kept after their last change. None: as the store does it, see docs/durability.md.
+    keep_ended_for: float | None = None
+    #: Ended tasks that are kept at most, the newest. None: as the store does it.
+    keep_ended_at_most: int | None = None
+    #: Events kept per task for readers that come late. None: as the store does it.
+    keep_events: int | None = None
+    #: Seconds that `update_context` values are kept after their last change. None: as the store does it.
+    keep_contexts_for: float | None = None
     #: Seconds between two clean-ups of ended tasks.
     sweep_interval: float = 60.0
     #: Bytes a request body may have.

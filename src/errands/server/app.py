@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import TYPE_CHECKING, Any, Self
 
-from errands.engines.base import Engine
+from errands.engines.base import Engine, Retention
 from errands.engines.urls import engine_from_url
 from errands.errors import ConfigurationError, StorageError
 from errands.model.card_config import AgentCardConfig
@@ -163,7 +163,9 @@ class A2AServer:
         async with AsyncExitStack() as stack:
             await self._deps.startup()
             stack.push_async_callback(self._deps.shutdown)
-            engine = await stack.enter_async_context(self._engine or engine_from_url(settings.storage))
+            engine = await stack.enter_async_context(
+                self._engine or engine_from_url(settings.storage, _retention(settings))
+            )
             journal = Journal(engine, self._hooks)
             adapter = WorkerAdapter(self._worker, journal, agent=name, deps=self._deps, settings=settings)
             await stack.enter_async_context(adapter)
@@ -205,6 +207,18 @@ def _settings(settings: Settings | None, **overrides: Any) -> Settings:
     values = {field: getattr(settings, field) for field in settings.__struct_fields__}
     values.update({name: value for name, value in overrides.items() if value is not None})
     return Settings(**values)
+
+
+def _retention(settings: Settings) -> Retention | None:
+    """What the operator wants kept; None leaves it to the store."""
+    wishes: dict[str, Any] = {
+        "ended_after": settings.keep_ended_for,
+        "ended_at_most": settings.keep_ended_at_most,
+        "events_per_task": settings.keep_events,
+        "contexts_after": settings.keep_contexts_for,
+    }
+    given = {name: wish for name, wish in wishes.items() if wish is not None}
+    return Retention(**given) if given else None
 
 
 def _check_same_engine(storage: str | Engine, **others: str | Engine | None) -> None:

@@ -7,6 +7,7 @@ import pytest
 
 from errands import lifecycle
 from errands.client import StreamInterruptedError, ledger
+from errands.client.retry import STREAM_PATIENCE
 from errands.client.transport import Received
 from errands.errors import InternalError, TaskNotFoundError, UnavailableError, UnsupportedOperationError
 from errands.model.core import StreamResponse, Task, TaskState, TaskStatus
@@ -68,7 +69,7 @@ async def test_only_failures_in_a_row_count(agent: ScriptedAgent) -> None:
 
 async def test_after_too_many_failures_in_a_row_the_error_says_where_to_go_on(agent: ScriptedAgent) -> None:
     frames = agent.frames(*LOG)
-    agent.plays(streaming(frames[:3], cut()), *[httpx.ConnectError("refused")] * 2)
+    agent.plays(streaming(frames[:3], cut()), *[httpx.ConnectError("refused")] * 2 * STREAM_PATIENCE)
     async with agent.client(max_retries=2) as client:
         stream = client.stream("x")
         seen = [(await anext(stream)).response for _ in range(3)]
@@ -91,12 +92,12 @@ async def test_without_retries_a_cut_is_an_interruption(agent: ScriptedAgent) ->
 
 
 async def test_a_snapshot_that_tells_nothing_new_is_no_progress(agent: ScriptedAgent) -> None:
-    agent.plays(*(streaming(agent.frames(snapshot(), first_id=None), cut()) for _ in range(3)))
+    agent.plays(*(streaming(agent.frames(snapshot(), first_id=None), cut()) for _ in range(1 + 2 * STREAM_PATIENCE)))
     async with agent.client(max_retries=2) as client:
         with pytest.raises(StreamInterruptedError):
             async for _ in client.stream("x"):
                 pass
-    assert len(agent.calls) == 3
+    assert len(agent.calls) == 1 + 2 * STREAM_PATIENCE
 
 
 async def test_a_task_that_ended_while_nobody_listened_is_fetched(agent: ScriptedAgent) -> None:
@@ -195,7 +196,7 @@ async def test_a_cut_while_the_task_waits_is_survived_by_a_subscriber(agent: Scr
 
 
 async def test_a_subscription_that_cannot_be_opened_gives_up_in_the_end(agent: ScriptedAgent) -> None:
-    agent.plays(*[httpx.ConnectError("refused")] * 4)
+    agent.plays(*[httpx.ConnectError("refused")] * (1 + 3 * STREAM_PATIENCE))
     async with agent.client() as client:
         with pytest.raises(StreamInterruptedError) as caught:
             await anext(client.subscribe("t1"))

@@ -84,13 +84,15 @@ async def test_the_work_goes_on_when_the_client_that_sent_the_message_goes_away(
 
 async def test_no_more_than_max_concurrent_tasks_run_at_the_same_time(storage: str) -> None:
     at_once = most = 0
+    full = asyncio.Event()
 
     async def handle(ctx: TaskContext) -> None:
         nonlocal at_once, most
         at_once += 1
         most = max(most, at_once)
-        for _ in range(5):
-            await asyncio.sleep(0)
+        if at_once == 3:
+            full.set()
+        await full.wait()
         at_once -= 1
         await ctx.complete(ctx.user_text)
 
@@ -102,6 +104,7 @@ async def test_no_more_than_max_concurrent_tasks_run_at_the_same_time(storage: s
 
 async def test_follow_ups_count_as_running_tasks_too(storage: str) -> None:
     at_once = most = 0
+    full = asyncio.Event()
 
     async def handle(ctx: TaskContext) -> None:
         nonlocal at_once, most
@@ -110,8 +113,9 @@ async def test_follow_ups_count_as_running_tasks_too(storage: str) -> None:
             return
         at_once += 1
         most = max(most, at_once)
-        for _ in range(5):
-            await asyncio.sleep(0)
+        if at_once == 2:
+            full.set()
+        await full.wait()
         at_once -= 1
         await ctx.complete()
 

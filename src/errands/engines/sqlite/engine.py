@@ -24,6 +24,9 @@ from errands.errors import ConfigurationError, StorageError
 from errands.model.core import TaskState
 from errands.model.log import Change, Lease, LeaseSignal, ListPage, ListQuery, LogSlice, Scope, StoredTask
 
+# Inside the class, `list` is the method.
+Ids = list[str]
+
 
 class SQLiteEngine(Engine):
     """Bound to the event loop that opens it. A process that forks must open its own."""
@@ -144,6 +147,10 @@ class SQLiteEngine(Engine):
         if retention.ended_at_most is not None:
             while count := await self._write(partial(jobs.forget_excess, at_most=retention.ended_at_most)):
                 deleted += count
+        if retention.contexts_after is not None:
+            before = self.clock() - int(retention.contexts_after * 1000)
+            while await self._write(partial(jobs.forget_contexts, before=before)):
+                pass
         if retention.events_per_task is not None:
             await self._trim(retention.events_per_task)
         return deleted
@@ -187,6 +194,9 @@ class SQLiteEngine(Engine):
         return await self._open_readers.submit(reading.read, task_id, scope, after, limit)
 
     # Watching
+
+    async def wanted_canceled(self, worker: str) -> Ids:
+        return await self._open_readers.submit(reading.wanted_canceled, worker)
 
     def on_work(self, wake: Callable[[], None]) -> None:
         self._wakers.append(wake)

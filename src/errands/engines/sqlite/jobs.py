@@ -84,6 +84,11 @@ def forget_excess(connection: sqlite3.Connection, at_most: int) -> int:
     return _forget_some(connection, 2**62, min(excess, SWEEP_TASKS)) if excess > 0 else 0
 
 
+def forget_contexts(connection: sqlite3.Connection, before: int) -> int:
+    """Deletes some contexts that have not changed since a moment; 0 means that none is left."""
+    return connection.execute(QUERIES["forget_contexts"], (before, SWEEP_TASKS)).rowcount
+
+
 def _forget_some(connection: sqlite3.Connection, before: int, limit: int) -> int:
     forgotten = events = 0
     for no, length in connection.execute(QUERIES["ended_before"], (before, limit)).fetchall():

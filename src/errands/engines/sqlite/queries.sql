@@ -163,6 +163,16 @@ ON CONFLICT (tenant, owner, agent, context_id) DO UPDATE SET value = excluded.va
 -- The tasks of one agent that may be claimed, the longest due first.
 SELECT {record} FROM tasks WHERE agent = ? AND due_at <= ? ORDER BY due_at, id LIMIT ?
 
+-- name: wanted_canceled
+-- The tasks a worker holds that somebody wants canceled.
+SELECT id FROM tasks WHERE worker = ? AND cancel_requested = 1 AND due_at IS NOT NULL
+
+-- name: forget_contexts
+-- Removes some of what agents have not touched since a moment.
+DELETE FROM contexts WHERE (tenant, owner, agent, context_id) IN (
+    SELECT tenant, owner, agent, context_id FROM contexts WHERE updated_at <= ? ORDER BY updated_at LIMIT ?
+)
+
 -- name: lease
 -- Gives tasks to a worker; the raised attempt is what refuses the former holder.
 UPDATE tasks SET attempt = attempt + 1, worker = ?, due_at = ? WHERE no IN (SELECT value FROM json_each(?))

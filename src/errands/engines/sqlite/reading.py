@@ -77,6 +77,10 @@ def check(connection: sqlite3.Connection) -> None:
     connection.execute(QUERIES["record"], ("",)).fetchone()
 
 
+def wanted_canceled(connection: sqlite3.Connection, worker: str) -> list[str]:
+    return [row[0] for row in connection.execute(QUERIES["wanted_canceled"], (worker,)).fetchall()]
+
+
 def overgrown(connection: sqlite3.Connection, events: int) -> list[str]:
     """The tasks that hold more than so many events."""
     return [row[0] for row in connection.execute(QUERIES["overgrown"], (events,)).fetchall()]

@@ -29,6 +29,7 @@ CREATE TABLE tasks (
 );
 
 CREATE INDEX tasks_due ON tasks (agent, due_at) WHERE due_at IS NOT NULL;
+CREATE INDEX tasks_canceling ON tasks (worker) WHERE cancel_requested = 1 AND due_at IS NOT NULL;
 CREATE INDEX tasks_listed ON tasks (tenant, owner, agent, status_at DESC, state);
 CREATE INDEX tasks_of_context ON tasks (context_id);
 CREATE INDEX tasks_ended ON tasks (updated_at, state)
@@ -62,3 +63,5 @@ CREATE TABLE contexts (
     updated_at INTEGER NOT NULL,
     PRIMARY KEY (tenant, owner, agent, context_id)
 ) WITHOUT ROWID;
+
+CREATE INDEX contexts_by_age ON contexts (updated_at);
