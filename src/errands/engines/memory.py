@@ -20,6 +20,7 @@ from errands.engines.base import Engine, Retention
 from errands.engines.fanout import READ_SIZE, Fanout, LocalExpectation, LocalSubscription
 from errands.engines.paging import Cursor, read_token
 from errands.errors import ConcurrencyError, DuplicateMessageError, TaskNotFoundError
+from errands.model.base import encode
 from errands.model.core import TERMINAL_STATES, Task, TaskState
 from errands.model.log import (
     Change,
@@ -38,6 +39,7 @@ from errands.model.log import (
 DEFAULT_RETENTION = Retention(ended_after=3600.0, ended_at_most=10_000, events_per_task=20_000, contexts_after=86_400.0)
 
 _version = attrgetter("version")
+_decode = msgspec.json.Decoder(Task).decode
 
 # Inside the class, `list` is the method.
 Tasks = list[StoredTask]
@@ -46,15 +48,18 @@ Ids = list[str]
 
 
 class _Row(msgspec.Struct, gc=False):
-    """One task: its head, its log, and the snapshot up to `folded`."""
+    """One task: its head, its log, and the snapshot up to `folded`.
+
+    An ended task is kept as bytes: thousands of them as objects would be looked at by every garbage collection.
+    """
 
     scope: Scope
     context_id: str
     head: Head
     events: list[Event] = []
-    snapshot: Task | None = None
+    snapshot: Task | bytes | None = None
     folded: int = 0
-    receipts: list[bytes] = []
+    receipts: tuple[bytes, ...] = ()
 
 
 class MemoryEngine(Engine):
@@ -66,7 +71,7 @@ class MemoryEngine(Engine):
         self._rows: dict[str, _Row] = {}
         #: (due_at, task_id): entries that no longer match their row are passed over.
         self._due: list[tuple[int, str]] = []
-        self._receipts: dict[tuple[Scope, bytes], tuple[str, int]] = {}
+        self._receipts: dict[tuple[bytes, str, str, str], tuple[str, int]] = {}
         #: What was saved, and when; the longest unchanged first.
         self._contexts: OrderedDict[tuple[Scope, str], tuple[bytes, int]] = OrderedDict()
         #: Live tasks that are wanted canceled.
@@ -97,7 +102,7 @@ class MemoryEngine(Engine):
             raise ConcurrencyError(f"the id {change.task_id} is taken")
         lifecycle.accept(row.head if row else None, change)
         if row is None:
-            row = _Row(change.scope, change.context_id, Head(), [], None, 0, [])
+            row = _Row(change.scope, change.context_id, Head(), [])
             self._rows[change.task_id] = row
         events = [
             Event(version, draft.kind, draft.data) for version, draft in enumerate(change.events, row.head.version + 1)
@@ -105,15 +110,16 @@ class MemoryEngine(Engine):
         row.head = head = lifecycle.advance(row.head, change)
         row.events += events
         if change.receipt is not None:
-            self._receipts[change.scope, change.receipt] = (change.task_id, change.at)
-            row.receipts.append(change.receipt)
+            self._receipts[change.receipt, *change.scope] = (change.task_id, change.at)
+            row.receipts += (change.receipt,)
         if change.fold is not None:
-            row.snapshot, row.folded = change.fold, head.version
+            row.folded = head.version
+            row.snapshot = encode(change.fold) if head.state in TERMINAL_STATES else change.fold
         self._after(change, row, events)
         return head.version
 
     def _check_receipt(self, receipt: bytes, change: Change) -> None:
-        known = self._receipts.get((change.scope, receipt))
+        known = self._receipts.get((receipt, *change.scope))
         if known is not None and known[1] >= change.receipt_since:
             raise DuplicateMessageError(known[0])
 
@@ -146,11 +152,13 @@ class MemoryEngine(Engine):
         return row
 
     def _stored(self, row: _Row) -> StoredTask:
+        task = _decode(row.snapshot) if isinstance(row.snapshot, bytes) else row.snapshot
         if row.folded < row.head.version:
             tail = row.events[bisect_right(row.events, row.folded, key=_version) :]
-            row.snapshot, row.folded = lifecycle.fold(row.snapshot, tail), row.head.version
-        assert row.snapshot is not None
-        return StoredTask(task=row.snapshot, head=row.head, scope=row.scope)
+            row.snapshot = task = lifecycle.fold(task, tail)
+            row.folded = row.head.version
+        assert task is not None
+        return StoredTask(task=task, head=row.head, scope=row.scope)
 
     def _listed(self, row: _Row, query: ListQuery) -> StoredTask:
         stored = self._stored(row)
@@ -289,8 +297,8 @@ class MemoryEngine(Engine):
         self._ended.pop(task_id, None)
         for receipt in row.receipts:
             # One that had expired may belong to a newer task by now.
-            if self._receipts.get((row.scope, receipt), ("", 0))[0] == task_id:
-                del self._receipts[row.scope, receipt]
+            if self._receipts.get((receipt, *row.scope), ("", 0))[0] == task_id:
+                del self._receipts[receipt, *row.scope]
 
     def _trim(self, row: _Row) -> None:
         keep = self.retention.events_per_task

@@ -58,6 +58,8 @@ class Dispatcher:
         self._middlewares = middlewares
         self._settings = settings
         self._extended_card_provider = extended_card_provider
+        #: Whose tasks they are when nobody says otherwise.
+        self._anybody = Scope(agent=card.name)
         extensions = extensions_of(card)
         self._extensions = {extension.uri for extension in extensions}
         self._required = [extension.uri for extension in extensions if extension.required]
@@ -68,7 +70,8 @@ class Dispatcher:
             extensions = self._check_extensions(operation, exchange)
             if self._middlewares:
                 return await self._through_middleware(operation, request, extensions, exchange)
-            call = CallContext(Scope(request.tenant or "", "", self._card.name), extensions)
+            scope = Scope(request.tenant, "", self._card.name) if request.tenant else self._anybody
+            call = CallContext(scope, extensions)
             return await self._perform(operation, request, call, exchange)
         except A2AError:
             raise
