@@ -41,6 +41,8 @@ class Contender:
     storages: tuple[str, ...] = (MEMORY, SQLITE)
     #: What its own virtual environment holds; empty means the interpreter that runs the benchmark.
     requirements: tuple[str, ...] = ()
+    #: Served by its own command, as its users do it, and not by uvicorn's.
+    has_command: bool = False
     #: Settings that make a peer faster than it is as installed.
     tuning: Mapping[str, str] = field(default_factory=dict)
 
@@ -54,7 +56,7 @@ class Running:
 
 
 CONTENDERS = (
-    Contender("errands", "errands_server", "1.0"),
+    Contender("errands", "errands_server", "1.0", has_command=True),
     Contender("bare", "bare_server", "1.0", storages=(MEMORY,)),
     Contender(
         "a2a-sdk",
@@ -160,6 +162,12 @@ def stop(process: subprocess.Popen[bytes]) -> None:
         process.wait()
 
 
+def command_of(contender: Contender) -> tuple[str, ...]:
+    if contender.has_command:
+        return "-m", "errands", "serve", str(SERVERS_DIR / f"{contender.module}.py"), "--log-level", "warning"
+    return "-m", "uvicorn", "--app-dir", str(SERVERS_DIR), f"{contender.module}:app", *UVICORN
+
+
 @contextmanager
 def serving(contender: Contender, python: Path, storage: str, directory: Path, *, tuned: bool) -> Iterator[Running]:
     """Serve the contender on a free port with its files in `directory`."""
@@ -170,8 +178,7 @@ def serving(contender: Contender, python: Path, storage: str, directory: Path, *
         "BENCH_STORAGE": storage,
         "BENCH_DATABASE": str(directory / "tasks.db"),
     }
-    target = ("--app-dir", str(SERVERS_DIR), f"{contender.module}:app")
-    command = [str(python), "-m", "uvicorn", *target, "--host", "127.0.0.1", "--port", str(port), *UVICORN]
+    command = [str(python), *command_of(contender), "--host", "127.0.0.1", "--port", str(port)]
     with log.open("wb") as output:
         process = subprocess.Popen(command, env=environment, stdout=output, stderr=subprocess.STDOUT, cwd=directory)
     try:

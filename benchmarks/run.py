@@ -147,7 +147,7 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--seconds", type=float, help="measuring time of one figure (5, or 2 with --quick)")
     parser.add_argument("--quick", action="store_true", help="one round instead of three")
     parser.add_argument("--only", nargs="+", default=[], metavar="NAME", choices=names, help=", ".join(names))
-    parser.add_argument("--stock-peers", action="store_true", help="peers as installed, without our tuning of them")
+    parser.add_argument("--tuned-peers", action="store_true", help="peers without their tracing, and with a WAL")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the raw figures")
     return parser.parse_args()
 
@@ -159,7 +159,7 @@ def chosen(arguments: argparse.Namespace) -> Plan:
     workloads = tuple(one for one in WORKLOADS if one.name in only) or WORKLOADS
     seconds = arguments.seconds or (2.0 if arguments.quick else 5.0)
     repeats = 1 if arguments.quick else 3
-    return Plan(contenders, workloads, seconds, repeats, tuned=not arguments.stock_peers)
+    return Plan(contenders, workloads, seconds, repeats, tuned=arguments.tuned_peers)
 
 
 def exit_code(record: Record) -> int:

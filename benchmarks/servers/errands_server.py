@@ -1,8 +1,13 @@
 """The benchmark agent on errands."""
 
+import os
+
 from bench_agent import DATABASE, STORAGE, chunks, echo
 
 from errands import A2AServer, AgentCardConfig, CapabilitiesConfig, TaskContext, Worker
+
+#: NORMAL is what errands does by itself; FULL also survives the loss of power, as SQLite does by itself.
+SYNCHRONOUS = os.environ.get("BENCH_SYNCHRONOUS", "NORMAL")
 
 
 class BenchAgent(Worker):
@@ -25,7 +30,6 @@ server = A2AServer(
         version="1.0.0",
         capabilities=CapabilitiesConfig(streaming=True),
     ),
-    # The peers run with SQLite's default, FULL; ours is compared at the same durability.
-    storage=f"sqlite:///{DATABASE}?synchronous=FULL" if STORAGE == "sqlite" else "memory",
+    storage=f"sqlite:///{DATABASE}?synchronous={SYNCHRONOUS}" if STORAGE == "sqlite" else "memory",
 )
 app = server.app

@@ -10,31 +10,27 @@ import logging
 import os
 import secrets
 import socket
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, AsyncExitStack, suppress
 from typing import Any
 
 import msgspec
 
 from errands import lifecycle
-from errands.errors import ErrandsError, LeaseLostError, StorageError, TaskTerminalStateError, TurnError
-from errands.model.core import Message, Part, Role, TaskState
+from errands.errors import ErrandsError, LeaseLostError, StorageError, TaskTerminalStateError
+from errands.model.core import TaskState
 from errands.model.log import Change, RequestOptions, StoredTask
-from errands.runtime.blocking import BlockingTaskContext
-from errands.runtime.context import InvalidAnswerError, TaskContext, current_position
+from errands.runtime.context import TaskContext, current_position
 from errands.runtime.dependencies import DependencyContainer
 from errands.runtime.execution import Execution
-from errands.runtime.journal import Journal, new_id, status_draft, status_update
+from errands.runtime.handler import Handler
+from errands.runtime.journal import Journal, status_draft, status_update
 from errands.runtime.settings import Settings
 from errands.runtime.waiting import WaitingContexts
-from errands.runtime.worker import Worker, is_async
+from errands.runtime.worker import Worker
 
 logger = logging.getLogger(__name__)
 
 _decode_options = msgspec.json.Decoder(RequestOptions).decode
-
-#: How a message begins that asks again.
-_MISFIT = "That answer does not fit: "
 
 
 class WorkerAdapter:
@@ -49,14 +45,12 @@ class WorkerAdapter:
         deps: DependencyContainer,
         settings: Settings,
     ) -> None:
-        self._worker = worker
         self._journal = journal
         self._engine = journal.engine
         self._agent = agent
         self._deps = deps
         self._settings = settings
-        self._is_async = is_async(worker)
-        self._threads: ThreadPoolExecutor | None = None
+        self._handler = Handler(worker, max_attempts=settings.max_attempts, threads=settings.max_concurrent_tasks)
         #: Names this process among all that share the store.
         self.worker_id = f"{socket.gethostname()}:{os.getpid()}:{secrets.token_hex(4)}"
         self.running: dict[str, Execution] = {}
@@ -75,10 +69,7 @@ class WorkerAdapter:
 
     async def __aenter__(self) -> WorkerAdapter:
         async with AsyncExitStack() as stack:
-            if not self._is_async:
-                limit = self._settings.max_concurrent_tasks or 64
-                self._threads = ThreadPoolExecutor(min(limit, 64), thread_name_prefix="errands-worker")
-                stack.callback(self._threads.shutdown, wait=False, cancel_futures=True)
+            stack.callback(self._handler.close)
             self._loop = asyncio.get_running_loop()
             background = await stack.enter_async_context(asyncio.TaskGroup())
             loops = [
@@ -171,8 +162,12 @@ class WorkerAdapter:
                     request_context = self.waiting.take(execution.task_id, _current_message_id(stored))
                 if stored.state is not TaskState.WORKING:
                     stored = await self._begin(stored)
-                continues = await self._turn(execution, stored, options, request_context)
-                if not continues:
+                execution.ctx = TaskContext(
+                    self._journal, stored, deps=self._deps, options=options, request_context=request_context
+                )
+                if stored.head.cancel_requested:
+                    self._signal_cancel(execution)
+                if not await self._handler.run(execution, execution.ctx):
                     return
                 stored = await self._engine.load(execution.task_id, stored.scope)
                 options = request_context = None
@@ -222,93 +217,6 @@ class WorkerAdapter:
             scope=stored.scope,
         )
 
-    async def _turn(
-        self,
-        execution: Execution,
-        stored: StoredTask,
-        options: RequestOptions,
-        request_context: dict[str, Any] | None,
-    ) -> bool:
-        """One call of the handler and what follows from how it ended; true when another turn is due."""
-        ctx = TaskContext(self._journal, stored, deps=self._deps, options=options, request_context=request_context)
-        execution.ctx = ctx
-        if stored.head.cancel_requested:
-            self._signal_cancel(execution)
-        if ctx.attempt > 1 and not await self._may_try_again(ctx):
-            return False
-        try:
-            if self._is_async:
-                await self._worker.handle(ctx)
-            else:
-                await self._handle_in_thread(ctx)
-        except asyncio.CancelledError:
-            await self._stopped(execution, ctx)
-            return False
-        except (LeaseLostError, TaskTerminalStateError, StorageError):
-            raise
-        except Exception as error:
-            if isinstance(error, InvalidAnswerError) and not ctx.turn_ended:
-                await self._ask_again(ctx, error)
-            else:
-                await self._failed(ctx, error)
-        else:
-            if not ctx.turn_ended:
-                await self._returned(ctx)
-        return ctx._turn.continues
-
-    async def _handle_in_thread(self, ctx: TaskContext) -> None:
-        await self._loop.run_in_executor(
-            self._threads, _handle_in_thread, self._worker, BlockingTaskContext(ctx, self._loop)
-        )
-
-    async def _may_try_again(self, ctx: TaskContext) -> bool:
-        tries = ctx.attempt
-        if ctx.is_cancelled:
-            return True
-        if self._worker.on_interrupted == "fail":
-            await ctx.fail("The agent was interrupted while it worked on this task.")
-            return False
-        if tries > self._settings.max_attempts:
-            await ctx.fail(f"The agent was interrupted {tries - 1} times while it worked on this task.")
-            return False
-        return True
-
-    async def _returned(self, ctx: TaskContext) -> None:
-        if ctx.is_cancelled:
-            await ctx._turn.end(TaskState.CANCELED)
-            return
-        logger.error("handler of task %s returned without a lifecycle call", ctx.task_id)
-        await ctx.fail(
-            "The agent returned without finishing the task: a handler must call complete, respond, fail, "
-            "reject, request_input or another lifecycle method before it returns."
-        )
-
-    async def _failed(self, ctx: TaskContext, error: Exception) -> None:
-        if ctx.turn_ended:
-            if isinstance(error, TurnError):
-                logger.error("handler of task %s: %s", ctx.task_id, error)
-            else:
-                logger.error("handler of task %s failed after its turn had ended", ctx.task_id, exc_info=error)
-            if ctx._turn.settled or not await ctx._turn.reopen():
-                return
-        reference = secrets.token_hex(4)
-        logger.error("handler of task %s failed [%s]", ctx.task_id, reference, exc_info=error)
-        await ctx.fail(f"The agent failed unexpectedly (reference {reference}).")
-
-    async def _ask_again(self, ctx: TaskContext, error: InvalidAnswerError) -> None:
-        question = next((m for m in reversed(ctx.history) if m.role == "agent"), None)
-        parts: list[Part] = [Part(text=f"{_MISFIT}{error}")]
-        if question is not None:
-            parts += [part for part in question.parts if not (part.text or "").startswith(_MISFIT)]
-        message = Message(
-            message_id=new_id(),
-            role=Role.AGENT,
-            parts=parts,
-            task_id=ctx.task_id,
-            context_id=ctx.context_id,
-        )
-        await ctx._turn.end(TaskState.INPUT_REQUIRED, message=message)
-
     async def _stored_options(self, stored: StoredTask) -> RequestOptions:
         """What the sender asked for beside the message, from the log: after a queue or a crash."""
         current = _current_message_id(stored)
@@ -351,23 +259,6 @@ class WorkerAdapter:
         except ErrandsError as error:
             logger.info("task %s was not canceled by force: %s", execution.task_id, error)
         execution.stop("force")
-
-    async def _stopped(self, execution: Execution, ctx: TaskContext) -> None:
-        """The handler was interrupted by `Execution.stop`, or canceled itself."""
-        turn = ctx._turn
-        if execution.stopped == "lost" or turn.settled:
-            return
-        if turn.ended and not await turn.reopen():
-            return
-        if execution.stopped == "drain":
-            if self._worker.on_interrupted == "fail":
-                await ctx.fail("The agent was stopped while it worked on this task.")
-            else:
-                await turn.give_back()
-        elif execution.stopped == "force" or ctx.is_cancelled:
-            await turn.end(TaskState.CANCELED)
-        else:
-            await ctx.fail("The agent canceled its own work.")
 
     # Loops
 
@@ -441,12 +332,3 @@ class WorkerAdapter:
 
 def _current_message_id(stored: StoredTask) -> str:
     return (stored.task.history or [])[current_position(stored)].message_id
-
-
-def _handle_in_thread(worker: Worker, ctx: Any) -> None:
-    handle: Any = worker.handle
-    try:
-        handle(ctx)
-    except StopIteration as error:
-        # A future cannot carry it and would never be done.
-        raise RuntimeError("the handler let a StopIteration escape") from error

@@ -1,0 +1,142 @@
+"""Calling a worker's handler, and what follows from how it ended: the rules of a turn, for every kind of worker."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import secrets
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+from errands.errors import LeaseLostError, StorageError, TaskTerminalStateError, TurnError
+from errands.model.core import Message, Part, Role, TaskState
+from errands.runtime.blocking import BlockingTaskContext
+from errands.runtime.context import InvalidAnswerError, TaskContext
+from errands.runtime.execution import Execution
+from errands.runtime.journal import new_id
+from errands.runtime.worker import Worker, is_async
+
+logger = logging.getLogger(__name__)
+
+#: Threads for synchronous handlers at most.
+_MOST_THREADS = 64
+#: How a message begins that asks again.
+_MISFIT = "That answer does not fit: "
+
+
+class Handler:
+    """A worker as the adapter sees it: something that ends the turn it is given, one way or another."""
+
+    def __init__(self, worker: Worker, *, max_attempts: int, threads: int | None) -> None:
+        self._worker = worker
+        self._max_attempts = max_attempts
+        self._threads: ThreadPoolExecutor | None = None
+        if not is_async(worker):
+            most = min(threads or _MOST_THREADS, _MOST_THREADS)
+            self._threads = ThreadPoolExecutor(most, thread_name_prefix="errands-worker")
+
+    def close(self) -> None:
+        if self._threads is not None:
+            self._threads.shutdown(wait=False, cancel_futures=True)
+
+    async def run(self, execution: Execution, ctx: TaskContext) -> bool:
+        """One turn; true when the task goes on with another message that was waiting."""
+        if ctx.attempt > 1 and not await self._may_try_again(ctx):
+            return False
+        try:
+            if self._threads is None:
+                await self._worker.handle(ctx)
+            else:
+                await self._handle_in_thread(ctx)
+        except asyncio.CancelledError:
+            await self._stopped(execution, ctx)
+            return False
+        except (LeaseLostError, TaskTerminalStateError, StorageError):
+            raise
+        except Exception as error:
+            if isinstance(error, InvalidAnswerError) and not ctx.turn_ended:
+                await self._ask_again(ctx, error)
+            else:
+                await self._failed(ctx, error)
+        else:
+            if not ctx.turn_ended:
+                await self._returned(ctx)
+        return ctx._turn.continues
+
+    async def _handle_in_thread(self, ctx: TaskContext) -> None:
+        loop = asyncio.get_running_loop()
+        await loop.run_in_executor(self._threads, _call, self._worker, BlockingTaskContext(ctx, loop))
+
+    async def _may_try_again(self, ctx: TaskContext) -> bool:
+        tries = ctx.attempt
+        if ctx.is_cancelled:
+            return True
+        if self._worker.on_interrupted == "fail":
+            await ctx.fail("The agent was interrupted while it worked on this task.")
+            return False
+        if tries > self._max_attempts:
+            await ctx.fail(f"The agent was interrupted {tries - 1} times while it worked on this task.")
+            return False
+        return True
+
+    async def _returned(self, ctx: TaskContext) -> None:
+        if ctx.is_cancelled:
+            await ctx._turn.end(TaskState.CANCELED)
+            return
+        logger.error("handler of task %s returned without a lifecycle call", ctx.task_id)
+        await ctx.fail(
+            "The agent returned without finishing the task: a handler must call complete, respond, fail, "
+            "reject, request_input or another lifecycle method before it returns."
+        )
+
+    async def _failed(self, ctx: TaskContext, error: Exception) -> None:
+        if ctx.turn_ended:
+            if isinstance(error, TurnError):
+                logger.error("handler of task %s: %s", ctx.task_id, error)
+            else:
+                logger.error("handler of task %s failed after its turn had ended", ctx.task_id, exc_info=error)
+            if ctx._turn.settled or not await ctx._turn.reopen():
+                return
+        reference = secrets.token_hex(4)
+        logger.error("handler of task %s failed [%s]", ctx.task_id, reference, exc_info=error)
+        await ctx.fail(f"The agent failed unexpectedly (reference {reference}).")
+
+    async def _ask_again(self, ctx: TaskContext, error: InvalidAnswerError) -> None:
+        question = next((m for m in reversed(ctx.history) if m.role == "agent"), None)
+        parts: list[Part] = [Part(text=f"{_MISFIT}{error}")]
+        if question is not None:
+            parts += [part for part in question.parts if not (part.text or "").startswith(_MISFIT)]
+        message = Message(
+            message_id=new_id(),
+            role=Role.AGENT,
+            parts=parts,
+            task_id=ctx.task_id,
+            context_id=ctx.context_id,
+        )
+        await ctx._turn.end(TaskState.INPUT_REQUIRED, message=message)
+
+    async def _stopped(self, execution: Execution, ctx: TaskContext) -> None:
+        """The handler was interrupted by `Execution.stop`, or canceled itself."""
+        turn = ctx._turn
+        if execution.stopped == "lost" or turn.settled:
+            return
+        if turn.ended and not await turn.reopen():
+            return
+        if execution.stopped == "drain":
+            if self._worker.on_interrupted == "fail":
+                await ctx.fail("The agent was stopped while it worked on this task.")
+            else:
+                await turn.give_back()
+        elif execution.stopped == "force" or ctx.is_cancelled:
+            await turn.end(TaskState.CANCELED)
+        else:
+            await ctx.fail("The agent canceled its own work.")
+
+
+def _call(worker: Worker, ctx: Any) -> None:
+    handle: Any = worker.handle
+    try:
+        handle(ctx)
+    except StopIteration as error:
+        # A future cannot carry it and would never be done.
+        raise RuntimeError("the handler let a StopIteration escape") from error
