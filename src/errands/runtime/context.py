@@ -125,6 +125,16 @@ class TaskContext:
         return set(self._options.extensions)
 
     @property
+    def message_extensions(self) -> list[str]:
+        """The extensions the message itself makes use of."""
+        return list(self._message.extensions or [])
+
+    @property
+    def reference_task_ids(self) -> list[str]:
+        """Other tasks the message refers to."""
+        return list(self._message.reference_task_ids or [])
+
+    @property
     def deps(self) -> DependencyContainer:
         """What was registered with the server: `ctx.deps[Database]`, `ctx.deps.get("key")`."""
         return self._deps
