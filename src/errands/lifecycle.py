@@ -17,9 +17,18 @@ from errands.errors import (
     TaskTerminalStateError,
 )
 from errands.model.core import (
+    AUTH_REQUIRED,
+    CANCELED,
+    COMPLETED,
+    FAILED,
+    INPUT_REQUIRED,
     PAUSED_STATES,
+    REJECTED,
     SETTLED_STATES,
+    SUBMITTED,
     TERMINAL_STATES,
+    UNSPECIFIED,
+    WORKING,
     Artifact,
     Message,
     Part,
@@ -29,27 +38,25 @@ from errands.model.core import (
     TaskState,
     TaskStatus,
 )
-from errands.model.log import UNFOLDED_KINDS, Change, Draft, Event, Head, Work
-
-_S = TaskState
+from errands.model.log import IDLE, KEEP, LEASE, UNFOLDED_KINDS, Change, Draft, Event, Head
 
 #: From where to where. A state that is missing on the left is terminal.
 TRANSITIONS: dict[TaskState, frozenset[TaskState]] = {
-    _S.UNSPECIFIED: frozenset({_S.SUBMITTED}),
-    _S.SUBMITTED: frozenset({_S.WORKING, _S.CANCELED}),
-    _S.WORKING: frozenset(
+    UNSPECIFIED: frozenset({SUBMITTED}),
+    SUBMITTED: frozenset({WORKING, CANCELED}),
+    WORKING: frozenset(
         {
-            _S.WORKING,
-            _S.COMPLETED,
-            _S.FAILED,
-            _S.CANCELED,
-            _S.REJECTED,
-            _S.INPUT_REQUIRED,
-            _S.AUTH_REQUIRED,
+            WORKING,
+            COMPLETED,
+            FAILED,
+            CANCELED,
+            REJECTED,
+            INPUT_REQUIRED,
+            AUTH_REQUIRED,
         }
     ),
-    _S.INPUT_REQUIRED: frozenset({_S.SUBMITTED, _S.CANCELED}),
-    _S.AUTH_REQUIRED: frozenset({_S.SUBMITTED, _S.CANCELED}),
+    INPUT_REQUIRED: frozenset({SUBMITTED, CANCELED}),
+    AUTH_REQUIRED: frozenset({SUBMITTED, CANCELED}),
 }
 
 _decode = msgspec.json.Decoder(StreamResponse).decode
@@ -95,21 +102,21 @@ def _refuse_fence(head: Head, change: Change) -> None:
 
 def _reachable(state: TaskState, change: Change) -> frozenset[TaskState]:
     # Created and claimed in one commit: the task passes through `submitted`, its first event says so.
-    if state is _S.UNSPECIFIED and change.work is Work.LEASE:
-        return frozenset({_S.SUBMITTED, _S.WORKING})
+    if state is UNSPECIFIED and change.work is LEASE:
+        return frozenset({SUBMITTED, WORKING})
     # Resumed and claimed in one commit, likewise.
-    if state in PAUSED_STATES and change.work is Work.LEASE:
-        return TRANSITIONS[state] | {_S.WORKING}
+    if state in PAUSED_STATES and change.work is LEASE:
+        return TRANSITIONS[state] | {WORKING}
     return TRANSITIONS[state]
 
 
 def advance(head: Head, change: Change) -> Head:
     """The head after an accepted change."""
-    attempt = head.attempt + (change.work is Work.LEASE)
+    attempt = head.attempt + (change.work is LEASE)
     worker, due_at = head.worker, head.due_at
-    if change.work is not Work.KEEP:
-        worker = change.worker if change.work is Work.LEASE else ""
-        due_at = None if change.work is Work.IDLE else change.due_at
+    if change.work is not KEEP:
+        worker = change.worker if change.work is LEASE else ""
+        due_at = None if change.work is IDLE else change.due_at
     return Head(
         version=head.version + len(change.events),
         state=change.state or head.state,
@@ -183,7 +190,7 @@ class _Folding:
 
     def status(self, status: TaskStatus) -> None:
         current = self._status
-        if current is not None and status.message is None and status.state is _S.WORKING is current.state:
+        if current is not None and status.message is None and status.state is WORKING is current.state:
             return  # a sign of life: what was said last still stands
         self._status = status
         # What ends a turn is part of the conversation; progress on the way is not.

@@ -23,6 +23,8 @@ from errands.errors import ConcurrencyError, DuplicateMessageError, TaskNotFound
 from errands.model.base import encode
 from errands.model.core import TERMINAL_STATES, Task, TaskState
 from errands.model.log import (
+    LEASE,
+    READY,
     Change,
     Event,
     Head,
@@ -33,7 +35,6 @@ from errands.model.log import (
     LogSlice,
     Scope,
     StoredTask,
-    Work,
 )
 
 DEFAULT_RETENTION = Retention(ended_after=3600.0, ended_at_most=10_000, events_per_task=20_000, contexts_after=86_400.0)
@@ -131,13 +132,13 @@ class MemoryEngine(Engine):
             self._canceling.discard(change.task_id)
             self._ended[change.task_id] = None
             self._drop_excess()
-        if change.work is Work.READY or change.work is Work.LEASE:
+        if change.work is READY or change.work is LEASE:
             heapq.heappush(self._due, (change.due_at, change.task_id))
         stored = None
         if change.fold is not None:
             stored = StoredTask(task=change.fold, head=head, scope=row.scope)
         self._fanout.publish(change.task_id, events, head.state, stored)
-        if change.work is Work.READY or change.cancel_requested:
+        if change.work is READY or change.cancel_requested:
             self._wake_workers()
         self._trim(row)
 

@@ -61,6 +61,13 @@ class Work(enum.Enum):
     IDLE = "idle"
 
 
+# Under names of their own, for the same reason as the states.
+KEEP = Work.KEEP
+READY = Work.READY
+LEASE = Work.LEASE
+IDLE = Work.IDLE
+
+
 class Change(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """Everything one commit does to one task, or nothing."""
 

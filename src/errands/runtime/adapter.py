@@ -17,7 +17,7 @@ import msgspec
 
 from errands import lifecycle
 from errands.errors import ErrandsError, LeaseLostError, StorageError, TaskTerminalStateError
-from errands.model.core import TaskState
+from errands.model.core import CANCELED, WORKING
 from errands.model.log import Change, RequestOptions, StoredTask
 from errands.runtime.context import TaskContext, current_position
 from errands.runtime.dependencies import DependencyContainer
@@ -160,7 +160,7 @@ class WorkerAdapter:
                     options = await self._stored_options(stored)
                 if request_context is None:
                     request_context = self.waiting.take(execution.task_id, _current_message_id(stored))
-                if stored.state is not TaskState.WORKING:
+                if stored.state is not WORKING:
                     stored = await self._begin(stored)
                 execution.ctx = TaskContext(
                     self._journal, stored, deps=self._deps, options=options, request_context=request_context
@@ -198,7 +198,7 @@ class WorkerAdapter:
     async def _begin(self, stored: StoredTask) -> StoredTask:
         """Shows that the task is at work."""
         now = self._journal.now()
-        update = status_update(stored.task.id, stored.task.context_id or "", TaskState.WORKING, now)
+        update = status_update(stored.task.id, stored.task.context_id or "", WORKING, now)
         assert update.status_update is not None
         change = Change(
             task_id=stored.task.id,
@@ -206,7 +206,7 @@ class WorkerAdapter:
             events=(status_draft(update),),
             fence=stored.head.attempt,
             at=now,
-            state=TaskState.WORKING,
+            state=WORKING,
         )
         version = await self._journal.commit(change, [update.status_update.status])
         if version != stored.version + 1:
@@ -255,7 +255,7 @@ class WorkerAdapter:
         # The log first: the task is canceled even when the handler does not let itself be stopped.
         try:
             if execution.ctx is not None and not execution.turn_ended:
-                await execution.ctx._turn.end(TaskState.CANCELED)
+                await execution.ctx._turn.end(CANCELED)
         except ErrandsError as error:
             logger.info("task %s was not canceled by force: %s", execution.task_id, error)
         execution.stop("force")

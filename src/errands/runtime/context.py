@@ -11,6 +11,13 @@ from msgspec import UNSET
 from errands.errors import ErrandsError
 from errands.model.base import encode
 from errands.model.core import (
+    AUTH_REQUIRED,
+    CANCELED,
+    COMPLETED,
+    FAILED,
+    INPUT_REQUIRED,
+    REJECTED,
+    WORKING,
     Artifact,
     Message,
     Part,
@@ -174,29 +181,29 @@ class TaskContext:
     async def complete(self, text: str | None = None, *, artifact_id: str = "final-answer") -> None:
         """Ends the task well, with `text` as an artifact or, without one, with what was emitted."""
         artifacts = [] if text is None else [self._artifact(artifact_id, Part(text=text), last_chunk=True)]
-        await self._turn.end(TaskState.COMPLETED, artifacts=artifacts)
+        await self._turn.end(COMPLETED, artifacts=artifacts)
 
     async def complete_json(self, data: Any, *, artifact_id: str = "final-answer") -> None:
         """Ends the task well, with a JSON artifact."""
         part = Part(data=data, media_type=_JSON)
         update = self._artifact(artifact_id, part, metadata={"media_type": _JSON}, last_chunk=True)
-        await self._turn.end(TaskState.COMPLETED, artifacts=[update])
+        await self._turn.end(COMPLETED, artifacts=[update])
 
     async def respond(self, text: str | None = None) -> None:
         """Ends the task well, with a message and no artifact."""
-        await self._turn.end(TaskState.COMPLETED, message=self._said(text))
+        await self._turn.end(COMPLETED, message=self._said(text))
 
     async def reply_directly(self, text: str) -> None:
         """Answers a send with a plain message instead of a task; a stream sees the task all the same."""
-        await self._turn.end(TaskState.COMPLETED, message=self._said(text), direct=True)
+        await self._turn.end(COMPLETED, message=self._said(text), direct=True)
 
     async def fail(self, reason: str) -> None:
         """Ends the task as failed; after a cancel request, as canceled."""
-        await self._turn.end(self._unless_cancelled(TaskState.FAILED), message=self._said(reason))
+        await self._turn.end(self._unless_cancelled(FAILED), message=self._said(reason))
 
     async def reject(self, reason: str | None = None) -> None:
         """Declines the task; after a cancel request it ends as canceled."""
-        await self._turn.end(self._unless_cancelled(TaskState.REJECTED), message=self._said(reason))
+        await self._turn.end(self._unless_cancelled(REJECTED), message=self._said(reason))
 
     async def request_input(self, question: str, *, schema: type | Mapping[str, Any] | None = None) -> None:
         """Pauses until the user answers. With a `schema` (a type or a JSON Schema) the client is told the shape
@@ -205,7 +212,7 @@ class TaskContext:
         if schema is not None:
             shape = dict(schema) if isinstance(schema, Mapping) else msgspec.json.schema(schema)
             parts.append(Part(data={"schema": shape}, media_type="application/schema+json"))
-        await self._turn.end(TaskState.INPUT_REQUIRED, message=self._agent_message(parts))
+        await self._turn.end(INPUT_REQUIRED, message=self._agent_message(parts))
 
     async def request_auth(
         self,
@@ -222,7 +229,7 @@ class TaskContext:
         if wanted:
             parts.append(Part(data=wanted, media_type=_JSON))
         message = self._agent_message(parts) if parts else None
-        await self._turn.end(TaskState.AUTH_REQUIRED, message=message)
+        await self._turn.end(AUTH_REQUIRED, message=message)
 
     def answer(self, shape: type[T]) -> T | None:
         """The user's answer to `request_input(..., schema=shape)`, or None when nothing was asked yet.
@@ -247,7 +254,7 @@ class TaskContext:
         update = status_update(
             self.task_id,
             self.context_id or "",
-            TaskState.WORKING,
+            WORKING,
             self._journal.now(),
             self._said(message),
         )
@@ -378,7 +385,7 @@ class TaskContext:
         )
 
     def _unless_cancelled(self, state: TaskState) -> TaskState:
-        return TaskState.CANCELED if self._cancelled else state
+        return CANCELED if self._cancelled else state
 
     def _said(self, text: str | None) -> Message | None:
         return None if text is None else self._agent_message([Part(text=text)])

@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from errands.errors import LeaseLostError, StorageError, TaskTerminalStateError, TurnError
-from errands.model.core import Message, Part, Role, TaskState
+from errands.model.core import CANCELED, INPUT_REQUIRED, Message, Part, Role
 from errands.runtime.blocking import BlockingTaskContext
 from errands.runtime.context import InvalidAnswerError, TaskContext
 from errands.runtime.execution import Execution
@@ -81,7 +81,7 @@ class Handler:
 
     async def _returned(self, ctx: TaskContext) -> None:
         if ctx.is_cancelled:
-            await ctx._turn.end(TaskState.CANCELED)
+            await ctx._turn.end(CANCELED)
             return
         logger.error("handler of task %s returned without a lifecycle call", ctx.task_id)
         await ctx.fail(
@@ -113,7 +113,7 @@ class Handler:
             task_id=ctx.task_id,
             context_id=ctx.context_id,
         )
-        await ctx._turn.end(TaskState.INPUT_REQUIRED, message=message)
+        await ctx._turn.end(INPUT_REQUIRED, message=message)
 
     async def _stopped(self, execution: Execution, ctx: TaskContext) -> None:
         """The handler was interrupted by `Execution.stop`, or canceled itself."""
@@ -128,7 +128,7 @@ class Handler:
             else:
                 await turn.give_back()
         elif execution.stopped == "force" or ctx.is_cancelled:
-            await turn.end(TaskState.CANCELED)
+            await turn.end(CANCELED)
         else:
             await ctx.fail("The agent canceled its own work.")
 

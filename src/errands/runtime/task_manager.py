@@ -20,9 +20,14 @@ from errands.errors import (
 )
 from errands.model.base import encode
 from errands.model.core import (
+    CANCELED,
+    COMPLETED,
     PAUSED_STATES,
     SETTLED_STATES,
+    SUBMITTED,
     TERMINAL_STATES,
+    UNSPECIFIED,
+    WORKING,
     Message,
     StreamResponse,
     Task,
@@ -30,6 +35,9 @@ from errands.model.core import (
     TaskStatus,
 )
 from errands.model.log import (
+    IDLE,
+    LEASE,
+    READY,
     STREAMED_KINDS,
     Change,
     Draft,
@@ -38,7 +46,6 @@ from errands.model.log import (
     ListQuery,
     RequestOptions,
     StoredTask,
-    Work,
 )
 from errands.model.requests import (
     CancelTaskRequest,
@@ -106,7 +113,7 @@ class TaskManager:
                 else:
                     settled = await self._wait_for_first(stored, call)
                 stored = settled or await self._engine.load(stored.task.id, call.scope)
-        if stored.head.direct and stored.state is TaskState.COMPLETED:
+        if stored.head.direct and stored.state is COMPLETED:
             return SendMessageResponse(message=stored.task.status.message)
         length = configuration.history_length if configuration else None
         return SendMessageResponse(task=trim(stored.task, length))
@@ -141,7 +148,7 @@ class TaskManager:
         now = self._journal.now()
         context_id = request.message.context_id or new_id()
         message = msgspec.structs.replace(request.message, task_id=task_id, context_id=context_id)
-        status = TaskStatus(state=TaskState.SUBMITTED, timestamp=to_iso(now))
+        status = TaskStatus(state=SUBMITTED, timestamp=to_iso(now))
         task = Task(id=task_id, context_id=context_id, status=status, history=[message])
         drafts = [Draft("task", encode(StreamResponse(task=task)))]
         return await self._submit(
@@ -182,7 +189,7 @@ class TaskManager:
     ) -> Accepted:
         """The answer to a question: the task is submitted again."""
         now = self._journal.now()
-        update = status_update(stored.task.id, stored.task.context_id or "", TaskState.SUBMITTED, now)
+        update = status_update(stored.task.id, stored.task.context_id or "", SUBMITTED, now)
         assert update.status_update is not None
         said = StreamResponse(message=message)
         drafts = [status_draft(update), Draft("message", encode(said))]
@@ -207,7 +214,7 @@ class TaskManager:
         task = stored.task
         inline = self._adapter.reserve()
         if inline:
-            working = status_update(task.id, task.context_id or "", TaskState.WORKING, now)
+            working = status_update(task.id, task.context_id or "", WORKING, now)
             assert working.status_update is not None
             drafts.append(status_draft(working))
             statuses.append(working.status_update.status)
@@ -220,8 +227,8 @@ class TaskManager:
             receipt=receipt,
             receipt_since=now - int(self._settings.idempotency_window * 1000),
             at=now,
-            state=TaskState.WORKING if inline else TaskState.SUBMITTED,
-            work=Work.LEASE if inline else Work.READY,
+            state=WORKING if inline else SUBMITTED,
+            work=LEASE if inline else READY,
             due_at=self._adapter.lease_until if inline else now,
             worker=self._adapter.worker_id if inline else "",
             unread=1,
@@ -267,7 +274,7 @@ class TaskManager:
         )
         if stored.state in TERMINAL_STATES:
             # The terminal guard refuses it, but not before a repeated message has been recognised.
-            change = msgspec.structs.replace(change, state=TaskState.SUBMITTED)
+            change = msgspec.structs.replace(change, state=SUBMITTED)
         with self._adapter.waiting.keeping(stored.task.id, message.message_id, call.request_context):
             await self._journal.commit(change)
         stored = await self._engine.load(stored.task.id, call.scope)
@@ -293,7 +300,7 @@ class TaskManager:
         query = ListQuery(
             scope=call.scope,
             context_id=request.context_id or None,
-            state=None if request.status in (None, TaskState.UNSPECIFIED) else request.status,
+            state=None if request.status in (None, UNSPECIFIED) else request.status,
             status_after=after,
             page_size=size,
             page_token=request.page_token or "",
@@ -333,7 +340,7 @@ class TaskManager:
                 return await self._cancel_now(stored)
             except (ConcurrencyError, TaskTerminalStateError):
                 stored = await self._engine.load(request.id, call.scope)
-        if stored.state is not TaskState.CANCELED:
+        if stored.state is not CANCELED:
             raise TaskNotCancelableError(f"Task had already {_ended(stored.state)}", taskId=request.id)
         return stored.task
 
@@ -342,7 +349,7 @@ class TaskManager:
 
     async def _cancel_now(self, stored: StoredTask) -> Task:
         now = self._journal.now()
-        update = status_update(stored.task.id, stored.task.context_id or "", TaskState.CANCELED, now)
+        update = status_update(stored.task.id, stored.task.context_id or "", CANCELED, now)
         assert update.status_update is not None
         task = lifecycle.fold_updates(stored.task, [update])
         change = Change(
@@ -351,9 +358,9 @@ class TaskManager:
             events=(status_draft(update),),
             expected=stored.version,
             at=now,
-            state=TaskState.CANCELED,
+            state=CANCELED,
             fold=task,
-            work=Work.IDLE,
+            work=IDLE,
         )
         await self._journal.commit(change, [update.status_update.status])
         self._adapter.waiting.forget(stored.task.id)

@@ -15,14 +15,17 @@ from errands import lifecycle
 from errands.errors import ConcurrencyError, TurnError
 from errands.model.base import encode
 from errands.model.core import (
+    COMPLETED,
     PAUSED_STATES,
+    SUBMITTED,
     TERMINAL_STATES,
+    WORKING,
     Message,
     StreamResponse,
     TaskArtifactUpdateEvent,
     TaskState,
 )
-from errands.model.log import Change, Draft, EventKind, StoredTask, Work
+from errands.model.log import IDLE, KEEP, READY, Change, Draft, EventKind, StoredTask
 from errands.runtime.journal import Journal, status_draft, status_update
 
 #: What may wait to become durable before the worker has to wait as well.
@@ -124,7 +127,7 @@ class Turn:
             expected=self._version if fold is not None else None,
             fence=self._fence,
             at=self._journal.now(),
-            state=TaskState.WORKING if tells else None,
+            state=WORKING if tells else None,
             fold=fold,
         )
         try:
@@ -194,10 +197,10 @@ class Turn:
         if self._stale:
             return False
         now = self._journal.now()
-        self.continues = self._unread > 1 and (state is TaskState.COMPLETED or state in PAUSED_STATES)
+        self.continues = self._unread > 1 and (state is COMPLETED or state in PAUSED_STATES)
         if self.continues:
             closing = self._carry_on(state, message, now)
-            state = TaskState.WORKING
+            state = WORKING
         else:
             update = status_update(self.task_id, self.context_id, state, now, message)
             closing = [(status_draft(update), update)]
@@ -211,7 +214,7 @@ class Turn:
             at=now,
             state=state,
             fold=lifecycle.fold_updates(self._task, self._updates + [update for _, update in events]),
-            work=Work.KEEP if self.continues else Work.IDLE,
+            work=KEEP if self.continues else IDLE,
             unread=-1,
             direct=direct,
         )
@@ -226,11 +229,11 @@ class Turn:
         if state in PAUSED_STATES:
             steps = [
                 status_update(self.task_id, self.context_id, state, now, message),
-                status_update(self.task_id, self.context_id, TaskState.SUBMITTED, now),
-                status_update(self.task_id, self.context_id, TaskState.WORKING, now),
+                status_update(self.task_id, self.context_id, SUBMITTED, now),
+                status_update(self.task_id, self.context_id, WORKING, now),
             ]
             return [(status_draft(step), step) for step in steps]
-        step = status_update(self.task_id, self.context_id, TaskState.WORKING, now)
+        step = status_update(self.task_id, self.context_id, WORKING, now)
         closing = [(status_draft(step), step)]
         if message is not None:
             said = StreamResponse(message=message)
@@ -263,7 +266,7 @@ class Turn:
                 events=drafts,
                 fence=self._fence,
                 at=now,
-                work=Work.READY,
+                work=READY,
                 due_at=now,
             )
         )
