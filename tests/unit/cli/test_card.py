@@ -43,7 +43,7 @@ def test_a_card_shows_what_the_agent_offers(errands: Errands) -> None:
 
 
 def test_a_card_as_json_is_what_the_agent_sent(errands: Errands, url: str) -> None:
-    sent = httpx.get(f"{url}/.well-known/agent-card.json").json()
+    sent = httpx.get(f"{url}/.well-known/agent-card.json", headers={"A2A-Version": "1.0"}).json()
     assert json.loads(errands("card", url, "--json").stdout) == sent
     assert json.loads(errands("card", f"{url}/.well-known/agent-card.json", "--json").stdout) == sent
 
