@@ -71,7 +71,8 @@ class _Card(Model):
     default_input_modes: list[str] = []
     default_output_modes: list[str] = []
     skills: list[_Skill] = []
-    provider: AgentProvider | None = None
+    #: PraisonAI's has neither an organization nor an address.
+    provider: dict[str, Any] | None = None
     documentation_url: str | None = None
     icon_url: str | None = None
     security_schemes: dict[str, dict[str, Any]] | None = None
@@ -176,7 +177,7 @@ def _modern(card: _Card) -> AgentCard:
         default_input_modes=card.default_input_modes,
         default_output_modes=card.default_output_modes,
         skills=[_modern_skill(skill) for skill in card.skills],
-        provider=card.provider,
+        provider=None if card.provider is None else _modern_provider(card.provider),
         documentation_url=card.documentation_url,
         icon_url=card.icon_url,
         security_schemes=_modern_schemes(card.security_schemes),
@@ -193,6 +194,11 @@ def _modern_interfaces(card: _Card) -> list[AgentInterface]:
         AgentInterface(url=url, protocol_binding=transport, protocol_version=VERSION)
         for url, transport in dict.fromkeys(pairs)
     ]
+
+
+def _modern_provider(fields: dict[str, Any]) -> AgentProvider:
+    organization = fields.get("organization") or fields.get("name") or ""
+    return AgentProvider(organization=str(organization), url=str(fields.get("url") or ""))
 
 
 def _modern_skill(skill: _Skill) -> AgentSkill:
