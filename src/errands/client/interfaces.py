@@ -16,7 +16,7 @@ from errands.client.http_transport import HttpTransport
 from errands.client.transport import Transport
 from errands.errors import ConfigurationError
 from errands.model.card import AgentCard, AgentInterface
-from errands.wire import v1_0
+from errands.wire import v0_3, v1_0
 from errands.wire.dialect import Dialect
 
 #: What is spoken over each binding in each version, the preferred version first. gRPC has codecs of its own.
@@ -24,6 +24,8 @@ DIALECTS: dict[tuple[str, str], Dialect | Literal["grpc"]] = {
     ("1.0", "jsonrpc"): v1_0.JSON,
     ("1.0", "http+json"): v1_0.JSON,
     ("1.0", "grpc"): "grpc",
+    ("0.3", "jsonrpc"): v0_3.JSONRPC,
+    ("0.3", "http+json"): v0_3.REST,
     ("0.3", "grpc"): "grpc",
 }
 

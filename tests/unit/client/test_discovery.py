@@ -14,7 +14,6 @@ from errands.client.interfaces import choose_interface
 from errands.errors import ConfigurationError
 from errands.model.base import encode
 from errands.model.card import AgentCard, AgentInterface
-from errands.wire import v1_0
 from errands.wire.v0_3.card import union
 from tests.unit.client.agent import URL, card, task
 
@@ -190,11 +189,9 @@ def without_grpc(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def with_everything(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A client that speaks 0.3 over HTTP, and has the extra for gRPC. What is chosen is never used."""
+def with_grpc(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A client with the extra for gRPC, whatever is installed here. What is chosen is never used."""
     monkeypatch.setattr(interfaces, "speaks_grpc", lambda: True)
-    for binding in ("jsonrpc", "http+json"):
-        monkeypatch.setitem(interfaces.DIALECTS, ("0.3", binding), v1_0.JSON)
 
 
 @pytest.mark.usefixtures("without_grpc")
@@ -227,7 +224,7 @@ EVERYTHING = [
 ]
 
 
-@pytest.mark.usefixtures("with_everything")
+@pytest.mark.usefixtures("with_grpc")
 @pytest.mark.parametrize(
     ("protocol", "version", "chosen"),
     [
@@ -270,7 +267,7 @@ async def test_without_a_common_protocol_the_error_lists_what_the_agent_offers_a
     assert "grpc" not in caught.value.capability
 
 
-@pytest.mark.usefixtures("with_everything")
+@pytest.mark.usefixtures("with_grpc")
 async def test_a_card_of_0_3_is_read() -> None:
     fields = {
         "name": "Old",
@@ -288,7 +285,7 @@ async def test_a_card_of_0_3_is_read() -> None:
     assert caught.value.offers == [f"JSONRPC 0.3 at {URL}/v03", "GRPC 0.3 at agent.test:1"]
 
 
-@pytest.mark.usefixtures("with_everything")
+@pytest.mark.usefixtures("with_grpc")
 async def test_a_card_of_both_versions_is_read_as_1_0() -> None:
     both = card(interface("JSONRPC", "0.3", f"{URL}/old"), interface("JSONRPC", "1.0", f"{URL}/new"))
     async with Site({NEW: httpx.Response(200, content=union(both))}).client() as client:
@@ -296,7 +293,7 @@ async def test_a_card_of_both_versions_is_read_as_1_0() -> None:
         assert [face.url for face in client.agent_card.supported_interfaces] == [f"{URL}/old", f"{URL}/new"]
 
 
-@pytest.mark.usefixtures("with_everything")
+@pytest.mark.usefixtures("with_grpc")
 async def test_the_card_of_a_praisonai_agent_is_read_as_0_3_over_json_rpc() -> None:
     fields = {
         "name": "Assistant",
