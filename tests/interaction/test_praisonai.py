@@ -255,7 +255,7 @@ async def test_what_comes_with_a_message_reaches_the_worker() -> None:
         params = {"message": message, "configuration": configuration, "metadata": {"b": 2}}
         task = await client.result("message/send", params)
         assert task["history"][0]["metadata"] == {"a": 1}
-        assert task["history"][0]["extensions"] == ["https://e.test"]
+        assert task["history"][0]["extensions"] == {"https://e.test": ""}
         assert task["history"][0]["referenceTaskIds"] == ["t-0"]
         assert seen == [{"a": 1}, False]
 

@@ -414,7 +414,7 @@ def _message(message: Message) -> dict[str, Any]:
             "contextId": message.context_id,
             "taskId": message.task_id,
             "metadata": message.metadata,
-            "extensions": message.extensions,
+            "extensions": _extensions(message.extensions),
             "referenceTaskIds": message.reference_task_ids,
         }
     )
@@ -428,7 +428,7 @@ def _artifact(artifact: Artifact) -> dict[str, Any]:
             "description": artifact.description,
             "parts": [_part(part) for part in artifact.parts],
             "metadata": artifact.metadata,
-            "extensions": artifact.extensions,
+            "extensions": _extensions(artifact.extensions),
         }
     )
 
@@ -442,6 +442,11 @@ def _part(part: Part) -> dict[str, Any]:
     if part.raw is not None:
         return {"fileWithBytes": part.raw, **rest}
     return {"data": part.data, **rest}
+
+
+def _extensions(uris: list[str] | None) -> dict[str, str] | None:
+    """PraisonAI's types have a text for each extension; A2A has none."""
+    return dict.fromkeys(uris, "") if uris else None
 
 
 def _present(fields: dict[str, Any]) -> dict[str, Any]:
