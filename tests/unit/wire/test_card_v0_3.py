@@ -136,6 +136,14 @@ def test_the_least_card_is_read() -> None:
     assert card.capabilities == AgentCapabilities()
 
 
+def test_security_as_the_javascript_sdk_writes_it_is_read() -> None:
+    fields = fields_of(to_v0_3(CARD)) | {
+        "securitySchemes": msgspec.to_builtins(CARD.security_schemes),
+        "security": [{"schemes": {"key": {}, "oauth": {"list": ["read"]}}}],
+    }
+    assert from_v0_3(encode(fields)) == LEGACY
+
+
 def test_a_security_scheme_nobody_knows_is_passed_over() -> None:
     card = from_v0_3(b'{"name":"n","url":"u","securitySchemes":{"x":{"type":"magic"},"m":{"type":"mutualTLS"}}}')
     assert card.security_schemes == {"m": SecurityScheme(mtls_security_scheme=MutualTlsSecurityScheme())}
@@ -146,6 +154,8 @@ def test_a_security_scheme_nobody_knows_is_passed_over() -> None:
     [
         *(b"", b"[]", b"null", b"{}", b'{"name":"n"}', b'{"name":"n","url":1}', b"\xff", b'{"a":' * 9999),
         b'{"name":"n","url":"u","securitySchemes":{"k":{"type":"apiKey"}}}',
+        b'{"name":"n","url":"u","security":[{"k":1}]}',
+        b'{"name":"n","url":"u","security":[{"schemes":{"k":1}}]}',
     ],
 )
 def test_what_is_no_card_is_refused(raw: bytes) -> None:

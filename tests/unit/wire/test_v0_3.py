@@ -489,6 +489,7 @@ def test_whatever_an_agent_says_about_an_error_is_kept(data: Any, kept: dict[str
         (501, {"message": "no"}, UnsupportedOperationError),
         (501, {"message": "no", "type": "PushNotificationNotSupportedError"}, errors.PushNotificationNotSupportedError),
         (500, {"message": "unknown exception"}, errors.InternalError),
+        (400, {"code": -32003, "message": "no"}, errors.PushNotificationNotSupportedError),
         (404, {"type": "AuthenticatedExtendedCardNotConfiguredError", "message": "no"}, None),
     ],
 )
