@@ -16,6 +16,7 @@ import msgspec
 from errands.errors import A2AError, InvalidParamsError, ParseError
 from errands.model.base import Model, encode
 from errands.model.core import StreamResponse
+from errands.model.requests import Empty
 from errands.operations import OPERATIONS, Operation
 from errands.wire import generous
 from errands.wire.dialect import Dialect, Json, Located, MalformedAnswerError, Route, fill_path, path_segment
@@ -83,6 +84,8 @@ class V1_0(Dialect):  # noqa: N801
         return Located(operation.http_method, path, {key: query_value(value) for key, value in rest.items()}, None)
 
     def read_response(self, operation: Operation, raw: Json) -> Any:
+        if operation.response is Empty:
+            return Empty()  # a2a-sdk says null here
         return read_answer(operation.response, raw)
 
     def read_event(self, raw: Json) -> StreamResponse:

@@ -26,7 +26,6 @@ from errands.model.card import (
     OpenIdConnectSecurityScheme,
     SecurityRequirement,
     SecurityScheme,
-    StringList,
 )
 from errands.wire.dialect import Json, MalformedAnswerError
 
@@ -43,7 +42,8 @@ _SCHEMES: tuple[tuple[str, str, type[Model]], ...] = (
     ("mutualTLS", "mtls_security_scheme", MutualTlsSecurityScheme),
 )
 
-Security = list[dict[str, list[str]]]
+#: As OpenAPI writes it, `{name: scopes}`, or as the JavaScript SDK does, `{"schemes": {name: {"list": scopes}}}`.
+Security = list[dict[str, Any]]
 
 
 class _Interface(Model):
@@ -217,10 +217,15 @@ def _modern_skill(skill: _Skill) -> AgentSkill:
 def _modern_security(security: Security | None) -> list[SecurityRequirement] | None:
     if security is None:
         return None
-    return [
-        SecurityRequirement(schemes={name: StringList(scopes=scopes) for name, scopes in requirement.items()})
-        for requirement in security
-    ]
+    return [_modern_requirement(requirement) for requirement in security]
+
+
+def _modern_requirement(requirement: dict[str, Any]) -> SecurityRequirement:
+    schemes = requirement.get("schemes")
+    if isinstance(schemes, dict):
+        requirement = {name: s.get("list", []) if isinstance(s, dict) else s for name, s in schemes.items()}
+    fields = {"schemes": {name: {"list": scopes} for name, scopes in requirement.items()}}
+    return msgspec.convert(fields, SecurityRequirement)
 
 
 def _modern_schemes(schemes: dict[str, dict[str, Any]] | None) -> dict[str, SecurityScheme] | None:
@@ -238,4 +243,6 @@ def _modern_scheme(fields: dict[str, Any]) -> SecurityScheme | None:
             scheme = SecurityScheme()
             setattr(scheme, attribute, msgspec.convert(renamed, model))
             return scheme
-    return None
+    # The JavaScript SDK writes schemes as 1.0 does.
+    scheme = msgspec.convert(fields, SecurityScheme)
+    return None if scheme == SecurityScheme() else scheme

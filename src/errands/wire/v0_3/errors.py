@@ -1,7 +1,7 @@
 """Errors of A2A 0.3: the codes of JSON-RPC are those of 1.0, HTTP+JSON has statuses and a body of its own.
 
-The specification of 0.3 leaves that body open. This one is what a2a-sdk serves and reads: `message`, and in `type` the
-name that tells errors of one status apart.
+The specification of 0.3 leaves that body open. This one is read by the official SDKs: `message` for all, `type` for
+the Python one, `code` and `data` as over JSON-RPC for the JavaScript one.
 """
 
 from __future__ import annotations
@@ -60,7 +60,11 @@ def to_http(error: A2AError) -> tuple[int, dict[str, Any]]:
 
 
 def read_http(status: int, body: Any) -> A2AError | None:
-    """The error in an HTTP+JSON answer: our own form, a2a-sdk 0.3's bare message, or 1.0's that a2a-sdk 1.x sends."""
+    """The error in an HTTP+JSON answer, in any form that is seen.
+
+    That is: a JSON-RPC error as we and the JavaScript SDK write it, a bare message as from a2a-sdk 0.3, and 1.0's form,
+    which a2a-sdk 1.x uses for 0.3 as well.
+    """
     if not isinstance(body, dict):
         return None
     if isinstance(body.get("error"), dict):
@@ -68,10 +72,10 @@ def read_http(status: int, body: Any) -> A2AError | None:
     message = body.get("message")
     if not isinstance(message, str):
         return None
-    details = body.get("data")
+    if isinstance(body.get("code"), int) and body["code"] < 0:
+        return read_jsonrpc(body)
     reason = _REASONS.get(str(body.get("type"))) or _REASON_OF_HTTP.get(status)
-    if not isinstance(details, list) and reason is not None:
-        details = [{"reason": reason}]
+    details = None if reason is None else [{"reason": reason}]
     return from_http(status, {"error": {"message": message, "details": details}})
 
 

@@ -93,10 +93,8 @@ class JsonRpcDialect(LegacyDialect):
     def read_event(self, raw: Json) -> core.StreamResponse:
         try:
             event = _EVENTS.decode(raw)
-        except msgspec.ValidationError:
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
             event = _read_without_kind(raw)
-        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-            raise MalformedAnswerError(f"no JSON ({error})") from None
         spelling = self.spelling
         if isinstance(event, models.TaskStatusUpdateEvent):
             return core.StreamResponse(status_update=spelling.read_status_update(event))
@@ -108,7 +106,10 @@ class JsonRpcDialect(LegacyDialect):
 
 
 def _read_without_kind(raw: Json) -> Model:
-    fields = msgspec.json.decode(raw)
+    try:
+        fields = msgspec.json.decode(raw)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise MalformedAnswerError(f"no JSON ({error})") from None
     for name, model in _TELLING_FIELDS if isinstance(fields, dict) else ():
         if name in fields:
             return v1_0.read_answer(model, raw)

@@ -100,8 +100,8 @@ class TaskArtifactUpdateEvent(Model):
     task_id: str = ""
     context_id: str = ""
     artifact: Artifact = msgspec.field(default_factory=Artifact)
-    append: bool = False
-    last_chunk: bool = False
+    append: bool | None = None
+    last_chunk: bool | None = None
     metadata: Metadata | None = None
 
 
