@@ -153,6 +153,15 @@ async def test_the_extended_card_offers_the_same_interfaces() -> None:
         assert extended["supportedInterfaces"] == public["supportedInterfaces"]
 
 
+@pytest.mark.parametrize("text", ["1.0", " 1.0 ,", "1.0,1.0"])
+async def test_the_operator_can_choose_the_versions_too(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ERRANDS_PROTOCOL_VERSIONS", text)
+    async with http() as client:
+        assert is_new(await get(client, CARD_PATH))
+    async with http(protocol_versions=["0.3", "1.0"]) as client:
+        assert is_both(await get(client, CARD_PATH))
+
+
 @pytest.mark.parametrize("versions", [["2.0"], ["1.0", "0.2"], []])
 async def test_a_version_that_is_not_spoken_cannot_be_served(versions: list[str]) -> None:
     with pytest.raises(ConfigurationError, match=r"1\.0, 0\.3"):

@@ -45,6 +45,8 @@ class Settings(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     keep_contexts_for: float | None = None
     #: Seconds between two clean-ups of ended tasks.
     sweep_interval: float = 60.0
+    #: The versions of A2A that are served, separated by commas.
+    protocol_versions: str = "1.0,0.3"
     #: Bytes a request body may have.
     max_body_bytes: int = 10 * 1024 * 1024
     #: Seconds of silence on a stream after which a comment is sent.

@@ -26,7 +26,7 @@ from errands.runtime.worker import Worker
 from errands.server.asgi import A2AApp
 from errands.server.card import CardShelf, build_card, check_binding, offers_extended_card
 from errands.server.dispatch import Dispatcher, ExtendedCardProvider
-from errands.server.repertoire import DIALECTS, Repertoire
+from errands.server.repertoire import Repertoire
 
 if TYPE_CHECKING:
     from fastapi import FastAPI
@@ -59,7 +59,7 @@ class A2AServer:
         max_concurrent_tasks: int | None = None,
         public_url: str | None = None,
         additional_protocols: Sequence[str] = (),
-        protocol_versions: Sequence[str] = tuple(DIALECTS),
+        protocol_versions: Sequence[str] | None = None,
         extended_card_provider: ExtendedCardProvider | None = None,
     ) -> None:
         if not isinstance(worker, Worker):
@@ -76,6 +76,7 @@ class A2AServer:
             cancel_force_timeout=cancel_force_timeout_s,
             max_concurrent_tasks=max_concurrent_tasks,
             public_url=public_url,
+            protocol_versions=None if protocol_versions is None else ",".join(protocol_versions),
         )
         self._worker = worker
         self.agent_card: AgentCardConfig = card
@@ -89,7 +90,7 @@ class A2AServer:
         self._hooks = hooks
         self._deps = DependencyContainer(dependencies)
         self._extended_card_provider = extended_card_provider
-        self._repertoire = Repertoire(protocol_versions)
+        self._repertoire = Repertoire(_listed(self.settings.protocol_versions))
         self._check_card(card, extended_card_provider)
         self.card_shelf = CardShelf(card, self.settings, time.time(), versions=self._repertoire.versions)
         self.started = False
@@ -220,6 +221,10 @@ def _settings(settings: Settings | None, **overrides: Any) -> Settings:
     values = {field: getattr(settings, field) for field in settings.__struct_fields__}
     values.update({name: value for name, value in overrides.items() if value is not None})
     return Settings(**values)
+
+
+def _listed(text: str) -> list[str]:
+    return [item for part in text.split(",") if (item := part.strip())]
 
 
 def _retention(settings: Settings) -> Retention | None:

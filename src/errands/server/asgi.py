@@ -73,7 +73,7 @@ class A2AApp:
             else:
                 await _not_allowed(exchange, "POST")
             return
-        if path.rstrip("/") == praisonai.PATH and praisonai.VERSION in self._server.dispatcher.repertoire.versions:
+        if praisonai.is_at(path, self._server.dispatcher.repertoire):
             if exchange.method == "POST":
                 await praisonai.serve(exchange, self._server.dispatcher, self._server.card_shelf)
             else:

@@ -22,16 +22,20 @@ from errands.server.card import CardShelf, Form
 from errands.server.dispatch import Dispatcher
 from errands.server.exchange import Exchange
 from errands.server.jsonrpc import JSON_TYPES, error_headers
+from errands.server.repertoire import Repertoire
 from errands.server.streaming import send_frames
 from errands.wire import jsonrpc, praisonai
 from errands.wire.status import JSONRPC_HTTP
 from errands.wire.v0_3.card import VERSION, to_v0_3
 
-__all__ = ["PATH", "VERSION", "serve"]
-
 PATH = "/a2a"
 
 _GET_TASK = OPERATIONS["GetTask"]
+
+
+def is_at(path: str, repertoire: Repertoire) -> bool:
+    """Whether the dialect is spoken at this path: it belongs to 0.3, and goes with it."""
+    return path in (PATH, f"{PATH}/") and VERSION in repertoire.versions
 
 
 async def serve(exchange: Exchange, dispatcher: Dispatcher, shelf: CardShelf) -> None:
@@ -85,6 +89,7 @@ async def _perform(
 
 
 async def _task(task_id: str, exchange: Exchange, dispatcher: Dispatcher) -> bytes:
+    exchange.extra_headers.clear()  # the second dispatch says the same again
     return praisonai.write_task(await dispatcher.dispatch(_GET_TASK, GetTaskRequest(id=task_id), exchange))
 
 

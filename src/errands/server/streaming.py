@@ -26,7 +26,7 @@ async def send_stream(
     await send_frames(
         exchange,
         stream,
-        lambda item: _frame(item, envelope),
+        partial(_frame, envelope),
         lambda error: b"data: %b\n\n" % error_envelope(error),
     )
 
@@ -59,7 +59,7 @@ async def send_frames(
     await exchange.write(end(), more=False)
 
 
-def _frame(item: StreamItem, envelope: Envelope | None) -> bytes:
+def _frame(envelope: Envelope | None, item: StreamItem) -> bytes:
     data = item.data if envelope is None else envelope(item.data)
     if item.gap:
         return named_frame(GAP_EVENT, item.version, data)

@@ -127,6 +127,7 @@ def test_a_card_at_the_older_path_only_is_valid_with_a_warning(errands: Errands,
     card = httpx.get(f"{url}/.well-known/agent.json").content
     with site({"/.well-known/agent.json": card}) as place:
         result = errands("card", place, "--validate")
+        assert f"JSONRPC 0.3 at {url}/" in errands("card", place).stdout
     assert result.exit_code == 0
     assert "warning  the card is at the older path only" in result.stdout
 
