@@ -26,9 +26,12 @@ from errands.server.asgi import A2AApp
 from errands.server.card import CardShelf, build_card, check_binding, offers_extended_card
 from errands.server.dispatch import Dispatcher, ExtendedCardProvider
 from errands.server.repertoire import DIALECTS, Repertoire
+from errands.wire.proto import grpc_extra
 
 if TYPE_CHECKING:
     from fastapi import FastAPI
+
+    from errands.server.grpc_server import GrpcServer
 
 logger = logging.getLogger(__name__)
 
@@ -60,6 +63,7 @@ class A2AServer:
         additional_protocols: Sequence[str] = (),
         protocol_versions: Sequence[str] = tuple(DIALECTS),
         extended_card_provider: ExtendedCardProvider | None = None,
+        grpc_port: int | None = None,
     ) -> None:
         if not isinstance(worker, Worker):
             raise ConfigurationError(f"worker must be an instance of errands.Worker, not {type(worker).__name__}")
@@ -75,6 +79,7 @@ class A2AServer:
             cancel_force_timeout=cancel_force_timeout_s,
             max_concurrent_tasks=max_concurrent_tasks,
             public_url=public_url,
+            grpc_port=grpc_port,
         )
         self._worker = worker
         self.agent_card: AgentCardConfig = card
@@ -96,6 +101,10 @@ class A2AServer:
         self._stop = asyncio.Event()
         self._run: asyncio.Task[None] | None = None
         self._app: A2AApp | None = None
+        self._grpc: GrpcServer | None = None
+        #: Where HTTP listens, when whoever listens has said so: gRPC has no way to find out.
+        self.http_address: tuple[str, int] | None = None
+        self.check_grpc()
 
     @staticmethod
     def _check_card(card: AgentCardConfig, provider: ExtendedCardProvider | None) -> None:
@@ -104,6 +113,11 @@ class A2AServer:
             raise ConfigurationError("push notifications are not available yet; leave push_notifications=False")
         if offers_extended_card(card) and provider is None:
             logger.warning("the card offers an extended card, but no extended_card_provider is given")
+
+    def check_grpc(self) -> None:
+        """Raises `ConfigurationError` when gRPC is wanted and cannot be served: now, and not at the start."""
+        if self.settings.grpc_port is not None:
+            _grpc_server()
 
     @property
     def app(self) -> A2AApp:
@@ -180,7 +194,17 @@ class A2AServer:
             self.dispatcher = Dispatcher(
                 tasks, self.agent_card, self._middlewares, settings, self._repertoire, self._extended_card_provider
             )
+            if settings.grpc_port is not None:
+                await self._open_grpc(stack)
             yield
+
+    async def _open_grpc(self, stack: AsyncExitStack) -> None:
+        stack.callback(setattr, self, "_grpc", None)
+        grpc = _grpc_server()(self.dispatcher, self.settings, self.http_address)
+        self._grpc = await stack.enter_async_context(grpc)
+        # What is under way must have ended before gRPC stops: it would be cut off.
+        stack.push_async_callback(self.drain)
+        self.card_shelf.grpc_address = self._grpc.address
 
     def scope(self, owner: str = "", tenant: str = "") -> Scope:
         """Whose tasks somebody sees who asks this agent: for programs that talk to the engine themselves."""
@@ -188,6 +212,8 @@ class A2AServer:
 
     async def drain(self) -> None:
         """Takes no more work, waits for what runs, then ends streams and waiting requests: before a shutdown."""
+        if self._grpc is not None:
+            await self._grpc.stop_serving()
         if self.started:
             await self.adapter.drain()
             self.engine.disconnect()
@@ -202,6 +228,12 @@ class A2AServer:
             logger.error("not ready: %s", error)
             return "the task store is not available"
         return None
+
+
+def _grpc_server() -> type[GrpcServer]:
+    with grpc_extra():
+        from errands.server.grpc_server import GrpcServer  # noqa: PLC0415 - grpc is an extra
+    return GrpcServer
 
 
 def _settings(settings: Settings | None, **overrides: Any) -> Settings:

@@ -155,6 +155,8 @@ class CardShelf:
     def __init__(self, config: AgentCardConfig, settings: Settings, started_at: float) -> None:
         self._config = config
         self._settings = settings
+        #: Where the gRPC server listens for clients, as `host:port`, once there is one.
+        self.grpc_address: str | None = None
         self._modified = formatdate(started_at, usegmt=True)
         self._cards: OrderedDict[str, CardDocument] = OrderedDict()
 

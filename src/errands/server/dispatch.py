@@ -106,6 +106,7 @@ class Dispatcher:
         if operation.name == "SubscribeToTask":
             call.last_event_id = _last_event_id(exchange)
             call.ends_at_pause = exchange.ends_at_pause
+        call.on_accepted = exchange.on_accepted
         return await getattr(self._tasks, operation.method)(request, call)
 
     def check_version(self, exchange: Exchange) -> None:

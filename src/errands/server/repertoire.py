@@ -13,7 +13,7 @@ from errands.wire import v1_0
 from errands.wire.dialect import Dialect, Route
 
 #: The dialects of each version, the newest first.
-DIALECTS: dict[str, tuple[Dialect, ...]] = {"1.0": (v1_0.JSON,)}
+DIALECTS: dict[str, tuple[Dialect, ...]] = {"1.0": (v1_0.JSON,), "0.3": ()}
 
 
 class Spoken(NamedTuple):
