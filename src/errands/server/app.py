@@ -206,6 +206,11 @@ class A2AServer:
         stack.push_async_callback(self.drain)
         self.card_shelf.grpc_address = self._grpc.address
 
+    @property
+    def grpc_port(self) -> int | None:
+        """The port gRPC listens on, while it does."""
+        return self._grpc.port if self._grpc is not None else None
+
     def scope(self, owner: str = "", tenant: str = "") -> Scope:
         """Whose tasks somebody sees who asks this agent: for programs that talk to the engine themselves."""
         return Scope(tenant, owner, self.agent_card.name)
