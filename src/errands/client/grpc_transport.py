@@ -29,8 +29,9 @@ from errands.wire.proto.failures import DETAILS_KEY, has_error_info, read_failur
 
 CODECS: dict[str, Codec] = {codec.version: codec for codec in (v1_0.CODEC, v0_3.CODEC)}
 
-_PLAIN_SCHEMES = {"": 80, "http": 80, "grpc": 80}
-_TLS_SCHEMES = {"https": 443, "grpcs": 443}
+#: A card's address has no scheme, so that it is in plain text.
+_DEFAULT_PORTS = {"": 80, "http": 80, "grpc": 80, "https": 443, "grpcs": 443}
+_TLS_SCHEMES = frozenset({"https", "grpcs"})
 #: Names that gRPC understands by itself.
 _NATIVE_SCHEMES = frozenset({"dns", "ipv4", "ipv6", "unix", "unix-abstract"})
 #: What HTTP/2 and gRPC say themselves about a request.
@@ -178,23 +179,17 @@ def _details_of(error: grpc.aio.AioRpcError) -> bytes | None:
 
 def target_of(url: str) -> tuple[str, bool]:
     """What gRPC connects to, and whether by TLS. Raises `ConfigurationError`."""
-    scheme, colon, _ = url.partition(":")
-    if colon and scheme in _NATIVE_SCHEMES:
+    if url.partition(":")[0] in _NATIVE_SCHEMES:
         return url, False
-    if "://" not in url:
-        url = f"//{url}"
     try:
-        parts = urlsplit(url)
-        host, port = parts.hostname, parts.port
-    except ValueError:
-        host, port = None, None
-    schemes = _TLS_SCHEMES if parts.scheme in _TLS_SCHEMES else _PLAIN_SCHEMES
-    if not host or parts.scheme not in schemes:
-        raise ConfigurationError(
-            f"url {url.removeprefix('//')!r}: an agent's gRPC address is HOST:PORT or https://HOST"
-        )
+        parts = urlsplit(url if "://" in url else f"//{url}")
+        host, port = parts.hostname or "", parts.port or _DEFAULT_PORTS[parts.scheme]
+    except (ValueError, KeyError):
+        host, port = "", 0
+    if not host:
+        raise ConfigurationError(f"url {url!r}: an agent's gRPC address is HOST:PORT or https://HOST")
     host = f"[{host}]" if ":" in host else host
-    return f"{host}:{port or schemes[parts.scheme]}", schemes is _TLS_SCHEMES
+    return f"{host}:{port}", parts.scheme in _TLS_SCHEMES
 
 
 def _codec(version: str) -> Codec:
