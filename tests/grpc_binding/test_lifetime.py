@@ -118,7 +118,7 @@ async def test_a_client_that_goes_away_during_the_commit_does_not_stop_the_task(
             go_on.set()
             async with asyncio.timeout(10):
                 await ended.wait()
-            await until(lambda served=served: not watched(served.server))  # type: ignore[misc]
+            await until(lambda served=served: not watched(served.server))
 
 
 # Stopping

@@ -81,7 +81,6 @@ def _with_grpc(load: Load, host: str, port: int) -> A2AServer:
     """What `load` gives, with a gRPC server of its own; picklable, as the reloader wants it."""
     server = load()
     server.settings.grpc_host, server.settings.grpc_port = host, port
-    server.check_grpc()
     return server
 
 

@@ -104,7 +104,8 @@ class A2AServer:
         self._grpc: GrpcServer | None = None
         #: Where HTTP listens, when whoever listens has said so: gRPC has no way to find out.
         self.http_address: tuple[str, int] | None = None
-        self.check_grpc()
+        if self.settings.grpc_port is not None:
+            _grpc_server()  # a missing package is told now, not at the start
 
     @staticmethod
     def _check_card(card: AgentCardConfig, provider: ExtendedCardProvider | None) -> None:
@@ -113,11 +114,6 @@ class A2AServer:
             raise ConfigurationError("push notifications are not available yet; leave push_notifications=False")
         if offers_extended_card(card) and provider is None:
             logger.warning("the card offers an extended card, but no extended_card_provider is given")
-
-    def check_grpc(self) -> None:
-        """Raises `ConfigurationError` when gRPC is wanted and cannot be served: now, and not at the start."""
-        if self.settings.grpc_port is not None:
-            _grpc_server()
 
     @property
     def app(self) -> A2AApp:

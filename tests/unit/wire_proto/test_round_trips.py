@@ -85,7 +85,9 @@ def parts(draw: st.DrawFn) -> Part:
     content: dict[str, Any] = {
         kind: draw({"text": texts, "raw": st.binary(max_size=8), "url": texts, "data": values}[kind])
     }
-    file = {"filename": draw(some_text), "media_type": draw(some_text)} if kind in ("raw", "url") else {}
+    file: dict[str, Any] = (
+        {"filename": draw(some_text), "media_type": draw(some_text)} if kind in ("raw", "url") else {}
+    )
     # 0.3 puts a note into the metadata of some parts, and with it goes the difference between none and empty.
     metadata = draw(st.none() | st.dictionaries(texts, values, min_size=1, max_size=3))
     return Part(**content, **file, metadata=metadata)
