@@ -8,6 +8,7 @@ protobuf follow a message for a hundred levels, of which a level of JSON takes t
 from __future__ import annotations
 
 import math
+from functools import lru_cache
 from typing import Any
 
 from google.protobuf import struct_pb2, timestamp_pb2
@@ -106,23 +107,22 @@ def _read_number(number: float) -> int | float:
     return int(number) if number.is_integer() and abs(number) <= MAX_EXACT else number
 
 
+# The events of one moment have the same time; whoever takes a Timestamp copies it.
+@lru_cache(maxsize=64)
 def write_time(text: str | None) -> Any:
     """The time as a Timestamp, or None when there is none or it cannot be read."""
     if not text:
         return None
+    timestamp = Timestamp()
     try:
-        if len(text) != _MS_ISO_LENGTH:
-            return _exact_time(text)
-        seconds, ms = divmod(from_iso(text), 1000)
+        if len(text) == _MS_ISO_LENGTH:
+            timestamp.seconds, ms = divmod(from_iso(text), 1000)
+            timestamp.nanos = ms * _NANOS_PER_MS
+        else:
+            # Another agent's time may have nanoseconds, or a zone of its own.
+            timestamp.FromJsonString(text)
     except (ValueError, OverflowError):
         return None
-    return Timestamp(seconds=seconds, nanos=ms * _NANOS_PER_MS)
-
-
-def _exact_time(text: str) -> Any:
-    """Another agent's time may have nanoseconds, or a zone of its own."""
-    timestamp = Timestamp()
-    timestamp.FromJsonString(text)
     return timestamp
 
 
