@@ -21,6 +21,7 @@ from errands.runtime.journal import Journal
 from errands.runtime.middleware import A2AMiddleware
 from errands.runtime.settings import Settings
 from errands.runtime.task_manager import TaskManager
+from errands.runtime.task_store import TaskStore
 from errands.runtime.worker import Worker
 from errands.server.asgi import A2AApp
 from errands.server.card import CardShelf, build_card, check_binding, offers_extended_card
@@ -93,9 +94,9 @@ class A2AServer:
         self._hooks = hooks
         self._deps = DependencyContainer(dependencies)
         self._extended_card_provider = extended_card_provider
-        self._check_card(card, extended_card_provider)
         self._repertoire = Repertoire(protocol_versions)
-        self.card_shelf = CardShelf(card, self.settings, time.time())
+        self._check_card(card, extended_card_provider)
+        self.card_shelf = CardShelf(card, self.settings, time.time(), versions=self._repertoire.versions)
         self.started = False
         self._starting = asyncio.Lock()
         self._stop = asyncio.Event()
@@ -107,9 +108,8 @@ class A2AServer:
         if self.settings.grpc_port is not None:
             _grpc_server()  # a missing package is told now, not at the start
 
-    @staticmethod
-    def _check_card(card: AgentCardConfig, provider: ExtendedCardProvider | None) -> None:
-        build_card(card, "http://localhost")
+    def _check_card(self, card: AgentCardConfig, provider: ExtendedCardProvider | None) -> None:
+        build_card(card, "http://localhost", versions=self._repertoire.versions)
         if card.capabilities.push_notifications:
             raise ConfigurationError("push notifications are not available yet; leave push_notifications=False")
         if offers_extended_card(card) and provider is None:
@@ -188,7 +188,12 @@ class A2AServer:
             self.adapter = adapter
             self.task_manager = tasks
             self.dispatcher = Dispatcher(
-                tasks, self.agent_card, self._middlewares, settings, self._repertoire, self._extended_card_provider
+                tasks,
+                self.agent_card,
+                self._middlewares,
+                self._repertoire,
+                self.card_shelf,
+                self._extended_card_provider,
             )
             if settings.grpc_port is not None:
                 await self._open_grpc(stack)
@@ -210,6 +215,11 @@ class A2AServer:
     def scope(self, owner: str = "", tenant: str = "") -> Scope:
         """Whose tasks somebody sees who asks this agent: for programs that talk to the engine themselves."""
         return Scope(tenant, owner, self.agent_card.name)
+
+    @property
+    def tasks(self) -> TaskStore:
+        """The tasks of callers without a name; `tasks.of(owner, tenant)` has those of others. From `start()` on."""
+        return TaskStore(self.task_manager, self.scope())
 
     async def drain(self) -> None:
         """Takes no more work, waits for what runs, then ends streams and waiting requests: before a shutdown."""
