@@ -55,6 +55,12 @@ class Settings(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     public_url: str | None = None
     #: Believe `X-Forwarded-*` headers: only behind a proxy that sets them itself.
     trust_forwarded: bool = False
+    #: The port gRPC listens on; 0 takes a free one. None: no gRPC. Needs `errands[grpc]`.
+    grpc_port: int | None = None
+    #: The address gRPC listens on; 0.0.0.0 means every one.
+    grpc_host: str = "127.0.0.1"
+    #: Where clients reach gRPC, as `host:port`, when it is not where it listens.
+    public_grpc: str | None = None
     #: Level of the `errands` logger.
     log_level: str | None = None
 

@@ -27,9 +27,12 @@ from errands.server.asgi import A2AApp
 from errands.server.card import CardShelf, build_card, check_binding, offers_extended_card
 from errands.server.dispatch import Dispatcher, ExtendedCardProvider
 from errands.server.repertoire import Repertoire
+from errands.wire.proto import grpc_extra
 
 if TYPE_CHECKING:
     from fastapi import FastAPI
+
+    from errands.server.grpc_server import GrpcServer
 
 logger = logging.getLogger(__name__)
 
@@ -61,6 +64,7 @@ class A2AServer:
         additional_protocols: Sequence[str] = (),
         protocol_versions: Sequence[str] | None = None,
         extended_card_provider: ExtendedCardProvider | None = None,
+        grpc_port: int | None = None,
     ) -> None:
         if not isinstance(worker, Worker):
             raise ConfigurationError(f"worker must be an instance of errands.Worker, not {type(worker).__name__}")
@@ -77,6 +81,7 @@ class A2AServer:
             max_concurrent_tasks=max_concurrent_tasks,
             public_url=public_url,
             protocol_versions=None if protocol_versions is None else ",".join(protocol_versions),
+            grpc_port=grpc_port,
         )
         self._worker = worker
         self.agent_card: AgentCardConfig = card
@@ -98,6 +103,11 @@ class A2AServer:
         self._stop = asyncio.Event()
         self._run: asyncio.Task[None] | None = None
         self._app: A2AApp | None = None
+        self._grpc: GrpcServer | None = None
+        #: Where HTTP listens, when whoever listens has said so: gRPC has no way to find out.
+        self.http_address: tuple[str, int] | None = None
+        if self.settings.grpc_port is not None:
+            _grpc_server()  # a missing package is told now, not at the start
 
     def _check_card(self, card: AgentCardConfig, provider: ExtendedCardProvider | None) -> None:
         build_card(card, "http://localhost", versions=self._repertoire.versions)
@@ -186,7 +196,22 @@ class A2AServer:
                 self.card_shelf,
                 self._extended_card_provider,
             )
+            if settings.grpc_port is not None:
+                await self._open_grpc(stack)
             yield
+
+    async def _open_grpc(self, stack: AsyncExitStack) -> None:
+        stack.callback(setattr, self, "_grpc", None)
+        grpc = _grpc_server()(self.dispatcher, self.settings, self.http_address)
+        self._grpc = await stack.enter_async_context(grpc)
+        # What is under way must have ended before gRPC stops: it would be cut off.
+        stack.push_async_callback(self.drain)
+        self.card_shelf.grpc_address = self._grpc.address
+
+    @property
+    def grpc_port(self) -> int | None:
+        """The port gRPC listens on, while it does."""
+        return self._grpc.port if self._grpc is not None else None
 
     def scope(self, owner: str = "", tenant: str = "") -> Scope:
         """Whose tasks somebody sees who asks this agent: for programs that talk to the engine themselves."""
@@ -199,6 +224,8 @@ class A2AServer:
 
     async def drain(self) -> None:
         """Takes no more work, waits for what runs, then ends streams and waiting requests: before a shutdown."""
+        if self._grpc is not None:
+            await self._grpc.stop_serving()
         if self.started:
             await self.adapter.drain()
             self.engine.disconnect()
@@ -213,6 +240,12 @@ class A2AServer:
             logger.error("not ready: %s", error)
             return "the task store is not available"
         return None
+
+
+def _grpc_server() -> type[GrpcServer]:
+    with grpc_extra():
+        from errands.server.grpc_server import GrpcServer  # noqa: PLC0415 - grpc is an extra
+    return GrpcServer
 
 
 def _settings(settings: Settings | None, **overrides: Any) -> Settings:

@@ -115,6 +115,7 @@ class Dispatcher:
                 call.ends_at_pause = exchange.ends_at_pause
         if not self._card.capabilities.push_notifications and _wants_push(request):
             raise PushNotificationNotSupportedError
+        call.on_accepted = exchange.on_accepted
         return await self._methods[operation.name](request, call)
 
     def check_version(self, exchange: Exchange) -> None:
