@@ -14,11 +14,11 @@ from google.protobuf.descriptor_pb2 import FileDescriptorProto
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
-from errands import A2AServer, LifecycleHooks
+from errands import A2AServer, LifecycleHooks, Settings
 from errands.errors import ConfigurationError
-from errands.testing import serve
+from errands.testing import http_client, serve
 from tests.grpc_binding.serving import Served, over_grpc, pb, refusal, send
-from tests.interaction.agents import Echo, Gated, card
+from tests.interaction.agents import Echo, Gated
 
 pytestmark = pytest.mark.anyio
 
@@ -210,19 +210,41 @@ async def test_the_services_describe_themselves(service: str) -> None:
 # The card, and the extra
 
 
+async def addresses_on_the_card(server: A2AServer) -> dict[str, str]:
+    """The gRPC interfaces, by version, as somebody sees them who asked at agent.test."""
+    async with http_client(server) as http:
+        card = (await http.get("/.well-known/agent-card.json")).json()
+    found = [one for one in card["supportedInterfaces"] if one["protocolBinding"] == "GRPC"]
+    return {one["protocolVersion"]: one["url"] for one in found}
+
+
 async def test_the_card_says_where_grpc_is() -> None:
-    server = serve(Echo(), grpc_port=0, agent_card=card())
+    server = serve(Echo(), grpc_port=0)
     async with server:
-        assert server.card_shelf.grpc_address == f"127.0.0.1:{server.grpc_port}"
+        address = f"127.0.0.1:{server.grpc_port}"
+        assert await addresses_on_the_card(server) == {"1.0": address, "0.3": address}
+
+
+async def test_a_server_without_grpc_offers_none() -> None:
+    server = serve(Echo())
+    async with server:
+        assert server.grpc_port is None
+        assert await addresses_on_the_card(server) == {}
+
+
+async def test_on_every_address_the_card_names_the_one_that_the_client_used() -> None:
+    server = serve(Echo(), settings=Settings(storage="memory", grpc_port=0, grpc_host="0.0.0.0"))
+    async with server:
+        assert (await addresses_on_the_card(server))["1.0"] == f"agent.test:{server.grpc_port}"
 
 
 async def test_behind_a_public_address_the_card_names_its_host_or_what_the_operator_says() -> None:
     server = serve(Echo(), grpc_port=0, public_url="https://agent.example.com/path")
     async with server:
-        assert server.card_shelf.grpc_address == f"agent.example.com:{server.grpc_port}"
+        assert (await addresses_on_the_card(server))["1.0"] == f"agent.example.com:{server.grpc_port}"
     server.settings.public_grpc = "grpc.example.com:443"
     async with server:
-        assert server.card_shelf.grpc_address == "grpc.example.com:443"
+        assert (await addresses_on_the_card(server))["1.0"] == "grpc.example.com:443"
 
 
 WITHOUT_GRPC = """

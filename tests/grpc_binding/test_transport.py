@@ -103,7 +103,7 @@ def session_of(transport: GrpcTransport) -> Session:
         default_output_modes=[],
         skills=[],
     )
-    return Session(offered, transport, RetryPolicy(delay=0.01), tenant=None, timeout=5.0)
+    return Session(offered, transport, RetryPolicy(delay=0.01), version="1.0", tenant=None, timeout=5.0)
 
 
 # Against errands

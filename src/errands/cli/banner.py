@@ -46,8 +46,8 @@ def greet(url: str, server: A2AServer) -> None:
         "card": url + CARD_PATHS[0],
         "storage": storage_of(server),
     }
-    if server.card_shelf.grpc_address is not None:
-        facts["grpc"] = server.card_shelf.grpc_address
+    if server.grpc_port is not None:
+        facts["grpc"] = host_port(callable_host(server.settings.grpc_host), server.grpc_port)
     for name, value in facts.items():
         console.print(Text.assemble((f"{name:<9}", "dim"), value))
     console.print("\nTry:", style="dim")

@@ -6,6 +6,10 @@ from __future__ import annotations
 _CALLABLE = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104
 
 
+def means_every_address(host: str) -> bool:
+    return host in _CALLABLE
+
+
 def callable_host(host: str) -> str:
     return _CALLABLE.get(host, host)
 

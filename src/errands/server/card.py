@@ -8,6 +8,7 @@ from collections import OrderedDict
 from collections.abc import Sequence
 from email.utils import formatdate, parsedate_to_datetime
 from typing import NamedTuple
+from urllib.parse import urlsplit
 
 from errands.errors import ConfigurationError
 from errands.model.base import encode
@@ -24,6 +25,7 @@ from errands.model.card import (
 )
 from errands.model.card_config import AgentCardConfig, SkillConfig
 from errands.runtime.settings import Settings
+from errands.server.addresses import host_port
 from errands.server.exchange import Exchange, Header
 from errands.wire.v0_3 import card as v0_3
 
@@ -185,7 +187,7 @@ class CardShelf:
         self._config = config
         self._settings = settings
         self._versions = versions
-        #: Where the gRPC server listens for clients, as `host:port`, once there is one.
+        #: Where clients find the gRPC server, once there is one: `host:port`, or `:port` at the host they use.
         self.grpc_address: str | None = None
         self._modified = formatdate(started_at, usegmt=True)
         self._documents: OrderedDict[tuple[str, str | None, Form], CardDocument] = OrderedDict()
@@ -193,7 +195,12 @@ class CardShelf:
     def build(self, config: AgentCardConfig, exchange: Exchange) -> AgentCard:
         """A card of this server, the public one or another, with the addresses that this client can use."""
         base_url = base_url_of(exchange, self._settings)
-        return build_card(config, base_url, versions=self._versions, grpc_address=self.grpc_address)
+        return build_card(config, base_url, versions=self._versions, grpc_address=self._grpc_address(base_url))
+
+    def _grpc_address(self, base_url: str) -> str | None:
+        if self.grpc_address is None or not self.grpc_address.startswith(":"):
+            return self.grpc_address
+        return host_port(urlsplit(base_url).hostname or "localhost", int(self.grpc_address[1:]))
 
     def document(self, exchange: Exchange, form: Form) -> CardDocument:
         key = (base_url_of(exchange, self._settings), self.grpc_address, form)

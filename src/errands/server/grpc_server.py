@@ -15,7 +15,7 @@ from grpc_health.v1.health import aio as health
 from grpc_reflection.v1alpha import reflection
 
 from errands.errors import ConfigurationError
-from errands.server.addresses import callable_host, host_port
+from errands.server.addresses import host_port, means_every_address
 from errands.server.grpc_binding import Service
 from errands.wire.proto import v0_3, v1_0
 from errands.wire.proto.codec import Codec
@@ -71,11 +71,13 @@ class GrpcServer:
 
     @property
     def address(self) -> str:
-        """Where clients reach it, as the card has it: `host:port` without a scheme."""
+        """Where clients reach it, as the card has it: `host:port` without a scheme, `:port` at whatever host."""
         if self._settings.public_grpc:
             return self._settings.public_grpc
         public = urlsplit(self._settings.public_url or "").hostname
-        return host_port(public or callable_host(self._host), self.port)
+        if public is None and means_every_address(self._host):
+            return f":{self.port}"
+        return host_port(public or self._host, self.port)
 
     async def stop_serving(self) -> None:
         """Tells those who ask about our health that nothing new should be sent here."""
