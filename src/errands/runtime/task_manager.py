@@ -109,6 +109,8 @@ class TaskManager:
         task_id = request.message.task_id or new_id()
         with self._engine.expect(task_id, call.scope, SETTLED_STATES) as expectation:
             accepted = await self._accept(request, call, task_id)
+            if call.on_accepted is not None:
+                call.on_accepted()
             stored = accepted.stored
             if wait and stored.head.state not in SETTLED_STATES:
                 if stored.task.id == task_id:

@@ -35,6 +35,8 @@ class Exchange:
         self.headers: dict[bytes, bytes] = dict(scope["headers"])
         #: Whether a subscription of this client is over when the task pauses; its dialect says so.
         self.ends_at_pause = False
+        #: Called when a message is in the log and nothing is left but to wait for the turn's end.
+        self.on_accepted: Callable[[], object] | None = None
         #: Added to whatever answer is sent.
         self.extra_headers: list[Header] = []
 
