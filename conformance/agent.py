@@ -1,0 +1,120 @@
+"""The agent that the public conformance kits talk to: `errands serve conformance/agent.py`.
+
+What it does is named by the beginning of the message's id. Environment variables make it another agent:
+
+    CONFORMANCE_VERSIONS=1.0      serve these protocol versions alone, separated by commas
+    CONFORMANCE_CAPABILITIES=     offer these, separated by commas; without it: streaming,extended_agent_card
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from errands import A2AServer, AgentCardConfig, CapabilitiesConfig, SkillConfig, TaskContext, Worker
+
+#: The kit waits two seconds for a stream before it looks whether the task goes on.
+LONG_S = 4.0
+
+Behaviour = Callable[[TaskContext], Awaitable[None]]
+
+
+async def complete(ctx: TaskContext) -> None:
+    await ctx.respond("Hello from TCK")
+
+
+async def ask(ctx: TaskContext) -> None:
+    await ctx.request_input("What else?")
+
+
+async def answer_directly(ctx: TaskContext) -> None:
+    await ctx.reply_directly("Direct message response")
+
+
+async def reject(ctx: TaskContext) -> None:
+    await ctx.reject("rejected")
+
+
+async def take_long(ctx: TaskContext) -> None:
+    await ctx.send_status("working")
+    await asyncio.sleep(LONG_S)
+    await ctx.complete()
+
+
+async def write_in_chunks(ctx: TaskContext) -> None:
+    await ctx.emit_text_artifact("chunk-1 ")
+    await ctx.emit_text_artifact("chunk-2", append=True, last_chunk=True)
+    await ctx.complete()
+
+
+def produce(**part: Any) -> Behaviour:
+    """Gives one artifact with this part, and completes."""
+
+    async def behave(ctx: TaskContext) -> None:
+        await ctx.emit_artifact(artifact_id="artifact", last_chunk=True, **part)
+        await ctx.complete()
+
+    return behave
+
+
+FILE = {"filename": "output.txt", "media_type": "text/plain"}
+
+BEHAVIOURS: dict[str, Behaviour] = {
+    "tck-complete-task": complete,
+    "tck-input-required": ask,
+    "tck-message-response": answer_directly,
+    "tck-reject-task": reject,
+    "tck-artifact-text": produce(text="Generated text content"),
+    "tck-artifact-file": produce(file_bytes=b"tck", **FILE),
+    "tck-artifact-file-url": produce(file_url="https://example.com/output.txt", **FILE),
+    "tck-artifact-data": produce(data={"key": "value", "count": 42}),
+    "tck-stream-001": produce(text="Stream hello from TCK"),
+    "tck-stream-002": complete,
+    "tck-stream-003": produce(text="Stream task lifecycle"),
+    "tck-stream-ordering-001": produce(text="Ordered output"),
+    "tck-stream-artifact-text": produce(text="Streamed text content"),
+    "tck-stream-artifact-file": produce(file_bytes=b"tck", **FILE),
+    "tck-stream-artifact-chunked": write_in_chunks,
+    "test-resubscribe-message-id": take_long,
+}
+LONGEST_FIRST = sorted(BEHAVIOURS, key=len, reverse=True)
+
+
+class Conformance(Worker):
+    async def handle(self, ctx: TaskContext) -> None:
+        name = next((prefix for prefix in LONGEST_FIRST if ctx.message_id.startswith(prefix)), "tck-complete-task")
+        await BEHAVIOURS[name](ctx)
+
+
+def listed(variable: str, default: str) -> list[str]:
+    return [word for word in os.environ.get(variable, default).split(",") if word]
+
+
+def card(*extra_skills: SkillConfig) -> AgentCardConfig:
+    offered = listed("CONFORMANCE_CAPABILITIES", "streaming,extended_agent_card")
+    echo = SkillConfig(id="conformance", name="Conformance", description="Does what a kit asks.", tags=["test"])
+    return AgentCardConfig(
+        name="errands conformance agent",
+        description="Does what the conformance kits ask it to.",
+        capabilities=CapabilitiesConfig(**dict.fromkeys(offered, True)),
+        skills=[echo, *extra_skills],
+    )
+
+
+async def extended_card(_request: Any) -> AgentCardConfig:
+    return card(SkillConfig(id="more", name="More", description="Only for those who ask.", tags=["test"]))
+
+
+def build() -> A2AServer:
+    options: dict[str, Any] = {}
+    if versions := listed("CONFORMANCE_VERSIONS", ""):
+        options["protocol_versions"] = versions
+    config = card()
+    if config.capabilities.extended_agent_card:
+        options["extended_card_provider"] = extended_card
+    return A2AServer(worker=Conformance(), agent_card=config, storage="memory", **options)
+
+
+server = build()

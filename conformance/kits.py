@@ -1,0 +1,89 @@
+"""What is run: the public kits at pinned commits, the agent each run talks to, and the failures that are explained."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+REPOSITORY = "https://github.com/a2aproject/a2a-tck"
+
+
+@dataclass(frozen=True)
+class Kit:
+    """One branch of the kit's repository, and what it needs to run."""
+
+    version: str
+    commit: str
+    requirements: tuple[str, ...]
+    #: Arguments of pytest; `{url}` is where the agent is.
+    arguments: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Run:
+    name: str
+    kit: Kit
+    #: Folders of the kit to run.
+    folders: tuple[str, ...]
+    #: What makes the agent another one: see agent.py.
+    agent: Mapping[str, str] = field(default_factory=dict)
+    #: Further options of `errands serve`.
+    serve: tuple[str, ...] = ()
+    #: Further arguments of pytest.
+    arguments: tuple[str, ...] = ()
+    #: Failures that are the kit's, by the end of the test's name, with the reason.
+    explained: Mapping[str, str] = field(default_factory=dict)
+
+
+KIT_1_0 = Kit(
+    version="1.0",
+    commit="357c4a87afa2818731590647cccbea31c31733a2",
+    requirements=(
+        "pytest==9.2.0",
+        "pytest-asyncio==1.4.1.post1",
+        "httpx==0.28.1",
+        "grpcio==1.85.1",
+        "protobuf==7.36.2",
+        "googleapis-common-protos==1.76.0",
+        "jsonschema==4.26.0",
+    ),
+    arguments=("--sut-host={url}",),
+)
+
+KIT_0_3 = Kit(
+    version="0.3",
+    commit="eb1f804c27ea25db8805264d9ed2d7ca077a7776",
+    requirements=(
+        "pytest==9.2.0",
+        "pytest-asyncio==1.4.1.post1",
+        "httpx==0.28.1",
+        "requests==2.34.2",
+        "responses==0.26.3",
+        "deepdiff==9.1.0",
+        "jsonschema==4.26.0",
+        "packaging==26.3",
+        "PyYAML==6.0.3",
+        "python-dotenv==1.2.4",
+        "grpcio-tools==1.85.1",
+        "googleapis-common-protos==1.76.0",
+        "pyOpenSSL==26.4.0",
+    ),
+    arguments=("--sut-url={url}", "--test-scope=all", "--transports=jsonrpc", "--transport-strategy=prefer_jsonrpc"),
+)
+
+RUNS = (
+    Run(
+        name="1.0",
+        kit=KIT_1_0,
+        folders=("tests/compatibility",),
+        agent={},
+    ),
+    Run(
+        name="1.0-capabilities-off",
+        kit=KIT_1_0,
+        folders=("tests/compatibility",),
+        agent={"CONFORMANCE_CAPABILITIES": ""},
+    ),
+    Run(name="0.3-mandatory", kit=KIT_0_3, folders=("tests/mandatory",)),
+    Run(name="0.3-capabilities", kit=KIT_0_3, folders=("tests/optional/capabilities",)),
+)
