@@ -16,7 +16,7 @@ from errands.model.core import Message, Part, Role
 from errands.model.requests import SendMessageRequest
 from errands.server.app import A2AServer
 from errands.server.asgi import CARD_PATHS
-from errands.wire.v1_0 import VERSION
+from errands.wire import v1_0
 
 #: Addresses that mean "every address" are none that a client could call.
 _CALLABLE = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104
@@ -56,7 +56,7 @@ def curl(url: str) -> str:
     """A send with nothing but curl. The message's id is new each time: the same message is never worked on twice."""
     message = Message(message_id=_ID, role=Role.USER, parts=[Part(text="hello")])
     body = encode(SendMessageRequest(message=message)).decode().replace(_ID, "'$(date +%s)'")
-    headers = f"-H 'Content-Type: application/json' -H 'A2A-Version: {VERSION}'"
+    headers = f"-H 'Content-Type: application/json' -H 'A2A-Version: {v1_0.JSON.version}'"
     return f"curl -s {shlex.quote(url + '/message:send')} {headers} -d '{body}'"
 
 

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import uuid
-from typing import Any, NamedTuple, Protocol
+from typing import NamedTuple, Protocol
 from urllib.parse import urlencode, urlsplit, urlunsplit
 
 import msgspec
 
-from errands.client.dialect import Dialect
 from errands.client.errors import ProtocolError
 from errands.errors import A2AError
-from errands.model.base import Model, encode
+from errands.model.base import Model
 from errands.operations import Operation
 from errands.wire import jsonrpc
-from errands.wire.status import from_http, from_jsonrpc
+from errands.wire.dialect import Dialect
+from errands.wire.status import from_http
 
 #: What these say is plain without a body that explains it; of others a body must say that they are A2A.
 _TELLING_STATUSES = frozenset({401, 403, 413, 429, 500, 502, 503, 504})
@@ -53,7 +53,7 @@ class JsonRpcBinding:
         self._url = url
 
     def wrap(self, operation: Operation, request: Model) -> Outgoing:
-        method, params = self.dialect.method(operation), self.dialect.encode(request)
+        method, params = self.dialect.method_of(operation), self.dialect.write_request(operation, request)
         body = jsonrpc.request_bytes(uuid.uuid4().hex, method, params)
         return Outgoing("POST", self._url, body, "application/json")
 
@@ -63,7 +63,7 @@ class JsonRpcBinding:
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
             raise ProtocolError(f"no JSON-RPC ({error})") from None
         if response.error is not None:
-            raise from_jsonrpc(response.error)
+            raise self.dialect.read_jsonrpc_error(response.error)
         if not memoryview(response.result):
             raise ProtocolError("a JSON-RPC answer with neither result nor error")
         return response.result
@@ -86,10 +86,8 @@ class RestBinding:
         self._base = urlsplit(url)
 
     def wrap(self, operation: Operation, request: Model) -> Outgoing:
-        method, path, fields = self.dialect.route(operation, request)
-        if method != "POST":
-            return Outgoing(method, self._url(path, {k: _query_value(v) for k, v in fields.items()}))
-        return Outgoing(method, self._url(path, {}), encode(fields), self.dialect.media_type)
+        method, path, query, body = self.dialect.locate(operation, request)
+        return Outgoing(method, self._url(path, query), body, None if body is None else self.dialect.media_type)
 
     def unwrap(self, body: bytes | str) -> bytes | msgspec.Raw:
         return body.encode() if isinstance(body, str) else body
@@ -99,17 +97,12 @@ class RestBinding:
             content = msgspec.json.decode(body)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
             return None
-        is_error = isinstance(content, dict) and isinstance(content.get("error"), dict)
-        return from_http(status, content) if is_error else None
+        return self.dialect.read_http_error(status, content)
 
     def _url(self, path: str, query: dict[str, str]) -> str:
         base = self._base
         joined = "&".join(part for part in (base.query, urlencode(query)) if part)
         return urlunsplit((base.scheme, base.netloc, base.path.rstrip("/") + path, joined, ""))
-
-
-def _query_value(value: Any) -> str:
-    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def plain_error(status: int) -> A2AError | ProtocolError:

@@ -10,17 +10,18 @@ import httpx
 import msgspec
 
 from errands.client.bindings import BINDINGS
-from errands.client.dialect import V1_0, Dialect
 from errands.client.errors import AgentNotFoundError, NoCommonProtocolError, ProtocolError
 from errands.client.http_transport import retry_after, translated_failures
 from errands.client.retry import RetryPolicy
 from errands.client.transport import TransientError
 from errands.errors import ConfigurationError, UnavailableError
 from errands.model.card import AgentCard, AgentInterface
+from errands.wire import v1_0
+from errands.wire.dialect import Dialect, MalformedAnswerError
 
 WELL_KNOWN_PATHS = ("/.well-known/agent-card.json", "/.well-known/agent.json")
 #: The dialects this client speaks, by the version on the card.
-DIALECTS: dict[str, Dialect] = {V1_0.version: V1_0()}
+DIALECTS: dict[str, Dialect] = {v1_0.JSON.version: v1_0.JSON}
 
 CardValidator = Callable[[AgentCard, bytes], None]
 
@@ -98,7 +99,7 @@ class CardSource:
 
     def _request_headers(self) -> httpx.Headers:
         headers = httpx.Headers(self._headers)
-        headers.update({**self._conditions, "A2A-Version": V1_0.version, "Accept": "application/json"})
+        headers.update({**self._conditions, "A2A-Version": v1_0.JSON.version, "Accept": "application/json"})
         return headers
 
     def _accept(self, url: str, response: httpx.Response) -> AgentCard:
@@ -131,8 +132,10 @@ def read_card(raw: bytes) -> AgentCard:
         raise ProtocolError("no agent card")
     if not {"supportedInterfaces", "supported_interfaces"} & fields.keys():
         raise NoCommonProtocolError(fields["name"], _wanted(None), _old_offers(fields))
-    card: AgentCard = DIALECTS[V1_0.version].decode(AgentCard, raw)
-    return card
+    try:
+        return v1_0.read_answer(AgentCard, raw)
+    except MalformedAnswerError as error:
+        raise ProtocolError(str(error)) from None
 
 
 def _old_offers(fields: dict[str, Any]) -> list[str]:

@@ -16,9 +16,9 @@ from errands.client.result import content_of
 from errands.client.transport import Received, TransientError
 from errands.errors import A2AError, ConfigurationError, InternalError, UnavailableError
 from errands.model.base import Model
-from errands.model.core import StreamResponse
 from errands.model.requests import Empty
 from errands.operations import Operation
+from errands.wire.dialect import MalformedAnswerError
 from errands.wire.sse import GAP_EVENT, ServerSentEvent, SSEParser
 
 #: Raised before a single byte of the request was written.
@@ -56,7 +56,10 @@ class HttpTransport:
             if operation.response is Empty and not body:
                 return Empty()
             result = self._binding.unwrap(body)
-            return Empty() if operation.response is Empty else self._decode(operation.response, result)
+            if operation.response is Empty:
+                return Empty()
+            with _well_formed():
+                return self._binding.dialect.read_response(operation, result)
 
     async def stream(
         self,
@@ -122,9 +125,6 @@ class HttpTransport:
                 error.retry_after = int(wait)
             raise TransientError(error, reached=status in _GATEWAY_STATUSES, retry_after=wait) from error
 
-    def _decode(self, model: type[Model], raw: Any) -> Any:
-        return self._binding.dialect.decode(model, raw)
-
     def _receive(self, event: ServerSentEvent, begun: bool) -> Received:
         try:
             return self._read_event(event)
@@ -135,12 +135,21 @@ class HttpTransport:
             raise TransientError(error, reached=True) from error
 
     def _read_event(self, event: ServerSentEvent) -> Received:
-        response: StreamResponse = self._decode(StreamResponse, self._binding.unwrap(event.data))
+        with _well_formed():
+            response = self._binding.dialect.read_event(self._binding.unwrap(event.data))
         if content_of(response) is None:
             error = self._binding.error_in(event.data.encode(), httpx.codes.INTERNAL_SERVER_ERROR)
             raise error or ProtocolError(f"an unknown event: {event.data[:200]}")
         event_id = event.id if event.id and is_header_value(event.id) else None
         return Received(response, event_id, event.event == GAP_EVENT)
+
+
+@contextmanager
+def _well_formed() -> Iterator[None]:
+    try:
+        yield
+    except MalformedAnswerError as error:
+        raise ProtocolError(str(error)) from None
 
 
 @contextmanager

@@ -18,6 +18,8 @@ class CallContext(msgspec.Struct):
     request_context: dict[str, Any] = {}
     #: The version after which a subscriber wants to go on (`Last-Event-ID`).
     last_event_id: int | None = None
+    #: Whether a subscription is over when the task pauses, and not only when it has ended.
+    ends_at_pause: bool = False
 
 
 class StreamItem(NamedTuple):

@@ -386,14 +386,15 @@ class TaskManager:
         """The task as it is and what happens until it has ended; with `Last-Event-ID`, what was missed and on."""
         stored = await self._engine.load(request.id, call.scope)
         after = call.last_event_id
+        until = SETTLED_STATES if call.ends_at_pause else TERMINAL_STATES
         if after is not None and after <= stored.version:
-            return self._stream(stored, call, after, [], TERMINAL_STATES)
+            return self._stream(stored, call, after, [], until)
         if stored.state in TERMINAL_STATES:
             raise UnsupportedOperationError(
                 f"Task is already {stored.state.short}: there is nothing to wait for; get the task instead",
                 taskId=request.id,
             )
-        return self._stream(stored, call, stored.version, [_snapshot(stored)], TERMINAL_STATES)
+        return self._stream(stored, call, stored.version, [_snapshot(stored)], until)
 
     def _stream(
         self,

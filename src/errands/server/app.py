@@ -25,6 +25,7 @@ from errands.runtime.worker import Worker
 from errands.server.asgi import A2AApp
 from errands.server.card import CardShelf, build_card, check_binding, offers_extended_card
 from errands.server.dispatch import Dispatcher, ExtendedCardProvider
+from errands.server.repertoire import DIALECTS, Repertoire
 
 if TYPE_CHECKING:
     from fastapi import FastAPI
@@ -57,6 +58,7 @@ class A2AServer:
         max_concurrent_tasks: int | None = None,
         public_url: str | None = None,
         additional_protocols: Sequence[str] = (),
+        protocol_versions: Sequence[str] = tuple(DIALECTS),
         extended_card_provider: ExtendedCardProvider | None = None,
     ) -> None:
         if not isinstance(worker, Worker):
@@ -87,6 +89,7 @@ class A2AServer:
         self._deps = DependencyContainer(dependencies)
         self._extended_card_provider = extended_card_provider
         self._check_card(card, extended_card_provider)
+        self._repertoire = Repertoire(protocol_versions)
         self.card_shelf = CardShelf(card, self.settings, time.time())
         self.started = False
         self._starting = asyncio.Lock()
@@ -175,7 +178,7 @@ class A2AServer:
             self.adapter = adapter
             self.task_manager = tasks
             self.dispatcher = Dispatcher(
-                tasks, self.agent_card, self._middlewares, settings, self._extended_card_provider
+                tasks, self.agent_card, self._middlewares, settings, self._repertoire, self._extended_card_provider
             )
             yield
 

@@ -11,6 +11,7 @@ from errands.errors import A2AError, InternalError, MethodNotFoundError, Storage
 from errands.model.base import encode
 from errands.server import jsonrpc, rest
 from errands.server.exchange import ClientDisconnectedError, Exchange, Receive, Scope, Send
+from errands.server.repertoire import Spoken
 from errands.wire.status import to_http
 
 if TYPE_CHECKING:
@@ -78,8 +79,8 @@ class A2AApp:
             else:
                 await _not_allowed(exchange, "GET, HEAD")
             return
-        found = rest.match(exchange.method, path)
-        if isinstance(found, rest.Match):
+        found = self._server.dispatcher.repertoire.match(exchange.method, path)
+        if isinstance(found, Spoken):
             await rest.serve(exchange, self._server.dispatcher, found)
         elif found is not None:
             await _not_allowed(exchange, ", ".join(sorted(found)))

@@ -23,7 +23,7 @@ from errands.model.card import (
 from errands.model.card_config import AgentCardConfig, SkillConfig
 from errands.runtime.settings import Settings
 from errands.server.exchange import Exchange, Header
-from errands.wire.v1_0 import VERSION
+from errands.wire import v1_0
 
 #: How each binding is called on the card, by the name people write.
 BINDINGS = {"jsonrpc": "JSONRPC", "http+json": "HTTP+JSON"}
@@ -59,7 +59,8 @@ def build_card(config: AgentCardConfig, base_url: str) -> AgentCard:
         description=config.description,
         version=config.version,
         supported_interfaces=[
-            AgentInterface(url=urls[name], protocol_binding=BINDINGS[name], protocol_version=VERSION) for name in order
+            AgentInterface(url=urls[name], protocol_binding=BINDINGS[name], protocol_version=v1_0.JSON.version)
+            for name in order
         ],
         capabilities=AgentCapabilities(
             streaming=capabilities.streaming,

@@ -33,11 +33,9 @@ from errands.runtime.settings import Settings
 from errands.runtime.task_manager import TaskManager
 from errands.server.card import base_url_of, build_card, extensions_of, offers_extended_card
 from errands.server.exchange import Exchange
-from errands.wire import v1_0
+from errands.server.repertoire import Repertoire
 
 logger = logging.getLogger(__name__)
-
-_CURRENT = v1_0.VERSION.encode()
 
 ExtendedCardProvider = Callable[..., Awaitable[AgentCardConfig]]
 
@@ -51,8 +49,11 @@ class Dispatcher:
         card: AgentCardConfig,
         middlewares: Sequence[A2AMiddleware],
         settings: Settings,
+        repertoire: Repertoire,
         extended_card_provider: ExtendedCardProvider | None = None,
     ) -> None:
+        self.repertoire = repertoire
+        self._versions = {version.encode() for version in repertoire.versions}
         self._tasks = tasks
         self._card = card
         self._middlewares = middlewares
@@ -104,19 +105,23 @@ class Dispatcher:
             return await self._extended_card(call, exchange)
         if operation.name == "SubscribeToTask":
             call.last_event_id = _last_event_id(exchange)
+            call.ends_at_pause = exchange.ends_at_pause
         return await getattr(self._tasks, operation.method)(request, call)
 
-    def check_version(self, exchange: Exchange, supported: frozenset[str]) -> None:
-        """Raises `VersionNotSupportedError` unless the client speaks one of these; patch numbers do not count."""
-        if exchange.headers.get(b"a2a-version") == _CURRENT:
+    def check_version(self, exchange: Exchange) -> None:
+        """Raises `VersionNotSupportedError` when the client asks for a version that is not served here.
+
+        Which of those served it is, the method or path has said already. Patch numbers do not count.
+        """
+        if exchange.headers.get(b"a2a-version") in self._versions:
             return
         asked = exchange.header(b"a2a-version") or (
             exchange.query.get("A2A-Version", "") if exchange.scope["query_string"] else ""
         )
-        if asked and ".".join(asked.split(".")[:2]) not in supported:
+        if asked and ".".join(asked.split(".")[:2]) not in self.repertoire.versions:
+            supported = ", ".join(self.repertoire.versions)
             raise VersionNotSupportedError(
-                f"A2A version {asked[:20]} is not supported here; supported: {', '.join(sorted(supported))}",
-                supported=", ".join(sorted(supported)),
+                f"A2A version {asked[:20]} is not supported here; supported: {supported}", supported=supported
             )
 
     def _check_extensions(self, operation: Operation, exchange: Exchange) -> list[str]:

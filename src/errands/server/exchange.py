@@ -32,6 +32,8 @@ class Exchange:
         self._send = send
         self._max_body_bytes = max_body_bytes
         self.headers: dict[bytes, bytes] = dict(scope["headers"])
+        #: Whether a subscription of this client is over when the task pauses; its dialect says so.
+        self.ends_at_pause = False
         #: Added to whatever answer is sent.
         self.extra_headers: list[Header] = []
 

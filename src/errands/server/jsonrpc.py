@@ -1,25 +1,22 @@
-"""The JSON-RPC binding: one path, the operation in the envelope."""
+"""The JSON-RPC binding: one path, the operation in the envelope; the method's name says which dialect it is."""
 
 from __future__ import annotations
 
-from functools import partial
-
 from errands.errors import A2AError, AuthenticationRequiredError, ContentTypeNotSupportedError, UnavailableError
-from errands.model.base import encode
-from errands.operations import OPERATIONS
 from errands.runtime.call import EventStream
 from errands.server.dispatch import Dispatcher
 from errands.server.exchange import Exchange, Header
 from errands.server.streaming import send_stream
 from errands.wire import jsonrpc, v1_0
+from errands.wire.dialect import Dialect
 from errands.wire.status import JSONRPC_HTTP
 
 JSON_TYPES = frozenset({"", "application/json", "application/a2a+json"})
-_VERSIONS = frozenset({v1_0.VERSION})
 
 
 async def serve(exchange: Exchange, dispatcher: Dispatcher) -> None:
     request_id = b"null"
+    dialect: Dialect = v1_0.JSON
     try:
         if exchange.content_type not in JSON_TYPES:
             raise ContentTypeNotSupportedError(
@@ -31,29 +28,28 @@ async def serve(exchange: Exchange, dispatcher: Dispatcher) -> None:
             request_id = bad.request_id
             raise bad.error from None
         request_id = call.id
-        operation = OPERATIONS.get(call.method)
-        if operation is None:
+        spoken = dispatcher.repertoire.methods.get(call.method)
+        if spoken is None:
             raise jsonrpc.method_not_found(call.method)
-        dispatcher.check_version(exchange, _VERSIONS)
-        request = v1_0.decode_request(operation, call.params)
+        operation, dialect, _ = spoken
+        dispatcher.check_version(exchange)
+        request = dialect.read_request(operation, call.params)
+        exchange.ends_at_pause = dialect.ends_at_pause
         result = await dispatcher.dispatch(operation, request, exchange)
     except A2AError as error:
-        await _answer_error(exchange, request_id, error)
+        status = JSONRPC_HTTP.get(error.reason, 200)
+        body = jsonrpc.error_bytes(request_id, dialect.jsonrpc_error(error))
+        await exchange.respond(status, body, headers=error_headers(error))
         return
     if isinstance(result, EventStream):
         await send_stream(
             exchange,
             result,
-            partial(jsonrpc.result_bytes, request_id),
-            partial(jsonrpc.error_bytes, request_id),
+            lambda data: jsonrpc.result_bytes(request_id, dialect.write_event(data)),
+            lambda error: jsonrpc.error_bytes(request_id, dialect.jsonrpc_error(error)),
         )
         return
-    await exchange.respond(200, jsonrpc.result_bytes(request_id, encode(result)))
-
-
-async def _answer_error(exchange: Exchange, request_id: bytes, error: A2AError) -> None:
-    status = JSONRPC_HTTP.get(error.reason, 200)
-    await exchange.respond(status, jsonrpc.error_bytes(request_id, error), headers=error_headers(error))
+    await exchange.respond(200, jsonrpc.result_bytes(request_id, dialect.write_response(operation, result)))
 
 
 def error_headers(error: A2AError) -> tuple[Header, ...]:

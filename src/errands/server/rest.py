@@ -1,104 +1,68 @@
-"""The HTTP+JSON binding: the operation in the method and path, `/{tenant}` before it if need be."""
+"""The HTTP+JSON binding: the operation and its dialect in the method and path."""
 
 from __future__ import annotations
 
-import re
-from typing import Any, NamedTuple
-from urllib.parse import unquote
+from typing import Any
 
 from errands.errors import A2AError, ContentTypeNotSupportedError
 from errands.model.base import encode
-from errands.operations import OPERATIONS, Operation
+from errands.operations import Operation
 from errands.runtime.call import EventStream
 from errands.server.dispatch import Dispatcher
 from errands.server.exchange import JSON_TYPE, Exchange
 from errands.server.jsonrpc import JSON_TYPES, error_headers
+from errands.server.repertoire import Spoken
 from errands.server.streaming import send_stream
 from errands.wire import v1_0
-from errands.wire.status import to_http
-
-_VERSIONS = frozenset({v1_0.VERSION})
-_A2A_TYPE = v1_0.MEDIA_TYPE.encode()
+from errands.wire.dialect import Dialect
 
 
-class Route(NamedTuple):
-    operation: Operation
-    pattern: re.Pattern[str]
-    methods: frozenset[str]
-
-
-def _route(operation: Operation) -> Route:
-    # A colon separates an id from the verb, so an id in the path has none.
-    path = re.sub(r"\\\{(\w+)\\\}", r"(?P<\1>[^/:]+)", re.escape(operation.path))
-    methods = {operation.http_method}
-    if operation.name == "SubscribeToTask":
-        methods.add("GET")  # the specification's text says POST, its proto GET
-    # `/v1/…` are the paths of version 0.3, whatever a tenant may be called.
-    return Route(operation, re.compile(rf"(?:/(?P<tenant>(?!v1/)[^/:]+))?{path}/?"), frozenset(methods))
-
-
-_ROUTES = [_route(operation) for operation in OPERATIONS.values()]
-
-
-class Match(NamedTuple):
-    operation: Operation
-    values: dict[str, str]
-
-
-def match(method: str, path: str) -> Match | frozenset[str] | None:
-    """The operation at this path, or the methods that would have been right, or None."""
-    allowed: set[str] = set()
-    for route in _ROUTES:
-        found = route.pattern.fullmatch(path)
-        if found is None:
-            continue
-        if method in route.methods:
-            values = {key: unquote(value) for key, value in found.groupdict().items() if value is not None}
-            return Match(route.operation, values)
-        allowed |= route.methods
-    return frozenset(allowed) or None
-
-
-async def serve(exchange: Exchange, dispatcher: Dispatcher, found: Match) -> None:
+async def serve(exchange: Exchange, dispatcher: Dispatcher, spoken: Spoken) -> None:
+    operation, dialect, values = spoken
     try:
-        dispatcher.check_version(exchange, _VERSIONS)
-        request = await _read(exchange, found)
-        result = await dispatcher.dispatch(found.operation, request, exchange)
+        dispatcher.check_version(exchange)
+        body = await _body(exchange, dialect)
+        if body:
+            dialect = dialect.variant(body)
+        request = _read(exchange, operation, dialect, body, values)
+        exchange.ends_at_pause = dialect.ends_at_pause
+        result = await dispatcher.dispatch(operation, request, exchange)
     except A2AError as error:
-        await answer_error(exchange, error)
+        await answer_error(exchange, error, dialect)
         return
     if isinstance(result, EventStream):
-        await send_stream(exchange, result, None, _error_bytes)
+        await send_stream(exchange, result, dialect.write_event, lambda error: encode(dialect.http_error(error)[1]))
         return
-    await exchange.respond(200, encode(result), _answer_type(exchange))
+    await exchange.respond(200, dialect.write_response(operation, result), _answer_type(exchange, dialect))
 
 
-async def _read(exchange: Exchange, found: Match) -> Any:
-    operation = found.operation
+async def _body(exchange: Exchange, dialect: Dialect) -> bytes:
     if exchange.method != "POST":
-        values = {key: value for key, value in exchange.query.items() if key.lower() != "a2a-version"}
-        return v1_0.convert_request(operation, {**values, **found.values})
+        return b""
     body = await exchange.body()
     if body and exchange.content_type not in JSON_TYPES:
         raise ContentTypeNotSupportedError(
-            f"Content-Type must be {v1_0.MEDIA_TYPE} or application/json, not {exchange.content_type[:100]}"
+            f"Content-Type must be {dialect.media_type} or application/json, not {exchange.content_type[:100]}"
         )
-    return v1_0.decode_request(operation, body or b"{}", found.values)
+    return body
 
 
-def _answer_type(exchange: Exchange) -> bytes:
-    """What the client speaks: plain JSON when that is what it sent or asks for, else the registered type."""
+def _read(exchange: Exchange, operation: Operation, dialect: Dialect, body: bytes, values: dict[str, str]) -> Any:
+    if exchange.method == "POST":
+        return dialect.read_request(operation, body or b"{}", values)
+    query = {key: value for key, value in exchange.query.items() if key.lower() != "a2a-version"}
+    return dialect.read_query(operation, {**query, **values})
+
+
+def _answer_type(exchange: Exchange, dialect: Dialect) -> bytes:
+    """What the client speaks: plain JSON when that is what it sent or asks for, else the dialect's own type."""
     if exchange.content_type == "application/json":
         return JSON_TYPE
     if not exchange.content_type and "application/json" in exchange.header(b"accept"):
         return JSON_TYPE
-    return _A2A_TYPE
+    return dialect.media_type.encode()
 
 
-async def answer_error(exchange: Exchange, error: A2AError) -> None:
-    status, body = to_http(error)
-    await exchange.respond(status, encode(body), _answer_type(exchange), error_headers(error))
-
-
-def _error_bytes(error: A2AError) -> bytes:
-    return encode(to_http(error)[1])
+async def answer_error(exchange: Exchange, error: A2AError, dialect: Dialect = v1_0.JSON) -> None:
+    status, body = dialect.http_error(error)
+    await exchange.respond(status, encode(body), _answer_type(exchange, dialect), error_headers(error))

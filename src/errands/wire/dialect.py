@@ -53,6 +53,8 @@ class Dialect(ABC):
     methods: Mapping[str, Operation] = {}
     #: HTTP+JSON: the operations' paths. Empty likewise.
     routes: Sequence[Route] = ()
+    #: Whether a tenant may stand before the paths: `/{tenant}/tasks/…`.
+    takes_tenant = False
     #: Whether a subscription is over when the task pauses, and not only when it has ended.
     ends_at_pause = False
 

@@ -8,7 +8,6 @@ import msgspec
 
 from errands.errors import A2AError, InvalidRequestError, MethodNotFoundError, ParseError
 from errands.model.base import encode
-from errands.wire.status import to_jsonrpc
 
 _NULL = b"null"
 
@@ -107,8 +106,8 @@ def result_bytes(request_id: bytes, result: bytes) -> bytes:
     return b'{"jsonrpc":"2.0","id":%b,"result":%b}' % (request_id, result)
 
 
-def error_bytes(request_id: bytes, error: A2AError) -> bytes:
-    return b'{"jsonrpc":"2.0","id":%b,"error":%b}' % (request_id, encode(to_jsonrpc(error)))
+def error_bytes(request_id: bytes, error: dict[str, Any]) -> bytes:
+    return b'{"jsonrpc":"2.0","id":%b,"error":%b}' % (request_id, encode(error))
 
 
 def request_bytes(request_id: str, method: str, params: bytes) -> bytes:

@@ -1,28 +1,29 @@
-"""A2A 1.0 as JSON: requests in, answers out, and the other way round for the client.
+"""A2A 1.0 as JSON, the same over JSON-RPC and HTTP+JSON: the spelling of `errands.model` itself.
 
 Reading is as generous as ProtoJSON asks (camelCase or snake_case keys, unknown fields passed over); writing is
-always camelCase without empty fields. JSON values in metadata and data parts are never touched.
+always camelCase without empty fields.
 """
 
 from __future__ import annotations
 
 import re
-import types
-import typing
+from collections.abc import Mapping
 from typing import Any, TypeVar
 
 import msgspec
 
-from errands.errors import InvalidParamsError, ParseError
+from errands.errors import A2AError, InvalidParamsError, ParseError
 from errands.model.base import Model, encode
+from errands.model.core import StreamResponse
 from errands.operations import OPERATIONS, Operation
-
-VERSION = "1.0"
-MEDIA_TYPE = "application/a2a+json"
+from errands.wire import generous
+from errands.wire.dialect import Dialect, Json, Located, MalformedAnswerError, Route, fill_path, path_segment
+from errands.wire.status import from_http, from_jsonrpc, to_http, to_jsonrpc
 
 M = TypeVar("M", bound=Model)
 
-_SNAKE_KEY = re.compile(rb'"[a-z0-9]+_[a-z0-9_]*"\s*:')
+# Begins with the underscore because a search for one byte is fast; `"ROLE_USER":` is no key of ours.
+_SNAKE_KEY = re.compile(rb'_[a-z0-9_]*"\s*:')
 _DECODERS: dict[type[Model], msgspec.json.Decoder[Any]] = {
     model: msgspec.json.Decoder(model)
     for operation in OPERATIONS.values()
@@ -31,39 +32,108 @@ _DECODERS: dict[type[Model], msgspec.json.Decoder[Any]] = {
 _PATH = re.compile(r"^(?P<text>.*?)(?: - at `\$(?P<path>.*)`)?$", re.DOTALL)
 
 
-def decode_request(operation: Operation, body: bytes, fields: dict[str, str] | None = None) -> Any:
-    """The operation's request, validated; `fields` are values from elsewhere that win over the body's.
+class V1_0(Dialect):  # noqa: N801
+    version = "1.0"
+    media_type = "application/a2a+json"
+    methods = OPERATIONS
+    routes = tuple(
+        Route(
+            operation,
+            # The specification's text says POST, its proto GET.
+            frozenset({"GET", "POST"} if operation.name == "SubscribeToTask" else {operation.http_method}),
+            operation.path,
+        )
+        for operation in OPERATIONS.values()
+    )
+    takes_tenant = True
 
-    Raises `ParseError` or `InvalidParamsError`.
-    """
+    def read_request(self, operation: Operation, body: bytes, fields: Mapping[str, str] | None = None) -> Any:
+        try:
+            if fields or _SNAKE_KEY.search(body):
+                values = generous.camelize(msgspec.json.decode(body), operation.request)
+                if fields and isinstance(values, dict):
+                    values |= generous.camelize(fields, operation.request)
+                body = encode(values)
+            return _DECODERS[operation.request].decode(body)
+        except msgspec.ValidationError as error:
+            raise invalid_params(error) from None
+        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+            raise ParseError(f"Invalid JSON payload: {error}") from None
+        except RecursionError:
+            raise InvalidParamsError("The request is nested too deeply") from None
+
+    def read_query(self, operation: Operation, values: Mapping[str, str]) -> Any:
+        try:
+            return msgspec.convert(generous.camelize(dict(values), operation.request), operation.request, strict=False)
+        except msgspec.ValidationError as error:
+            raise invalid_params(error) from None
+
+    def write_response(self, operation: Operation, result: Model) -> bytes:
+        return encode(result)
+
+    def write_event(self, data: bytes) -> bytes:
+        return data
+
+    def jsonrpc_error(self, error: A2AError) -> dict[str, Any]:
+        return to_jsonrpc(error)
+
+    def http_error(self, error: A2AError) -> tuple[int, dict[str, Any]]:
+        return to_http(error)
+
+    def method_of(self, operation: Operation) -> str:
+        return operation.name
+
+    def write_request(self, operation: Operation, request: Model) -> bytes:
+        return encode(request)
+
+    def locate(self, operation: Operation, request: Model) -> Located:
+        names = {field.name: field.encode_name for field in msgspec.structs.fields(request)}
+        values = msgspec.to_builtins(request)
+        fields = {name: values[key] for name, key in names.items() if key in values}
+        path = fill_path(operation.path, fields)
+        if tenant := fields.pop("tenant", None):
+            path = f"/{path_segment(tenant)}{path}"
+        rest = {names[name]: value for name, value in fields.items()}
+        if operation.http_method == "POST":
+            return Located("POST", path, {}, encode(rest))
+        return Located(operation.http_method, path, {key: query_value(value) for key, value in rest.items()}, None)
+
+    def read_response(self, operation: Operation, raw: Json) -> Any:
+        return read_answer(operation.response, raw)
+
+    def read_event(self, raw: Json) -> StreamResponse:
+        return read_answer(StreamResponse, raw)
+
+    def read_jsonrpc_error(self, error: dict[str, Any]) -> A2AError:
+        return from_jsonrpc(error)
+
+    def read_http_error(self, status: int, body: Any) -> A2AError | None:
+        is_error = isinstance(body, dict) and isinstance(body.get("error"), dict)
+        return from_http(status, body) if is_error else None
+
+
+#: The one and only: a dialect holds no state.
+JSON = V1_0()
+
+
+def read_answer(model: type[M], raw: Json) -> M:
+    """What an agent sent. Raises `MalformedAnswerError` when it is no `model`."""
     try:
-        if fields or _SNAKE_KEY.search(body):
-            values = camelize(msgspec.json.decode(body), operation.request)
-            if fields and isinstance(values, dict):
-                values |= camelize(fields, operation.request)
-            body = encode(values)
-        return _DECODERS[operation.request].decode(body)
-    except msgspec.ValidationError as error:
-        raise invalid_params(error) from None
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise ParseError(f"Invalid JSON payload: {error}") from None
-    except RecursionError:
-        raise InvalidParamsError("The request is nested too deeply") from None
-
-
-def convert_request(operation: Operation, values: dict[str, Any]) -> Any:
-    """The operation's request from query and path parameters, where everything is a string."""
+        decoder = _DECODERS.get(model) or msgspec.json.Decoder(model)
+        result: M = decoder.decode(raw)
+        return result
+    except msgspec.ValidationError:
+        pass
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise MalformedAnswerError(f"no JSON ({error})") from None
     try:
-        return msgspec.convert(camelize(values, operation.request), operation.request, strict=False)
-    except msgspec.ValidationError as error:
-        raise invalid_params(error) from None
+        return generous.decode(model, raw)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        raise MalformedAnswerError(f"no {model.__name__} ({error})") from None
 
 
-def decode(model: type[M], raw: bytes | msgspec.Raw) -> M:
-    """An answer as the client reads it. Raises `msgspec.DecodeError` when it is none."""
-    decoder = _DECODERS.get(model) or msgspec.json.Decoder(model)
-    result: M = decoder.decode(raw)
-    return result
+def query_value(value: Any) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def invalid_params(error: msgspec.ValidationError) -> InvalidParamsError:
@@ -73,44 +143,3 @@ def invalid_params(error: msgspec.ValidationError) -> InvalidParamsError:
     path = (match["path"] or "").lstrip(".")
     text = match["text"]
     return InvalidParamsError(f"{text} (at {path})" if path else text, field=path or None)
-
-
-def camelize(value: Any, model: type[Model]) -> Any:
-    """Renames snake_case keys of `model`'s own fields, all the way down; everything else stays as it is."""
-    if not isinstance(value, dict):
-        return value
-    names = _NAMES.get(model) or _names_of(model)
-    result: dict[str, Any] = {}
-    for key, item in value.items():
-        known = names.get(key)
-        if known is None:
-            result[key] = item
-            continue
-        name, nested = known
-        if nested is not None:
-            item = [camelize(i, nested) for i in item] if isinstance(item, list) else camelize(item, nested)
-        result.setdefault(name, item)
-    return result
-
-
-_NAMES: dict[type[Model], dict[str, tuple[str, type[Model] | None]]] = {}
-
-
-def _names_of(model: type[Model]) -> dict[str, tuple[str, type[Model] | None]]:
-    names: dict[str, tuple[str, type[Model] | None]] = {}
-    for field in msgspec.structs.fields(model):
-        known = (field.encode_name, _nested_model(field.type))
-        names[field.name] = names[field.encode_name] = known
-    _NAMES[model] = names
-    return names
-
-
-def _nested_model(annotation: Any) -> type[Model] | None:
-    if isinstance(annotation, type) and issubclass(annotation, Model):
-        return annotation
-    origin = typing.get_origin(annotation)
-    if origin in (typing.Annotated, typing.Union, types.UnionType, list):
-        for argument in typing.get_args(annotation):
-            if (found := _nested_model(argument)) is not None:
-                return found
-    return None

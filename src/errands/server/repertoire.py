@@ -1,0 +1,73 @@
+"""Which dialects a server speaks, as the two tables its bindings look into."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import NamedTuple
+from urllib.parse import unquote
+
+from errands.errors import ConfigurationError
+from errands.operations import Operation
+from errands.wire import v1_0
+from errands.wire.dialect import Dialect, Route
+
+#: The dialects of each version, the newest first.
+DIALECTS: dict[str, tuple[Dialect, ...]] = {"1.0": (v1_0.JSON,)}
+
+
+class Spoken(NamedTuple):
+    """An operation as a client asked for it."""
+
+    operation: Operation
+    dialect: Dialect
+    #: What the path said about the request.
+    values: dict[str, str] = {}
+
+
+class _Pattern(NamedTuple):
+    route: Route
+    dialect: Dialect
+    regex: re.Pattern[str]
+
+
+class Repertoire:
+    def __init__(self, versions: Sequence[str]) -> None:
+        """Raises `ConfigurationError` for a version that is not spoken here."""
+        unknown = [version for version in versions if version not in DIALECTS]
+        if unknown or not versions:
+            raise ConfigurationError(
+                f"unknown protocol version {', '.join(map(repr, unknown))}; possible are {', '.join(DIALECTS)}"
+                if unknown
+                else f"an agent speaks at least one protocol version; possible are {', '.join(DIALECTS)}"
+            )
+        #: Served, the newest first.
+        self.versions = tuple(version for version in DIALECTS if version in versions)
+        dialects = [dialect for version in self.versions for dialect in DIALECTS[version]]
+        self.methods = {
+            name: Spoken(operation, dialect) for dialect in dialects for name, operation in dialect.methods.items()
+        }
+        self._patterns = [
+            _Pattern(route, dialect, _compile(route, dialect)) for dialect in dialects for route in dialect.routes
+        ]
+
+    def match(self, method: str, path: str) -> Spoken | frozenset[str] | None:
+        """The operation at this path, or the methods that would have been right, or None."""
+        allowed: set[str] = set()
+        for route, dialect, regex in self._patterns:
+            found = regex.fullmatch(path)
+            if found is None:
+                continue
+            if method in route.methods:
+                values = {key: unquote(value) for key, value in found.groupdict().items() if value is not None}
+                return Spoken(route.operation, dialect, values)
+            allowed |= route.methods
+        return frozenset(allowed) or None
+
+
+def _compile(route: Route, dialect: Dialect) -> re.Pattern[str]:
+    # A colon separates an id from the verb, so an id in the path has none.
+    path = re.sub(r"\\\{(\w+)\\\}", r"(?P<\1>[^/:]+)", re.escape(route.path))
+    # `/v1/…` are the paths of version 0.3, whatever a tenant may be called.
+    tenant = r"(?:/(?P<tenant>(?!v1/)[^/:]+))?" if dialect.takes_tenant else ""
+    return re.compile(rf"{tenant}{path}/?")

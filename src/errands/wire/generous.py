@@ -1,0 +1,103 @@
+"""Reading what ProtoJSON allows: snake_case keys beside camelCase ones, and empty fields left out.
+
+JSON values in metadata and data parts are never touched.
+"""
+
+from __future__ import annotations
+
+import enum
+import types
+import typing
+from functools import cache
+from typing import Any, TypeVar
+
+import msgspec
+from msgspec import inspect
+
+from errands.model.base import Model
+
+M = TypeVar("M", bound=Model)
+
+
+def decode(model: type[M], raw: bytes | msgspec.Raw) -> M:
+    """A model as protobuf agents write it. Raises `msgspec.MsgspecError` when it is none."""
+    value = camelize(msgspec.json.decode(raw), model)
+    return msgspec.convert(_complete(value, _type_of(model)), model)
+
+
+def camelize(value: Any, model: type[Model]) -> Any:
+    """Renames snake_case keys of `model`'s own fields, all the way down; everything else stays as it is."""
+    if not isinstance(value, dict):
+        return value
+    names = _names_of(model)
+    result: dict[str, Any] = {}
+    for key, item in value.items():
+        known = names.get(key)
+        if known is None:
+            result[key] = item
+            continue
+        name, nested = known
+        if nested is not None:
+            item = [camelize(i, nested) for i in item] if isinstance(item, list) else camelize(item, nested)
+        result.setdefault(name, item)
+    return result
+
+
+@cache
+def _names_of(model: type[Model]) -> dict[str, tuple[str, type[Model] | None]]:
+    names: dict[str, tuple[str, type[Model] | None]] = {}
+    for field in msgspec.structs.fields(model):
+        known = (field.encode_name, _nested_model(field.type))
+        names[field.name] = names[field.encode_name] = known
+    return names
+
+
+def _nested_model(annotation: Any) -> type[Model] | None:
+    if isinstance(annotation, type) and issubclass(annotation, Model):
+        return annotation
+    origin = typing.get_origin(annotation)
+    if origin in (typing.Annotated, typing.Union, types.UnionType, list):
+        for argument in typing.get_args(annotation):
+            if (found := _nested_model(argument)) is not None:
+                return found
+    return None
+
+
+@cache
+def _type_of(model: type[Model]) -> inspect.Type:
+    return inspect.type_info(model)
+
+
+def _complete(value: Any, kind: inspect.Type) -> Any:
+    """`value` with its missing required fields at their zero values."""
+    if isinstance(kind, inspect.UnionType):
+        nested = [t for t in kind.types if isinstance(t, inspect.StructType | inspect.ListType | inspect.DictType)]
+        return _complete(value, nested[0]) if nested else value
+    if isinstance(kind, inspect.ListType) and isinstance(value, list):
+        return [_complete(item, kind.item_type) for item in value]
+    if isinstance(kind, inspect.DictType) and isinstance(value, dict):
+        return {key: _complete(item, kind.value_type) for key, item in value.items()}
+    if isinstance(kind, inspect.StructType) and isinstance(value, dict):
+        if value and not any(field.encode_name in value for field in kind.fields):
+            return value  # something else altogether: nothing to complete
+        completed = dict(value)
+        for field in kind.fields:
+            if field.encode_name in value:
+                completed[field.encode_name] = _complete(value[field.encode_name], field.type)
+            elif field.required:
+                completed[field.encode_name] = _zero(field.type)
+        return completed
+    return value
+
+
+def _zero(kind: inspect.Type) -> Any:
+    if isinstance(kind, inspect.StrType):
+        return ""
+    if isinstance(kind, inspect.IntType):
+        return 0
+    if isinstance(kind, inspect.ListType):
+        return []
+    if isinstance(kind, inspect.EnumType):
+        members: list[enum.Enum] = list(kind.cls)
+        return members[0].value
+    return {}
