@@ -4,6 +4,7 @@ What it does is named by the beginning of the message's id. Environment variable
 
     CONFORMANCE_VERSIONS=1.0      serve these protocol versions alone, separated by commas
     CONFORMANCE_CAPABILITIES=     offer these, separated by commas; without it: streaming,extended_agent_card
+    CONFORMANCE_EXTENSION=URI     require this extension
 """
 
 from __future__ import annotations
@@ -13,7 +14,16 @@ import os
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from errands import A2AServer, AgentCardConfig, CapabilitiesConfig, SkillConfig, TaskContext, Worker
+from errands import (
+    A2AServer,
+    AgentCardConfig,
+    CapabilitiesConfig,
+    ExtensionConfig,
+    Settings,
+    SkillConfig,
+    TaskContext,
+    Worker,
+)
 
 #: The kit waits two seconds for a stream before it looks whether the task goes on.
 LONG_S = 4.0
@@ -88,18 +98,21 @@ class Conformance(Worker):
         await BEHAVIOURS[name](ctx)
 
 
-def listed(variable: str, default: str) -> list[str]:
+def listed(variable: str, default: str = "") -> list[str]:
     return [word for word in os.environ.get(variable, default).split(",") if word]
 
 
 def card(*extra_skills: SkillConfig) -> AgentCardConfig:
     offered = listed("CONFORMANCE_CAPABILITIES", "streaming,extended_agent_card")
-    echo = SkillConfig(id="conformance", name="Conformance", description="Does what a kit asks.", tags=["test"])
+    skill = SkillConfig(id="conformance", name="Conformance", description="Does what a kit asks.", tags=["test"])
     return AgentCardConfig(
         name="errands conformance agent",
         description="Does what the conformance kits ask it to.",
         capabilities=CapabilitiesConfig(**dict.fromkeys(offered, True)),
-        skills=[echo, *extra_skills],
+        extensions=[ExtensionConfig(uri=uri, required=True) for uri in listed("CONFORMANCE_EXTENSION")],
+        skills=[skill, *extra_skills],
+        # The kit for 1.0 sends a part of an unknown type and wants it taken.
+        input_modes=["*/*"],
     )
 
 
@@ -109,12 +122,14 @@ async def extended_card(_request: Any) -> AgentCardConfig:
 
 def build() -> A2AServer:
     options: dict[str, Any] = {}
-    if versions := listed("CONFORMANCE_VERSIONS", ""):
+    if versions := listed("CONFORMANCE_VERSIONS"):
         options["protocol_versions"] = versions
     config = card()
     if config.capabilities.extended_agent_card:
         options["extended_card_provider"] = extended_card
-    return A2AServer(worker=Conformance(), agent_card=config, storage="memory", **options)
+    # The kits send one message again and again, each time for a new task: here it is never a retry.
+    settings = Settings.from_env(storage="memory", idempotency_window=0.0)
+    return A2AServer(worker=Conformance(), agent_card=config, settings=settings, **options)
 
 
 server = build()

@@ -80,7 +80,7 @@ def perform(run: Run, repository: str) -> Outcome:
     report.unlink(missing_ok=True)
     with serving(run, reports / f"{run.name}-agent.log") as url, (reports / f"{run.name}.txt").open("w") as output:
         arguments = [argument.format(url=url) for argument in (*run.kit.arguments, *run.arguments)]
-        command = [python, "-m", "pytest", *run.folders, *arguments, "-q", "--tb=short", f"--junitxml={report}"]
+        command = [python, "-m", "pytest", *run.tests, *arguments, "-q", "--tb=short", f"--junitxml={report}"]
         subprocess.run(command, cwd=source, stdout=output, stderr=subprocess.STDOUT, timeout=KIT_S, check=False)
     if not report.is_file():
         sys.exit(f"the kit did not run:\n{(reports / f'{run.name}.txt').read_text()[-2000:]}")
@@ -107,7 +107,9 @@ def outcome_of(report: Path) -> Outcome:
 
 def judge(run: Run, outcome: Outcome) -> bool:
     """Prints the outcome; whether every failure is explained and every explained failure happened."""
-    figures = ", ".join(f"{outcome.counts[word]} {word}" for word in ("passed", "failed", "expected to fail", "skipped"))
+    figures = ", ".join(
+        f"{outcome.counts[word]} {word}" for word in ("passed", "failed", "expected to fail", "skipped")
+    )
     say(f"{run.name}: {figures}")
     good = True
     for name, message in sorted(outcome.failures.items()):
