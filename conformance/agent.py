@@ -103,12 +103,12 @@ def listed(variable: str, default: str = "") -> list[str]:
 
 
 def card(*extra_skills: SkillConfig) -> AgentCardConfig:
-    offered = listed("CONFORMANCE_CAPABILITIES", "streaming,extended_agent_card")
+    offered: dict[str, Any] = dict.fromkeys(listed("CONFORMANCE_CAPABILITIES", "streaming,extended_agent_card"), True)
     skill = SkillConfig(id="conformance", name="Conformance", description="Does what a kit asks.", tags=["test"])
     return AgentCardConfig(
         name="errands conformance agent",
         description="Does what the conformance kits ask it to.",
-        capabilities=CapabilitiesConfig(**dict.fromkeys(offered, True)),
+        capabilities=CapabilitiesConfig(**offered),
         extensions=[ExtensionConfig(uri=uri, required=True) for uri in listed("CONFORMANCE_EXTENSION")],
         skills=[skill, *extra_skills],
         # The kit for 1.0 sends a part of an unknown type and wants it taken.
