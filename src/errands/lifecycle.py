@@ -22,7 +22,6 @@ from errands.model.core import (
     COMPLETED,
     FAILED,
     INPUT_REQUIRED,
-    PAUSED_STATES,
     REJECTED,
     SETTLED_STATES,
     SUBMITTED,
@@ -30,13 +29,11 @@ from errands.model.core import (
     UNSPECIFIED,
     WORKING,
     Artifact,
-    Message,
     Part,
     StreamResponse,
     Task,
     TaskArtifactUpdateEvent,
     TaskState,
-    TaskStatus,
 )
 from errands.model.log import IDLE, KEEP, LEASE, UNFOLDED_KINDS, Change, Draft, Event, Head
 
@@ -59,6 +56,12 @@ TRANSITIONS: dict[TaskState, frozenset[TaskState]] = {
     AUTH_REQUIRED: frozenset({SUBMITTED, CANCELED}),
 }
 
+#: The same for a change that also claims the task: created or resumed, it passes through `submitted`, as its first
+#: events say.
+CLAIMED: dict[TaskState, frozenset[TaskState]] = {
+    state: reachable | {WORKING} if SUBMITTED in reachable else reachable for state, reachable in TRANSITIONS.items()
+}
+
 _decode = msgspec.json.Decoder(StreamResponse).decode
 
 
@@ -77,19 +80,12 @@ def accept(head: Head | None, change: Change) -> None:
         )
     if change.fence is not None and (change.fence != head.attempt or not head.worker):
         _refuse_fence(head, change)
-    if change.state is not None:
-        if head.state in TERMINAL_STATES:
-            raise TaskTerminalStateError(f"Task {change.task_id} is already {head.state.short}", taskId=change.task_id)
-        _check_states(head, change)
-        if change.state not in _reachable(head.state, change):
-            raise IllegalTransitionError(f"a task cannot go from {head.state.short} to {change.state.short}")
-    else:
-        _check_states(head, change)
-
-
-def _check_states(head: Head, change: Change) -> None:
+    if change.state is not None and head.state in TERMINAL_STATES:
+        raise TaskTerminalStateError(f"Task {change.task_id} is already {head.state.short}", taskId=change.task_id)
     if change.expected_states is not None and head.state not in change.expected_states:
         raise ConcurrencyError(f"task {change.task_id} is {head.state.short} now")
+    if change.state is not None and change.state not in (CLAIMED if change.work is LEASE else TRANSITIONS)[head.state]:
+        raise IllegalTransitionError(f"a task cannot go from {head.state.short} to {change.state.short}")
 
 
 def _refuse_fence(head: Head, change: Change) -> None:
@@ -100,28 +96,17 @@ def _refuse_fence(head: Head, change: Change) -> None:
     )
 
 
-def _reachable(state: TaskState, change: Change) -> frozenset[TaskState]:
-    # Created and claimed in one commit: the task passes through `submitted`, its first event says so.
-    if state is UNSPECIFIED and change.work is LEASE:
-        return frozenset({SUBMITTED, WORKING})
-    # Resumed and claimed in one commit, likewise.
-    if state in PAUSED_STATES and change.work is LEASE:
-        return TRANSITIONS[state] | {WORKING}
-    return TRANSITIONS[state]
-
-
 def advance(head: Head, change: Change) -> Head:
     """The head after an accepted change."""
-    attempt = head.attempt + (change.work is LEASE)
-    worker, due_at = head.worker, head.due_at
-    if change.work is not KEEP:
-        worker = change.worker if change.work is LEASE else ""
-        due_at = None if change.work is IDLE else change.due_at
+    attempt, worker, due_at = head.attempt, head.worker, head.due_at
+    if change.work is LEASE:
+        attempt, worker, due_at = attempt + 1, change.worker, change.due_at
+    elif change.work is not KEEP:
+        worker, due_at = "", None if change.work is IDLE else change.due_at
     return Head(
         version=head.version + len(change.events),
         state=change.state or head.state,
         attempt=attempt,
-        # A finished turn gives the next one a fresh count; one that follows under the same lease is a first try.
         # The next turn counts afresh, even when it goes on with the same lease.
         attempt_base=attempt - bool(worker) if change.unread < 0 else head.attempt_base,
         worker=worker,
@@ -137,20 +122,12 @@ def advance(head: Head, change: Change) -> Head:
 
 def fold(task: Task | None, events: Iterable[Event | Draft]) -> Task:
     """The task after `events`. The given task is not changed; untouched parts are shared with it."""
-    folding = _Folding(task)
-    for event in events:
-        if event.kind in UNFOLDED_KINDS:
-            continue
-        response = _decode(event.data)
-        if response.artifact_update is not None:
-            folding.artifact(response.artifact_update)
-        elif response.status_update is not None:
-            folding.status(response.status_update.status)
-        elif response.message is not None:
-            folding.message(response.message)
-        elif response.task is not None:
-            folding = _Folding(response.task)
-    return folding.task()
+    updates = [_decode(event.data) for event in events if event.kind not in UNFOLDED_KINDS]
+    if updates and updates[0].task is not None:
+        task = updates.pop(0).task
+    if task is None:
+        raise ValueError("a log begins with the task")
+    return fold_updates(task, updates)
 
 
 def apply(task: Task | None, response: StreamResponse) -> Task:
@@ -164,68 +141,55 @@ def apply(task: Task | None, response: StreamResponse) -> Task:
 
 def fold_updates(task: Task, updates: Iterable[StreamResponse]) -> Task:
     """`fold` for events that are already decoded."""
-    folding = _Folding(task)
+    status, history = task.status, list(task.history or ())
+    artifacts = {artifact.artifact_id: artifact for artifact in task.artifacts} if task.artifacts else {}
+    #: Joined once, at the end, so that folding stays linear.
+    appended: dict[str, list[Part]] = {}
     for update in updates:
         if update.artifact_update is not None:
-            folding.artifact(update.artifact_update)
+            _fold_artifact(update.artifact_update, artifacts, appended)
         elif update.status_update is not None:
-            folding.status(update.status_update.status)
+            new = update.status_update.status
+            if new.message is None:
+                # A mere sign of life changes nothing: what was said last still stands.
+                status = status if new.state is WORKING is status.state else new
+                continue
+            status = new
+            # What ends a turn is part of the conversation; progress on the way is not.
+            if new.state in SETTLED_STATES:
+                history.append(new.message)
         elif update.message is not None:
-            folding.message(update.message)
-    return folding.task()
+            history.append(update.message)
+    for artifact_id, parts in appended.items():
+        artifact = artifacts[artifact_id]
+        artifacts[artifact_id] = msgspec.structs.replace(artifact, parts=join_text([*artifact.parts, *parts]))
+    return Task(
+        id=task.id,
+        status=status,
+        context_id=task.context_id,
+        artifacts=list(artifacts.values()) or None,
+        history=history or None,
+        metadata=task.metadata,
+    )
 
 
-class _Folding:
-    """Collects events onto a task and joins streamed text once, at the end, so that folding stays linear."""
-
-    def __init__(self, task: Task | None) -> None:
-        self._task = task
-        self._status = task.status if task else None
-        self._history: list[Message] = list(task.history or ()) if task else []
-        self._artifacts: dict[str, Artifact] = {a.artifact_id: a for a in (task.artifacts or ())} if task else {}
-        self._appended: dict[str, list[Part]] = {}
-
-    def message(self, message: Message) -> None:
-        self._history.append(message)
-
-    def status(self, status: TaskStatus) -> None:
-        current = self._status
-        if current is not None and status.message is None and status.state is WORKING is current.state:
-            return  # a sign of life: what was said last still stands
-        self._status = status
-        # What ends a turn is part of the conversation; progress on the way is not.
-        if status.message is not None and status.state in SETTLED_STATES:
-            self._history.append(status.message)
-
-    def artifact(self, update: TaskArtifactUpdateEvent) -> None:
-        artifact = update.artifact
-        known = self._artifacts.get(artifact.artifact_id)
-        if not update.append or known is None:
-            self._artifacts[artifact.artifact_id] = artifact
-            self._appended.pop(artifact.artifact_id, None)
-            return
-        self._appended.setdefault(artifact.artifact_id, []).extend(artifact.parts)
-        if artifact.name or artifact.description or artifact.metadata or artifact.extensions:
-            self._artifacts[artifact.artifact_id] = msgspec.structs.replace(
-                known,
-                name=artifact.name or known.name,
-                description=artifact.description or known.description,
-                metadata={**(known.metadata or {}), **(artifact.metadata or {})} or None,
-                extensions=artifact.extensions or known.extensions,
-            )
-
-    def task(self) -> Task:
-        if self._task is None or self._status is None:
-            raise ValueError("a log begins with the task")
-        for artifact_id, parts in self._appended.items():
-            artifact = self._artifacts[artifact_id]
-            self._artifacts[artifact_id] = msgspec.structs.replace(artifact, parts=join_text([*artifact.parts, *parts]))
-        self._appended = {}
-        return msgspec.structs.replace(
-            self._task,
-            status=self._status,
-            history=self._history or None,
-            artifacts=list(self._artifacts.values()) or None,
+def _fold_artifact(
+    update: TaskArtifactUpdateEvent, artifacts: dict[str, Artifact], appended: dict[str, list[Part]]
+) -> None:
+    artifact = update.artifact
+    known = artifacts.get(artifact.artifact_id)
+    if not update.append or known is None:
+        artifacts[artifact.artifact_id] = artifact
+        appended.pop(artifact.artifact_id, None)
+        return
+    appended.setdefault(artifact.artifact_id, []).extend(artifact.parts)
+    if artifact.name or artifact.description or artifact.metadata or artifact.extensions:
+        artifacts[artifact.artifact_id] = msgspec.structs.replace(
+            known,
+            name=artifact.name or known.name,
+            description=artifact.description or known.description,
+            metadata={**(known.metadata or {}), **(artifact.metadata or {})} or None,
+            extensions=artifact.extensions or known.extensions,
         )
 
 

@@ -13,9 +13,9 @@ All times are milliseconds of the engine's injected clock. All errors leave ever
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
 import msgspec
 
@@ -167,7 +167,7 @@ class Expectation(ABC):
     """
 
     @abstractmethod
-    async def wait(self, after: int, timeout: float | None) -> StoredTask | None:
+    def wait(self, after: int, timeout: float | None) -> Coroutine[Any, Any, StoredTask | None]:
         """The task once it is in one of the states at a version above `after`; None when `timeout` passed or
         `EventBus.disconnect` was called."""
 

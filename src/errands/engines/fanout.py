@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Sequence
+from typing import Any
 
 from errands.engines.base import Expectation, Subscription
 from errands.model.core import TaskState
@@ -165,9 +166,10 @@ class LocalExpectation(Expectation):
     def close(self) -> None:
         self._fanout.dismiss(self._task_id, self)
 
-    async def wait(self, after: int, timeout: float | None) -> StoredTask | None:
-        if timeout is None:
-            return await self._wait(after)
+    def wait(self, after: int, timeout: float | None) -> Coroutine[Any, Any, StoredTask | None]:
+        return self._wait(after) if timeout is None else self._wait_for(timeout, after)
+
+    async def _wait_for(self, timeout: float, after: int) -> StoredTask | None:
         try:
             async with asyncio.timeout(timeout):
                 return await self._wait(after)
@@ -187,7 +189,7 @@ class LocalExpectation(Expectation):
                 self._future = asyncio.get_running_loop().create_future()
             if stored is None:
                 stored = await self._load()
-            if stored.version > after and stored.state in self.states:
+            if stored.head.version > after and stored.head.state in self.states:
                 return stored
 
 

@@ -23,6 +23,7 @@ from errands.errors import ConcurrencyError, DuplicateMessageError, TaskNotFound
 from errands.model.base import encode
 from errands.model.core import TERMINAL_STATES, Task, TaskState
 from errands.model.log import (
+    KEEP,
     LEASE,
     READY,
     Change,
@@ -70,15 +71,21 @@ class MemoryEngine(Engine):
     def __init__(self, *, clock: Clock = system_clock, retention: Retention | None = None) -> None:
         super().__init__(clock=clock, retention=retention or DEFAULT_RETENTION)
         self._rows: dict[str, _Row] = {}
-        #: (due_at, task_id): entries that no longer match their row are passed over.
-        self._due: list[tuple[int, str]] = []
-        self._receipts: dict[tuple[bytes, str, str, str], tuple[str, int]] = {}
+        #: (due_at, task_id), a heap: entries that no longer match their row are passed over.
+        self._ready: list[tuple[int, str]] = []
+        self._leased: set[str] = set()
+        #: No lease runs out before.
+        self._next_expiry = 2**62
+        self._receipts: dict[Scope, dict[bytes, tuple[str, int]]] = {}
         #: What was saved, and when; the longest unchanged first.
         self._contexts: OrderedDict[tuple[Scope, str], tuple[bytes, int]] = OrderedDict()
         #: Live tasks that are wanted canceled.
         self._canceling: set[str] = set()
         #: Ended tasks, the longest ended first.
         self._ended: OrderedDict[str, None] = OrderedDict()
+        #: Events of a task before the oldest are cut off: a tenth over the bound, so that it happens rarely.
+        keep = self.retention.events_per_task
+        self._most_events = float("inf") if keep is None else keep + keep // 10
         self._fanout = Fanout()
         self._wakers: list[Callable[[], None]] = []
 
@@ -95,52 +102,72 @@ class MemoryEngine(Engine):
         return None
 
     async def commit(self, change: Change) -> int:
+        task_id = change.task_id
         if change.receipt is not None:
             self._check_receipt(change.receipt, change)
-        row = self._rows.get(change.task_id)
-        if row is not None and row.scope != change.scope:
-            lifecycle.accept(None, change)
-            raise ConcurrencyError(f"the id {change.task_id} is taken")
-        lifecycle.accept(row.head if row else None, change)
+        row = self._rows.get(task_id)
         if row is None:
-            row = _Row(change.scope, change.context_id, Head(), [])
-            self._rows[change.task_id] = row
-        events = [
-            Event(version, draft.kind, draft.data) for version, draft in enumerate(change.events, row.head.version + 1)
-        ]
-        row.head = head = lifecycle.advance(row.head, change)
+            lifecycle.accept(None, change)
+            row = self._rows[task_id] = _Row(change.scope, change.context_id, Head(), [])
+        elif row.scope == change.scope:
+            lifecycle.accept(row.head, change)
+        else:
+            lifecycle.accept(None, change)
+            raise ConcurrencyError(f"the id {task_id} is taken")
+        events: list[Event] = []
+        version = row.head.version
+        for draft in change.events:
+            version += 1
+            events.append(Event(version, draft.kind, draft.data))
         row.events += events
+        row.head = head = lifecycle.advance(row.head, change)
         if change.receipt is not None:
-            self._receipts[change.receipt, *change.scope] = (change.task_id, change.at)
+            self._receipts.setdefault(change.scope, {})[change.receipt] = (task_id, change.at)
             row.receipts += (change.receipt,)
-        if change.fold is not None:
-            row.folded = head.version
-            row.snapshot = encode(change.fold) if head.state in TERMINAL_STATES else change.fold
-        self._after(change, row, events)
-        return head.version
-
-    def _check_receipt(self, receipt: bytes, change: Change) -> None:
-        known = self._receipts.get((receipt, *change.scope))
-        if known is not None and known[1] >= change.receipt_since:
-            raise DuplicateMessageError(known[0])
-
-    def _after(self, change: Change, row: _Row, events: list[Event]) -> None:
-        head = row.head
-        if change.cancel_requested:
-            self._canceling.add(change.task_id)
-        if head.state in TERMINAL_STATES:
-            self._canceling.discard(change.task_id)
-            self._ended[change.task_id] = None
-            self._drop_excess()
-        if change.work is READY or change.work is LEASE:
-            heapq.heappush(self._due, (change.due_at, change.task_id))
         stored = None
         if change.fold is not None:
+            row.folded = version
+            row.snapshot = encode(change.fold) if head.state in TERMINAL_STATES else change.fold
             stored = StoredTask(task=change.fold, head=head, scope=row.scope)
-        self._fanout.publish(change.task_id, events, head.state, stored)
+        if change.work is not KEEP:
+            self._place(task_id, change)
+        if head.state in TERMINAL_STATES:
+            self._end(task_id)
+        elif change.cancel_requested:
+            self._canceling.add(task_id)
+        self._fanout.publish(task_id, events, head.state, stored)
         if change.work is READY or change.cancel_requested:
             self._wake_workers()
-        self._trim(row)
+        if len(row.events) > self._most_events:
+            self._trim(row)
+        return version
+
+    def _check_receipt(self, receipt: bytes, change: Change) -> None:
+        receipts = self._receipts.get(change.scope)
+        known = receipts and receipts.get(receipt)
+        if known and known[1] >= change.receipt_since:
+            raise DuplicateMessageError(known[0])
+
+    def _place(self, task_id: str, change: Change) -> None:
+        """Moves a task in the queue."""
+        if change.work is LEASE:
+            self._lease(task_id, change.due_at)
+            return
+        self._leased.discard(task_id)
+        if change.work is READY:
+            heapq.heappush(self._ready, (change.due_at, task_id))
+
+    def _lease(self, task_id: str, until: int) -> None:
+        self._leased.add(task_id)
+        if until < self._next_expiry:
+            self._next_expiry = until
+
+    def _end(self, task_id: str) -> None:
+        if self._canceling:
+            self._canceling.discard(task_id)
+        self._ended[task_id] = None
+        if self.retention.ended_at_most is not None and len(self._ended) > self.retention.ended_at_most:
+            self._drop(next(iter(self._ended)))
 
     def _wake_workers(self) -> None:
         for wake in self._wakers:
@@ -222,20 +249,35 @@ class MemoryEngine(Engine):
         now = self.clock()
         claimed: list[StoredTask] = []
         others: list[tuple[int, str]] = []
-        while self._due and self._due[0][0] <= now and len(claimed) < limit:
-            due_at, task_id = entry = heapq.heappop(self._due)
+        self._expire_leases(now)
+        while self._ready and self._ready[0][0] <= now and len(claimed) < limit:
+            due_at, task_id = entry = heapq.heappop(self._ready)
             row = self._rows.get(task_id)
-            if row is None or row.head.due_at is None or row.head.due_at != due_at:
-                continue  # settled, extended or claimed since
+            if row is None or task_id in self._leased or row.head.due_at != due_at:
+                continue  # settled or claimed since
             if row.scope.agent not in agents:
                 others.append(entry)
                 continue
             row.head = msgspec.structs.replace(row.head, attempt=row.head.attempt + 1, worker=worker, due_at=until)
-            heapq.heappush(self._due, (until, task_id))
+            self._lease(task_id, until)
             claimed.append(self._stored(row))
         for entry in others:
-            heapq.heappush(self._due, entry)
+            heapq.heappush(self._ready, entry)
         return claimed
+
+    def _expire_leases(self, now: int) -> None:
+        """Tasks whose lease has run out are due again."""
+        if now < self._next_expiry:
+            return
+        self._next_expiry = 2**62
+        for task_id in list(self._leased):
+            due_at = self._rows[task_id].head.due_at
+            assert due_at is not None
+            if due_at <= now:
+                self._leased.discard(task_id)
+                heapq.heappush(self._ready, (due_at, task_id))
+            elif due_at < self._next_expiry:
+                self._next_expiry = due_at
 
     async def extend(self, worker: str, leases: Sequence[Lease], until: int) -> Signals:
         signals: list[LeaseSignal] = []
@@ -245,7 +287,7 @@ class MemoryEngine(Engine):
                 signals.append(LeaseSignal(task_id, lost=True, cancel_requested=False))
                 continue
             row.head = msgspec.structs.replace(row.head, due_at=until)
-            heapq.heappush(self._due, (until, task_id))
+            self._lease(task_id, until)
             if row.head.cancel_requested:
                 signals.append(LeaseSignal(task_id, lost=False, cancel_requested=True))
         return signals
@@ -278,13 +320,8 @@ class MemoryEngine(Engine):
                 self._drop(task_id)
         self._drop_contexts()
         while self.retention.ended_at_most is not None and len(self._ended) > self.retention.ended_at_most:
-            self._drop_excess()
-        return before - len(self._ended)
-
-    def _drop_excess(self) -> None:
-        at_most = self.retention.ended_at_most
-        if at_most is not None and len(self._ended) > at_most:
             self._drop(next(iter(self._ended)))
+        return before - len(self._ended)
 
     def _drop_contexts(self) -> None:
         if self.retention.contexts_after is None:
@@ -296,17 +333,19 @@ class MemoryEngine(Engine):
     def _drop(self, task_id: str) -> None:
         row = self._rows.pop(task_id)
         self._ended.pop(task_id, None)
+        self._leased.discard(task_id)
+        receipts = self._receipts.get(row.scope, {})
         for receipt in row.receipts:
             # One that had expired may belong to a newer task by now.
-            if self._receipts.get((receipt, *row.scope), ("", 0))[0] == task_id:
-                del self._receipts[receipt, *row.scope]
+            if receipts.get(receipt, ("", 0))[0] == task_id:
+                del receipts[receipt]
+        if row.receipts and not receipts:
+            del self._receipts[row.scope]
 
     def _trim(self, row: _Row) -> None:
-        keep = self.retention.events_per_task
-        # A tenth over the bound before trimming: the list is cut rarely, not at every event.
-        if keep is not None and len(row.events) > keep + keep // 10:
-            self._stored(row)
-            del row.events[:-keep]
+        assert self.retention.events_per_task is not None
+        self._stored(row)
+        del row.events[: -self.retention.events_per_task]
 
 
 def _advance(cursor: Cursor, page: Sequence[tuple[str, _Row]]) -> Cursor:

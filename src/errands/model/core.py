@@ -154,4 +154,6 @@ class StreamResponse(Model):
 
 def text_of(parts: list[Part], delimiter: str = "\n") -> str:
     """The text parts of a message joined; other parts are passed over."""
+    if len(parts) == 1:
+        return parts[0].text or ""
     return delimiter.join(part.text for part in parts if part.text is not None)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Coroutine, Sequence
+from typing import Any
 
 from errands.clock import to_iso
 from errands.engines.base import Engine
@@ -20,12 +21,16 @@ class Journal:
         #: The time, in milliseconds.
         self.now = engine.clock
 
-    async def commit(self, change: Change, states: Sequence[TaskStatus] = ()) -> int:
+    def commit(self, change: Change, states: Sequence[TaskStatus] = ()) -> Coroutine[Any, Any, int]:
         """Writes the change; `states` are the statuses it passes through, for the hooks."""
+        if self._hooks is None:
+            return self.engine.commit(change)
+        return self._commit_and_tell(change, states, self._hooks)
+
+    async def _commit_and_tell(self, change: Change, states: Sequence[TaskStatus], hooks: LifecycleHooks) -> int:
         version = await self.engine.commit(change)
-        if self._hooks is not None:
-            for status in states:
-                await self._hooks.run(change.task_id, status.state, status.message)
+        for status in states:
+            await hooks.run(change.task_id, status.state, status.message)
         return version
 
 

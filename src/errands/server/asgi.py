@@ -36,19 +36,17 @@ class A2AApp:
         }
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] == "http":
-            await self._http(scope, receive, send)
-        elif scope["type"] == "lifespan":
+        if scope["type"] == "lifespan":
             await self._lifespan(receive, send)
-        elif scope["type"] == "websocket":
+            return
+        if scope["type"] == "websocket":
             await send({"type": "websocket.close", "code": 1000})
-
-    async def _http(self, scope: Scope, receive: Receive, send: Send) -> None:
+            return
         exchange = Exchange(scope, receive, send, self._server.settings.max_body_bytes)
         try:
             if not self._server.started:
                 await self._server.start()  # mounted where nobody runs our lifespan
-            if scope["path"] == "/" and exchange.method == "POST":
+            if scope["path"] == "/" and scope["method"] == "POST":
                 await jsonrpc.serve(exchange, self._server.dispatcher)
             else:
                 await self._route(exchange)

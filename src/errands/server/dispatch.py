@@ -26,7 +26,7 @@ from errands.model.card import AgentCard
 from errands.model.card_config import AgentCardConfig
 from errands.model.log import Scope
 from errands.model.requests import SendMessageRequest, SendMessageResponse
-from errands.operations import Operation
+from errands.operations import OPERATIONS, Operation
 from errands.runtime.call import CallContext, EventStream
 from errands.runtime.middleware import A2AMiddleware, RequestEnvelope
 from errands.runtime.settings import Settings
@@ -37,6 +37,8 @@ from errands.server.repertoire import Repertoire
 
 logger = logging.getLogger(__name__)
 
+#: What does an operation, as `TaskManager` has it.
+Perform = Callable[[Any, CallContext], Awaitable[Any]]
 ExtendedCardProvider = Callable[..., Awaitable[AgentCardConfig]]
 
 T = TypeVar("T")
@@ -59,6 +61,11 @@ class Dispatcher:
         self._middlewares = middlewares
         self._settings = settings
         self._extended_card_provider = extended_card_provider
+        self._methods: dict[str, Perform] = {
+            operation.name: getattr(tasks, operation.method)
+            for operation in OPERATIONS.values()
+            if hasattr(tasks, operation.method)
+        }
         #: Whose tasks they are when nobody says otherwise.
         self._anybody = Scope(agent=card.name)
         extensions = extensions_of(card)
@@ -100,13 +107,16 @@ class Dispatcher:
         return result
 
     async def _perform(self, operation: Operation, request: Any, call: CallContext, exchange: Exchange) -> Any:
-        self._check_capability(operation, request)
-        if operation.name == "GetExtendedAgentCard":
-            return await self._extended_card(call, exchange)
-        if operation.name == "SubscribeToTask":
-            call.last_event_id = _last_event_id(exchange)
-            call.ends_at_pause = exchange.ends_at_pause
-        return await getattr(self._tasks, operation.method)(request, call)
+        if operation.capability is not None:
+            self._check_capability(operation)
+            if operation.name == "GetExtendedAgentCard":
+                return await self._extended_card(call, exchange)
+            if operation.name == "SubscribeToTask":
+                call.last_event_id = _last_event_id(exchange)
+                call.ends_at_pause = exchange.ends_at_pause
+        if not self._card.capabilities.push_notifications and _wants_push(request):
+            raise PushNotificationNotSupportedError
+        return await self._methods[operation.name](request, call)
 
     def check_version(self, exchange: Exchange) -> None:
         """Raises `VersionNotSupportedError` when the client asks for a version that is not served here.
@@ -140,7 +150,7 @@ class Dispatcher:
             exchange.extra_headers.append((b"a2a-extensions", ", ".join(active).encode("latin-1", "replace")))
         return declared
 
-    def _check_capability(self, operation: Operation, request: Any) -> None:
+    def _check_capability(self, operation: Operation) -> None:
         capabilities = self._card.capabilities
         if operation.capability == "streaming" and not capabilities.streaming:
             raise UnsupportedOperationError("This agent does not stream; use SendMessage or GetTask")
@@ -148,10 +158,6 @@ class Dispatcher:
             raise PushNotificationNotSupportedError
         if operation.capability == "extended_agent_card" and not offers_extended_card(self._card):
             raise UnsupportedOperationError("This agent has no extended card")
-        if isinstance(request, SendMessageRequest) and request.configuration is not None:
-            push = request.configuration.task_push_notification_config
-            if push is not None and not capabilities.push_notifications:
-                raise PushNotificationNotSupportedError
 
     async def _extended_card(self, call: CallContext, exchange: Exchange) -> AgentCard:
         if self._card.security_schemes and not call.scope.owner:
@@ -160,6 +166,11 @@ class Dispatcher:
             raise ExtendedAgentCardNotConfiguredError
         config = await self._extended_card_provider(exchange.request)
         return build_card(config, base_url_of(exchange, self._settings))
+
+
+def _wants_push(request: Any) -> bool:
+    configuration = getattr(request, "configuration", None)
+    return configuration is not None and configuration.task_push_notification_config is not None
 
 
 def _shown(result: Any) -> Any:

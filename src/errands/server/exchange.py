@@ -97,7 +97,7 @@ class Exchange:
                 ],
             }
         )
-        await self._send({"type": "http.response.body", "body": b"" if self.method == "HEAD" else body})
+        await self._send({"type": "http.response.body", "body": b"" if self.scope["method"] == "HEAD" else body})
 
     async def begin_stream(self) -> None:
         await self._send(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any
 
 import msgspec
 
@@ -16,7 +16,7 @@ _NULL = b"null"
 _ID_STARTS = frozenset(b'"-0123456789n')
 
 
-class Call(NamedTuple):
+class Call(msgspec.Struct, frozen=True):
     """A request as it came; `id` and `params` are JSON that nobody has looked into yet."""
 
     method: str
@@ -68,7 +68,7 @@ def read_request(body: bytes) -> Call:
     except RecursionError:
         raise BadEnvelopeError(InvalidRequestError("The request is nested too deeply")) from None
     request_id = bytes(request.id)
-    if not _is_valid_id(request_id):
+    if request_id[0] not in _ID_STARTS:
         raise BadEnvelopeError(InvalidRequestError("id must be a string, a number or null"))
     if request.jsonrpc != "2.0":
         raise BadEnvelopeError(InvalidRequestError('jsonrpc must be "2.0"'), request_id)
@@ -91,11 +91,7 @@ def _id_of(body: bytes) -> bytes:
         request_id = bytes(_decode_id(body).id)
     except (msgspec.MsgspecError, RecursionError):
         return _NULL
-    return request_id if _is_valid_id(request_id) else _NULL
-
-
-def _is_valid_id(raw: bytes) -> bool:
-    return raw[0] in _ID_STARTS
+    return request_id if request_id[0] in _ID_STARTS else _NULL
 
 
 def method_not_found(method: str) -> MethodNotFoundError:
