@@ -1,7 +1,6 @@
 """The client of a2a-sdk 0.3.26 in the conversation: `python client_0_3.py URL BINDING`."""
 
 import asyncio
-import json
 import sys
 import uuid
 from collections.abc import AsyncIterator
@@ -14,13 +13,8 @@ from a2a.client import A2ACardResolver, ClientConfig, ClientFactory
 from a2a.client.errors import A2AClientHTTPError, A2AClientJSONRPCError
 from a2a.types import (
     AgentCard,
-    DataPart,
-    FilePart,
-    FileWithBytes,
-    FileWithUri,
     Message,
     MessageSendConfiguration,
-    Part,
     PushNotificationConfig,
     Role,
     Task,
@@ -28,9 +22,9 @@ from a2a.types import (
     TaskIdParams,
     TaskPushNotificationConfig,
     TaskQueryParams,
-    TextPart,
 )
-from conversation import Answer, Refused, data_part, play, text_part
+from conversation import Answer, Refused, play
+from parts_0_3 import plain_part, sdk_part, text_of
 
 #: What the SDK does not name itself: an error on JSON-RPC is its code, and over HTTP+JSON and gRPC only a status.
 ERRORS = {
@@ -52,32 +46,6 @@ def refusals() -> Any:
         raise Refused(str(error.status_code)) from error
     except grpc.aio.AioRpcError as error:
         raise Refused(error.code().name) from error
-
-
-def sdk_part(part: dict[str, str]) -> Part:
-    if "text" in part:
-        return Part(root=TextPart(text=part["text"]))
-    if "data" in part:
-        return Part(root=DataPart(data=json.loads(part["data"])))
-    named = {"name": part["name"], "mime_type": part["type"]}
-    file = FileWithBytes(bytes=part["raw"], **named) if "raw" in part else FileWithUri(uri=part["url"], **named)
-    return Part(root=FilePart(file=file))
-
-
-def plain_part(part: Part) -> dict[str, str]:
-    content = part.root
-    if isinstance(content, TextPart):
-        return text_part(content.text)
-    if isinstance(content, DataPart):
-        return data_part(content.data)
-    named = {"name": content.file.name or "", "type": content.file.mime_type or ""}
-    if isinstance(content.file, FileWithBytes):
-        return {"raw": content.file.bytes, **named}
-    return {"url": content.file.uri, **named}
-
-
-def text_of(parts: list[Part]) -> str:
-    return "".join(part.root.text for part in parts if isinstance(part.root, TextPart))
 
 
 def of_task(task: Task) -> Answer:
@@ -152,7 +120,7 @@ class Sdk:
             return of_task(await self._plain.get_task(TaskQueryParams(id=task_id)))
 
     async def list(self, _context_id: str) -> list[Answer]:
-        raise Refused("this SDK cannot list tasks")
+        raise Refused("the client cannot list")
 
     async def cancel(self, task_id: str) -> Answer:
         with refusals():

@@ -278,6 +278,8 @@ async def outcome(caller: Caller, step: str) -> Any:
     try:
         async with asyncio.timeout(STEP_S):
             return json.loads(json.dumps(await STEPS[step](caller)))
+    except Refused as error:
+        return f"refused: {error}"
     except Exception:
         return traceback.format_exc()
 
