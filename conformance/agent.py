@@ -5,6 +5,8 @@ What it does is named by the beginning of the message's id. Environment variable
     CONFORMANCE_VERSIONS=1.0      serve these protocol versions alone, separated by commas
     CONFORMANCE_CAPABILITIES=     offer these, separated by commas; without it: streaming,extended_agent_card
     CONFORMANCE_EXTENSION=URI     require this extension
+    CONFORMANCE_SECURITY=bearer   ask for this before the extended card is shown
+    CONFORMANCE_OTHERWISE=NAME    what to do with messages whose ids say nothing; without it: tck-complete-task
 """
 
 from __future__ import annotations
@@ -24,6 +26,7 @@ from errands import (
     TaskContext,
     Worker,
 )
+from errands.model.card import HTTPAuthSecurityScheme, SecurityScheme
 
 #: The kit waits two seconds for a stream before it looks whether the task goes on.
 LONG_S = 4.0
@@ -90,11 +93,12 @@ BEHAVIOURS: dict[str, Behaviour] = {
     "test-resubscribe-message-id": take_long,
 }
 LONGEST_FIRST = sorted(BEHAVIOURS, key=len, reverse=True)
+OTHERWISE = os.environ.get("CONFORMANCE_OTHERWISE", "tck-complete-task")
 
 
 class Conformance(Worker):
     async def handle(self, ctx: TaskContext) -> None:
-        name = next((prefix for prefix in LONGEST_FIRST if ctx.message_id.startswith(prefix)), "tck-complete-task")
+        name = next((prefix for prefix in LONGEST_FIRST if ctx.message_id.startswith(prefix)), OTHERWISE)
         await BEHAVIOURS[name](ctx)
 
 
@@ -105,12 +109,14 @@ def listed(variable: str, default: str = "") -> list[str]:
 def card(*extra_skills: SkillConfig) -> AgentCardConfig:
     offered: dict[str, Any] = dict.fromkeys(listed("CONFORMANCE_CAPABILITIES", "streaming,extended_agent_card"), True)
     skill = SkillConfig(id="conformance", name="Conformance", description="Does what a kit asks.", tags=["test"])
+    bearer = SecurityScheme(http_auth_security_scheme=HTTPAuthSecurityScheme(scheme="Bearer"))
     return AgentCardConfig(
         name="errands conformance agent",
         description="Does what the conformance kits ask it to.",
         capabilities=CapabilitiesConfig(**offered),
         extensions=[ExtensionConfig(uri=uri, required=True) for uri in listed("CONFORMANCE_EXTENSION")],
         skills=[skill, *extra_skills],
+        security_schemes=dict.fromkeys(listed("CONFORMANCE_SECURITY"), bearer) or None,
         # The kit for 1.0 sends a part of an unknown type and wants it taken.
         input_modes=["*/*"],
     )

@@ -38,9 +38,12 @@ class Outcome:
 def checkout(kit: Kit, repository: str) -> Path:
     """A work tree of the kit at its commit; the clone is kept."""
     directory = CACHE / f"kit-{kit.version}-source"
+    git = ["git", "-C", str(directory)]
     if not directory.is_dir():
         subprocess.run(["git", "clone", "--quiet", repository, str(directory)], check=True)
-    subprocess.run(["git", "-C", str(directory), "checkout", "--quiet", "--detach", kit.commit], check=True)
+    elif subprocess.run([*git, "cat-file", "-e", kit.commit], check=False, capture_output=True).returncode:
+        subprocess.run([*git, "fetch", "--quiet", repository], check=True)
+    subprocess.run([*git, "checkout", "--quiet", "--detach", kit.commit], check=True)
     return directory
 
 
@@ -136,7 +139,10 @@ def main() -> int:
     if unknown := set(arguments.runs) - set(names):
         parser.error(f"no such run: {', '.join(unknown)}; there are {', '.join(names)}")
     chosen = [run for run in RUNS if not arguments.runs or run.name in arguments.runs]
-    results = [judge(run, perform(run, arguments.repository)) for run in chosen]
+    try:
+        results = [judge(run, perform(run, arguments.repository)) for run in chosen]
+    except subprocess.SubprocessError as error:
+        sys.exit(f"the kit could not be run: {error}")
     return 0 if all(results) else 1
 
 
