@@ -12,7 +12,7 @@ from errands.client import StreamEvent
 from errands.client.result import ClientResult
 from errands.model.card import AgentCard
 from tests.interop.parts import errands_part, plain_part
-from tests.interop.peers.conversation import Answer, Refused
+from tests.interop.peers.conversation import Answer, Refused, Saying
 
 
 @contextmanager
@@ -60,6 +60,14 @@ def plain_card(card: AgentCard) -> dict[str, Any]:
     return {"name": card.name, "skills": len(card.skills), "streaming": card.capabilities.streaming}
 
 
+def said(message: Saying) -> dict[str, Any]:
+    return {
+        "text": [errands_part(part) for part in message.parts],
+        "task_id": message.task_id or None,
+        "context_id": message.context_id or None,
+    }
+
+
 class ErrandsCaller:
     def __init__(self, client: A2AClient) -> None:
         self._client = client
@@ -71,13 +79,12 @@ class ErrandsCaller:
         with refusals():
             return plain_card(await self._client.get_extended_card())
 
-    async def send(self, parts: list[dict[str, str]], *, task_id: str = "", wait: bool = True) -> Answer:
-        content = [errands_part(part) for part in parts]
+    async def send(self, message: Saying, *, wait: bool = True) -> Answer:
         with refusals():
-            return of_result(await self._client.send(content, task_id=task_id or None, blocking=wait))
+            return of_result(await self._client.send(**said(message), blocking=wait))
 
-    async def stream(self, parts: list[dict[str, str]]) -> AsyncIterator[Answer]:
-        async for event in self._client.stream([errands_part(part) for part in parts]):
+    async def stream(self, message: Saying) -> AsyncIterator[Answer]:
+        async for event in self._client.stream(**said(message)):
             yield of_event(event)
 
     async def subscribe(self, task_id: str) -> AsyncIterator[Answer]:
@@ -85,9 +92,9 @@ class ErrandsCaller:
             async for event in self._client.subscribe(task_id):
                 yield of_event(event)
 
-    async def get(self, task_id: str) -> Answer:
+    async def get(self, task_id: str, history_length: int | None = None) -> Answer:
         with refusals():
-            return of_result(await self._client.get_task(task_id))
+            return of_result(await self._client.get_task(task_id, history_length=history_length))
 
     async def list(self, context_id: str) -> builtins.list[Answer]:
         with refusals():

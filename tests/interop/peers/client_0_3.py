@@ -23,7 +23,7 @@ from a2a.types import (
     TaskPushNotificationConfig,
     TaskQueryParams,
 )
-from conversation import Answer, Refused, play
+from conversation import Answer, Refused, Saying, play
 from parts_0_3 import plain_part, sdk_part, text_of
 
 #: What the SDK does not name itself: an error on JSON-RPC is its code, and over HTTP+JSON and gRPC only a status.
@@ -76,12 +76,13 @@ def plain_card(card: AgentCard) -> dict[str, Any]:
     return {"name": card.name, "skills": len(card.skills), "streaming": card.capabilities.streaming}
 
 
-def message(parts: list[dict[str, str]], task_id: str = "") -> Message:
+def sdk_message(saying: Saying) -> Message:
     return Message(
         message_id=uuid.uuid4().hex,
         role=Role.user,
-        parts=[sdk_part(part) for part in parts],
-        task_id=task_id or None,
+        parts=[sdk_part(part) for part in saying.parts],
+        task_id=saying.task_id or None,
+        context_id=saying.context_id or None,
     )
 
 
@@ -100,14 +101,14 @@ class Sdk:
         with refusals():
             return plain_card(await self._plain.get_card())
 
-    async def send(self, parts: list[dict[str, str]], *, task_id: str = "", wait: bool = True) -> Answer:
+    async def send(self, message: Saying, *, wait: bool = True) -> Answer:
         options = MessageSendConfiguration(blocking=wait)
         with refusals():
-            events = [e async for e in self._plain.send_message(message(parts, task_id), configuration=options)]
-        return of_event(events[0])
+            [event] = [e async for e in self._plain.send_message(sdk_message(message), configuration=options)]
+        return of_event(event)
 
-    async def stream(self, parts: list[dict[str, str]]) -> AsyncIterator[Answer]:
-        async for event in self._streaming.send_message(message(parts)):
+    async def stream(self, message: Saying) -> AsyncIterator[Answer]:
+        async for event in self._streaming.send_message(sdk_message(message)):
             yield of_event(event)
 
     async def subscribe(self, task_id: str) -> AsyncIterator[Answer]:
@@ -115,9 +116,9 @@ class Sdk:
             async for event in self._streaming.resubscribe(TaskIdParams(id=task_id)):
                 yield of_event(event)
 
-    async def get(self, task_id: str) -> Answer:
+    async def get(self, task_id: str, history_length: int | None = None) -> Answer:
         with refusals():
-            return of_task(await self._plain.get_task(TaskQueryParams(id=task_id)))
+            return of_task(await self._plain.get_task(TaskQueryParams(id=task_id, history_length=history_length)))
 
     async def list(self, _context_id: str) -> list[Answer]:
         raise Refused("the client cannot list")

@@ -27,7 +27,7 @@ from a2a.types import (
     TaskState,
 )
 from a2a.utils.errors import A2AError
-from conversation import Answer, Refused, play
+from conversation import Answer, Refused, Saying, play
 from parts_1_3 import plain_part, sdk_part, text_of
 
 
@@ -77,9 +77,13 @@ def plain_card(card: AgentCard) -> dict[str, Any]:
     return {"name": card.name, "skills": len(card.skills), "streaming": card.capabilities.streaming}
 
 
-def request(parts: list[dict[str, str]], task_id: str = "", *, wait: bool = True) -> SendMessageRequest:
+def request(saying: Saying, *, wait: bool = True) -> SendMessageRequest:
     message = Message(
-        message_id=uuid.uuid4().hex, role=Role.ROLE_USER, parts=[sdk_part(part) for part in parts], task_id=task_id
+        message_id=uuid.uuid4().hex,
+        role=Role.ROLE_USER,
+        parts=[sdk_part(part) for part in saying.parts],
+        task_id=saying.task_id,
+        context_id=saying.context_id,
     )
     return SendMessageRequest(message=message, configuration=SendMessageConfiguration(return_immediately=not wait))
 
@@ -99,13 +103,13 @@ class Sdk:
         with refusals():
             return plain_card(await self._plain.get_extended_agent_card(GetExtendedAgentCardRequest()))
 
-    async def send(self, parts: list[dict[str, str]], *, task_id: str = "", wait: bool = True) -> Answer:
+    async def send(self, message: Saying, *, wait: bool = True) -> Answer:
         with refusals():
-            [event] = [event async for event in self._plain.send_message(request(parts, task_id, wait=wait))]
+            [event] = [event async for event in self._plain.send_message(request(message, wait=wait))]
         return of_event(event)
 
-    async def stream(self, parts: list[dict[str, str]]) -> AsyncIterator[Answer]:
-        async for event in self._streaming.send_message(request(parts)):
+    async def stream(self, message: Saying) -> AsyncIterator[Answer]:
+        async for event in self._streaming.send_message(request(message)):
             yield of_event(event)
 
     async def subscribe(self, task_id: str) -> AsyncIterator[Answer]:
@@ -113,9 +117,9 @@ class Sdk:
             async for event in self._streaming.subscribe(SubscribeToTaskRequest(id=task_id)):
                 yield of_event(event)
 
-    async def get(self, task_id: str) -> Answer:
+    async def get(self, task_id: str, history_length: int | None = None) -> Answer:
         with refusals():
-            return of_task(await self._plain.get_task(GetTaskRequest(id=task_id)))
+            return of_task(await self._plain.get_task(GetTaskRequest(id=task_id, history_length=history_length)))
 
     async def list(self, context_id: str) -> list[Answer]:
         page = await self._plain.list_tasks(ListTasksRequest(context_id=context_id))

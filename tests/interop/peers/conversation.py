@@ -46,6 +46,15 @@ class Answer:
     is_message: bool = False
 
 
+@dataclass
+class Saying:
+    """A message to the agent."""
+
+    parts: list[dict[str, str]]
+    task_id: str = ""
+    context_id: str = ""
+
+
 class Refused(Exception):
     """The agent answered with an error; `str()` of it is the error's name, as far as the client tells it."""
 
@@ -55,10 +64,10 @@ class Caller(Protocol):
 
     async def card(self) -> dict[str, Any]: ...
     async def extended_card(self) -> dict[str, Any]: ...
-    async def send(self, parts: list[dict[str, str]], *, task_id: str = "", wait: bool = True) -> Answer: ...
-    def stream(self, parts: list[dict[str, str]]) -> AsyncIterator[Answer]: ...
+    async def send(self, message: Saying, *, wait: bool = True) -> Answer: ...
+    def stream(self, message: Saying) -> AsyncIterator[Answer]: ...
     def subscribe(self, task_id: str) -> AsyncIterator[Answer]: ...
-    async def get(self, task_id: str) -> Answer: ...
+    async def get(self, task_id: str, history_length: int | None = None) -> Answer: ...
     async def list(self, context_id: str) -> list[Answer]: ...
     async def cancel(self, task_id: str) -> Answer: ...
     async def set_push(self, task_id: str) -> None: ...
@@ -89,8 +98,12 @@ ALL_PARTS = [
 ]
 
 
-async def say(caller: Caller, text: str, **options: Any) -> Answer:
-    return await caller.send([text_part(text)], **options)
+def saying(text: str, **place: str) -> Saying:
+    return Saying([text_part(text)], **place)
+
+
+async def say(caller: Caller, text: str, *, wait: bool = True, **place: str) -> Answer:
+    return await caller.send(saying(text, **place), wait=wait)
 
 
 async def hold(caller: Caller) -> tuple[str, str]:
@@ -143,7 +156,7 @@ async def send_without_waiting(caller: Caller) -> Any:
 
 
 async def stream(caller: Caller) -> Any:
-    events = await drained(caller.stream([text_part("stream 3")]))
+    events = await drained(caller.stream(saying("stream 3")))
     pieces = [event.text for event in events if event.state is None]
     return {"pieces": pieces, "last": events[-1].state, "one task": len({event.task_id for event in events}) == 1}
 
@@ -154,15 +167,35 @@ async def get(caller: Caller) -> Any:
     return {"state": task.state, "text": task.text, "first said": task.history[0]}
 
 
+async def get_with_less_history(caller: Caller) -> Any:
+    asked = await say(caller, "ask me")
+    await say(caller, "Lisbon", task_id=asked.task_id)
+    return (await caller.get(asked.task_id, history_length=1)).history[-1:]
+
+
 async def list_by_context(caller: Caller) -> Any:
-    sent = await say(caller, "echo to be listed")
-    return [(task.task_id == sent.task_id, task.state) for task in await caller.list(sent.context_id)]
+    first = await say(caller, "echo to be listed")
+    second = await say(caller, "fail", context_id=first.context_id)
+    await say(caller, "echo elsewhere")
+    listed = await caller.list(first.context_id)
+    return {
+        "the newest first": [task.task_id for task in listed] == [second.task_id, first.task_id],
+        "states": [task.state for task in listed],
+    }
 
 
 async def cancel(caller: Caller) -> Any:
     task_id, _ = await hold(caller)
     canceled = await caller.cancel(task_id)
     return {"state": canceled.state, "later": (await caller.get(task_id)).state}
+
+
+async def cancel_while_streaming(caller: Caller) -> Any:
+    async with aclosing(caller.stream(saying(f"hold {uuid.uuid4().hex}"))) as events:  # type: ignore[type-var]
+        first = await anext(events)
+        canceled = await caller.cancel(first.task_id)
+        last = (await drained(events))[-1]
+    return {"answer": canceled.state, "last": last.state}
 
 
 async def resubscribe(caller: Caller) -> Any:
@@ -185,6 +218,13 @@ async def two_turns(caller: Caller) -> Any:
     }
 
 
+async def second_turn_as_stream(caller: Caller) -> Any:
+    asked = await say(caller, "ask me")
+    events = await drained(caller.stream(saying("Lisbon", task_id=asked.task_id)))
+    pieces = [event.text for event in events if event.state is None]
+    return {"pieces": pieces, "last": events[-1].state, "same": {event.task_id for event in events} == {asked.task_id}}
+
+
 async def direct_message(caller: Caller) -> Any:
     answer = await say(caller, "direct")
     return {"is message": answer.is_message, "text": answer.text}
@@ -196,7 +236,7 @@ async def failure(caller: Caller) -> Any:
 
 
 async def parts_there_and_back(caller: Caller) -> Any:
-    return (await caller.send(ALL_PARTS)).parts
+    return (await caller.send(Saying(ALL_PARTS))).parts
 
 
 async def unknown_task(caller: Caller) -> Any:
@@ -231,10 +271,13 @@ STEPS: dict[str, Callable[[Caller], Awaitable[Any]]] = {
         send_without_waiting,
         stream,
         get,
+        get_with_less_history,
         list_by_context,
         cancel,
+        cancel_while_streaming,
         resubscribe,
         two_turns,
+        second_turn_as_stream,
         direct_message,
         failure,
         parts_there_and_back,
@@ -251,14 +294,17 @@ EXPECTED: dict[str, Any] = {
     "send_without_waiting": {"at once": True, "later": "completed", "text": "held"},
     "stream": {"pieces": ["0 ", "1 ", "2 "], "last": "completed", "one task": True},
     "get": {"state": "completed", "text": "Echo: to be read", "first said": ["user", "echo to be read"]},
-    "list_by_context": [[True, "completed"]],
+    "get_with_less_history": [["user", "Lisbon"]],
+    "list_by_context": {"the newest first": True, "states": ["failed", "completed"]},
     "cancel": {"state": "canceled", "later": "canceled"},
+    "cancel_while_streaming": {"answer": "canceled", "last": "canceled"},
     "resubscribe": {"same task": True, "last": "completed"},
     "two_turns": {
         "asked": ["input-required", "Which city?"],
         "answered": ["completed", "ask me: Lisbon"],
         "same": True,
     },
+    "second_turn_as_stream": {"pieces": ["ask me: Lisbon"], "last": "completed", "same": True},
     "direct_message": {"is message": True, "text": "Directly"},
     "failure": {"state": "failed", "said": "It went wrong"},
     # The parts as they came back, and before them what the agent saw of the data.
