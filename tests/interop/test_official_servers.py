@@ -11,7 +11,7 @@ import pytest
 from errands import A2AClient
 from errands.client.discovery import DIALECTS
 from tests.interop.errands_client import ErrandsCaller
-from tests.interop.expectations import ERRANDS, expected
+from tests.interop.expectations import ERRANDS, NOT_PLAYED, expected
 from tests.interop.peers.conversation import STEPS, outcome
 from tests.interop.sdks import BINDINGS, SDKS, Sdk, serving
 
@@ -52,4 +52,7 @@ async def caller(peer: Peer, binding: str) -> AsyncIterator[ErrandsCaller]:
 async def test_errands_gets_from_the_official_server_what_it_should(
     caller: ErrandsCaller, peer: Peer, binding: str, step: str
 ) -> None:
-    assert await outcome(caller, step) == expected(ERRANDS, peer.sdk.release, binding, step)
+    wanted = expected(ERRANDS, peer.sdk.release, binding, step)
+    if wanted is NOT_PLAYED:
+        pytest.skip("this agent cannot play it")
+    assert await outcome(caller, step) == wanted

@@ -326,6 +326,8 @@ async def outcome(caller: Caller, step: str) -> Any:
             return json.loads(json.dumps(await STEPS[step](caller)))
     except Refused as error:
         return f"refused: {error}"
+    except TimeoutError:
+        return f"took longer than {STEP_S:.0f} s"
     except Exception:
         return traceback.format_exc()
 
