@@ -52,6 +52,7 @@ class Running:
 
     pid: int
     port: int
+    grpc_port: int
 
 
 CONTENDERS = (
@@ -61,7 +62,7 @@ CONTENDERS = (
         "a2a-sdk",
         "a2a_sdk_server",
         "1.0",
-        requirements=("a2a-sdk[http-server,sqlite]==1.3.0",),
+        requirements=("a2a-sdk[http-server,sqlite,grpc]==1.3.0",),
         tuning={"OTEL_INSTRUMENTATION_A2A_SDK_ENABLED": "false", "BENCH_JOURNAL": "WAL"},
     ),
     Contender(
@@ -151,11 +152,12 @@ def command_of(contender: Contender) -> tuple[str, ...]:
 @contextmanager
 def serving(contender: Contender, python: Path, storage: str, directory: Path, *, tuned: bool) -> Iterator[Running]:
     """Serve the contender on a free port with its files in `directory`."""
-    port, log = free_port(), directory / "server.log"
+    port, grpc_port, log = free_port(), free_port(), directory / "server.log"
     environment = {
         **os.environ,
         **(contender.tuning if tuned else {}),
         "BENCH_STORAGE": storage,
+        "BENCH_GRPC_PORT": str(grpc_port),
         "BENCH_DATABASE": str(directory / "tasks.db"),
     }
     command = [str(python), *command_of(contender), "--host", "127.0.0.1", "--port", str(port)]
@@ -164,6 +166,6 @@ def serving(contender: Contender, python: Path, storage: str, directory: Path, *
     try:
         pin(process.pid, 0)
         wait_until_ready(process, port, log)
-        yield Running(process.pid, port)
+        yield Running(process.pid, port, grpc_port)
     finally:
         stop(process)

@@ -221,12 +221,11 @@ class Phase:
 
 
 class Connection(asyncio.Protocol):
-    """One keep-alive connection that asks, checks the answer and asks again until the deadline."""
+    """One connection that asks, checks the answer and asks again until the deadline; how, its subclasses know."""
 
     def __init__(self, phase: Phase) -> None:
         self.done = asyncio.get_running_loop().create_future()
         self._phase = phase
-        self._parser = httptools.HttpResponseParser(self)
         self._body: list[bytes] = []
         self._message_id = b""
         self._sent = 0.0
@@ -243,30 +242,23 @@ class Connection(asyncio.Protocol):
             self._stop()
             return
         self._message_id = phase.next_id()
-        self._transport.write(phase.work.template.replace(ID_MARK, self._message_id))
+        self._write(phase.work.template.replace(ID_MARK, self._message_id))
+
+    def _write(self, request: bytes) -> None:
+        self._transport.write(request)
 
     def _stop(self) -> None:
         if not self.done.done():
             self.done.set_result(None)
         self._transport.close()
 
-    def data_received(self, data: bytes) -> None:
-        try:
-            self._parser.feed_data(data)
-        except httptools.HttpParserError as error:
-            self._phase.tally.fail(f"not HTTP: {error}: {data[:300]!r}")
-            self._stop()
-
-    def on_body(self, body: bytes) -> None:
-        self._body.append(body)
-
-    def on_message_complete(self) -> None:
+    def _answered(self, status: int = 200) -> None:
         phase, body = self._phase, b"".join(self._body)
         self._body.clear()
         now = perf_counter()
         try:
-            if self._parser.get_status_code() != 200:
-                raise WrongAnswerError(f"HTTP {self._parser.get_status_code()}: {body[:300]!r}")
+            if status != 200:
+                raise WrongAnswerError(f"HTTP {status}: {body[:300]!r}")
             phase.work.check(self._message_id, body)
         except WrongAnswerError as error:
             phase.tally.fail(str(error))
@@ -281,13 +273,34 @@ class Connection(asyncio.Protocol):
             self.done.set_result(None)
 
 
-async def run_phase(work: Work, port: int, connections: int, seconds: float) -> Tally:
+class HttpConnection(Connection):
+    """Keep-alive over HTTP/1.1."""
+
+    def __init__(self, phase: Phase) -> None:
+        super().__init__(phase)
+        self._parser = httptools.HttpResponseParser(self)
+
+    def data_received(self, data: bytes) -> None:
+        try:
+            self._parser.feed_data(data)
+        except httptools.HttpParserError as error:
+            self._phase.tally.fail(f"not HTTP: {error}: {data[:300]!r}")
+            self._stop()
+
+    def on_body(self, body: bytes) -> None:
+        self._body.append(body)
+
+    def on_message_complete(self) -> None:
+        self._answered(self._parser.get_status_code())
+
+
+async def run_phase(kind: type[Connection], work: Work, port: int, connections: int, seconds: float) -> Tally:
     """Keep `connections` requests in flight for `seconds`, then let them finish."""
     loop = asyncio.get_running_loop()
     phase = Phase(work, seconds)
     protocols: list[Connection] = []
     for _ in range(connections):
-        _, protocol = await loop.create_connection(lambda: Connection(phase), "127.0.0.1", port)
+        _, protocol = await loop.create_connection(lambda: kind(phase), "127.0.0.1", port)
         protocols.append(protocol)
     _, unfinished = await asyncio.wait([protocol.done for protocol in protocols], timeout=seconds + DRAIN_S)
     for _ in unfinished:
@@ -306,20 +319,24 @@ def parse_arguments() -> argparse.Namespace:
     return parser.parse_args()
 
 
-async def measure(arguments: argparse.Namespace) -> Tally:
+def work_of(arguments: argparse.Namespace) -> Work:
     dialect, port = DIALECTS[arguments.dialect], arguments.port
-    work: Work = StreamWork(dialect, port, arguments.chunks) if arguments.chunks else SendWork(dialect, port)
-    warmup = await run_phase(work, port, arguments.connections, arguments.warmup)
+    return StreamWork(dialect, port, arguments.chunks) if arguments.chunks else SendWork(dialect, port)
+
+
+async def measure(kind: type[Connection], work: Work, arguments: argparse.Namespace) -> Tally:
+    port, connections = arguments.port, arguments.connections
+    warmup = await run_phase(kind, work, port, connections, arguments.warmup)
     if warmup.errors:
         return warmup
-    return await run_phase(work, port, arguments.connections, arguments.seconds)
+    return await run_phase(kind, work, port, connections, arguments.seconds)
 
 
-def main() -> None:
+def main(kind: type[Connection] = HttpConnection, work_of: Callable[[argparse.Namespace], Work] = work_of) -> None:
     arguments = parse_arguments()
     gc.disable()
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        report = runner.run(measure(arguments)).report()
+        report = runner.run(measure(kind, work_of(arguments), arguments)).report()
     print(json.dumps({**report, "cpu_s": process_time()}))
 
 

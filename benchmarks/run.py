@@ -25,6 +25,7 @@ from workloads import TARGETS, WORKLOADS, Cell, Figures, Workload
 ROOT = Path(__file__).resolve().parent.parent
 BENCH_DIR = ROOT / ".bench"
 LOAD = Path(__file__).with_name("load.py")
+LOAD_GRPC = Path(__file__).with_name("load_grpc.py")
 WARMUP_S = 1.0
 
 
@@ -61,14 +62,15 @@ class Record:
 def measure(server: Running, dialect: str, workload: Workload, seconds: float) -> Figures:
     """Run the load generator beside the server."""
     options = {
-        "port": server.port,
+        "port": server.grpc_port if workload.is_grpc else server.port,
         "dialect": dialect,
         "chunks": workload.chunks,
         "connections": workload.connections,
         "seconds": seconds * workload.share,
         "warmup": WARMUP_S,
     }
-    command = [sys.executable, str(LOAD), *(f"--{name}={value}" for name, value in options.items())]
+    script = LOAD_GRPC if workload.is_grpc else LOAD
+    command = [sys.executable, str(script), *(f"--{name}={value}" for name, value in options.items())]
     watch = Watch(cores(), server.pid)
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         try:

@@ -26,6 +26,8 @@ class Workload:
     servers: tuple[str, ...] = ()
     #: The part of the usual measuring time it needs.
     share: float = 1.0
+    #: Over gRPC, and not over JSON-RPC.
+    is_grpc: bool = False
 
     @property
     def is_chunk_cost(self) -> bool:
@@ -47,6 +49,8 @@ WORKLOADS = (
     Workload("send-32", 32, (MEMORY, SQLITE)),
     Workload("send-1", 1, (SQLITE,)),
     Workload("stream-100", 8, (MEMORY, SQLITE), chunks=100),
+    Workload("grpc-send", 32, (MEMORY,), servers=("errands", "a2a-sdk"), is_grpc=True),
+    Workload("grpc-stream-100", 8, (MEMORY,), chunks=100, servers=("errands", "a2a-sdk"), is_grpc=True),
     chunk_cost(100),
     chunk_cost(1_000),
     chunk_cost(10_000),
@@ -159,6 +163,8 @@ TARGETS = (
     Target(Cell("errands", SQLITE, "send-1"), latency, 1.5, at_most=True),
     Target(Cell("errands", MEMORY, "stream-100"), rate, 40, SDK_STREAM),
     Target(Cell("errands", SQLITE, "stream-100"), rate, 10, SDK_STREAM),
+    Target(Cell("errands", MEMORY, "grpc-send"), rate, 5, Cell("a2a-sdk", MEMORY, "grpc-send")),
+    Target(Cell("errands", MEMORY, "grpc-stream-100"), rate, 5, Cell("a2a-sdk", MEMORY, "grpc-stream-100")),
     flat_chunk_cost(MEMORY),
     flat_chunk_cost(SQLITE),
 )

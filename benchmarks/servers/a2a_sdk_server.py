@@ -1,18 +1,20 @@
-"""The benchmark agent on the official a2a-sdk, with its own request handler, stores and Starlette routes."""
+"""The benchmark agent on the official a2a-sdk, with its own request handler, stores, routes and gRPC handler."""
 
 import os
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
+import grpc.aio
 from a2a.helpers import new_task_from_user_message, new_text_part
 from a2a.server.agent_execution import AgentExecutor, RequestContext
 from a2a.server.events import EventQueue
-from a2a.server.request_handlers import DefaultRequestHandler
+from a2a.server.request_handlers import DefaultRequestHandler, GrpcHandler
 from a2a.server.routes import create_agent_card_routes, create_jsonrpc_routes
 from a2a.server.tasks import DatabaseTaskStore, InMemoryTaskStore, TaskStore, TaskUpdater
 from a2a.types import AgentCapabilities, AgentCard, AgentInterface, AgentSkill
-from bench_agent import DATABASE, STORAGE, chunks, echo
+from a2a.types.a2a_pb2_grpc import add_A2AServiceServicer_to_server
+from bench_agent import DATABASE, GRPC_PORT, STORAGE, chunks, echo
 from sqlalchemy import event
 from sqlalchemy.ext.asyncio import create_async_engine
 from starlette.applications import Starlette
@@ -77,7 +79,12 @@ async def lifespan(_app: Starlette) -> AsyncIterator[None]:
     """Create the tables before the first request: the store's lazy creation races with itself under load."""
     if isinstance(store, DatabaseTaskStore):
         await store.initialize()
+    server = grpc.aio.server()
+    add_A2AServiceServicer_to_server(GrpcHandler(handler), server)
+    server.add_insecure_port(f"127.0.0.1:{GRPC_PORT}")
+    await server.start()
     yield
+    await server.stop(None)
 
 
 app = Starlette(routes=[*create_agent_card_routes(card), *create_jsonrpc_routes(handler, "/")], lifespan=lifespan)

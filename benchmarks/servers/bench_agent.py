@@ -7,6 +7,7 @@ import os
 
 STORAGE = os.environ.get("BENCH_STORAGE", "memory")
 DATABASE = os.environ.get("BENCH_DATABASE", "")
+GRPC_PORT = int(os.environ.get("BENCH_GRPC_PORT", "0"))
 
 
 def echo(text: str) -> str:

@@ -2,7 +2,7 @@
 
 import os
 
-from bench_agent import DATABASE, STORAGE, chunks, echo
+from bench_agent import DATABASE, GRPC_PORT, STORAGE, chunks, echo
 
 from errands import A2AServer, AgentCardConfig, CapabilitiesConfig, TaskContext, Worker
 
@@ -30,6 +30,7 @@ server = A2AServer(
         version="1.0.0",
         capabilities=CapabilitiesConfig(streaming=True),
     ),
+    grpc_port=GRPC_PORT,
     storage=f"sqlite:///{DATABASE}?synchronous={SYNCHRONOUS}" if STORAGE == "sqlite" else "memory",
 )
 app = server.app

@@ -42,6 +42,7 @@ from errands.client import A2AClientError, ArtifactInfo, StreamEvent
 from errands.client.compose import MessageOptions
 from errands.operations import OPERATIONS
 from errands.runtime.settings import ENV_PREFIX
+from errands.server import praisonai
 from errands.server.asgi import CARD_PATHS
 from errands.testing import InProcessTransport, connect, serve
 from errands.wire.status import ERRORS, JSONRPC_HTTP, STATUS
@@ -340,7 +341,7 @@ def test_every_http_path_is_documented() -> None:
     pages = {f"GET {path}" for path in serve(Silent()).app._pages}
     assert {f"GET {path}" for path in CARD_PATHS} <= pages
     operations = {f"{operation.http_method} {operation.path}" for operation in OPERATIONS.values()}
-    assert set(table("docs/serving.md", "request")) == {"POST /"} | pages | operations
+    assert set(table("docs/serving.md", "request")) == {"POST /", f"POST {praisonai.PATH}"} | pages | operations
 
 
 def test_every_operation_stands_beside_its_path() -> None:

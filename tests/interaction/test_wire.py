@@ -450,7 +450,6 @@ async def test_the_card_is_cached_and_revalidated() -> None:
         unchanged = await client.get(CARD, headers={"If-Modified-Since": first.headers["last-modified"]})
         assert unchanged.status_code == 304
         assert (await client.get(CARD, headers={"If-None-Match": '"other"'})).status_code == 200
-        assert (await client.get("/.well-known/agent.json")).json() == first.json()
         head = await client.head(CARD)
         assert (head.status_code, head.content) == (200, b"")
 
@@ -490,9 +489,12 @@ async def test_health_says_alive_and_ready() -> None:
         assert refused.headers["retry-after"] == "1"
 
 
-async def test_the_paths_of_version_0_3_are_no_tenant() -> None:
-    async with http(serve(Echo())) as client:
+async def test_an_agent_of_1_0_alone_has_no_paths_and_methods_of_0_3() -> None:
+    async with http(serve(Echo(), protocol_versions=["1.0"])) as client:
+        # Not even for a tenant of that name.
         assert (await client.get("/v1/tasks")).status_code == 404
+        refused = await client.post("/", json=rpc("message/send", {"message": message()}))
+        assert refused.json()["error"]["code"] == -32601
 
 
 async def test_a_body_without_a_length_is_cut_off_at_the_limit() -> None:

@@ -14,20 +14,23 @@ from errands.cli.terminal import clean, out
 from errands.model.base import encode
 from errands.model.core import Message, Part, Role
 from errands.model.requests import SendMessageRequest
+from errands.server.addresses import callable_host, host_port
 from errands.server.app import A2AServer
 from errands.server.asgi import CARD_PATHS
 from errands.wire import v1_0
 
-#: Addresses that mean "every address" are none that a client could call.
-_CALLABLE = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104
 _ID = "MESSAGE-ID"
+
+
+def address_of(listener: socket.socket) -> tuple[str, int]:
+    """Where a client on this machine finds it."""
+    host, port = listener.getsockname()[:2]
+    return callable_host(host), port
 
 
 def url_of(listener: socket.socket) -> str:
     """How a client on this machine calls it."""
-    host, port = listener.getsockname()[:2]
-    host = _CALLABLE.get(host, host)
-    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+    return f"http://{host_port(*address_of(listener))}"
 
 
 def greeting(url: str) -> functools.partial[None]:
@@ -43,6 +46,8 @@ def greet(url: str, server: A2AServer) -> None:
         "card": url + CARD_PATHS[0],
         "storage": storage_of(server),
     }
+    if server.grpc_port is not None:
+        facts["grpc"] = host_port(callable_host(server.settings.grpc_host), server.grpc_port)
     for name, value in facts.items():
         console.print(Text.assemble((f"{name:<9}", "dim"), value))
     console.print("\nTry:", style="dim")

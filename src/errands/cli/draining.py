@@ -14,6 +14,7 @@ from types import FrameType
 
 import uvicorn
 
+from errands.cli.banner import address_of
 from errands.cli.failures import blame, reporting
 from errands.cli.logs import LogLevel, configure_logging
 from errands.cli.terminal import err
@@ -50,6 +51,8 @@ class AgentServer(uvicorn.Server):
             if self._log_level is not None:
                 self.agent.settings.log_level = self._log_level.value
             self.config.app = self.agent.app
+            if sockets:
+                self.agent.http_address = address_of(sockets[0])
             super().run(sockets)
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:

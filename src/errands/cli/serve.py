@@ -12,10 +12,11 @@ import uvicorn
 from uvicorn.supervisors import ChangeReload
 
 from errands.cli.banner import greeting, url_of
-from errands.cli.draining import AgentServer
+from errands.cli.draining import AgentServer, Load
 from errands.cli.failures import CommandError, reporting
 from errands.cli.logs import LogLevel
 from errands.cli.target import Target, load_server
+from errands.server.app import A2AServer
 
 TargetText = Annotated[
     str,
@@ -23,6 +24,16 @@ TargetText = Annotated[
 ]
 Host = Annotated[str, typer.Option("--host", help="The address to listen on; 0.0.0.0 means every one.")]
 Port = Annotated[int, typer.Option("--port", min=0, max=65535, help="The port to listen on; 0 takes a free one.")]
+GrpcPort = Annotated[
+    int | None,
+    typer.Option(
+        "--grpc-port",
+        min=0,
+        max=65535,
+        help="Serve gRPC, too, on this port; 0 takes a free one. Needs errands[grpc].",
+        show_default=False,
+    ),
+]
 Storage = Annotated[
     str | None,
     typer.Option("--storage", metavar="URL", help="Where tasks live, whatever TARGET says: memory or sqlite:///PATH."),
@@ -37,6 +48,7 @@ def serve(
     target: TargetText,
     host: Host = "127.0.0.1",
     port: Port = 8000,
+    grpc_port: GrpcPort = None,
     storage: Storage = None,
     reload: Reload = False,
     log_level: Level = None,
@@ -56,11 +68,20 @@ def serve(
         listener = bind(host, port)
         config = _config(parsed, reload, log_level)
         load = functools.partial(load_server, target, storage)
+        if grpc_port is not None:
+            load = functools.partial(_with_grpc, load, host, grpc_port)
         server = AgentServer(config, load, greeting(url_of(listener)), log_level)
         if reload:
             ChangeReload(config, target=server.run, sockets=[listener]).run()
         else:
             server.run([listener])
+
+
+def _with_grpc(load: Load, host: str, port: int) -> A2AServer:
+    """What `load` gives, with a gRPC server of its own; picklable, as the reloader wants it."""
+    server = load()
+    server.settings.grpc_host, server.settings.grpc_port = host, port
+    return server
 
 
 def _config(target: Target, reload: bool, log_level: LogLevel | None) -> uvicorn.Config:

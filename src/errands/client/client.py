@@ -11,18 +11,19 @@ import httpx
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from errands.client.bindings import BINDINGS
 from errands.client.compose import Content, MessageOptions, compose
 from errands.client.conversation import Conversation
-from errands.client.discovery import CardSource, CardValidator, card_urls, choose_interface, protocol_name
+from errands.client.discovery import CardSource, CardValidator, card_urls
 from errands.client.errors import NotConnectedError, ProtocolError
 from errands.client.following import Follower
-from errands.client.http_transport import HttpTransport, checked_headers
+from errands.client.http_transport import checked_headers
+from errands.client.interfaces import choose_interface, open_transport, protocol_name, version_name
 from errands.client.pages import TaskPages
 from errands.client.result import ClientResult, StreamEvent
 from errands.client.retry import RETRY_ON, RetryPolicy
 from errands.client.session import Session
 from errands.client.text import text_pieces
+from errands.client.transport import Transport
 from errands.errors import ConfigurationError, TaskNotFoundError
 from errands.model.card import AgentCapabilities, AgentCard
 from errands.model.core import Part, TaskState
@@ -61,6 +62,7 @@ class A2AClient:
         headers: Mapping[str, str] | None = None,
         timeout: float | None = 30.0,
         protocol: str | None = None,
+        version: str | None = None,
         httpx_client: httpx.AsyncClient | None = None,
         card_validator: CardValidator | None = None,
         max_retries: int = 3,
@@ -70,7 +72,7 @@ class A2AClient:
         extensions: Sequence[str] | None = None,
         card: AgentCard | None = None,
     ) -> None:
-        """`card` skips discovery; `protocol` insists on one binding; `extensions` are URIs to activate."""
+        """`card` skips discovery; `protocol` and `version` insist on one; `extensions` are URIs to activate."""
         card_urls(url)
         self._url = url
         self._headers = checked_headers(headers or {})
@@ -78,6 +80,7 @@ class A2AClient:
             self._headers.update(checked_headers({"A2A-Extensions": ",".join(extensions)}))
         self._timeout = timeout
         self._protocol = protocol_name(protocol) if protocol else None
+        self._version = version_name(version) if version else None
         self._own_http = httpx_client is None
         self._http = httpx_client
         self._validator = card_validator
@@ -86,9 +89,11 @@ class A2AClient:
         self._given_card = card
         self._source: CardSource | None = None
         self._session: Session | None = None
+        #: A new card may bring a new one; streams that run on an older one go on.
+        self._transports: list[Transport] = []
 
     async def connect(self) -> None:
-        """Finds the agent and chooses its first interface that fits. Connected already, it does nothing.
+        """Finds the agent and chooses its interface that fits best. Connected already, it does nothing.
 
         Raises `AgentNotFoundError` and `NoCommonProtocolError`.
         """
@@ -112,10 +117,18 @@ class A2AClient:
 
     def _open_session(self, http: httpx.AsyncClient, card: AgentCard) -> Session:
         found_at = self._source.found_at if self._source is not None else None
-        choice = choose_interface(card, card_url=found_at or self._url, protocol=self._protocol, tenant=self._tenant)
-        binding = BINDINGS[choice.protocol](choice.url, choice.dialect)
-        transport = HttpTransport(http, binding, headers=self._headers, timeout=self._timeout)
-        return Session(card, transport, self._retry, tenant=choice.tenant, timeout=self._timeout)
+        choice = choose_interface(
+            card,
+            card_url=found_at or self._url,
+            protocol=self._protocol,
+            version=self._version,
+            tenant=self._tenant,
+        )
+        transport = open_transport(choice, http, headers=self._headers, timeout=self._timeout)
+        self._transports.append(transport)
+        return Session(
+            card, transport, self._retry, version=choice.version, tenant=choice.tenant, timeout=self._timeout
+        )
 
     async def refresh_card(self) -> AgentCard:
         """Asks whether the card has changed, and if so takes the new one and chooses an interface anew."""
@@ -131,6 +144,8 @@ class A2AClient:
     async def close(self) -> None:
         """Lets go of the connections; an `httpx_client` that was given stays open."""
         self._session = self._source = None
+        while self._transports:
+            await self._transports.pop().close()
         if self._own_http and self._http is not None:
             http, self._http = self._http, None
             await http.aclose()
@@ -167,8 +182,13 @@ class A2AClient:
 
     @property
     def protocol(self) -> str:
-        """The binding in use, "jsonrpc" or "http+json"; "" before `connect()`."""
+        """The binding in use, "jsonrpc", "http+json" or "grpc"; "" before `connect()`."""
         return self._session.transport.protocol if self._session is not None else ""
+
+    @property
+    def version(self) -> str:
+        """The version of A2A in use, "1.0" or "0.3"; "" before `connect()`."""
+        return self._session.version if self._session is not None else ""
 
     @property
     def is_connected(self) -> bool:

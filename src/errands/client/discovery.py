@@ -1,27 +1,24 @@
-"""Finding an agent: its card, and the interface on it that this client speaks best."""
+"""Finding an agent: where its card is, and reading a card of any version."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple
-from urllib.parse import urljoin, urlsplit
+from collections.abc import Callable, Mapping
+from urllib.parse import urlsplit
 
 import httpx
 import msgspec
 
-from errands.client.bindings import BINDINGS
-from errands.client.errors import AgentNotFoundError, NoCommonProtocolError, ProtocolError
+from errands.client.errors import AgentNotFoundError, ProtocolError
 from errands.client.http_transport import retry_after, translated_failures
 from errands.client.retry import RetryPolicy
 from errands.client.transport import TransientError
 from errands.errors import ConfigurationError, UnavailableError
-from errands.model.card import AgentCard, AgentInterface
+from errands.model.card import AgentCard
 from errands.wire import v1_0
-from errands.wire.dialect import Dialect, MalformedAnswerError
+from errands.wire.dialect import MalformedAnswerError
+from errands.wire.v0_3.card import from_v0_3
 
 WELL_KNOWN_PATHS = ("/.well-known/agent-card.json", "/.well-known/agent.json")
-#: The dialects this client speaks, by the version on the card.
-DIALECTS: dict[str, Dialect] = {v1_0.JSON.version: v1_0.JSON}
 
 CardValidator = Callable[[AgentCard, bytes], None]
 
@@ -123,82 +120,15 @@ def _explain(response: httpx.Response) -> str:
 
 
 def read_card(raw: bytes) -> AgentCard:
-    """The card, or `ProtocolError`; `NoCommonProtocolError` for a card of before 1.0."""
+    """A card of either version as a 1.0 card, or `ProtocolError`. A document of both is read as 1.0."""
     try:
         fields = msgspec.json.decode(raw)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise ProtocolError(f"no JSON ({error})") from None
     if not isinstance(fields, dict) or not isinstance(fields.get("name"), str):
         raise ProtocolError("no agent card")
-    if not {"supportedInterfaces", "supported_interfaces"} & fields.keys():
-        raise NoCommonProtocolError(fields["name"], _wanted(None), _old_offers(fields))
+    is_old = not {"supportedInterfaces", "supported_interfaces"} & fields.keys()
     try:
-        return v1_0.read_answer(AgentCard, raw)
+        return from_v0_3(raw) if is_old else v1_0.read_answer(AgentCard, raw)
     except MalformedAnswerError as error:
         raise ProtocolError(str(error)) from None
-
-
-def _old_offers(fields: dict[str, Any]) -> list[str]:
-    """What a card in the form of 0.3 offers: one main interface and perhaps others."""
-    version = fields.get("protocolVersion", "0.3")
-    offers = [f"{fields.get('preferredTransport', 'JSONRPC')} {version} at {fields.get('url')}"]
-    others = fields.get("additionalInterfaces")
-    offers += [
-        f"{other.get('transport')} {version} at {other.get('url')}"
-        for other in (others if isinstance(others, list) else ())
-        if isinstance(other, dict)
-    ]
-    return offers
-
-
-class Choice(NamedTuple):
-    """The interface to use; `url` is absolute."""
-
-    protocol: str
-    url: str
-    dialect: Dialect
-    tenant: str | None
-
-
-def protocol_name(name: str) -> str:
-    """A binding's name as this client spells it. Raises `ConfigurationError` for one it does not speak."""
-    if name.lower() not in BINDINGS:
-        raise ConfigurationError(f"protocol {name!r}: possible are {', '.join(map(repr, BINDINGS))}")
-    return name.lower()
-
-
-def choose_interface(
-    card: AgentCard, *, card_url: str, protocol: str | None = None, tenant: str | None = None
-) -> Choice:
-    """The first interface on the card that fits. Raises `NoCommonProtocolError` with what is offered."""
-    for interface in card.supported_interfaces:
-        choice = _usable(interface, card_url)
-        if choice is None or (protocol is not None and choice.protocol != protocol):
-            continue
-        # The specification binds an interface to its tenant, so another tenant's interface is no choice.
-        if tenant is not None and interface.tenant not in (None, "", tenant):
-            continue
-        return choice._replace(tenant=interface.tenant or tenant)
-    offers = [_describe(interface) for interface in card.supported_interfaces]
-    raise NoCommonProtocolError(card.name, _wanted(protocol, tenant), offers)
-
-
-def _usable(interface: AgentInterface, card_url: str) -> Choice | None:
-    protocol = interface.protocol_binding.lower()
-    # Patch numbers do not take part in negotiation.
-    dialect = DIALECTS.get(".".join(interface.protocol_version.split(".")[:2]))
-    url = urljoin(card_url, interface.url)
-    if protocol not in BINDINGS or dialect is None or urlsplit(url).scheme not in {"http", "https"}:
-        return None
-    return Choice(protocol, url, dialect, interface.tenant)
-
-
-def _describe(interface: AgentInterface) -> str:
-    tenant = f" for tenant {interface.tenant!r}" if interface.tenant else ""
-    return f"{interface.protocol_binding} {interface.protocol_version} at {interface.url}{tenant}"
-
-
-def _wanted(protocol: str | None, tenant: str | None = None) -> str:
-    bindings: Sequence[str] = [protocol] if protocol else list(BINDINGS)
-    wanted = f"A2A {' or '.join(DIALECTS)} over {' or '.join(bindings)}"
-    return f"{wanted} for tenant {tenant!r}" if tenant else wanted

@@ -85,6 +85,9 @@ class HttpTransport:
             finally:
                 await response.aclose()
 
+    async def close(self) -> None:
+        """Nothing to do: the connections are the client's."""
+
     def _build(self, outgoing: Outgoing, read_timeout: float | None) -> httpx.Request:
         headers = self._headers.copy()
         if outgoing.content_type is not None:

@@ -31,11 +31,14 @@ class Session:
         transport: Transport,
         retry: RetryPolicy,
         *,
+        version: str,
         tenant: str | None,
         timeout: float | None,
     ) -> None:
         self.card = card
         self.transport = transport
+        #: The version of the protocol that the transport speaks.
+        self.version = version
         self.retry = retry
         self.timeout = timeout
         self._tenant = tenant

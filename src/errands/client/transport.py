@@ -57,3 +57,7 @@ class Transport(Protocol):
     ) -> AsyncGenerator[Received, None]:
         """The operation's events until the agent closes the stream; `read_timeout` bounds the silence."""
         ...
+
+    async def close(self) -> None:
+        """Lets go of what belongs to this interface alone."""
+        ...

@@ -40,6 +40,11 @@ from errands.model.log import (
 
 DEFAULT_RETENTION = Retention(ended_after=3600.0, ended_at_most=10_000, events_per_task=20_000, contexts_after=86_400.0)
 
+#: The log of an ended task is kept in one piece when it has no more events than this.
+PACKED_EVENTS = 32
+
+_pack = msgspec.msgpack.Encoder().encode
+_unpack = msgspec.msgpack.Decoder(list[Event]).decode
 _version = attrgetter("version")
 _decode = msgspec.json.Decoder(Task).decode
 
@@ -52,7 +57,8 @@ Ids = list[str]
 class _Row(msgspec.Struct, gc=False):
     """One task: its head, its log, and the snapshot up to `folded`.
 
-    An ended task is kept as bytes: thousands of them as objects would be looked at by every garbage collection.
+    What is kept of an ended task is bytes: thousands of them as objects would push out of the processor's caches
+    what the running ones need.
     """
 
     scope: Scope
@@ -61,6 +67,8 @@ class _Row(msgspec.Struct, gc=False):
     events: list[Event] = []
     snapshot: Task | bytes | None = None
     folded: int = 0
+    #: The whole log of an ended task, if it is short; `events` and `snapshot` are then empty.
+    packed: bytes | None = None
     receipts: tuple[bytes, ...] = ()
 
 
@@ -111,6 +119,8 @@ class MemoryEngine(Engine):
             row = self._rows[task_id] = _Row(change.scope, change.context_id, Head(), [])
         elif row.scope == change.scope:
             lifecycle.accept(row.head, change)
+            if row.packed is not None:
+                row.events, row.packed = _unpack(row.packed), None
         else:
             lifecycle.accept(None, change)
             raise ConcurrencyError(f"the id {task_id} is taken")
@@ -126,13 +136,12 @@ class MemoryEngine(Engine):
             row.receipts += (change.receipt,)
         stored = None
         if change.fold is not None:
-            row.folded = version
-            row.snapshot = encode(change.fold) if head.state in TERMINAL_STATES else change.fold
+            row.folded, row.snapshot = version, change.fold
             stored = StoredTask(task=change.fold, head=head, scope=row.scope)
         if change.work is not KEEP:
             self._place(task_id, change)
         if head.state in TERMINAL_STATES:
-            self._end(task_id)
+            self._end(task_id, row)
         elif change.cancel_requested:
             self._canceling.add(task_id)
         self._fanout.publish(task_id, events, head.state, stored)
@@ -162,7 +171,11 @@ class MemoryEngine(Engine):
         if until < self._next_expiry:
             self._next_expiry = until
 
-    def _end(self, task_id: str) -> None:
+    def _end(self, task_id: str, row: _Row) -> None:
+        if len(row.events) == row.head.version <= PACKED_EVENTS:
+            row.packed, row.events, row.snapshot, row.folded = _pack(row.events), [], None, 0
+        elif isinstance(row.snapshot, Task):
+            row.snapshot = encode(row.snapshot)
         if self._canceling:
             self._canceling.discard(task_id)
         self._ended[task_id] = None
@@ -181,6 +194,8 @@ class MemoryEngine(Engine):
 
     def _stored(self, row: _Row) -> StoredTask:
         task = _decode(row.snapshot) if isinstance(row.snapshot, bytes) else row.snapshot
+        if row.packed is not None:
+            return StoredTask(task=lifecycle.fold(None, _unpack(row.packed)), head=row.head, scope=row.scope)
         if row.folded < row.head.version:
             tail = row.events[bisect_right(row.events, row.folded, key=_version) :]
             row.snapshot = task = lifecycle.fold(task, tail)
@@ -300,9 +315,10 @@ class MemoryEngine(Engine):
 
     async def read(self, task_id: str, scope: Scope, after: int, limit: int = READ_SIZE) -> LogSlice:
         row = self._row(task_id, scope)
-        first = row.events[0].version if row.events else row.head.version + 1
-        start = bisect_right(row.events, after, key=_version)
-        return LogSlice(row.events[start : start + limit], gap=after + 1 < first)
+        events = row.events if row.packed is None else _unpack(row.packed)
+        first = events[0].version if events else row.head.version + 1
+        start = bisect_right(events, after, key=_version)
+        return LogSlice(events[start : start + limit], gap=after + 1 < first)
 
     def subscribe(self, task_id: str, scope: Scope, after: int, *, caught_up: bool = False) -> LocalSubscription:
         return self._fanout.subscribe(task_id, after, lambda cursor: self.read(task_id, scope, cursor), caught_up)

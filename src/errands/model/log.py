@@ -41,7 +41,7 @@ class Draft(msgspec.Struct, frozen=True, gc=False):
     data: bytes
 
 
-class Event(msgspec.Struct, frozen=True, gc=False):
+class Event(msgspec.Struct, frozen=True, gc=False, array_like=True):
     """One entry of a task's log. `version` is its position, counted from 1 without gaps."""
 
     version: int
@@ -192,3 +192,7 @@ class RequestOptions(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
     @property
     def is_plain(self) -> bool:
         return not (self.accepted_output_modes or self.metadata or self.extensions)
+
+
+#: Nothing was asked for.
+PLAIN = RequestOptions()

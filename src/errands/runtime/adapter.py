@@ -62,8 +62,9 @@ class WorkerAdapter:
         #: Places kept for tasks whose lease is being written.
         self._reserved = 0
         self._forcing: set[asyncio.Task[None]] = set()
+        self._lease_ms = int(settings.lease_seconds * 1000)
+        #: While draining: set when nothing runs any more.
         self._idle = asyncio.Event()
-        self._idle.set()
 
     # Starting and stopping
 
@@ -93,6 +94,8 @@ class WorkerAdapter:
     async def drain(self) -> None:
         """Takes nothing new, lets running turns finish until the deadline, gives the rest back to the queue."""
         self.draining = True
+        if not self.running:
+            self._idle.set()
         with suppress(TimeoutError):
             async with asyncio.timeout(self._settings.drain_timeout):
                 await self._idle.wait()
@@ -110,7 +113,8 @@ class WorkerAdapter:
 
     def reserve(self) -> bool:
         """Whether a new task may be leased in the commit that creates it; then `start` or `release` must follow."""
-        if self._backlog or not self.has_capacity:
+        limit = self._settings.max_concurrent_tasks
+        if self._backlog or self.draining or (limit is not None and len(self.running) + self._reserved >= limit):
             return False
         self._reserved += 1
         return True
@@ -121,22 +125,22 @@ class WorkerAdapter:
         if self._backlog:
             self._wake.set()
 
-    @property
-    def lease_until(self) -> int:
-        return self._journal.now() + int(self._settings.lease_seconds * 1000)
+    def lease_until(self, now: int) -> int:
+        """Until when a lease that is taken now lasts, unless it is extended."""
+        return now + self._lease_ms
 
     def start(
         self,
         stored: StoredTask,
+        now: int,
         *,
         options: RequestOptions | None = None,
         request_context: dict[str, Any] | None = None,
     ) -> None:
         """Runs a task that the caller has just leased to this adapter, in the place reserved for it."""
         self._reserved -= 1
-        execution = Execution(stored, self._journal.now())
+        execution = Execution(stored, now)
         self.running[execution.task_id] = execution
-        self._idle.clear()
         # Held in `running` until it is over, and waited for in `drain`.
         execution.task = self._loop.create_task(self._run(execution, stored, options, request_context))
 
@@ -160,7 +164,7 @@ class WorkerAdapter:
                     options = await self._stored_options(stored)
                 if request_context is None:
                     request_context = self.waiting.take(execution.task_id, _current_message_id(stored))
-                if stored.state is not WORKING:
+                if stored.head.state is not WORKING:
                     stored = await self._begin(stored)
                 execution.ctx = TaskContext(
                     self._journal, stored, deps=self._deps, options=options, request_context=request_context
@@ -192,14 +196,13 @@ class WorkerAdapter:
             self.waiting.forget(execution.task_id)
         if self._backlog:
             self._wake.set()
-        if not self.running:
+        if self.draining and not self.running:
             self._idle.set()
 
     async def _begin(self, stored: StoredTask) -> StoredTask:
         """Shows that the task is at work."""
         now = self._journal.now()
         update = status_update(stored.task.id, stored.task.context_id or "", WORKING, now)
-        assert update.status_update is not None
         change = Change(
             task_id=stored.task.id,
             scope=stored.scope,
@@ -208,7 +211,7 @@ class WorkerAdapter:
             at=now,
             state=WORKING,
         )
-        version = await self._journal.commit(change, [update.status_update.status])
+        version = await self._journal.commit(change, [update])
         if version != stored.version + 1:
             return await self._engine.load(stored.task.id, stored.scope)
         return StoredTask(
@@ -280,12 +283,13 @@ class WorkerAdapter:
             room = 100 if limit is None else min(limit - len(self.running) - self._reserved, 100)
             claimed: list[StoredTask] = []
             self._reserved += room
+            now = self._journal.now()
             try:
-                claimed = await self._engine.claim(self.worker_id, [self._agent], room, self.lease_until)
+                claimed = await self._engine.claim(self.worker_id, [self._agent], room, self.lease_until(now))
             finally:
                 self._reserved -= room - len(claimed)
             for stored in claimed:
-                self.start(stored)
+                self.start(stored, now)
             if len(claimed) < room:
                 self._backlog = False
                 return
@@ -309,7 +313,8 @@ class WorkerAdapter:
         leases = [execution.lease for execution in self.running.values()]
         if not leases:
             return
-        for signal in await self._engine.extend(self.worker_id, leases, self.lease_until):
+        until = self.lease_until(self._journal.now())
+        for signal in await self._engine.extend(self.worker_id, leases, until):
             execution = self.running.get(signal.task_id)
             if execution is None or execution.turn_ended:
                 continue

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from typing import Any, NamedTuple
 
 import msgspec
@@ -20,6 +20,8 @@ class CallContext(msgspec.Struct):
     last_event_id: int | None = None
     #: Whether a subscription is over when the task pauses, and not only when it has ended.
     ends_at_pause: bool = False
+    #: Called when a message is in the log and nothing is left but to wait for the turn's end.
+    on_accepted: Callable[[], object] | None = None
 
 
 class StreamItem(NamedTuple):

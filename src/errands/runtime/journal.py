@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import struct
 from collections.abc import Coroutine, Sequence
 from typing import Any
 
@@ -10,8 +11,32 @@ from errands.clock import to_iso
 from errands.engines.base import Engine
 from errands.model.base import encode
 from errands.model.core import Message, StreamResponse, TaskState, TaskStatus, TaskStatusUpdateEvent
-from errands.model.log import Change, Draft
+from errands.model.log import Change, Draft, EventKind
 from errands.runtime.hooks import LifecycleHooks
+
+
+class Batch:
+    """Events on their way into the log: as they are stored, and as they are folded."""
+
+    __slots__ = ("drafts", "size", "updates")
+
+    def __init__(self) -> None:
+        self.drafts: list[Draft] = []
+        self.updates: list[StreamResponse] = []
+        #: In bytes.
+        self.size = 0
+
+    def add(self, kind: EventKind, update: StreamResponse) -> None:
+        data = encode(update)
+        self.drafts.append(Draft(kind, data))
+        self.updates.append(update)
+        self.size += len(data)
+
+    def copy(self) -> Batch:
+        twin = Batch()
+        if self.drafts:
+            twin.drafts, twin.updates, twin.size = list(self.drafts), list(self.updates), self.size
+        return twin
 
 
 class Journal:
@@ -21,34 +46,31 @@ class Journal:
         #: The time, in milliseconds.
         self.now = engine.clock
 
-    def commit(self, change: Change, states: Sequence[TaskStatus] = ()) -> Coroutine[Any, Any, int]:
-        """Writes the change; `states` are the statuses it passes through, for the hooks."""
+    def commit(self, change: Change, updates: Sequence[StreamResponse] = ()) -> Coroutine[Any, Any, int]:
+        """Writes the change; hooks hear of the statuses among its `updates`."""
         if self._hooks is None:
             return self.engine.commit(change)
-        return self._commit_and_tell(change, states, self._hooks)
+        return self._commit_and_tell(change, updates, self._hooks)
 
-    async def _commit_and_tell(self, change: Change, states: Sequence[TaskStatus], hooks: LifecycleHooks) -> int:
+    async def _commit_and_tell(self, change: Change, updates: Sequence[StreamResponse], hooks: LifecycleHooks) -> int:
         version = await self.engine.commit(change)
-        for status in states:
-            await hooks.run(change.task_id, status.state, status.message)
+        for update in updates:
+            if (changed := update.status_update or update.task) is not None:
+                await hooks.run(change.task_id, changed.status.state, changed.status.message)
         return version
 
 
 def new_id() -> str:
     """A random UUID (version 4); `uuid.uuid4` takes many times as long."""
     if not _random:
-        _draw()
-    digits = _random.pop()
-    return f"{digits[:8]}-{digits[8:12]}-4{digits[13:16]}-a{digits[17:20]}-{digits[20:]}"
+        _random.extend(_DIGITS.iter_unpack(os.urandom(16 * 64).hex().encode()))
+    return (b"%b-%b-4%b-a%b-%b" % _random.pop()).decode()
 
 
+#: The groups of an id among its 32 digits; the two that are left out say which kind of UUID it is.
+_DIGITS = struct.Struct("8s4sx3sx3s12s")
 #: Randomness drawn ahead: asking the system for each id costs more than the rest of it.
-_random: list[str] = []
-
-
-def _draw() -> None:
-    block = os.urandom(16 * 64).hex()
-    _random.extend(block[start : start + 32] for start in range(0, len(block), 32))
+_random: list[tuple[bytes, ...]] = []
 
 
 # A forked process must not hand out its parent's ids.

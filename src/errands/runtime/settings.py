@@ -45,6 +45,8 @@ class Settings(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     keep_contexts_for: float | None = None
     #: Seconds between two clean-ups of ended tasks.
     sweep_interval: float = 60.0
+    #: The versions of A2A that are served, separated by commas.
+    protocol_versions: str = "1.0,0.3"
     #: Bytes a request body may have.
     max_body_bytes: int = 10 * 1024 * 1024
     #: Seconds of silence on a stream after which a comment is sent.
@@ -53,6 +55,12 @@ class Settings(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     public_url: str | None = None
     #: Believe `X-Forwarded-*` headers: only behind a proxy that sets them itself.
     trust_forwarded: bool = False
+    #: The port gRPC listens on; 0 takes a free one. None: no gRPC. Needs `errands[grpc]`.
+    grpc_port: int | None = None
+    #: The address gRPC listens on; 0.0.0.0 means every one.
+    grpc_host: str = "127.0.0.1"
+    #: Where clients reach gRPC, as `host:port`, when it is not where it listens.
+    public_grpc: str | None = None
     #: Level of the `errands` logger.
     log_level: str | None = None
 

@@ -33,10 +33,12 @@ from errands.model.core import (
     Task,
     TaskState,
     TaskStatus,
+    TaskStatusUpdateEvent,
 )
 from errands.model.log import (
     IDLE,
     LEASE,
+    PLAIN,
     READY,
     STREAMED_KINDS,
     Change,
@@ -59,7 +61,7 @@ from errands.model.requests import (
 from errands.runtime.adapter import WorkerAdapter
 from errands.runtime.call import CallContext, EventStream, StreamItem, streamed
 from errands.runtime.intake import check_message, receipt_of
-from errands.runtime.journal import Journal, new_id, status_draft, status_update
+from errands.runtime.journal import Batch, Journal, new_id, status_update
 from errands.runtime.settings import Settings
 
 _decode_stream = msgspec.json.Decoder(StreamResponse).decode
@@ -96,6 +98,7 @@ class TaskManager:
         self._adapter = adapter
         self._input_modes = input_modes
         self._settings = settings
+        self._receipts_last = int(settings.idempotency_window * 1000)
 
     # SendMessage, SendStreamingMessage
 
@@ -106,17 +109,20 @@ class TaskManager:
         task_id = request.message.task_id or new_id()
         with self._engine.expect(task_id, call.scope, SETTLED_STATES) as expectation:
             accepted = await self._accept(request, call, task_id)
+            if call.on_accepted is not None:
+                call.on_accepted()
             stored = accepted.stored
-            if wait and stored.state not in SETTLED_STATES:
+            if wait and stored.head.state not in SETTLED_STATES:
                 if stored.task.id == task_id:
-                    settled = await expectation.wait(stored.version, self._settings.blocking_timeout)
+                    settled = await expectation.wait(stored.head.version, self._settings.blocking_timeout)
                 else:
                     settled = await self._wait_for_first(stored, call)
                 stored = settled or await self._engine.load(stored.task.id, call.scope)
-        if stored.head.direct and stored.state is COMPLETED:
+        if stored.head.direct and stored.head.state is COMPLETED:
             return SendMessageResponse(message=stored.task.status.message)
-        length = configuration.history_length if configuration else None
-        return SendMessageResponse(task=trim(stored.task, length))
+        if configuration is None:
+            return SendMessageResponse(task=stored.task)
+        return SendMessageResponse(task=trim(stored.task, configuration.history_length))
 
     async def _wait_for_first(self, stored: StoredTask, call: CallContext) -> StoredTask:
         """The same message came before: the answer is that of its task."""
@@ -150,15 +156,10 @@ class TaskManager:
         message = msgspec.structs.replace(request.message, task_id=task_id, context_id=context_id)
         status = TaskStatus(state=SUBMITTED, timestamp=to_iso(now))
         task = Task(id=task_id, context_id=context_id, status=status, history=[message])
-        drafts = [Draft("task", encode(StreamResponse(task=task)))]
+        events = Batch()
+        events.add("task", StreamResponse(task=task))
         return await self._submit(
-            StoredTask(task=task, head=Head(), scope=call.scope),
-            request,
-            call,
-            receipt,
-            drafts,
-            [status],
-            now,
+            StoredTask(task=task, head=Head(), scope=call.scope), request, call, receipt, events, now
         )
 
     async def _continue(self, request: SendMessageRequest, call: CallContext, receipt: bytes) -> Accepted:
@@ -189,13 +190,12 @@ class TaskManager:
     ) -> Accepted:
         """The answer to a question: the task is submitted again."""
         now = self._journal.now()
-        update = status_update(stored.task.id, stored.task.context_id or "", SUBMITTED, now)
-        assert update.status_update is not None
-        said = StreamResponse(message=message)
-        drafts = [status_draft(update), Draft("message", encode(said))]
-        task = lifecycle.fold_updates(stored.task, [update, said])
+        events = Batch()
+        events.add("status", status_update(stored.task.id, stored.task.context_id or "", SUBMITTED, now))
+        events.add("message", StreamResponse(message=message))
+        task = lifecycle.fold_updates(stored.task, events.updates)
         resumed = StoredTask(task=task, head=stored.head, scope=stored.scope)
-        return await self._submit(resumed, request, call, receipt, drafts, [update.status_update.status], now)
+        return await self._submit(resumed, request, call, receipt, events, now)
 
     async def _submit(
         self,
@@ -203,50 +203,48 @@ class TaskManager:
         request: SendMessageRequest,
         call: CallContext,
         receipt: bytes,
-        drafts: list[Draft],
-        statuses: list[TaskStatus],
+        events: Batch,
         now: int,
     ) -> Accepted:
         """Commits a task that has something to do, and takes it up in the same commit when there is room."""
         options = _options_of(request, call)
         if not options.is_plain:
-            drafts.append(Draft("request", encode(options)))
+            events.drafts.append(Draft("request", encode(options)))
         task = stored.task
         inline = self._adapter.reserve()
         if inline:
-            working = status_update(task.id, task.context_id or "", WORKING, now)
-            assert working.status_update is not None
-            drafts.append(status_draft(working))
-            statuses.append(working.status_update.status)
-            task = msgspec.structs.replace(task, status=working.status_update.status)
+            working = TaskStatus(state=WORKING, timestamp=to_iso(now))
+            update = TaskStatusUpdateEvent(task_id=task.id, context_id=task.context_id or "", status=working)
+            events.add("status", StreamResponse(status_update=update))
+            task = msgspec.structs.replace(task, status=working)
         change = Change(
             task_id=task.id,
             scope=call.scope,
-            events=drafts,
-            expected=stored.version,
+            events=events.drafts,
+            expected=stored.head.version,
             receipt=receipt,
-            receipt_since=now - int(self._settings.idempotency_window * 1000),
+            receipt_since=now - self._receipts_last,
             at=now,
             state=WORKING if inline else SUBMITTED,
             work=LEASE if inline else READY,
-            due_at=self._adapter.lease_until if inline else now,
+            due_at=self._adapter.lease_until(now) if inline else now,
             worker=self._adapter.worker_id if inline else "",
             unread=1,
             context_id=task.context_id or "",
         )
         if inline:
             try:
-                await self._journal.commit(change, statuses)
+                await self._journal.commit(change, events.updates)
             except BaseException:
                 self._adapter.release()
                 raise
         else:
             with self._adapter.queueing(task.id, request.message.message_id, call.request_context):
-                await self._journal.commit(change, statuses)
+                await self._journal.commit(change, events.updates)
         accepted = StoredTask(task=task, head=lifecycle.advance(stored.head, change), scope=call.scope)
         if inline:
-            self._adapter.start(accepted, options=options, request_context=call.request_context)
-        return Accepted(accepted, [] if stored.version else drafts)
+            self._adapter.start(accepted, now, options=options, request_context=call.request_context)
+        return Accepted(accepted, [] if stored.head.version else events.drafts)
 
     async def _queue(
         self,
@@ -268,7 +266,7 @@ class TaskManager:
             events=drafts,
             expected_states=frozenset({stored.state}),
             receipt=receipt,
-            receipt_since=now - int(self._settings.idempotency_window * 1000),
+            receipt_since=now - self._receipts_last,
             at=now,
             unread=1,
         )
@@ -349,20 +347,20 @@ class TaskManager:
 
     async def _cancel_now(self, stored: StoredTask) -> Task:
         now = self._journal.now()
-        update = status_update(stored.task.id, stored.task.context_id or "", CANCELED, now)
-        assert update.status_update is not None
-        task = lifecycle.fold_updates(stored.task, [update])
+        events = Batch()
+        events.add("status", status_update(stored.task.id, stored.task.context_id or "", CANCELED, now))
+        task = lifecycle.fold_updates(stored.task, events.updates)
         change = Change(
             task_id=stored.task.id,
             scope=stored.scope,
-            events=(status_draft(update),),
+            events=events.drafts,
             expected=stored.version,
             at=now,
             state=CANCELED,
             fold=task,
             work=IDLE,
         )
-        await self._journal.commit(change, [update.status_update.status])
+        await self._journal.commit(change, events.updates)
         self._adapter.waiting.forget(stored.task.id)
         return task
 
@@ -468,6 +466,8 @@ def _settles(events: list[Event], until: frozenset[TaskState]) -> bool:
 
 
 def _options_of(request: SendMessageRequest, call: CallContext) -> RequestOptions:
+    if request.configuration is None and not request.metadata and not call.extensions:
+        return PLAIN
     modes = request.configuration.accepted_output_modes if request.configuration else None
     return RequestOptions(
         message_id=request.message.message_id,

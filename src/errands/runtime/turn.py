@@ -13,7 +13,6 @@ from collections.abc import Sequence
 
 from errands import lifecycle
 from errands.errors import ConcurrencyError, TurnError
-from errands.model.base import encode
 from errands.model.core import (
     COMPLETED,
     PAUSED_STATES,
@@ -25,8 +24,8 @@ from errands.model.core import (
     TaskArtifactUpdateEvent,
     TaskState,
 )
-from errands.model.log import IDLE, KEEP, READY, Change, Draft, EventKind, StoredTask
-from errands.runtime.journal import Journal, status_draft, status_update
+from errands.model.log import IDLE, KEEP, READY, Change, EventKind, StoredTask
+from errands.runtime.journal import Batch, Journal, status_update
 
 #: What may wait to become durable before the worker has to wait as well.
 WINDOW_EVENTS = 1000
@@ -35,37 +34,34 @@ WINDOW_BYTES = 1024 * 1024
 FOLD_BYTES = 1024 * 1024
 
 
-#: An event as it is stored, and as it is folded.
-Emitted = tuple[Draft, StreamResponse]
-
-
 class Turn:
+    #: A lifecycle method was called.
+    ended = False
+    #: What it wrote is durable.
+    settled = False
+    #: The task goes on with the next message that was waiting.
+    continues = False
+    #: The task has ended with the turn.
+    ends_task = False
+    #: Stored since the snapshot, and in it.
+    _tail_bytes = 0
+    _folded_bytes = 0
+    _flusher: asyncio.Task[None] | None = None
+    _writing = False
+    _failure: Exception | None = None
+
     def __init__(self, journal: Journal, stored: StoredTask) -> None:
         self._journal = journal
         self.task_id = stored.task.id
         self.context_id = stored.task.context_id or ""
         self._scope = stored.scope
         self._fence = stored.head.attempt
-        #: A lifecycle method was called.
-        self.ended = False
-        #: What it wrote is durable.
-        self.settled = False
-        #: The task goes on with the next message that was waiting.
-        self.continues = False
-        #: The task has ended with the turn.
-        self.ends_task = False
+        self._pending = Batch()
         self._view(stored)
-        self._pending: list[Emitted] = []
-        self._pending_bytes = 0
-        self._tail_bytes = 0
-        self._folded_bytes = 0
-        self._flusher: asyncio.Task[None] | None = None
-        self._writing = False
-        self._failure: Exception | None = None
 
     def _view(self, stored: StoredTask) -> None:
         self._task = stored.task
-        self._version = stored.version
+        self._version = stored.head.version
         self._unread = stored.head.unread
         #: Durable, and not yet in `_task`.
         self._updates: list[StreamResponse] = []
@@ -78,12 +74,11 @@ class Turn:
             raise TurnError("The turn has ended; nothing can be emitted any more")
         if self._failure is not None:
             raise self._failure
-        draft = Draft(kind, encode(update))
-        self._pending.append((draft, update))
-        self._pending_bytes += len(draft.data)
+        pending = self._pending
+        pending.add(kind, update)
         if self._flusher is None:
             self._flusher = asyncio.get_running_loop().create_task(self._flush())
-        return len(self._pending) >= WINDOW_EVENTS or self._pending_bytes >= WINDOW_BYTES
+        return len(pending.drafts) >= WINDOW_EVENTS or pending.size >= WINDOW_BYTES
 
     async def catch_up(self) -> None:
         """Waits until everything emitted so far is durable."""
@@ -94,7 +89,7 @@ class Turn:
 
     async def _flush(self) -> None:
         try:
-            while self._pending:
+            while self._pending.drafts:
                 await self._write_pending()
         except Exception as error:
             self._failure = error
@@ -102,18 +97,16 @@ class Turn:
             self._flusher = None
 
     async def _write_pending(self) -> None:
-        pending, self._pending = self._pending, []
-        self._tail_bytes += self._pending_bytes
-        self._pending_bytes = 0
+        pending, self._pending = self._pending, Batch()
+        self._tail_bytes += pending.size
         self._writing = True
         try:
             await self._write(pending)
         finally:
             self._writing = False
 
-    async def _write(self, pending: list[Emitted]) -> None:
-        drafts = [draft for draft, _ in pending]
-        updates = [update for _, update in pending]
+    async def _write(self, pending: Batch) -> None:
+        drafts, updates = pending.drafts, pending.updates
         tells = any(u.status_update is not None and u.status_update.status.message is not None for u in updates)
         fold = None
         if self._tail_bytes >= max(FOLD_BYTES, self._folded_bytes):
@@ -171,16 +164,15 @@ class Turn:
                 await self._settle_flusher(self._flusher)
             if self._failure is not None:
                 raise self._failure
-            events = list(self._pending)
+            events = self._pending.copy()
             for artifact in artifacts:
-                update = StreamResponse(artifact_update=artifact)
-                events.append((Draft("artifact", encode(update)), update))
+                events.add("artifact", StreamResponse(artifact_update=artifact))
             while not await self._close(state, message, events, direct):
                 await self._refresh()
         except Exception:
             self.ended = False
             raise
-        self._pending = []
+        self._pending = Batch()
         self.settled = True
         self.ends_task = state in TERMINAL_STATES and not self.continues
 
@@ -192,53 +184,46 @@ class Turn:
             flusher.cancel()
             self._flusher = None
 
-    async def _close(self, state: TaskState, message: Message | None, events: list[Emitted], direct: bool) -> bool:
+    async def _close(self, state: TaskState, message: Message | None, events: Batch, direct: bool) -> bool:
         """Writes the last events of the turn; false when somebody else has written meanwhile."""
         if self._stale:
             return False
         now = self._journal.now()
+        closing = Batch()
         self.continues = self._unread > 1 and (state is COMPLETED or state in PAUSED_STATES)
         if self.continues:
-            closing = self._carry_on(state, message, now)
+            self._carry_on(state, message, now, closing)
             state = WORKING
         else:
-            update = status_update(self.task_id, self.context_id, state, now, message)
-            closing = [(status_draft(update), update)]
-        events = events + closing
+            closing.add("status", status_update(self.task_id, self.context_id, state, now, message))
+        updates = events.updates + closing.updates
         change = Change(
             task_id=self.task_id,
             scope=self._scope,
-            events=[draft for draft, _ in events],
+            events=events.drafts + closing.drafts,
             expected=self._version,
             fence=self._fence,
             at=now,
             state=state,
-            fold=lifecycle.fold_updates(self._task, self._updates + [update for _, update in events]),
+            fold=lifecycle.fold_updates(self._task, self._updates + updates if self._updates else updates),
             work=KEEP if self.continues else IDLE,
             unread=-1,
             direct=direct,
         )
         try:
-            await self._journal.commit(change, [u.status_update.status for _, u in closing if u.status_update])
+            await self._journal.commit(change, closing.updates)
         except ConcurrencyError:
             return False
         return True
 
-    def _carry_on(self, state: TaskState, message: Message | None, now: int) -> list[Emitted]:
+    def _carry_on(self, state: TaskState, message: Message | None, now: int, closing: Batch) -> None:
         """Another message is waiting: what was said joins the history, and the task stays at work."""
         if state in PAUSED_STATES:
-            steps = [
-                status_update(self.task_id, self.context_id, state, now, message),
-                status_update(self.task_id, self.context_id, SUBMITTED, now),
-                status_update(self.task_id, self.context_id, WORKING, now),
-            ]
-            return [(status_draft(step), step) for step in steps]
-        step = status_update(self.task_id, self.context_id, WORKING, now)
-        closing = [(status_draft(step), step)]
-        if message is not None:
-            said = StreamResponse(message=message)
-            closing.insert(0, (Draft("message", encode(said)), said))
-        return closing
+            closing.add("status", status_update(self.task_id, self.context_id, state, now, message))
+            closing.add("status", status_update(self.task_id, self.context_id, SUBMITTED, now))
+        elif message is not None:
+            closing.add("message", StreamResponse(message=message))
+        closing.add("status", status_update(self.task_id, self.context_id, WORKING, now))
 
     async def reopen(self) -> bool:
         """After an interrupted `end`: whether the turn still has to be ended, by looking at the log."""
@@ -246,7 +231,7 @@ class Turn:
         if stored.head.attempt != self._fence or not stored.head.worker:
             return False
         self._view(stored)
-        self._pending = []  # went with the interrupted commit
+        self._pending = Batch()  # went with the interrupted commit
         self.ended = False
         self._failure = None
         return True
@@ -256,8 +241,8 @@ class Turn:
         self.ended = True
         if self._flusher is not None:
             await self._settle_flusher(self._flusher)
-        drafts = [draft for draft, _ in self._pending]
-        self._pending = []
+        drafts = self._pending.drafts
+        self._pending = Batch()
         now = self._journal.now()
         await self._journal.commit(
             Change(

@@ -21,14 +21,18 @@ from errands.runtime.journal import Journal
 from errands.runtime.middleware import A2AMiddleware
 from errands.runtime.settings import Settings
 from errands.runtime.task_manager import TaskManager
+from errands.runtime.task_store import TaskStore
 from errands.runtime.worker import Worker
 from errands.server.asgi import A2AApp
 from errands.server.card import CardShelf, build_card, check_binding, offers_extended_card
 from errands.server.dispatch import Dispatcher, ExtendedCardProvider
-from errands.server.repertoire import DIALECTS, Repertoire
+from errands.server.repertoire import Repertoire
+from errands.wire.proto import grpc_extra
 
 if TYPE_CHECKING:
     from fastapi import FastAPI
+
+    from errands.server.grpc_server import GrpcServer
 
 logger = logging.getLogger(__name__)
 
@@ -58,8 +62,9 @@ class A2AServer:
         max_concurrent_tasks: int | None = None,
         public_url: str | None = None,
         additional_protocols: Sequence[str] = (),
-        protocol_versions: Sequence[str] = tuple(DIALECTS),
+        protocol_versions: Sequence[str] | None = None,
         extended_card_provider: ExtendedCardProvider | None = None,
+        grpc_port: int | None = None,
     ) -> None:
         if not isinstance(worker, Worker):
             raise ConfigurationError(f"worker must be an instance of errands.Worker, not {type(worker).__name__}")
@@ -75,6 +80,8 @@ class A2AServer:
             cancel_force_timeout=cancel_force_timeout_s,
             max_concurrent_tasks=max_concurrent_tasks,
             public_url=public_url,
+            protocol_versions=None if protocol_versions is None else ",".join(protocol_versions),
+            grpc_port=grpc_port,
         )
         self._worker = worker
         self.agent_card: AgentCardConfig = card
@@ -88,18 +95,22 @@ class A2AServer:
         self._hooks = hooks
         self._deps = DependencyContainer(dependencies)
         self._extended_card_provider = extended_card_provider
+        self._repertoire = Repertoire(_listed(self.settings.protocol_versions))
         self._check_card(card, extended_card_provider)
-        self._repertoire = Repertoire(protocol_versions)
-        self.card_shelf = CardShelf(card, self.settings, time.time())
+        self.card_shelf = CardShelf(card, self.settings, time.time(), versions=self._repertoire.versions)
         self.started = False
         self._starting = asyncio.Lock()
         self._stop = asyncio.Event()
         self._run: asyncio.Task[None] | None = None
         self._app: A2AApp | None = None
+        self._grpc: GrpcServer | None = None
+        #: Where HTTP listens, when whoever listens has said so: gRPC has no way to find out.
+        self.http_address: tuple[str, int] | None = None
+        if self.settings.grpc_port is not None:
+            _grpc_server()  # a missing package is told now, not at the start
 
-    @staticmethod
-    def _check_card(card: AgentCardConfig, provider: ExtendedCardProvider | None) -> None:
-        build_card(card, "http://localhost")
+    def _check_card(self, card: AgentCardConfig, provider: ExtendedCardProvider | None) -> None:
+        build_card(card, "http://localhost", versions=self._repertoire.versions)
         if card.capabilities.push_notifications:
             raise ConfigurationError("push notifications are not available yet; leave push_notifications=False")
         if offers_extended_card(card) and provider is None:
@@ -178,16 +189,43 @@ class A2AServer:
             self.adapter = adapter
             self.task_manager = tasks
             self.dispatcher = Dispatcher(
-                tasks, self.agent_card, self._middlewares, settings, self._repertoire, self._extended_card_provider
+                tasks,
+                self.agent_card,
+                self._middlewares,
+                self._repertoire,
+                self.card_shelf,
+                self._extended_card_provider,
             )
+            if settings.grpc_port is not None:
+                await self._open_grpc(stack)
             yield
+
+    async def _open_grpc(self, stack: AsyncExitStack) -> None:
+        stack.callback(setattr, self, "_grpc", None)
+        grpc = _grpc_server()(self.dispatcher, self.settings, self.http_address)
+        self._grpc = await stack.enter_async_context(grpc)
+        # What is under way must have ended before gRPC stops: it would be cut off.
+        stack.push_async_callback(self.drain)
+        self.card_shelf.grpc_address = self._grpc.address
+
+    @property
+    def grpc_port(self) -> int | None:
+        """The port gRPC listens on, while it does."""
+        return self._grpc.port if self._grpc is not None else None
 
     def scope(self, owner: str = "", tenant: str = "") -> Scope:
         """Whose tasks somebody sees who asks this agent: for programs that talk to the engine themselves."""
         return Scope(tenant, owner, self.agent_card.name)
 
+    @property
+    def tasks(self) -> TaskStore:
+        """The tasks of callers without a name; `tasks.of(owner, tenant)` has those of others. From `start()` on."""
+        return TaskStore(self.task_manager, self.scope())
+
     async def drain(self) -> None:
         """Takes no more work, waits for what runs, then ends streams and waiting requests: before a shutdown."""
+        if self._grpc is not None:
+            await self._grpc.stop_serving()
         if self.started:
             await self.adapter.drain()
             self.engine.disconnect()
@@ -204,12 +242,22 @@ class A2AServer:
         return None
 
 
+def _grpc_server() -> type[GrpcServer]:
+    with grpc_extra():
+        from errands.server.grpc_server import GrpcServer  # noqa: PLC0415 - grpc is an extra
+    return GrpcServer
+
+
 def _settings(settings: Settings | None, **overrides: Any) -> Settings:
     if settings is None:
         return Settings.from_env(**overrides)
     values = {field: getattr(settings, field) for field in settings.__struct_fields__}
     values.update({name: value for name, value in overrides.items() if value is not None})
     return Settings(**values)
+
+
+def _listed(text: str) -> list[str]:
+    return [item for part in text.split(",") if (item := part.strip())]
 
 
 def _retention(settings: Settings) -> Retention | None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from errands.errors import A2AError, InternalError, MethodNotFoundError, StorageError, UnavailableError
 from errands.model.base import encode
-from errands.server import jsonrpc, rest
+from errands.server import jsonrpc, praisonai, rest
 from errands.server.exchange import ClientDisconnectedError, Exchange, Receive, Scope, Send
 from errands.server.repertoire import Spoken
 from errands.wire.status import to_http
@@ -21,7 +21,9 @@ logger = logging.getLogger(__name__)
 
 Page = Callable[[Exchange], Awaitable[None]]
 
-CARD_PATHS = ("/.well-known/agent-card.json", "/.well-known/agent.json")
+CARD_PATH = "/.well-known/agent-card.json"
+OLDER_CARD_PATH = "/.well-known/agent.json"
+CARD_PATHS = (CARD_PATH, OLDER_CARD_PATH)
 
 
 class A2AApp:
@@ -32,7 +34,8 @@ class A2AApp:
         self._pages: dict[str, Page] = {
             "/health": self._health,
             "/health/ready": self._ready,
-            **dict.fromkeys(CARD_PATHS, self._card),
+            CARD_PATH: self._card,
+            OLDER_CARD_PATH: self._older_card,
         }
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -70,6 +73,12 @@ class A2AApp:
             else:
                 await _not_allowed(exchange, "POST")
             return
+        if praisonai.is_at(path, self._server.dispatcher.repertoire):
+            if exchange.method == "POST":
+                await praisonai.serve(exchange, self._server.dispatcher, self._server.card_shelf)
+            else:
+                await _not_allowed(exchange, "POST")
+            return
         page = self._pages.get(path)
         if page is not None:
             if exchange.method in ("GET", "HEAD"):
@@ -87,6 +96,9 @@ class A2AApp:
 
     async def _card(self, exchange: Exchange) -> None:
         await self._server.card_shelf.serve(exchange)
+
+    async def _older_card(self, exchange: Exchange) -> None:
+        await self._server.card_shelf.serve(exchange, is_older_path=True)
 
     async def _health(self, exchange: Exchange) -> None:
         await exchange.respond(200, b'{"status":"ok"}')

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import enum
 import hashlib
 from collections import OrderedDict
+from collections.abc import Sequence
 from email.utils import formatdate, parsedate_to_datetime
 from typing import NamedTuple
+from urllib.parse import urlsplit
 
 from errands.errors import ConfigurationError
 from errands.model.base import encode
@@ -22,13 +25,14 @@ from errands.model.card import (
 )
 from errands.model.card_config import AgentCardConfig, SkillConfig
 from errands.runtime.settings import Settings
+from errands.server.addresses import host_port
 from errands.server.exchange import Exchange, Header
-from errands.wire import v1_0
+from errands.wire.v0_3 import card as v0_3
 
 #: How each binding is called on the card, by the name people write.
 BINDINGS = {"jsonrpc": "JSONRPC", "http+json": "HTTP+JSON"}
 _MAX_AGE = 300
-_CACHED_URLS = 64
+_CACHED_DOCUMENTS = 192
 
 
 def check_binding(name: str) -> str:
@@ -48,20 +52,16 @@ def extensions_of(config: AgentCardConfig) -> list[AgentExtension]:
     return declared + (config.capabilities.extensions or [])
 
 
-def build_card(config: AgentCardConfig, base_url: str) -> AgentCard:
-    base = base_url.rstrip("/")
-    preferred = check_binding(config.protocol)
-    order = [preferred, *(name for name in BINDINGS if name != preferred)]
-    urls = {"jsonrpc": base + "/", "http+json": base}
+def build_card(
+    config: AgentCardConfig, base_url: str, *, versions: Sequence[str], grpc_address: str | None = None
+) -> AgentCard:
+    """The card as A2A 1.0 has it, with the interfaces of every version served; `grpc_address` is `host:port`."""
     capabilities = config.capabilities
     return AgentCard(
         name=config.name,
         description=config.description,
         version=config.version,
-        supported_interfaces=[
-            AgentInterface(url=urls[name], protocol_binding=BINDINGS[name], protocol_version=v1_0.JSON.version)
-            for name in order
-        ],
+        supported_interfaces=_interfaces(config, base_url, versions, grpc_address),
         capabilities=AgentCapabilities(
             streaming=capabilities.streaming,
             push_notifications=capabilities.push_notifications,
@@ -82,6 +82,23 @@ def build_card(config: AgentCardConfig, base_url: str) -> AgentCard:
         ]
         or None,
     )
+
+
+def _interfaces(
+    config: AgentCardConfig, base_url: str, versions: Sequence[str], grpc_address: str | None
+) -> list[AgentInterface]:
+    base = base_url.rstrip("/")
+    preferred = check_binding(config.protocol)
+    # Clients of 0.3 put `/v1` after the address of HTTP+JSON themselves, so it is the same for every version.
+    urls = {"jsonrpc": base + "/", "http+json": base}
+    places = [(BINDINGS[name], urls[name]) for name in sorted(urls, key=lambda name: name != preferred)]
+    if grpc_address is not None:
+        places.append(("GRPC", grpc_address))
+    return [
+        AgentInterface(url=url, protocol_binding=binding, protocol_version=version)
+        for version in versions
+        for binding, url in places
+    ]
 
 
 def offers_extended_card(config: AgentCardConfig) -> bool:
@@ -144,33 +161,61 @@ def _first(value: str) -> str:
     return value.partition(",")[0].strip()
 
 
+class Form(enum.Enum):
+    """How the card is written."""
+
+    V1_0 = "1.0"
+    V0_3 = "0.3"
+    #: The 1.0 card with the 0.3 fields beside it: clients of neither version say which they are when they ask for it.
+    BOTH = "both"
+
+
+_WRITERS = {Form.V1_0: encode, Form.V0_3: v0_3.to_v0_3, Form.BOTH: v0_3.union}
+
+
 class CardDocument(NamedTuple):
     body: bytes
     etag: bytes
 
 
 class CardShelf:
-    """The public card in bytes, one per address it was asked for under."""
+    """The public card in bytes, one for each form and each address it was asked for under."""
 
-    def __init__(self, config: AgentCardConfig, settings: Settings, started_at: float) -> None:
+    def __init__(
+        self, config: AgentCardConfig, settings: Settings, started_at: float, *, versions: Sequence[str]
+    ) -> None:
         self._config = config
         self._settings = settings
+        self._versions = versions
+        #: Where clients find the gRPC server, once there is one: `host:port`, or `:port` at the host they use.
+        self.grpc_address: str | None = None
         self._modified = formatdate(started_at, usegmt=True)
-        self._cards: OrderedDict[str, CardDocument] = OrderedDict()
+        self._documents: OrderedDict[tuple[str, str | None, Form], CardDocument] = OrderedDict()
 
-    def _document(self, base_url: str) -> CardDocument:
-        document = self._cards.get(base_url)
+    def build(self, config: AgentCardConfig, exchange: Exchange) -> AgentCard:
+        """A card of this server, the public one or another, with the addresses that this client can use."""
+        base_url = base_url_of(exchange, self._settings)
+        return build_card(config, base_url, versions=self._versions, grpc_address=self._grpc_address(base_url))
+
+    def _grpc_address(self, base_url: str) -> str | None:
+        if self.grpc_address is None or not self.grpc_address.startswith(":"):
+            return self.grpc_address
+        return host_port(urlsplit(base_url).hostname or "localhost", int(self.grpc_address[1:]))
+
+    def document(self, exchange: Exchange, form: Form) -> CardDocument:
+        key = (base_url_of(exchange, self._settings), self.grpc_address, form)
+        document = self._documents.get(key)
         if document is None:
-            body = encode(build_card(self._config, base_url))
+            body = _WRITERS[form](self.build(self._config, exchange))
             etag = b'"%b"' % hashlib.sha256(body).hexdigest()[:32].encode()
-            document = self._cards[base_url] = CardDocument(body, etag)
+            document = self._documents[key] = CardDocument(body, etag)
             # The address comes from the request, so a stranger could fill the memory with them.
-            if len(self._cards) > _CACHED_URLS:
-                self._cards.popitem(last=False)
+            if len(self._documents) > _CACHED_DOCUMENTS:
+                self._documents.popitem(last=False)
         return document
 
-    async def serve(self, exchange: Exchange) -> None:
-        document = self._document(base_url_of(exchange, self._settings))
+    async def serve(self, exchange: Exchange, *, is_older_path: bool = False) -> None:
+        document = self.document(exchange, self._form(exchange, is_older_path))
         headers: tuple[Header, ...] = (
             (b"etag", document.etag),
             (b"last-modified", self._modified.encode()),
@@ -181,6 +226,15 @@ class CardShelf:
             await exchange.respond(304, b"", headers=headers)
         else:
             await exchange.respond(200, document.body, headers=headers)
+
+    def _form(self, exchange: Exchange, is_older_path: bool) -> Form:
+        """The form this reader expects, of those that are served."""
+        if len(self._versions) == 1:
+            return Form(self._versions[0])
+        asked = ".".join(exchange.header(b"a2a-version").split(".")[:2])
+        if asked in self._versions:
+            return Form(asked)
+        return Form.V0_3 if is_older_path else Form.BOTH
 
     def _is_fresh(self, exchange: Exchange, document: CardDocument) -> bool:
         tags = exchange.header(b"if-none-match")

@@ -29,9 +29,8 @@ from errands.model.requests import SendMessageRequest, SendMessageResponse
 from errands.operations import OPERATIONS, Operation
 from errands.runtime.call import CallContext, EventStream
 from errands.runtime.middleware import A2AMiddleware, RequestEnvelope
-from errands.runtime.settings import Settings
 from errands.runtime.task_manager import TaskManager
-from errands.server.card import base_url_of, build_card, extensions_of, offers_extended_card
+from errands.server.card import CardShelf, extensions_of, offers_extended_card
 from errands.server.exchange import Exchange
 from errands.server.repertoire import Repertoire
 
@@ -50,16 +49,16 @@ class Dispatcher:
         tasks: TaskManager,
         card: AgentCardConfig,
         middlewares: Sequence[A2AMiddleware],
-        settings: Settings,
         repertoire: Repertoire,
+        shelf: CardShelf,
         extended_card_provider: ExtendedCardProvider | None = None,
     ) -> None:
         self.repertoire = repertoire
+        self._shelf = shelf
         self._versions = {version.encode() for version in repertoire.versions}
         self._tasks = tasks
         self._card = card
         self._middlewares = middlewares
-        self._settings = settings
         self._extended_card_provider = extended_card_provider
         self._methods: dict[str, Perform] = {
             operation.name: getattr(tasks, operation.method)
@@ -116,6 +115,7 @@ class Dispatcher:
                 call.ends_at_pause = exchange.ends_at_pause
         if not self._card.capabilities.push_notifications and _wants_push(request):
             raise PushNotificationNotSupportedError
+        call.on_accepted = exchange.on_accepted
         return await self._methods[operation.name](request, call)
 
     def check_version(self, exchange: Exchange) -> None:
@@ -165,7 +165,7 @@ class Dispatcher:
         if self._extended_card_provider is None:
             raise ExtendedAgentCardNotConfiguredError
         config = await self._extended_card_provider(exchange.request)
-        return build_card(config, base_url_of(exchange, self._settings))
+        return self._shelf.build(config, exchange)
 
 
 def _wants_push(request: Any) -> bool:

@@ -10,6 +10,7 @@ from urllib.parse import parse_qsl
 from starlette.requests import Request
 
 from errands.errors import InvalidRequestError, PayloadTooLargeError
+from errands.wire.nesting import check_depth
 
 Scope = MutableMapping[str, Any]
 Message = MutableMapping[str, Any]
@@ -34,6 +35,8 @@ class Exchange:
         self.headers: dict[bytes, bytes] = dict(scope["headers"])
         #: Whether a subscription of this client is over when the task pauses; its dialect says so.
         self.ends_at_pause = False
+        #: Called when a message is in the log and nothing is left but to wait for the turn's end.
+        self.on_accepted: Callable[[], object] | None = None
         #: Added to whatever answer is sent.
         self.extra_headers: list[Header] = []
 
@@ -60,7 +63,11 @@ class Exchange:
         return "application/json" if raw == JSON_TYPE else raw.decode("latin-1").partition(";")[0].strip().lower()
 
     async def body(self) -> bytes:
-        """The whole body. Raises `PayloadTooLargeError` as soon as it is known to be too large."""
+        """The whole body.
+
+        Raises `PayloadTooLargeError` as soon as it is known to be too large, and `InvalidRequestError` when it is
+        nested too deeply.
+        """
         limit = self._max_body_bytes
         length = self.headers.get(b"content-length")
         if length is not None:
@@ -79,7 +86,9 @@ class Exchange:
             if size > limit:
                 raise PayloadTooLargeError(f"The body may have {limit} bytes")
             if not message.get("more_body", False):
-                return b"".join((*chunks, chunk)) if chunks else chunk
+                body = b"".join((*chunks, chunk)) if chunks else chunk
+                check_depth(body)
+                return body
             chunks.append(chunk)
 
     async def respond(

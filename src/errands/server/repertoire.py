@@ -9,11 +9,11 @@ from urllib.parse import unquote
 
 from errands.errors import ConfigurationError
 from errands.operations import Operation
-from errands.wire import v1_0
+from errands.wire import v0_3, v1_0
 from errands.wire.dialect import Dialect, Route
 
 #: The dialects of each version, the newest first.
-DIALECTS: dict[str, tuple[Dialect, ...]] = {"1.0": (v1_0.JSON,)}
+DIALECTS: dict[str, tuple[Dialect, ...]] = {"1.0": (v1_0.JSON,), "0.3": (v0_3.JSONRPC, v0_3.REST)}
 
 
 class Spoken(NamedTuple):

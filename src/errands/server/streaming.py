@@ -6,6 +6,7 @@ import asyncio
 import logging
 import secrets
 from collections.abc import Callable
+from functools import partial
 
 from errands.errors import A2AError, InternalError
 from errands.runtime.call import EventStream, StreamItem
@@ -22,6 +23,23 @@ ErrorEnvelope = Callable[[A2AError], bytes]
 async def send_stream(
     exchange: Exchange, stream: EventStream, envelope: Envelope | None, error_envelope: ErrorEnvelope
 ) -> None:
+    await send_frames(
+        exchange,
+        stream,
+        partial(_frame, envelope),
+        lambda error: b"data: %b\n\n" % error_envelope(error),
+    )
+
+
+async def send_frames(
+    exchange: Exchange,
+    stream: EventStream,
+    frame_of: Callable[[StreamItem], bytes],
+    error_frame: ErrorEnvelope,
+    *,
+    end: Callable[[], bytes] = bytes,
+) -> None:
+    """Sends each item as `frame_of` writes it, and what `end` gives when the stream is over."""
     await exchange.begin_stream()
     # Closing the stream wakes the loop below, so a client that has gone is noticed at once.
     watcher = asyncio.ensure_future(exchange.disconnected())
@@ -30,18 +48,18 @@ async def send_stream(
         async for items in stream:
             if watcher.done():
                 return
-            await exchange.write(b"".join([_frame(item, envelope) for item in items]) or KEEP_ALIVE)
+            await exchange.write(b"".join(map(frame_of, items)) or KEEP_ALIVE)
     except Exception:
         reference = secrets.token_hex(4)
         logger.exception("a stream broke [%s]", reference)
         error = InternalError(f"Internal error (reference {reference})")
-        await exchange.write(b"data: %b\n\n" % error_envelope(error))
+        end = partial(error_frame, error)
     finally:
         watcher.cancel()
-    await exchange.write(b"", more=False)
+    await exchange.write(end(), more=False)
 
 
-def _frame(item: StreamItem, envelope: Envelope | None) -> bytes:
+def _frame(envelope: Envelope | None, item: StreamItem) -> bytes:
     data = item.data if envelope is None else envelope(item.data)
     if item.gap:
         return named_frame(GAP_EVENT, item.version, data)

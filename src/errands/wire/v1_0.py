@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from functools import cache
 from typing import Any, TypeVar
 
 import msgspec
@@ -15,6 +16,7 @@ import msgspec
 from errands.errors import A2AError, InvalidParamsError, ParseError
 from errands.model.base import Model, encode
 from errands.model.core import StreamResponse
+from errands.model.requests import Empty
 from errands.operations import OPERATIONS, Operation
 from errands.wire import generous
 from errands.wire.dialect import Dialect, Json, Located, MalformedAnswerError, Route, fill_path, path_segment
@@ -24,11 +26,6 @@ M = TypeVar("M", bound=Model)
 
 # Begins with the underscore because a search for one byte is fast; `"ROLE_USER":` is no key of ours.
 _SNAKE_KEY = re.compile(rb'_[a-z0-9_]*"\s*:')
-_DECODERS: dict[type[Model], msgspec.json.Decoder[Any]] = {
-    model: msgspec.json.Decoder(model)
-    for operation in OPERATIONS.values()
-    for model in (operation.request, operation.response)
-}
 _PATH = re.compile(r"^(?P<text>.*?)(?: - at `\$(?P<path>.*)`)?$", re.DOTALL)
 
 
@@ -48,19 +45,7 @@ class V1_0(Dialect):  # noqa: N801
     takes_tenant = True
 
     def read_request(self, operation: Operation, body: bytes, fields: Mapping[str, str] | None = None) -> Any:
-        try:
-            if fields or _SNAKE_KEY.search(body):
-                values = generous.camelize(msgspec.json.decode(body), operation.request)
-                if fields and isinstance(values, dict):
-                    values |= generous.camelize(fields, operation.request)
-                body = encode(values)
-            return _DECODERS[operation.request].decode(body)
-        except msgspec.ValidationError as error:
-            raise invalid_params(error) from None
-        except (msgspec.DecodeError, UnicodeDecodeError) as error:
-            raise ParseError(f"Invalid JSON payload: {error}") from None
-        except RecursionError:
-            raise InvalidParamsError("The request is nested too deeply") from None
+        return read_body(operation.request, body, fields)
 
     def read_query(self, operation: Operation, values: Mapping[str, str]) -> Any:
         try:
@@ -99,6 +84,8 @@ class V1_0(Dialect):  # noqa: N801
         return Located(operation.http_method, path, {key: query_value(value) for key, value in rest.items()}, None)
 
     def read_response(self, operation: Operation, raw: Json) -> Any:
+        if operation.response is Empty:
+            return Empty()  # a2a-sdk says null here
         return read_answer(operation.response, raw)
 
     def read_event(self, raw: Json) -> StreamResponse:
@@ -116,12 +103,34 @@ class V1_0(Dialect):  # noqa: N801
 JSON = V1_0()
 
 
+@cache
+def _decoder_of(model: type[M]) -> msgspec.json.Decoder[M]:
+    return msgspec.json.Decoder(model)
+
+
+def read_body(model: type[M], body: bytes, fields: Mapping[str, str] | None = None) -> M:
+    """What a client sent; `fields` win over the body's. Raises `ParseError` or `InvalidParamsError`."""
+    try:
+        if fields or _SNAKE_KEY.search(body):
+            values = generous.camelize(msgspec.json.decode(body), model)
+            if fields and isinstance(values, dict):
+                values |= generous.camelize(fields, model)
+            body = encode(values)
+        decoder: msgspec.json.Decoder[M] = _decoder_of(model)
+        return decoder.decode(body)
+    except msgspec.ValidationError as error:
+        raise invalid_params(error) from None
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise ParseError(f"Invalid JSON payload: {error}") from None
+    except RecursionError:
+        raise InvalidParamsError("The request is nested too deeply") from None
+
+
 def read_answer(model: type[M], raw: Json) -> M:
     """What an agent sent. Raises `MalformedAnswerError` when it is no `model`."""
     try:
-        decoder = _DECODERS.get(model) or msgspec.json.Decoder(model)
-        result: M = decoder.decode(raw)
-        return result
+        decoder: msgspec.json.Decoder[M] = _decoder_of(model)
+        return decoder.decode(raw)
     except msgspec.ValidationError:
         pass
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from typing import Any
 
 import httpx
 import msgspec
 import pytest
 
-from errands.client import A2AClient, AgentNotFoundError, NoCommonProtocolError, NotConnectedError
-from errands.client.discovery import choose_interface
+from errands.client import A2AClient, AgentNotFoundError, NoCommonProtocolError, NotConnectedError, interfaces
+from errands.client.interfaces import choose_interface
 from errands.errors import ConfigurationError
 from errands.model.base import encode
 from errands.model.card import AgentCard, AgentInterface
+from errands.wire.v0_3.card import union
 from tests.unit.client.agent import URL, card, task
 
 pytestmark = pytest.mark.anyio
@@ -180,53 +182,140 @@ async def test_a_card_that_leaves_out_empty_fields_is_read_as_protobuf_means_it(
         assert client.capabilities.streaming is None
 
 
+@pytest.fixture
+def without_grpc(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A client without the extra, whatever is installed here."""
+    monkeypatch.setattr(interfaces, "speaks_grpc", lambda: False)
+
+
+@pytest.fixture
+def with_grpc(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A client with the extra for gRPC, whatever is installed here. What is chosen is never used."""
+    monkeypatch.setattr(interfaces, "speaks_grpc", lambda: True)
+
+
+@pytest.mark.usefixtures("without_grpc")
 @pytest.mark.parametrize(
-    ("interfaces", "wanted", "chosen"),
+    ("offered", "wanted", "chosen"),
     [
         ([interface("JSONRPC"), interface("HTTP+JSON")], None, "jsonrpc"),
         ([interface("HTTP+JSON"), interface("JSONRPC")], None, "http+json"),
         ([interface("GRPC", url="agent.test:50051"), interface("HTTP+JSON")], None, "http+json"),
-        ([interface("JSONRPC", "0.3"), interface("HTTP+JSON", "1.0.1")], None, "http+json"),
+        ([interface("SOAP"), interface("HTTP+JSON")], None, "http+json"),
+        ([interface("JSONRPC", "0.1"), interface("HTTP+JSON", "1.0.1")], None, "http+json"),
+        ([interface("JSONRPC", url="ftp://agent.test"), interface("HTTP+JSON")], None, "http+json"),
         ([interface("HTTP+JSON"), interface("JSONRPC")], "jsonrpc", "jsonrpc"),
         ([interface("jsonrpc")], "JSONRPC", "jsonrpc"),
     ],
 )
 async def test_the_first_interface_that_fits_is_chosen(
-    interfaces: list[AgentInterface], wanted: str | None, chosen: str
+    offered: list[AgentInterface], wanted: str | None, chosen: str
 ) -> None:
-    async with Site({NEW: page(card(*interfaces))}).client(protocol=wanted) as client:
-        assert client.protocol == chosen
+    async with Site({NEW: page(card(*offered))}).client(protocol=wanted) as client:
+        assert (client.protocol, client.version) == (chosen, "1.0")
 
 
+EVERYTHING = [
+    interface("GRPC", "0.3", "agent.test:1"),
+    interface("JSONRPC", "0.3.0"),
+    interface("HTTP+JSON", "1.0"),
+    interface("JSONRPC", "1.0"),
+    interface("GRPC", "1.0", "agent.test:2"),
+]
+
+
+@pytest.mark.usefixtures("with_grpc")
 @pytest.mark.parametrize(
-    ("interfaces", "wanted"),
+    ("protocol", "version", "chosen"),
     [
-        ([interface("GRPC", url="agent.test:50051"), interface("JSONRPC", "0.3")], None),
-        ([interface("HTTP+JSON")], "jsonrpc"),
-        ([interface("JSONRPC", url="file:///etc/passwd")], None),
-        ([interface("JSONRPC", url="localhost:8000")], None),
+        (None, None, ("1.0", "http+json")),
+        (None, "0.3", ("0.3", "grpc")),
+        ("jsonrpc", None, ("1.0", "jsonrpc")),
+        ("jsonrpc", "0.3", ("0.3", "jsonrpc")),
+        ("grpc", None, ("1.0", "grpc")),
+        ("grpc", "0.3", ("0.3", "grpc")),
     ],
 )
-async def test_without_a_common_protocol_the_error_lists_what_the_agent_offers(
-    interfaces: list[AgentInterface], wanted: str | None
+async def test_the_newest_version_comes_first_then_the_order_of_the_card_and_both_can_be_insisted_on(
+    protocol: str | None, version: str | None, chosen: tuple[str, str]
+) -> None:
+    choice = choose_interface(card(*EVERYTHING), card_url=URL, protocol=protocol, version=version)
+    assert (choice.version, choice.protocol) == chosen
+    assert choice.url == {"0.3": "agent.test:1", "1.0": "agent.test:2"}[choice.version] or choice.protocol != "grpc"
+
+
+@pytest.mark.usefixtures("without_grpc")
+@pytest.mark.parametrize(
+    ("offered", "options"),
+    [
+        ([interface("GRPC", url="agent.test:50051"), interface("JSONRPC", "0.1")], {}),
+        ([interface("HTTP+JSON")], {"protocol": "jsonrpc"}),
+        ([interface("JSONRPC")], {"version": "0.3"}),
+        ([interface("JSONRPC", url="file:///etc/passwd")], {}),
+        ([interface("JSONRPC", url="localhost:8000")], {}),
+    ],
+)
+async def test_without_a_common_protocol_the_error_lists_what_the_agent_offers_and_what_is_wanted(
+    offered: list[AgentInterface], options: dict[str, Any]
 ) -> None:
     with pytest.raises(NoCommonProtocolError) as caught:
-        await Site({NEW: page(card(*interfaces))}).client(protocol=wanted).connect()
-    assert len(caught.value.offers) == len(interfaces)
-    assert all(offered.url in offer for offered, offer in zip(interfaces, caught.value.offers, strict=True))
+        await Site({NEW: page(card(*offered))}).client(**options).connect()
+    assert len(caught.value.offers) == len(offered)
+    assert all(face.url in offer for face, offer in zip(offered, caught.value.offers, strict=True))
     assert caught.value.offers[0] in str(caught.value)
+    assert all(wish in caught.value.capability for wish in options.values())
+    assert "grpc" not in caught.value.capability
 
 
-async def test_a_card_from_before_1_0_names_what_it_offers() -> None:
+@pytest.mark.usefixtures("with_grpc")
+async def test_a_card_of_0_3_is_read() -> None:
     fields = {
         "name": "Old",
         "url": f"{URL}/v03",
         "protocolVersion": "0.3.0",
+        "capabilities": {"streaming": True},
         "additionalInterfaces": [{"transport": "GRPC", "url": "agent.test:1"}],
     }
+    site = Site({NEW: httpx.Response(200, json=fields)})
+    async with site.client() as client:
+        assert (client.protocol, client.version) == ("jsonrpc", "0.3")
+        assert client.capabilities.streaming
     with pytest.raises(NoCommonProtocolError) as caught:
-        await Site({NEW: httpx.Response(200, json=fields)}).client().connect()
-    assert caught.value.offers == [f"JSONRPC 0.3.0 at {URL}/v03", "GRPC 0.3.0 at agent.test:1"]
+        await site.client(protocol="http+json").connect()
+    assert caught.value.offers == [f"JSONRPC 0.3 at {URL}/v03", "GRPC 0.3 at agent.test:1"]
+
+
+@pytest.mark.usefixtures("with_grpc")
+async def test_a_card_of_both_versions_is_read_as_1_0() -> None:
+    both = card(interface("JSONRPC", "0.3", f"{URL}/old"), interface("JSONRPC", "1.0", f"{URL}/new"))
+    async with Site({NEW: httpx.Response(200, content=union(both))}).client() as client:
+        assert client.version == "1.0"
+        assert [face.url for face in client.agent_card.supported_interfaces] == [f"{URL}/old", f"{URL}/new"]
+
+
+@pytest.mark.usefixtures("with_grpc")
+async def test_the_card_of_a_praisonai_agent_is_read_as_0_3_over_json_rpc() -> None:
+    fields = {
+        "name": "Assistant",
+        "url": f"{URL}/a2a",
+        "version": "1.0.0",
+        "description": "Helper. Help users",
+        "capabilities": {
+            "streaming": True,
+            "pushNotifications": False,
+            "stateTransitionHistory": False,
+            "extendedAgentCard": True,
+        },
+        "skills": [{"id": "search", "name": "search", "description": "Searches.", "tags": ["tool"]}],
+        "provider": {"name": "PraisonAI"},
+        "securitySchemes": {"bearer": {"http": {"scheme": "bearer", "bearerFormat": "token"}}},
+        "security": [{"bearer": []}],
+    }
+    async with Site({OLD: httpx.Response(200, json=fields)}).client() as client:
+        assert (client.protocol, client.version) == ("jsonrpc", "0.3")
+        assert client.agent_card.supported_interfaces[0].url == f"{URL}/a2a"
+        assert client.agent_card.provider is not None
+        assert client.agent_card.provider.organization == "PraisonAI"
 
 
 async def test_a_relative_interface_url_is_resolved_against_the_cards_address() -> None:
@@ -235,11 +324,11 @@ async def test_a_relative_interface_url_is_resolved_against_the_cards_address() 
 
 
 async def test_the_callers_tenant_picks_the_interface_of_that_tenant() -> None:
-    interfaces = [interface("JSONRPC", tenant="a"), interface("HTTP+JSON", tenant="b")]
-    assert choose_interface(card(*interfaces), card_url=URL, tenant="b").protocol == "http+json"
-    assert choose_interface(card(*interfaces), card_url=URL).tenant == "a"
+    offered = [interface("JSONRPC", tenant="a"), interface("HTTP+JSON", tenant="b")]
+    assert choose_interface(card(*offered), card_url=URL, tenant="b").protocol == "http+json"
+    assert choose_interface(card(*offered), card_url=URL).tenant == "a"
     with pytest.raises(NoCommonProtocolError, match="tenant 'z'"):
-        choose_interface(card(*interfaces), card_url=URL, tenant="z")
+        choose_interface(card(*offered), card_url=URL, tenant="z")
 
 
 async def test_an_interface_on_another_origin_is_used() -> None:
@@ -261,6 +350,18 @@ async def test_an_address_that_is_none_is_refused_at_once(url: str) -> None:
 async def test_an_unknown_protocol_is_refused_at_once() -> None:
     with pytest.raises(ConfigurationError, match="'jsonrpc', 'http\\+json'"):
         A2AClient(URL, protocol="soap")
+
+
+async def test_an_unknown_version_is_refused_at_once() -> None:
+    with pytest.raises(ConfigurationError, match=r"version '0\.1': possible are '1\.0', '0\.3'"):
+        A2AClient(URL, version="0.1")
+    assert A2AClient(URL, version="1.0.1").version == ""
+
+
+@pytest.mark.usefixtures("without_grpc")
+async def test_grpc_without_its_extra_is_refused_at_once() -> None:
+    with pytest.raises(ConfigurationError, match=r"pip install 'errands\[grpc\]'"):
+        A2AClient(URL, protocol="grpc")
 
 
 @pytest.mark.parametrize("value", ["a\r\nX-Evil: 1", "a\nb", "a\0b", "ключ"])

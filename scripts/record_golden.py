@@ -1,0 +1,46 @@
+"""Records what the official SDKs really send and answer, for the tests that replay it.
+
+    python scripts/record_golden.py FOLDER
+
+makes one environment per SDK under FOLDER (from the package index, once), runs the SDK's own server and client against
+each other there, and writes every request and its answer to tests/golden/.
+"""
+
+from __future__ import annotations
+
+import argparse
+import subprocess
+import sys
+import venv
+from pathlib import Path
+
+ROOT = Path(__file__).parent.parent
+#: Each SDK's version and the program that knows its API.
+SDKS = {"0.3.26": "sdk_0_3.py", "1.3.0": "sdk_1_0.py"}
+
+
+def environment(folder: Path, version: str) -> Path:
+    """The Python of an environment with that version of a2a-sdk."""
+    home = folder / f"a2a-sdk-{version}"
+    python = home / ("Scripts" if sys.platform == "win32" else "bin") / "python"
+    if not python.exists():
+        venv.create(home, with_pip=True)
+        packages = [f"a2a-sdk[http-server]=={version}", "httpx", "uvicorn"]
+        subprocess.run([python, "-m", "pip", "install", "--quiet", *packages], check=True)  # noqa: S603
+    return python
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("folder", type=Path, help="where the environments are made and kept")
+    parser.add_argument("--out", type=Path, default=ROOT / "tests" / "golden")
+    options = parser.parse_args()
+    for version, program in SDKS.items():
+        python = environment(options.folder, version)
+        for old in options.out.glob(f"{version}-*.json"):
+            old.unlink()
+        subprocess.run([python, ROOT / "scripts" / "golden" / program, version, options.out], check=True)  # noqa: S603
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,219 @@
+"""The gRPC transport: one interface of an agent in either protocol version, and gRPC's failures put into our words.
+
+gRPC has no place for the id of an event, so a stream that was cut goes on with a snapshot of the task, which the
+client compares with what it has seen (`errands.client.ledger`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any, NoReturn
+from urllib.parse import urlsplit
+
+import grpc
+import grpc.aio
+import httpx
+
+from errands.client.errors import ProtocolError
+from errands.client.result import content_of
+from errands.client.transport import Received, TransientError
+from errands.errors import ConfigurationError, InternalError, UnavailableError
+from errands.model.base import Model
+from errands.operations import Operation
+from errands.wire.dialect import MalformedAnswerError
+from errands.wire.proto import v0_3, v1_0
+from errands.wire.proto.codec import Codec, Rpc, read_response, write_request
+from errands.wire.proto.failures import DETAILS_KEY, has_error_info, read_failure
+
+CODECS: dict[str, Codec] = {codec.version: codec for codec in (v1_0.CODEC, v0_3.CODEC)}
+
+#: A card's address has no scheme, so that it is in plain text.
+_DEFAULT_PORTS = {"": 80, "http": 80, "grpc": 80, "https": 443, "grpcs": 443}
+_TLS_SCHEMES = frozenset({"https", "grpcs"})
+#: Names that gRPC understands by itself.
+_NATIVE_SCHEMES = frozenset({"dns", "ipv4", "ipv6", "unix", "unix-abstract"})
+#: What HTTP/2 and gRPC say themselves about a request.
+_RESERVED = frozenset({"host", "connection", "content-length", "content-type", "te", "user-agent", "accept"})
+#: How gRPC begins when no connection could be made, so that nothing was sent.
+_NOT_SENT = ("failed to connect", "dns resolution failed", "connections to all backends failing", "name resolution")
+_RECONNECT_MS = (100, 2_000)
+
+
+class GrpcTransport:
+    """One interface of an agent over gRPC. `url` is the card's `host:port`, in plain text; `https://` means TLS."""
+
+    protocol = "grpc"
+
+    def __init__(
+        self,
+        url: str,
+        version: str,
+        *,
+        headers: Mapping[str, str],
+        timeout: float | None,
+        credentials: grpc.ChannelCredentials | None = None,
+    ) -> None:
+        """`timeout` is for making the connection; `credentials` mean TLS, whatever `url` says."""
+        self._codec = _codec(version)
+        self._metadata = _metadata(headers, self._codec.version)
+        target, is_secure = target_of(url)
+        options = _options(timeout)
+        if credentials is not None or is_secure:
+            credentials = credentials or grpc.ssl_channel_credentials()
+            self._channel = grpc.aio.secure_channel(target, credentials, options)
+        else:
+            self._channel = grpc.aio.insecure_channel(target, options)
+        self._methods: dict[str, Any] = {}
+
+    async def close(self) -> None:
+        await self._channel.close()
+
+    async def call(self, operation: Operation, request: Model, *, read_timeout: float | None) -> Any:
+        rpc = self._codec.rpc_of(operation)
+        content = write_request(rpc, request)
+        with translated_failures():
+            raw = await self._method(rpc)(content, metadata=self._metadata, timeout=read_timeout)
+        return _decoded(rpc, raw)
+
+    async def stream(
+        self,
+        operation: Operation,
+        request: Model,
+        *,
+        last_event_id: str | None,
+        read_timeout: float | None,
+    ) -> AsyncGenerator[Received, None]:
+        rpc = self._codec.rpc_of(operation)
+        metadata = self._metadata
+        if last_event_id is not None:
+            metadata = (*metadata, ("last-event-id", last_event_id))
+        call = self._method(rpc)(write_request(rpc, request), metadata=metadata)
+        begun = False
+        try:
+            while (raw := await _next(call, read_timeout, begun)) is not grpc.aio.EOF:
+                response = _decoded(rpc, raw)
+                if content_of(response) is None:
+                    raise ProtocolError("an event without content")
+                yield Received(response)
+                begun = True
+        finally:
+            call.cancel()
+
+    def _method(self, rpc: Rpc) -> Any:
+        method = self._methods.get(rpc.name)
+        if method is None:
+            make = self._channel.unary_stream if rpc.operation.streams else self._channel.unary_unary
+            method = self._methods[rpc.name] = make(f"/{self._codec.service}/{rpc.name}")
+        return method
+
+
+async def _next(call: Any, timeout: float | None, begun: bool) -> Any:
+    """The next message of a stream or EOF, within `timeout` seconds."""
+    try:
+        with translated_failures():
+            async with asyncio.timeout(timeout):
+                return await call.read()
+    except TimeoutError:
+        raise TransientError(httpx.ReadTimeout(f"no event within {timeout} s"), reached=True) from None
+    except (InternalError, UnavailableError) as error:
+        if not begun:
+            raise
+        # Said in the middle of a stream, it is about the stream and not about the task.
+        raise TransientError(error, reached=True) from error
+    except TransientError as failure:
+        failure.reached = failure.reached or begun
+        raise
+
+
+def _decoded(rpc: Rpc, raw: bytes) -> Any:
+    try:
+        return read_response(rpc, raw)
+    except MalformedAnswerError as error:
+        raise ProtocolError(str(error)) from None
+
+
+@contextmanager
+def translated_failures() -> Iterator[None]:
+    """gRPC's failures in the words of the transport port. Broken connections are told as httpx tells them, so that
+    what is tried again does not depend on the binding.
+    """
+    try:
+        yield
+    except grpc.aio.AioRpcError as error:
+        _translate(error)
+
+
+def _translate(error: grpc.aio.AioRpcError) -> NoReturn:
+    code, text = error.code(), error.details() or ""
+    details = _details_of(error)
+    if not has_error_info(details):
+        _translate_connection(error, code, text)
+    failure = read_failure(code, text, details)
+    if failure is None:
+        raise ProtocolError(f"gRPC {code.name}: {text}") from error
+    if isinstance(failure, UnavailableError):
+        raise TransientError(failure, reached=False, retry_after=failure.retry_after) from error
+    raise failure from error
+
+
+def _translate_connection(error: grpc.aio.AioRpcError, code: grpc.StatusCode, text: str) -> None:
+    """Raises when it is the connection that failed, and not the agent that refused."""
+    if code is grpc.StatusCode.DEADLINE_EXCEEDED:
+        raise TransientError(httpx.ReadTimeout(text), reached=True) from error
+    if code is grpc.StatusCode.UNAVAILABLE:
+        if text.lower().startswith(_NOT_SENT):
+            raise TransientError(httpx.ConnectError(text), reached=False) from error
+        raise TransientError(httpx.ReadError(text), reached=True) from error
+    if code in (grpc.StatusCode.CANCELLED, grpc.StatusCode.ABORTED):
+        raise TransientError(httpx.RemoteProtocolError(f"gRPC {code.name}: {text}"), reached=True) from error
+
+
+def _details_of(error: grpc.aio.AioRpcError) -> bytes | None:
+    for key, value in error.trailing_metadata() or ():
+        if key == DETAILS_KEY and isinstance(value, bytes):
+            return value
+    return None
+
+
+def target_of(url: str) -> tuple[str, bool]:
+    """What gRPC connects to, and whether by TLS. Raises `ConfigurationError`."""
+    if url.partition(":")[0] in _NATIVE_SCHEMES:
+        return url, False
+    try:
+        parts = urlsplit(url if "://" in url else f"//{url}")
+        host, port = parts.hostname or "", parts.port or _DEFAULT_PORTS[parts.scheme]
+    except (ValueError, KeyError):
+        host, port = "", 0
+    if not host:
+        raise ConfigurationError(f"url {url!r}: an agent's gRPC address is HOST:PORT or https://HOST")
+    host = f"[{host}]" if ":" in host else host
+    return f"{host}:{port}", parts.scheme in _TLS_SCHEMES
+
+
+def _codec(version: str) -> Codec:
+    # Patch numbers do not take part in negotiation.
+    codec = CODECS.get(".".join(version.split(".")[:2]))
+    if codec is None:
+        raise ConfigurationError(f"A2A {version!r} over gRPC: possible are {', '.join(CODECS)}")
+    return codec
+
+
+def _metadata(headers: Mapping[str, str], version: str) -> tuple[tuple[str, str], ...]:
+    sent = {name.lower(): value for name, value in headers.items() if name.lower() not in _RESERVED}
+    return tuple({**sent, "a2a-version": version}.items())
+
+
+def _options(timeout: float | None) -> list[tuple[str, int]]:
+    first, longest = _RECONNECT_MS
+    options = [
+        ("grpc.max_receive_message_length", -1),
+        ("grpc.max_send_message_length", -1),
+        # The client has a patience of its own; gRPC's grows to two minutes.
+        ("grpc.initial_reconnect_backoff_ms", first),
+        ("grpc.max_reconnect_backoff_ms", longest),
+    ]
+    if timeout is not None:
+        options.append(("grpc.min_reconnect_backoff_ms", max(int(timeout * 1000), 1)))
+    return options

@@ -1,0 +1,181 @@
+"""The gRPC binding: the operation in the method's name, one service per protocol version, bytes in and bytes out.
+
+Messages are read and written here and not by gRPC, so that what cannot be read gets our error and not gRPC's.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import secrets
+from collections.abc import Awaitable, Callable
+from typing import Any, NoReturn
+
+import grpc
+import msgspec
+
+from errands.errors import A2AError, InternalError, InvalidAgentResponseError
+from errands.model.core import StreamResponse
+from errands.runtime.call import EventStream
+from errands.server.dispatch import Dispatcher
+from errands.server.exchange import Exchange, Header, Message
+from errands.server.jsonrpc import error_headers
+from errands.wire.proto.codec import Codec, Rpc, read_request
+from errands.wire.proto.failures import DETAILS_KEY, code_of, details_of, message_of
+
+logger = logging.getLogger(__name__)
+
+Context = Any
+Handler = Callable[[bytes, Context], Awaitable[Any]]
+Metadata = tuple[tuple[str, str | bytes], ...]
+
+_decode_event = msgspec.json.Decoder(StreamResponse).decode
+
+
+class Service:
+    """The methods of one protocol version. `server` is the address that requests are said to have come to."""
+
+    def __init__(self, codec: Codec, dispatcher: Dispatcher, server: tuple[str, int | None]) -> None:
+        self._codec = codec
+        self._dispatcher = dispatcher
+        self._server = server
+
+    def handlers(self) -> Any:
+        """What a gRPC server takes."""
+        methods = {rpc.name: self._method(rpc) for rpc in self._codec.rpcs.values()}
+        return grpc.method_handlers_generic_handler(self._codec.service, methods)
+
+    def _method(self, rpc: Rpc) -> Any:
+        path = f"/{self._codec.service}/{rpc.name}"
+
+        async def answer(raw: bytes, context: Context) -> bytes | None:
+            exchange = GrpcExchange(context, path, self._server)
+            exchange.ends_at_pause = self._codec.ends_at_pause
+            try:
+                return await self._serve(rpc, raw, context, exchange)
+            except A2AError as error:
+                await self._refuse(context, exchange, error)
+
+        if rpc.operation.streams:
+            return grpc.unary_stream_rpc_method_handler(answer)
+        return grpc.unary_unary_rpc_method_handler(answer)
+
+    async def _serve(self, rpc: Rpc, raw: bytes, context: Context, exchange: GrpcExchange) -> bytes | None:
+        self._dispatcher.check_version(exchange)
+        request = read_request(rpc, raw)
+        result = await self._dispatch(rpc, request, exchange)
+        if exchange.extra_headers:
+            await context.send_initial_metadata(_metadata(exchange.extra_headers))
+        if isinstance(result, EventStream):
+            await self._send_events(rpc, result, context)
+            return None
+        return _written(rpc, result)
+
+    async def _dispatch(self, rpc: Rpc, request: Any, exchange: GrpcExchange) -> Any:
+        """The answer. A client that goes away ends the wait for it, but never a commit that is under way."""
+        dispatched = self._dispatcher.dispatch(rpc.operation, request, exchange)
+        if rpc.operation.http_method == "GET":
+            return await dispatched
+        work = asyncio.ensure_future(dispatched)
+        try:
+            return await asyncio.shield(work)
+        except asyncio.CancelledError:
+            exchange.abandon(work)
+            work.add_done_callback(_drop)
+            raise
+
+    async def _send_events(self, rpc: Rpc, stream: EventStream, context: Context) -> None:
+        write = context.write
+        try:
+            async for items in stream:
+                for item in items:
+                    await write(_written(rpc, _decode_event(item.data)))
+        except A2AError:
+            raise
+        except Exception:
+            reference = secrets.token_hex(4)
+            logger.exception("a stream broke [%s]", reference)
+            raise InternalError(f"Internal error (reference {reference})") from None
+        finally:
+            stream.close()
+
+    async def _refuse(self, context: Context, exchange: Exchange, error: A2AError) -> NoReturn:
+        headers = [*exchange.extra_headers, *error_headers(error)]
+        trailing = (*_metadata(headers), (DETAILS_KEY, details_of(error, self._codec)))
+        await context.abort(code_of(error), message_of(error, self._codec), trailing)
+        raise AssertionError("abort always raises")
+
+
+def _written(rpc: Rpc, result: Any) -> bytes:
+    try:
+        raw: bytes = rpc.write(result).SerializeToString()
+    except ValueError as error:
+        raise InvalidAgentResponseError(f"The agent's answer does not fit: {error}") from None
+    return raw
+
+
+def _drop(work: asyncio.Future[Any]) -> None:
+    """Nobody waits for it any more."""
+    if work.cancelled() or work.exception() is not None:
+        return
+    if isinstance(result := work.result(), EventStream):
+        result.close()
+
+
+class GrpcExchange(Exchange):
+    """The call as middleware knows requests: metadata are headers, the path is the method's."""
+
+    def __init__(self, context: Context, path: str, server: tuple[str, int | None]) -> None:
+        headers: dict[bytes, bytes] = {}
+        for key, value in context.invocation_metadata() or ():
+            name, text = key.encode("latin-1"), value.encode("utf-8") if isinstance(value, str) else value
+            headers[name] = b"%b, %b" % (headers[name], text) if name in headers else text
+        scope = {
+            "type": "http",
+            "http_version": "2",
+            "method": "POST",
+            "scheme": "http",
+            "path": path,
+            "raw_path": path.encode(),
+            "query_string": b"",
+            "root_path": "",
+            "headers": list(headers.items()),
+            "client": _client(context.peer()),
+            "server": server,
+        }
+        super().__init__(scope, _nothing_to_receive, _nowhere_to_send, 0)
+        self.on_accepted = self._accept
+        self._is_accepted = False
+        self._abandoned: asyncio.Future[Any] | None = None
+
+    def _accept(self) -> None:
+        self._is_accepted = True
+        if self._abandoned is not None:
+            self._abandoned.cancel()
+
+    def abandon(self, work: asyncio.Future[Any]) -> None:
+        """The client has gone: ends `work` as soon as it does nothing but wait."""
+        self._abandoned = work
+        if self._is_accepted:
+            work.cancel()
+
+
+async def _nothing_to_receive() -> Message:
+    raise AssertionError("gRPC has read the request already")
+
+
+async def _nowhere_to_send(message: Message) -> None:
+    raise AssertionError("gRPC sends the answer itself")
+
+
+def _client(peer: str) -> tuple[str, int] | None:
+    """`ipv4:127.0.0.1:5000` and `ipv6:%5B::1%5D:5000` as ASGI has them."""
+    kind, _, address = peer.partition(":")
+    host, _, port = address.rpartition(":")
+    if kind not in ("ipv4", "ipv6") or not port.isdigit():
+        return None
+    return host.replace("%5B", "").replace("%5D", "").strip("[]"), int(port)
+
+
+def _metadata(headers: list[Header]) -> Metadata:
+    return tuple((name.decode("latin-1"), value.decode("latin-1")) for name, value in headers)

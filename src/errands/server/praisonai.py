@@ -1,0 +1,104 @@
+"""PraisonAI's dialect at `POST /a2a`: the same operations as on every binding, in the forms its clients know."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from errands.errors import (
+    A2AError,
+    ContentTypeNotSupportedError,
+    ExtendedAgentCardNotConfiguredError,
+    TaskNotCancelableError,
+    UnsupportedOperationError,
+)
+from errands.model.base import encode
+from errands.model.card import AgentCard
+from errands.model.requests import CancelTaskRequest, GetTaskRequest, ListTasksResponse, SendMessageResponse
+from errands.operations import OPERATIONS, Operation
+from errands.runtime.call import EventStream
+from errands.server.card import CardShelf, Form
+from errands.server.dispatch import Dispatcher
+from errands.server.exchange import Exchange
+from errands.server.jsonrpc import JSON_TYPES, error_headers
+from errands.server.repertoire import Repertoire
+from errands.server.streaming import send_frames
+from errands.wire import jsonrpc, praisonai
+from errands.wire.status import JSONRPC_HTTP
+from errands.wire.v0_3.card import VERSION, to_v0_3
+
+PATH = "/a2a"
+
+_GET_TASK = OPERATIONS["GetTask"]
+
+
+def is_at(path: str, repertoire: Repertoire) -> bool:
+    """Whether the dialect is spoken at this path: it belongs to 0.3, and goes with it."""
+    return path in (PATH, f"{PATH}/") and VERSION in repertoire.versions
+
+
+async def serve(exchange: Exchange, dispatcher: Dispatcher, shelf: CardShelf) -> None:
+    request_id = b"null"
+    try:
+        if exchange.content_type not in JSON_TYPES:
+            raise ContentTypeNotSupportedError(
+                f"Content-Type must be application/json, not {exchange.content_type[:100]}"
+            )
+        try:
+            call = jsonrpc.read_request(await exchange.body())
+        except jsonrpc.BadEnvelopeError as bad:
+            request_id = bad.request_id
+            raise bad.error from None
+        request_id = call.id
+        operation, request = praisonai.read_request(call.method, call.params)
+        if operation.name == "GetExtendedAgentCard":
+            result: Any = await _extended_card(operation, request, exchange, dispatcher, shelf)
+        else:
+            result = await _perform(operation, request, exchange, dispatcher)
+    except A2AError as error:
+        body = encode({"jsonrpc": "2.0", "id": msgspec.Raw(request_id), "error": praisonai.write_error(error)})
+        await exchange.respond(JSONRPC_HTTP.get(error.reason, 200), body, headers=error_headers(error))
+        return
+    if isinstance(result, EventStream):
+        writer = praisonai.StreamWriter()
+        await send_frames(exchange, result, lambda item: writer.write(item.data), praisonai.error_frame, end=writer.end)
+        return
+    await exchange.respond(200, jsonrpc.result_bytes(request_id, result))
+
+
+async def _perform(
+    operation: Operation, request: Any, exchange: Exchange, dispatcher: Dispatcher
+) -> bytes | EventStream:
+    try:
+        result = await dispatcher.dispatch(operation, request, exchange)
+    except TaskNotCancelableError:
+        # PraisonAI never refuses a cancel. A task that has ended stays as it is, and that is the answer.
+        assert isinstance(request, CancelTaskRequest)
+        return await _task(request.id, exchange, dispatcher)
+    if isinstance(result, EventStream):
+        return result
+    if isinstance(result, ListTasksResponse):
+        return praisonai.write_tasks(result.tasks)
+    if isinstance(result, SendMessageResponse):
+        if result.message is not None:
+            # A direct reply: its task is in the store like any other, and here the answer is always a task.
+            return await _task(result.message.task_id or "", exchange, dispatcher)
+        result = result.task
+    return praisonai.write_task(result)
+
+
+async def _task(task_id: str, exchange: Exchange, dispatcher: Dispatcher) -> bytes:
+    exchange.extra_headers.clear()  # the second dispatch says the same again
+    return praisonai.write_task(await dispatcher.dispatch(_GET_TASK, GetTaskRequest(id=task_id), exchange))
+
+
+async def _extended_card(
+    operation: Operation, request: Any, exchange: Exchange, dispatcher: Dispatcher, shelf: CardShelf
+) -> bytes:
+    """The extended card; of an agent without one, the public card."""
+    try:
+        card: AgentCard = await dispatcher.dispatch(operation, request, exchange)
+    except (UnsupportedOperationError, ExtendedAgentCardNotConfiguredError):
+        return shelf.document(exchange, Form.V0_3).body
+    return to_v0_3(card)

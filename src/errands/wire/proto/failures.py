@@ -1,0 +1,121 @@
+"""Errors over gRPC: a `google.rpc.Status` with the details that every binding gives, and back again."""
+
+from __future__ import annotations
+
+import re
+from typing import Any, NamedTuple
+
+import grpc
+from google.protobuf import any_pb2
+from google.protobuf.message import DecodeError
+from google.rpc import error_details_pb2, status_pb2
+
+from errands.errors import A2AError, InvalidParamsError, UnavailableError
+from errands.wire.proto.codec import Codec
+from errands.wire.status import DOMAIN, ERRORS, STATUS, from_http
+
+#: The trailing metadata that carries the Status.
+DETAILS_KEY = "grpc-status-details-bin"
+
+#: What a code means that comes without an ErrorInfo, from a proxy or from an agent that gives none.
+_REASON_OF_CODE = {
+    "INVALID_ARGUMENT": "INVALID_PARAMS",
+    "NOT_FOUND": "TASK_NOT_FOUND",
+    "PERMISSION_DENIED": "PERMISSION_DENIED",
+    "UNAUTHENTICATED": "UNAUTHENTICATED",
+    "RESOURCE_EXHAUSTED": "PAYLOAD_TOO_LARGE",
+    "FAILED_PRECONDITION": "UNSUPPORTED_OPERATION",
+    "UNAVAILABLE": "UNAVAILABLE",
+    "INTERNAL": "INTERNAL",
+    "UNKNOWN": "INTERNAL",
+}
+_REASON_OF_NAME = {cls.__name__: reason for reason, cls in ERRORS.items()}
+_NAMED = re.compile(r"(?P<name>[A-Za-z]+Error): (?P<message>.*)", re.DOTALL)
+
+
+def code_of(error: A2AError) -> grpc.StatusCode:
+    return grpc.StatusCode[STATUS[error.reason].grpc]
+
+
+def message_of(error: A2AError, codec: Codec) -> str:
+    return f"{ERRORS[error.reason].__name__}: {error.message}" if codec.names_errors else error.message
+
+
+def details_of(error: A2AError, codec: Codec) -> bytes:
+    """The value of `DETAILS_KEY`."""
+    metadata = {key: str(value) for key, value in error.metadata.items()}
+    details: list[Any] = [error_details_pb2.ErrorInfo(reason=error.reason, domain=DOMAIN, metadata=metadata)]
+    if isinstance(error, InvalidParamsError) and error.field:
+        violation = error_details_pb2.BadRequest.FieldViolation(field=error.field, description=error.message)
+        details.append(error_details_pb2.BadRequest(field_violations=[violation]))
+    if isinstance(error, UnavailableError):
+        retry = error_details_pb2.RetryInfo()
+        retry.retry_delay.seconds = error.retry_after
+        details.append(retry)
+    status = status_pb2.Status(code=code_of(error).value[0], message=message_of(error, codec))
+    for detail in details:
+        status.details.add().Pack(detail)
+    raw: bytes = status.SerializeToString()
+    return raw
+
+
+def read_failure(code: grpc.StatusCode, message: str, details: bytes | None) -> A2AError | None:
+    """The agent's error, by its ErrorInfo, else by its name, else by the code; None when that is none of A2A's."""
+    reason, wait, described = _read_details(details)
+    named = _NAMED.fullmatch(message)
+    if named is not None and named["name"] in _REASON_OF_NAME:
+        reason, message = reason or _REASON_OF_NAME[named["name"]], named["message"]
+    reason = reason or _REASON_OF_CODE.get(code.name)
+    if reason is None:
+        return None
+    # The same details as in HTTP+JSON, so the same reading of them.
+    body = {"message": message or code.name, "details": [{"reason": reason}, *described]}
+    error = from_http(STATUS[reason].http, {"error": body})
+    if isinstance(error, UnavailableError) and wait is not None:
+        error.retry_after = wait
+    return error
+
+
+def has_error_info(details: bytes | None) -> bool:
+    """Whether it was the agent who spoke, and not something on the way."""
+    return _read_details(details).reason is not None
+
+
+class _Details(NamedTuple):
+    reason: str | None = None
+    #: Seconds to wait before trying again.
+    wait: int | None = None
+    #: All of it, as HTTP+JSON writes it.
+    described: list[dict[str, Any]] = []
+
+
+def _read_details(raw: bytes | None) -> _Details:
+    reason, wait = None, None
+    described: list[dict[str, Any]] = []
+    for detail in _status(raw).details:
+        if (info := _unpacked(detail, error_details_pb2.ErrorInfo)) is not None and info.reason in STATUS:
+            reason = info.reason
+            described.append({"reason": reason, "metadata": dict(info.metadata)})
+        if (bad := _unpacked(detail, error_details_pb2.BadRequest)) is not None:
+            described.append({"fieldViolations": [{"field": one.field} for one in bad.field_violations]})
+        if (retry := _unpacked(detail, error_details_pb2.RetryInfo)) is not None:
+            wait = max(0, retry.retry_delay.seconds)
+    return _Details(reason, wait, described)
+
+
+def _status(raw: bytes | None) -> Any:
+    try:
+        return status_pb2.Status.FromString(raw or b"")
+    except DecodeError:
+        return status_pb2.Status()
+
+
+def _unpacked(detail: any_pb2.Any, kind: Any) -> Any:
+    if not detail.Is(kind.DESCRIPTOR):
+        return None
+    message = kind()
+    try:
+        detail.Unpack(message)
+    except DecodeError:
+        return None
+    return message

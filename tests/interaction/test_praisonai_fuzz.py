@@ -1,0 +1,67 @@
+"""Bad input of any kind in PraisonAI's dialect gets an error of that dialect and changes nothing."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from errands.wire.praisonai import CODES, METHODS
+from tests.interaction.test_fuzz import FUZZ, JSONRPC_CODES, Target, check_clean, deep, json_values, paths, replaced
+
+PARTS: list[dict[str, Any]] = [
+    {"text": "hi", "metadata": {"k": 1}},
+    {"url": "https://x.test", "mediaType": "text/plain", "filename": "f"},
+    {"fileWithUri": "https://x.test", "name": "f"},
+    {"file": {"bytes": "aGk=", "mimeType": "text/plain", "name": "f"}},
+    {"raw": "aGk=", "media_type": "text/plain"},
+    {"data": {"a": 1}},
+]
+MESSAGE = {"role": "user", "messageId": "m", "contextId": "c", "taskId": "no-such-task", "parts": PARTS}
+CONFIGURATION = {"returnImmediately": True, "return_immediately": True, "acceptContentTypes": ["text/plain"]}
+
+
+def request(method: str) -> dict[str, Any]:
+    params = {"message": MESSAGE, "configuration": CONFIGURATION, "id": "t", "contextId": "c", "context_id": "c"}
+    return {"jsonrpc": "2.0", "id": 1, "method": method, "params": params}
+
+
+mutations = st.builds(
+    lambda method, path, new, drop: json.dumps(replaced(request(method), path, new, drop=drop)).encode(),
+    st.sampled_from(METHODS),
+    st.sampled_from(list(paths(request("message/send")))),
+    json_values,
+    st.booleans(),
+)
+whole = json.dumps(request("message/send")).encode()
+bodies = mutations | deep | st.binary(max_size=200) | st.integers(0, len(whole) - 1).map(lambda end: whole[:end])
+
+
+@pytest.fixture(scope="module")
+def target() -> Iterator[Target]:
+    target = Target()
+    yield target
+    target.close()
+
+
+@given(body=bodies)
+@FUZZ
+def test_any_body_is_answered_or_refused_with_a_code_of_the_dialect(target: Target, body: bytes) -> None:
+    before = target.count()
+    answer = target.request("POST", "/a2a", content=body, headers={"content-type": "application/json"})
+    check_clean(answer)
+    assert answer.status_code == 200
+    if answer.headers["content-type"].startswith("text/event-stream"):
+        assert answer.text.endswith("event: done\ndata: {}\n\n")
+        return
+    document = answer.json()
+    assert (document["jsonrpc"], "id" in document) == ("2.0", True)
+    if "error" in document:
+        assert set(document["error"]) == {"code", "message"}
+        assert document["error"]["code"] in JSONRPC_CODES | set(CODES.values())
+        assert document["error"]["message"]
+        assert target.count() == before
