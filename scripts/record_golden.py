@@ -26,7 +26,7 @@ def environment(folder: Path, version: str) -> Path:
     if not python.exists():
         venv.create(home, with_pip=True)
         packages = [f"a2a-sdk[http-server]=={version}", "httpx", "uvicorn"]
-        subprocess.run([python, "-m", "pip", "install", "--quiet", *packages], check=True)  # noqa: S603
+        subprocess.run([python, "-m", "pip", "install", "--quiet", *packages], check=True)
     return python
 
 
@@ -39,7 +39,7 @@ def main() -> None:
         python = environment(options.folder, version)
         for old in options.out.glob(f"{version}-*.json"):
             old.unlink()
-        subprocess.run([python, ROOT / "scripts" / "golden" / program, version, options.out], check=True)  # noqa: S603
+        subprocess.run([python, ROOT / "scripts" / "golden" / program, version, options.out], check=True)
 
 
 if __name__ == "__main__":

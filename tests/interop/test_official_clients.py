@@ -2,24 +2,17 @@
 
 from __future__ import annotations
 
-import importlib.util
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import pytest
 
-from errands.server.repertoire import DIALECTS
 from tests.interop.expectations import ERRANDS, expected
 from tests.interop.peers.conversation import STEPS
 from tests.interop.sdks import BINDINGS, ROOT, SDKS, Sdk, conversation, interpreter
 from tests.unit.cli.processes import Served
 
 pytestmark = pytest.mark.timeout(300)  # the first test of all makes the environments
-
-
-def _is_served(sdk: Sdk, binding: str) -> bool:
-    has_grpc = importlib.util.find_spec("errands.server.grpc_server") is not None
-    return sdk.protocol in DIALECTS and (binding != "GRPC" or has_grpc)
 
 
 class Talk(NamedTuple):
@@ -31,13 +24,7 @@ class Talk(NamedTuple):
 @pytest.fixture(
     scope="module",
     params=[
-        pytest.param(
-            (sdk, binding),
-            id=f"{sdk.release}-{binding}",
-            marks=pytest.mark.skipif(not _is_served(sdk, binding), reason="not served yet"),
-        )
-        for sdk in SDKS.values()
-        for binding in BINDINGS
+        pytest.param((sdk, binding), id=f"{sdk.release}-{binding}") for sdk in SDKS.values() for binding in BINDINGS
     ],
 )
 def talk(request: pytest.FixtureRequest) -> Iterator[Talk]:

@@ -2,25 +2,18 @@
 
 from __future__ import annotations
 
-import importlib.util
 from collections.abc import AsyncIterator, Iterator
 from typing import NamedTuple
 
 import pytest
 
 from errands import A2AClient
-from errands.client.discovery import DIALECTS
 from tests.interop.errands_client import ErrandsCaller
 from tests.interop.expectations import ERRANDS, NOT_PLAYED, expected
 from tests.interop.peers.conversation import STEPS, outcome
 from tests.interop.sdks import BINDINGS, SDKS, Sdk, serving
 
 pytestmark = [pytest.mark.anyio, pytest.mark.timeout(300)]  # the first test of all makes the environments
-
-
-def _is_spoken(sdk: Sdk, binding: str) -> bool:
-    has_grpc = importlib.util.find_spec("errands.client.grpc_transport") is not None
-    return sdk.protocol in DIALECTS and (binding != "GRPC" or has_grpc)
 
 
 class Peer(NamedTuple):
@@ -35,10 +28,8 @@ def peer(request: pytest.FixtureRequest) -> Iterator[Peer]:
 
 
 @pytest.fixture(params=BINDINGS)
-async def binding(request: pytest.FixtureRequest, peer: Peer) -> str:
+def binding(request: pytest.FixtureRequest) -> str:
     name: str = request.param
-    if not _is_spoken(peer.sdk, name):
-        pytest.skip("not spoken yet")
     return name
 
 

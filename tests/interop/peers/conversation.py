@@ -243,7 +243,6 @@ async def unknown_task(caller: Caller) -> Any:
     return {
         "get": await refusal(caller.get("no-such-task")),
         "cancel": await refusal(caller.cancel("no-such-task")),
-        "subscribe": await refusal(drained(caller.subscribe("no-such-task"))),
         "send": await refusal(say(caller, "echo", task_id="no-such-task")),
     }
 
@@ -253,8 +252,16 @@ async def ended_task(caller: Caller) -> Any:
     return {
         "cancel": await refusal(caller.cancel(sent.task_id)),
         "send": await refusal(say(caller, "echo again", task_id=sent.task_id)),
-        "subscribe": await refusal(drained(caller.subscribe(sent.task_id))),
     }
+
+
+async def follow_unknown_task(caller: Caller) -> Any:
+    return await refusal(drained(caller.subscribe("no-such-task")))
+
+
+async def follow_ended_task(caller: Caller) -> Any:
+    sent = await say(caller, "echo and end")
+    return await refusal(drained(caller.subscribe(sent.task_id)))
 
 
 async def push_not_offered(caller: Caller) -> Any:
@@ -283,6 +290,8 @@ STEPS: dict[str, Callable[[Caller], Awaitable[Any]]] = {
         parts_there_and_back,
         unknown_task,
         ended_task,
+        follow_unknown_task,
+        follow_ended_task,
         push_not_offered,
     )
 }
@@ -309,12 +318,10 @@ EXPECTED: dict[str, Any] = {
     "failure": {"state": "failed", "said": "It went wrong"},
     # The parts as they came back, and before them what the agent saw of the data.
     "parts_there_and_back": [{"text": data_part(DATA)["data"]}, *ALL_PARTS],
-    "unknown_task": dict.fromkeys(("get", "cancel", "subscribe", "send"), "TaskNotFoundError"),
-    "ended_task": {
-        "cancel": "TaskNotCancelableError",
-        "send": "UnsupportedOperationError",
-        "subscribe": "UnsupportedOperationError",
-    },
+    "unknown_task": dict.fromkeys(("get", "cancel", "send"), "TaskNotFoundError"),
+    "ended_task": {"cancel": "TaskNotCancelableError", "send": "UnsupportedOperationError"},
+    "follow_unknown_task": "TaskNotFoundError",
+    "follow_ended_task": "UnsupportedOperationError",
     "push_not_offered": "PushNotificationNotSupportedError",
 }
 
