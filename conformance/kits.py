@@ -73,12 +73,16 @@ KIT_0_3 = Kit(
 
 _A2A_JSON = "1.0.1 wants application/a2a+json where the request names no type; the kit, of 1.0.0, application/json"
 
+_PRECONDITION = "the status is FAILED_PRECONDITION in 1.0.1; it was UNIMPLEMENTED in 1.0.0"
+
 EXPLAINED_1_0 = {
     "TestAIP193ErrorFormat::test_error_content_type": _A2A_JSON,
     "TestRestErrorStructure::test_error_uses_aip193_format": _A2A_JSON,
     "TestHttpJsonStatusCodes::test_content_type_not_supported_returns_415": (
         "ContentTypeNotSupportedError is 400 in 1.0.1; it was 415 in 1.0.0"
     ),
+    "TestGrpcStatusCodes::test_push_not_supported_returns_unimplemented": _PRECONDITION,
+    "TestGrpcStatusCodes::test_version_not_supported_returns_unimplemented": _PRECONDITION,
 }
 ONLY_1_0 = {"CONFORMANCE_VERSIONS": "1.0", "ERRANDS_GRPC_PORT": "0"}
 #: The kit for 0.3 goes on with its tasks and cancels them, and wants the extended card refused without credentials.
@@ -99,6 +103,7 @@ RUNS = (
         agent={**ONLY_1_0, "CONFORMANCE_CAPABILITIES": ""},
         explained={
             **EXPLAINED_1_0,
+            "TestGrpcStatusCodes::test_unsupported_operation_returns_unimplemented": _PRECONDITION,
             "TestRestStreaming::test_streaming_content_type": (
                 "the kit reads the refusal of a stream without having fetched it, whatever the server says"
             ),
