@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import pytest
+from google.protobuf.unknown_fields import UnknownFieldSet
 
 from errands import AgentCardConfig
+from errands.wire.proto.positions import ASKING, Position, position_of
 from tests.grpc_binding.serving import old, old_send, over_grpc, pb, refusal, send
 from tests.interaction.agents import Asks, Direct, Echo, Gated, Parrot, Patient, card
 
@@ -92,6 +94,16 @@ async def test_a_subscriber_that_names_its_last_event_gets_what_it_missed(storag
         task = (await served.v1_0.SendMessage(send())).task
         stream = served.v1_0.SubscribeToTask(pb.SubscribeToTaskRequest(id=task.id), metadata=(("last-event-id", "2"),))
         assert [event.WhichOneof("payload") async for event in stream] == ["artifact_update", "status_update"]
+
+
+async def test_who_does_not_ask_for_the_events_ids_sees_nothing_that_the_schema_does_not_have() -> None:
+    async with over_grpc(Echo()) as served:
+        plain = [event async for event in served.v1_0.SendStreamingMessage(send())]
+        assert [len(UnknownFieldSet(event)) for event in plain] == [0, 0, 0, 0]
+        asked = served.v1_0.SendStreamingMessage(send(message_id="m-2"), metadata=(ASKING,))
+        assert [position_of(event.SerializeToString()) for event in [one async for one in asked]] == [
+            Position(version, False) for version in (1, 2, 3, 4)
+        ]
 
 
 async def test_a_task_is_got_with_as_much_history_as_is_wanted() -> None:

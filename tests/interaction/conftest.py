@@ -1,10 +1,10 @@
-"""One body per behaviour, run over every binding and every engine."""
+"""One body per behaviour, run over every version, binding and engine."""
 
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 
@@ -22,17 +22,34 @@ def binding(request: pytest.FixtureRequest) -> str:
     return name
 
 
+class Dialect(NamedTuple):
+    version: str
+    binding: str
+
+
+DIALECTS = [Dialect(version, binding) for version in ("1.0", "0.3") for binding in (*BINDINGS, "grpc")]
+
+
+@pytest.fixture(params=DIALECTS, ids="-".join)
+def dialect(request: pytest.FixtureRequest) -> Dialect:
+    spoken: Dialect = request.param
+    return spoken
+
+
 @pytest.fixture
-def connected(binding: str, storage: str) -> Connect:
-    """`async with connected(worker) as client`: an agent and its client over this binding and engine."""
+def connected(dialect: Dialect, storage: str) -> Connect:
+    """`async with connected(worker) as client`: an agent and its client over this dialect and engine."""
 
     @asynccontextmanager
     async def connect_over(
         agent: Worker | A2AServer, *, client: dict[str, Any] | None = None, **options: Any
     ) -> AsyncIterator[A2AClient]:
+        if dialect.binding == "grpc":
+            options.setdefault("grpc_port", 0)
         server = agent if isinstance(agent, A2AServer) else serve(agent, storage=storage, **options)
-        async with connect(server, client={"protocol": binding, **(client or {})}) as connected_client:
-            assert connected_client.protocol == binding
+        wishes = {"protocol": dialect.binding, "version": dialect.version, **(client or {})}
+        async with connect(server, client=wishes) as connected_client:
+            assert (connected_client.version, connected_client.protocol) == dialect
             yield connected_client
 
     return connect_over

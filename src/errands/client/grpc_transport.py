@@ -1,7 +1,8 @@
 """The gRPC transport: one interface of an agent in either protocol version, and gRPC's failures put into our words.
 
-gRPC has no place for the id of an event, so a stream that was cut goes on with a snapshot of the task, which the
-client compares with what it has seen (`errands.client.ledger`).
+The schema has no place for the id of an event. errands sends it all the same when asked, see
+`errands.wire.proto.positions`; with other agents a stream that was cut goes on with a snapshot of the task, which the
+client compares with what it has seen, see `errands.client.ledger`.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from errands.wire.dialect import MalformedAnswerError
 from errands.wire.proto import v0_3, v1_0
 from errands.wire.proto.codec import Codec, Rpc, read_response, write_request
 from errands.wire.proto.failures import DETAILS_KEY, has_error_info, read_failure
+from errands.wire.proto.positions import ASKING, position_of
 
 CODECS: dict[str, Codec] = {codec.version: codec for codec in (v1_0.CODEC, v0_3.CODEC)}
 
@@ -86,7 +88,7 @@ class GrpcTransport:
         read_timeout: float | None,
     ) -> AsyncGenerator[Received, None]:
         rpc = self._codec.rpc_of(operation)
-        metadata = self._metadata
+        metadata = (*self._metadata, ASKING)
         if last_event_id is not None:
             metadata = (*metadata, ("last-event-id", last_event_id))
         call = self._method(rpc)(write_request(rpc, request), metadata=metadata)
@@ -96,7 +98,8 @@ class GrpcTransport:
                 response = _decoded(rpc, raw)
                 if content_of(response) is None:
                     raise ProtocolError("an event without content")
-                yield Received(response)
+                position = position_of(raw)
+                yield Received(response, str(position.version), position.gap) if position else Received(response)
                 begun = True
         finally:
             call.cancel()

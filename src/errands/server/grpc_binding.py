@@ -22,6 +22,7 @@ from errands.server.exchange import Exchange, Header, Message
 from errands.server.jsonrpc import error_headers
 from errands.wire.proto.codec import Codec, Rpc, read_request
 from errands.wire.proto.failures import DETAILS_KEY, code_of, details_of, message_of
+from errands.wire.proto.positions import ASKING, Position, mark
 
 logger = logging.getLogger(__name__)
 
@@ -67,7 +68,7 @@ class Service:
         if exchange.extra_headers:
             await context.send_initial_metadata(_metadata(exchange.extra_headers))
         if isinstance(result, EventStream):
-            await self._send_events(rpc, result, context)
+            await self._send_events(rpc, result, context, exchange.wants_positions)
             return None
         return _written(rpc, result)
 
@@ -84,12 +85,13 @@ class Service:
             work.add_done_callback(_drop)
             raise
 
-    async def _send_events(self, rpc: Rpc, stream: EventStream, context: Context) -> None:
+    async def _send_events(self, rpc: Rpc, stream: EventStream, context: Context, marked: bool) -> None:
         write = context.write
         try:
             async for items in stream:
                 for item in items:
-                    await write(_written(rpc, _decode_event(item.data)))
+                    event = _written(rpc, _decode_event(item.data))
+                    await write(mark(event, Position(item.version, item.gap)) if marked else event)
         except A2AError:
             raise
         except Exception:
@@ -147,6 +149,11 @@ class GrpcExchange(Exchange):
         self.on_accepted = self._accept
         self._is_accepted = False
         self._abandoned: asyncio.Future[Any] | None = None
+
+    @property
+    def wants_positions(self) -> bool:
+        name, value = ASKING
+        return self.header(name.encode()) == value
 
     def _accept(self) -> None:
         self._is_accepted = True

@@ -57,6 +57,7 @@ from errands.model.requests import (
 from errands.operations import OPERATIONS
 from errands.wire.proto import v0_3, v1_0
 from errands.wire.proto.codec import Codec, read_request, read_response, write_request
+from errands.wire.proto.positions import Position, mark, position_of
 from errands.wire.proto.values import MAX_DEPTH, MAX_EXACT
 
 CODECS = [v1_0.CODEC, v0_3.CODEC]
@@ -237,6 +238,11 @@ REQUESTS: dict[str, Any] = {
     "DeleteTaskPushNotificationConfig": DeleteTaskPushNotificationConfigRequest(task_id="t", id="c"),
     "GetExtendedAgentCard": GetExtendedAgentCardRequest(),
 }
+SENDING = SendMessageRequest(
+    message=Message(message_id="m", role=Role.USER, parts=[Part(text="hi"), Part(data={"a": [1, {}]})]),
+    configuration=SendMessageConfiguration(history_length=3),
+    metadata={"limit": 7},
+)
 ONLY_1_0: dict[str, Any] = {
     "GetTask": GetTaskRequest(id="t", tenant="acme", history_length=0),
     "ListTasks": ListTasksRequest(
@@ -362,6 +368,37 @@ def test_json_that_is_deeper_is_refused_by_whoever_would_send_it(codec: Codec) -
     message = Message(message_id="m", role=Role.USER, parts=[Part(data=nested(MAX_DEPTH + 1))])
     with pytest.raises(InvalidParamsError, match="nested more than 30 levels"):
         write_request(codec.rpcs["SendMessage"], SendMessageRequest(message=message))
+
+
+# What the schema has no place for
+
+
+@BOTH
+@few
+@given(event=events, version=st.integers(1, 2**62), gap=st.booleans())
+def test_a_position_travels_with_its_event_and_disturbs_no_reader(
+    codec: Codec, event: StreamResponse, version: int, gap: bool
+) -> None:
+    rpc = codec.rpcs["SendStreamingMessage"]
+    raw = rpc.write(event).SerializeToString()
+    assert position_of(raw) is None
+    marked = mark(raw, Position(version, gap))
+    assert position_of(marked) == (version, gap)
+    assert read_response(rpc, marked) == event
+
+
+@BOTH
+@settings(max_examples=200, deadline=None)
+@given(data=st.data())
+def test_whatever_the_bytes_are_a_request_is_read_or_refused(codec: Codec, data: st.DataObject) -> None:
+    rpc = codec.rpcs[data.draw(st.sampled_from(sorted(codec.rpcs)))]
+    good = write_request(rpc, REQUESTS.get(rpc.operation.name, SENDING)) if rpc.operation.name != "ListTasks" else b""
+    cut = data.draw(st.integers(0, len(good)))
+    raw = good[:cut] + data.draw(st.binary(max_size=20)) + good[data.draw(st.integers(cut, len(good))) :]
+    try:
+        assert isinstance(read_request(rpc, raw), rpc.operation.request)
+    except InvalidParamsError as error:
+        assert error.message  # noqa: PT017
 
 
 # What other agents write

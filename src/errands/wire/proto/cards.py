@@ -32,7 +32,7 @@ def write_old_card(card: AgentCard) -> Any:
     interfaces = values.pop("supportedInterfaces")
     spoken = [one for one in interfaces if one["protocolVersion"].startswith(_OLD_VERSION)] or interfaces
     others = [{"url": one["url"], "transport": one["protocolBinding"]} for one in spoken]
-    main = others.pop(0)
+    main = others.pop(0) if others else {"url": "", "transport": ""}
     values |= {"url": main["url"], "preferredTransport": main["transport"], "additionalInterfaces": others}
     values["protocolVersion"] = "0.3.0"
     values["supportsAuthenticatedExtendedCard"] = values["capabilities"].pop("extendedAgentCard", False)

@@ -29,7 +29,7 @@ Role = Literal["ROLE_UNSPECIFIED", "ROLE_USER", "ROLE_AGENT"]
 
 class FilePart(Model):
     file_with_uri: str | None = None
-    #: The proto's bytes, which the official SDKs fill with base64 once more.
+    #: The proto's bytes, which the Python SDK fills with base64 once more.
     file_with_bytes: bytes | None = None
     mime_type: str | None = None
     name: str | None = None
@@ -143,7 +143,6 @@ class TaskPushNotificationConfig(Model):
 
 class TaskPushNotificationConfigList(Model):
     configs: list[TaskPushNotificationConfig] = []
-    next_page_token: str = ""
 
 
 class SendMessageConfiguration(Model):

@@ -100,7 +100,10 @@ class ProtoSpelling(Spelling):
 
 
 def _decoded_again(content: bytes) -> bytes:
-    """The file behind the proto's bytes: base64 once more when it is from an official SDK, else those bytes."""
+    """The file behind the proto's bytes: base64 once more from the Python SDK, the bytes themselves from others.
+
+    Nothing else tells them apart, so a file of another SDK that is nothing but base64 is taken for the Python SDK's.
+    """
     try:
         return binascii.a2b_base64(content, strict_mode=True)
     except binascii.Error:

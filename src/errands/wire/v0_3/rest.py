@@ -15,10 +15,17 @@ import msgspec
 from errands.errors import InvalidParamsError, UnsupportedOperationError
 from errands.model import core
 from errands.model.base import Model, encode
-from errands.model.requests import CancelTaskRequest, ListTasksRequest, SendMessageRequest, TaskPushNotificationConfig
+from errands.model.requests import (
+    CancelTaskRequest,
+    ListTaskPushNotificationConfigsResponse,
+    ListTasksRequest,
+    SendMessageRequest,
+    TaskPushNotificationConfig,
+)
 from errands.operations import OPERATIONS, Operation
 from errands.wire import v1_0
 from errands.wire.dialect import Dialect, Json, Located, MalformedAnswerError, Route, fill_path
+from errands.wire.v0_3 import proto
 from errands.wire.v0_3.jsonrpc import JSONRPC
 from errands.wire.v0_3.legacy import LegacyDialect, parse_state
 from errands.wire.v0_3.proto_spelling import PROTO
@@ -125,6 +132,9 @@ class RestDialect(LegacyDialect):
 
 class SdkRestDialect(RestDialect):
     """As the official SDKs do. Answers of agents that do as the text says are understood too."""
+
+    def write_push_configs(self, listed: ListTaskPushNotificationConfigsResponse) -> Model:
+        return proto.TaskPushNotificationConfigList(configs=super().write_push_configs(listed))
 
     def read_response(self, operation: Operation, raw: Json) -> Any:
         try:
