@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
@@ -403,6 +404,18 @@ async def test_a_stream_is_server_sent_events_with_the_version_as_id(binding: st
         assert [frame.split("\n")[0] for frame in frames] == [f"id: {n}" for n in range(1, 6)]
         start = 'data: {"jsonrpc":"2.0","id":7,"result":{"task":' if binding == "jsonrpc" else 'data: {"task":'
         assert frames[0].split("\n")[1].startswith(start)
+
+
+@pytest.mark.parametrize(
+    ("method", "content_type"), [("tasks/resubscribe", "text/event-stream"), ("SubscribeToTask", "application/json")]
+)
+async def test_a_stream_is_refused_as_the_clients_of_its_version_expect_it(method: str, content_type: str) -> None:
+    async with http(serve(Echo(), agent_card=card())) as client:
+        answer = await client.post("/", json=rpc(method, {"id": "no-such-task"}, "7"))
+    assert answer.status_code == 200
+    assert answer.headers["content-type"].startswith(content_type)
+    document = json.loads(answer.text.removeprefix("data: "))
+    assert (document["id"], document["error"]["code"]) == ("7", -32001)
 
 
 async def test_a_quiet_stream_is_kept_alive_with_comments() -> None:

@@ -57,6 +57,8 @@ class Dialect(ABC):
     takes_tenant = False
     #: Whether a subscription is over when the task pauses, and not only when it has ended.
     ends_at_pause = False
+    #: Whether, over JSON-RPC, what is asked for as a stream is also refused as one, of one event.
+    refuses_in_stream = False
 
     # What a server does
 
