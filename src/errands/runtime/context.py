@@ -27,7 +27,7 @@ from errands.model.core import (
     TaskState,
     text_of,
 )
-from errands.model.log import RequestOptions, StoredTask
+from errands.model.log import PLAIN, RequestOptions, StoredTask
 from errands.runtime.artifacts import ArtifactWriter, build_part
 from errands.runtime.dependencies import DependencyContainer
 from errands.runtime.journal import Journal, new_id, status_update
@@ -62,7 +62,7 @@ class TaskContext:
         self._journal = journal
         self._stored = stored
         self._turn = Turn(journal, stored)
-        self._options = options or RequestOptions()
+        self._options = options or PLAIN
         self._request_context = request_context if request_context is not None else {}
         self._deps = deps
         self._cancelled = False

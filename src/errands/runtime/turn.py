@@ -164,10 +164,7 @@ class Turn:
                 await self._settle_flusher(self._flusher)
             if self._failure is not None:
                 raise self._failure
-            events = self._pending.copy()
-            for artifact in artifacts:
-                events.add("artifact", StreamResponse(artifact_update=artifact))
-            while not await self._close(state, message, events, direct):
+            while not await self._close(state, message, artifacts, direct):
                 await self._refresh()
         except Exception:
             self.ended = False
@@ -184,23 +181,28 @@ class Turn:
             flusher.cancel()
             self._flusher = None
 
-    async def _close(self, state: TaskState, message: Message | None, events: Batch, direct: bool) -> bool:
+    async def _close(
+        self, state: TaskState, message: Message | None, artifacts: Sequence[TaskArtifactUpdateEvent], direct: bool
+    ) -> bool:
         """Writes the last events of the turn; false when somebody else has written meanwhile."""
         if self._stale:
             return False
         now = self._journal.now()
-        closing = Batch()
+        events = self._pending.copy()
+        for artifact in artifacts:
+            events.add("artifact", StreamResponse(artifact_update=artifact))
+        emitted = len(events.drafts)
         self.continues = self._unread > 1 and (state is COMPLETED or state in PAUSED_STATES)
         if self.continues:
-            self._carry_on(state, message, now, closing)
+            self._carry_on(state, message, now, events)
             state = WORKING
         else:
-            closing.add("status", status_update(self.task_id, self.context_id, state, now, message))
-        updates = events.updates + closing.updates
+            events.add("status", status_update(self.task_id, self.context_id, state, now, message))
+        updates = events.updates
         change = Change(
             task_id=self.task_id,
             scope=self._scope,
-            events=events.drafts + closing.drafts,
+            events=events.drafts,
             expected=self._version,
             fence=self._fence,
             at=now,
@@ -211,19 +213,19 @@ class Turn:
             direct=direct,
         )
         try:
-            await self._journal.commit(change, closing.updates)
+            await self._journal.commit(change, updates[emitted:])
         except ConcurrencyError:
             return False
         return True
 
-    def _carry_on(self, state: TaskState, message: Message | None, now: int, closing: Batch) -> None:
+    def _carry_on(self, state: TaskState, message: Message | None, now: int, events: Batch) -> None:
         """Another message is waiting: what was said joins the history, and the task stays at work."""
         if state in PAUSED_STATES:
-            closing.add("status", status_update(self.task_id, self.context_id, state, now, message))
-            closing.add("status", status_update(self.task_id, self.context_id, SUBMITTED, now))
+            events.add("status", status_update(self.task_id, self.context_id, state, now, message))
+            events.add("status", status_update(self.task_id, self.context_id, SUBMITTED, now))
         elif message is not None:
-            closing.add("message", StreamResponse(message=message))
-        closing.add("status", status_update(self.task_id, self.context_id, WORKING, now))
+            events.add("message", StreamResponse(message=message))
+        events.add("status", status_update(self.task_id, self.context_id, WORKING, now))
 
     async def reopen(self) -> bool:
         """After an interrupted `end`: whether the turn still has to be ended, by looking at the log."""

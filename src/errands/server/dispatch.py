@@ -25,7 +25,7 @@ from errands.errors import (
 from errands.model.card import AgentCard
 from errands.model.card_config import AgentCardConfig
 from errands.model.log import Scope
-from errands.model.requests import SendMessageRequest, SendMessageResponse
+from errands.model.requests import SendMessageConfiguration, SendMessageRequest, SendMessageResponse
 from errands.operations import OPERATIONS, Operation
 from errands.runtime.call import CallContext, EventStream
 from errands.runtime.middleware import A2AMiddleware, RequestEnvelope
@@ -113,8 +113,8 @@ class Dispatcher:
             if operation.name == "SubscribeToTask":
                 call.last_event_id = _last_event_id(exchange)
                 call.ends_at_pause = exchange.ends_at_pause
-        if not self._card.capabilities.push_notifications and _wants_push(request):
-            raise PushNotificationNotSupportedError
+        if type(request) is SendMessageRequest and request.configuration is not None:
+            self._check_push(request.configuration)
         call.on_accepted = exchange.on_accepted
         return await self._methods[operation.name](request, call)
 
@@ -159,6 +159,10 @@ class Dispatcher:
         if operation.capability == "extended_agent_card" and not offers_extended_card(self._card):
             raise UnsupportedOperationError("This agent has no extended card")
 
+    def _check_push(self, configuration: SendMessageConfiguration) -> None:
+        if configuration.task_push_notification_config is not None and not self._card.capabilities.push_notifications:
+            raise PushNotificationNotSupportedError
+
     async def _extended_card(self, call: CallContext, exchange: Exchange) -> AgentCard:
         if self._card.security_schemes and not call.scope.owner:
             raise AuthenticationRequiredError("The extended card is for authenticated clients")
@@ -166,11 +170,6 @@ class Dispatcher:
             raise ExtendedAgentCardNotConfiguredError
         config = await self._extended_card_provider(exchange.request)
         return self._shelf.build(config, exchange)
-
-
-def _wants_push(request: Any) -> bool:
-    configuration = getattr(request, "configuration", None)
-    return configuration is not None and configuration.task_push_notification_config is not None
 
 
 def _shown(result: Any) -> Any:
