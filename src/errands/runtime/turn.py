@@ -47,6 +47,8 @@ class Turn:
     _tail_bytes = 0
     _folded_bytes = 0
     _flusher: asyncio.Task[None] | None = None
+    #: Emitted, and not yet on its way.
+    _pending: Batch | None = None
     _writing = False
     _failure: Exception | None = None
 
@@ -56,7 +58,6 @@ class Turn:
         self.context_id = stored.task.context_id or ""
         self._scope = stored.scope
         self._fence = stored.head.attempt
-        self._pending = Batch()
         self._view(stored)
 
     def _view(self, stored: StoredTask) -> None:
@@ -75,6 +76,8 @@ class Turn:
         if self._failure is not None:
             raise self._failure
         pending = self._pending
+        if pending is None:
+            pending = self._pending = Batch()
         pending.add(kind, update)
         if self._flusher is None:
             self._flusher = asyncio.get_running_loop().create_task(self._flush())
@@ -89,15 +92,15 @@ class Turn:
 
     async def _flush(self) -> None:
         try:
-            while self._pending.drafts:
-                await self._write_pending()
+            while self._pending is not None:
+                await self._write_pending(self._pending)
         except Exception as error:
             self._failure = error
         finally:
             self._flusher = None
 
-    async def _write_pending(self) -> None:
-        pending, self._pending = self._pending, Batch()
+    async def _write_pending(self, pending: Batch) -> None:
+        self._pending = None
         self._tail_bytes += pending.size
         self._writing = True
         try:
@@ -169,7 +172,7 @@ class Turn:
         except Exception:
             self.ended = False
             raise
-        self._pending = Batch()
+        self._pending = None
         self.settled = True
         self.ends_task = state in TERMINAL_STATES and not self.continues
 
@@ -188,7 +191,7 @@ class Turn:
         if self._stale:
             return False
         now = self._journal.now()
-        events = self._pending.copy()
+        events = Batch() if self._pending is None else self._pending.copy()
         for artifact in artifacts:
             events.add("artifact", StreamResponse(artifact_update=artifact))
         emitted = len(events.drafts)
@@ -233,7 +236,7 @@ class Turn:
         if stored.head.attempt != self._fence or not stored.head.worker:
             return False
         self._view(stored)
-        self._pending = Batch()  # went with the interrupted commit
+        self._pending = None  # went with the interrupted commit
         self.ended = False
         self._failure = None
         return True
@@ -243,8 +246,8 @@ class Turn:
         self.ended = True
         if self._flusher is not None:
             await self._settle_flusher(self._flusher)
-        drafts = self._pending.drafts
-        self._pending = Batch()
+        drafts = [] if self._pending is None else self._pending.drafts
+        self._pending = None
         now = self._journal.now()
         await self._journal.commit(
             Change(
