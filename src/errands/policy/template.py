@@ -14,9 +14,8 @@ from functools import lru_cache
 
 import msgspec
 
-from errands.policy.cel import CelError, Program, Scope, Session, Variables
-from errands.policy.cel import compile as compile_expression
-from errands.policy.cel.program import run
+from errands.policy import cel
+from errands.policy.cel import CelError, Program, Scope, Session, Variables, run
 from errands.policy.cel.tokens import Token, tokens
 from errands.policy.cel.values import Json
 
@@ -93,7 +92,7 @@ def _expression(scope: Scope, source: str, row: list[Token]) -> Program:
     if texts[:2] == ["auth", "."] and texts[3:] == ["(", ")"]:
         # The specification writes both `{auth.name()}` and `{auth.name}`.
         source = "".join(texts[:3])
-    return compile_expression(scope.without_calls(), source.strip())
+    return cel.compile(scope.without_calls(), source.strip())
 
 
 def _unmatched(source: str, position: int, problem: str) -> CelError:

@@ -23,17 +23,17 @@ Perform = Callable[[Call], Awaitable[Any]]
 #: See `tokens.growth`.
 MAX_GROWTH = 256
 
-#: A string that is no text comes back as a ValueError.
 _ENGINE_ERRORS = (RuntimeError, MemoryError, ValueError)
 _PLACE = re.compile(r"ERROR: <input>:(-?\d+):(-?\d+): (.*)")
 _UNDECLARED = re.compile(r"undeclared reference to '([^']+)'")
+_MAX_PROBLEM = 300
 _STATUS = re.compile(r"^[A-Z_]+: |\s*\[[A-Z_]+\]$")
 
 #: What to do about an error of an evaluation, by words of the engine's message.
 _HINTS = {
     "Key not found": "ask with has(...) before reading a field that may be absent",
     "No matching overload": "the operands have types that do not go together; convert with int(), double() or string()",
-    "index out of": "ask for size(...) before reading an item",
+    "Index error": "ask for size(...) before reading an item",
     "budget": "loop over fewer items",
     "No value with name": "the variable has no value here",
 }
@@ -58,6 +58,8 @@ def compile(scope: Scope, source: str, *, condition: bool = False) -> Program:  
         raise CelError(
             source, f"{len(source):,} characters are too many", hint=f"at most {scope.max_source:,} are taken"
         )
+    if not source.isascii() and source.encode("utf-8", "replace").decode() != source:
+        raise CelError(source, "the source is no valid Unicode", hint="remove lone surrogates")
     row = tuple(tokens(source))
     if growth(row) > MAX_GROWTH:
         raise CelError(source, "macros that multiply their values", hint="use fewer of them, or each value less often")
@@ -82,7 +84,7 @@ def _compile_error(scope: Scope, source: str, rewritten: Rewritten, text: str) -
     hint = ""
     undeclared = _UNDECLARED.search(problem)
     if undeclared is not None:
-        name = "event" if undeclared[1] == PRESENT else undeclared[1]
+        name = undeclared[1].removeprefix(f"{PRESENT}.")
         problem = f"{name!r} is not available in {scope.name}"
         hint = f"available are {scope.describe()}, and the functions of the language"
     if line < 1:
@@ -155,7 +157,9 @@ async def _finish(call: Call, session: Session, perform: Perform) -> None:
 
 def _problem(text: str) -> str:
     """The engine's message without its own names for statuses."""
-    return _STATUS.sub("", text.strip().splitlines()[0] if text.strip() else "the evaluation failed")
+    first = text.strip().partition("\n")[0] or "the evaluation failed"
+    # Some messages repeat the data they are about.
+    return _STATUS.sub("", first)[:_MAX_PROBLEM]
 
 
 def _hint(text: str) -> str:
