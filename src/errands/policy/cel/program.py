@@ -84,7 +84,7 @@ def _compile_error(scope: Scope, source: str, rewritten: Rewritten, text: str) -
     hint = ""
     undeclared = _UNDECLARED.search(problem)
     if undeclared is not None:
-        name = undeclared[1].removeprefix(f"{PRESENT}.")
+        name = undeclared[1].removeprefix(f"{PRESENT}.").partition(".")[0]
         problem = f"{name!r} is not available in {scope.name}"
         hint = f"available are {scope.describe()}, and the functions of the language"
     if line < 1:
