@@ -16,7 +16,7 @@ from collections.abc import Callable
 from errands.policy import cel
 from errands.policy.cel import Session, Variables, run, scopes
 from errands.policy.context import Context, fold, plain, replay, start
-from errands.policy.pipeline import Passed, Subject, run_steps
+from errands.policy.pipeline import Invocation, Passed, Subject, run_steps
 from errands.policy.records import CapabilityFinished, InputArrived, ModelCalled, Started
 from errands.policy.steps import Phase, StepConfig, compile_steps
 from errands.policy.template import compile_template
@@ -86,7 +86,7 @@ def step(seen: dict[str, object], times: int) -> float:
     steps = compile_steps(Phase.BEFORE, [StepConfig(assert_=TYPICAL, error_message="{input.amount} is too much")])
     subject = Subject(context=lambda: seen, input={"amount": 3})
 
-    async def invoke(target: object, arguments: object) -> None:
+    async def invoke(invocation: Invocation) -> None:
         raise AssertionError("nothing is invoked here")
 
     async def once() -> None:

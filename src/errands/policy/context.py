@@ -13,6 +13,7 @@ from msgspec.structs import asdict, replace
 
 from errands.policy.cel.values import Json, normalise
 from errands.policy.records import (
+    Answered,
     AnyRecord,
     CapabilityBegan,
     CapabilityErrored,
@@ -130,7 +131,7 @@ def fold(context: Context, record: AnyRecord) -> Context:
             return replace(context, llm=_llm(context.llm, record), history=_turn(context.history, "llm"))
         case CapabilityFinished() | CapabilityErrored() | CapabilityRestricted():
             return _called(context, record)
-        case CapabilityBegan() | Decided() | Waiting() | Ended():
+        case CapabilityBegan() | Decided() | Waiting() | Answered() | Ended():
             return context
         case Started():
             raise ValueError("a task starts once: `started` is only ever the first record")

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from errands.policy.cel import Call, Session
 from errands.policy.context import Context, fold, plain, replay, start
 from errands.policy.records import (
+    Answered,
     AnyRecord,
     CapabilityBegan,
     CapabilityErrored,
@@ -60,8 +61,8 @@ def test_a_call_counts_when_it_is_over_and_not_when_it_begins() -> None:
 
 
 def test_every_call_counts_whoever_made_it_and_however_it_ended() -> None:
-    records = [finished("slack_post", caller="step"), restricted("slack_post"), errored("research_agent")]
-    meta = after(*records)["capabilities"]["_meta"]
+    context = after(finished("slack_post", caller="step"), restricted("slack_post"), errored("research_agent"))
+    meta = context["capabilities"]["_meta"]
     assert meta == {
         "invocations": ["slack_post", "slack_post", "research_agent"],
         "count": 3,
@@ -122,6 +123,7 @@ def test_a_number_too_large_for_the_language_does_not_spoil_the_context() -> Non
         CapabilityBegan(at=NOW, call="1", function="slack_post"),
         Decided(at=NOW, step="before[0]", action="assert", outcome="passed"),
         Waiting(at=NOW, call=Call("review", ("bob",)), session=Session(NOW)),
+        Answered(at=NOW, call=Call("review", ("bob",)), value=True),
         Ended(at=NOW, reason="limit_exceeded"),
     ],
     ids=lambda record: type(record).__name__,

@@ -9,7 +9,7 @@ import pytest
 
 from errands.policy.cel import Call, CallFailed, Session, Suspended
 from errands.policy.context import Context, fold, plain, start
-from errands.policy.pipeline import Blocked, Decision, Locked, Outcome, Passed, Subject, run_steps
+from errands.policy.pipeline import Blocked, Decision, Invocation, Locked, Outcome, Passed, Subject, run_steps
 from errands.policy.records import CapabilityFinished
 from errands.policy.steps import Phase, StepConfig, Steps, compile_steps
 from tests.unit.policy.support import NOW, STARTED, said
@@ -23,15 +23,16 @@ class World:
     def __init__(self, **answers: bool) -> None:
         self.context: Context = start(STARTED)
         self.answers = answers
-        self.invoked: list[tuple[tuple[str, str], dict[str, Any]]] = []
+        self.invoked: list[Invocation] = []
         self.asked: list[str] = []
         self.session = Session(NOW)
 
-    async def invoke(self, target: tuple[str, str], arguments: dict[str, Any]) -> Any:
-        self.invoked.append((target, arguments))
-        if target[1] == "broken":
+    async def invoke(self, invocation: Invocation) -> Any:
+        self.invoked.append(invocation)
+        if invocation.capability == "broken":
             raise CallFailed("503")
-        record = CapabilityFinished(at=NOW, call="s", function="_".join(target), output="done", caller="step")
+        function = f"{invocation.tool}_{invocation.capability}"
+        record = CapabilityFinished(at=NOW, call=invocation.step, function=function, output="done", caller="step")
         self.context = fold(self.context, record)
         return "done"
 
@@ -145,9 +146,9 @@ async def test_a_step_for_another_capability_is_skipped_without_a_trace() -> Non
 
 
 async def test_a_step_whose_condition_is_false_is_skipped_without_a_trace() -> None:
-    assert await outcome(Phase.BEFORE, {"assert": "false", "condition": "input.a > 1"}, input={"a": 1}) == Passed(
-        {"a": 1}
-    )
+    step = {"assert": "false", "condition": "input.a > 1"}
+    assert await outcome(Phase.BEFORE, step, input={"a": 1}) == Passed({"a": 1})
+    assert isinstance(await outcome(Phase.BEFORE, step, input={"a": 2}), Blocked)
 
 
 async def test_transforms_after_a_call_replace_what_the_model_sees_one_after_the_other() -> None:
@@ -209,7 +210,7 @@ async def test_an_invoke_gets_its_bindings_and_later_steps_see_its_record() -> N
         {"assert": "context.capabilities.git_pull.outputs[0] == 'done'"},
     )
     assert isinstance(await world.run(steps, input={"path": "/a"}), Passed)
-    assert world.invoked == [(("git", "pull"), {"path": "/a", "depth": 1})]
+    assert world.invoked == [Invocation("before[1]", "git", "pull", {"path": "/a", "depth": 1})]
 
 
 async def test_an_invoke_that_fails_fails_the_step() -> None:
@@ -258,7 +259,7 @@ async def test_after_a_restart_steps_go_on_where_they_waited_and_repeat_nothing(
     assert isinstance(result, Passed)
     assert result.value == {"a": 1, "seen": NOW}
     assert [d.step for d in result.decisions] == [f"before[{n}]" for n in range(5)]
-    assert [target for target, _ in world.invoked] == [("git", "pull"), ("git", "push")]
+    assert [invocation.capability for invocation in world.invoked] == ["pull", "push"]
     world.restart()
     assert await world.run(steps, input={"a": 1}) == result
     assert len(world.invoked) == 2

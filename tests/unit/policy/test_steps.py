@@ -24,7 +24,7 @@ def refused(phase: Phase = Phase.BEFORE, **fields: Any) -> StepError:
 
 
 @pytest.mark.parametrize("fields", [{"assert": "true"}, {"invoke": "git:pull"}, {"transform": "{}"}])
-def test_a_step_has_one_action(fields: dict[str, str]) -> None:
+def test_a_step_has_one_action(fields: dict[str, Any]) -> None:
     assert compiled(**fields).action == next(iter(fields))
 
 
@@ -37,14 +37,14 @@ def test_a_step_has_one_action(fields: dict[str, str]) -> None:
         ({"assert": "true", "invoke": "a:b", "transform": "1"}, "assert and invoke and transform"),
     ],
 )
-def test_no_action_or_several_are_refused(fields: dict[str, str], found: str) -> None:
+def test_no_action_or_several_are_refused(fields: dict[str, Any], found: str) -> None:
     error = refused(**fields)
     assert error.field == "before[0]"
     assert error.problem == f"a step has exactly one of assert, invoke and transform; this one has {found}"
 
 
 @pytest.mark.parametrize("action", [{"assert": "true"}, {"transform": "1"}])
-def test_bindings_are_for_invoke_only(action: dict[str, str]) -> None:
+def test_bindings_are_for_invoke_only(action: dict[str, Any]) -> None:
     assert refused(**action, bindings={"a": "1"}).field == "before[0].bindings"
     assert set(compiled(invoke="git:pull", bindings={"a": "input.x"}).bindings) == {"a"}
 

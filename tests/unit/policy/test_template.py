@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from typing import Any
 from urllib.parse import quote
 
@@ -133,9 +134,5 @@ def test_a_value_stands_where_its_expression_stood(before: str, after: str, valu
 
 @given(st.text(alphabet="{}ab'\" .", max_size=20))
 def test_any_text_is_a_template_or_a_cel_error(text: str) -> None:
-    try:
-        template = compile_template(scopes.PROMPT, text)
-    except CelError as error:
-        assert error.problem
-    else:
-        assert template.source == text
+    with contextlib.suppress(CelError):
+        assert compile_template(scopes.PROMPT, text).source == text
