@@ -213,6 +213,26 @@ def plain(context: Context) -> dict[str, Json]:
     }
 
 
+class CurrentContext:
+    """The context of a running task: it moves with every record, and is made plain once per version."""
+
+    def __init__(self, context: Context) -> None:
+        self.context = context
+        self._plain: dict[str, Json] | None = None
+
+    def fold(self, record: AnyRecord) -> None:
+        folded = fold(self.context, record)
+        if folded is not self.context:
+            self.context = folded
+            self._plain = None
+
+    def plain(self) -> dict[str, Json]:
+        """The same object until a record changes the context."""
+        if self._plain is None:
+            self._plain = plain(self.context)
+        return self._plain
+
+
 def _shown(part: _Part) -> dict[str, Json]:
     """One level: what is below is plain already."""
     return {

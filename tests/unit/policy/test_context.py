@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from errands.policy.cel import Call, Session
-from errands.policy.context import Context, fold, plain, replay, start
+from errands.policy.context import Context, CurrentContext, fold, plain, replay, start
 from errands.policy.records import (
     Answered,
     AnyRecord,
@@ -131,6 +131,16 @@ def test_a_number_too_large_for_the_language_does_not_spoil_the_context() -> Non
 def test_a_record_that_says_nothing_about_the_context_leaves_the_same_object(record: AnyRecord) -> None:
     context = start(STARTED)
     assert fold(context, record) is context
+
+
+def test_a_context_is_made_plain_once_per_version() -> None:
+    current = CurrentContext(start(STARTED))
+    first = current.plain()
+    current.fold(Decided(at=NOW, step="before[0]", action="assert", outcome="passed"))
+    assert current.plain() is first
+    current.fold(finished("slack_post"))
+    assert current.plain()["capabilities"]["_meta"]["count"] == 1
+    assert first["capabilities"]["_meta"]["count"] == 0
 
 
 def test_a_task_starts_once_and_first() -> None:

@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from errands.policy.cel import Call, CallFailed, Session, Suspended
-from errands.policy.context import Context, fold, plain, start
+from errands.policy.context import CurrentContext, start
 from errands.policy.pipeline import Blocked, Decision, Invocation, Locked, Outcome, Passed, Subject, run_steps
 from errands.policy.records import CapabilityFinished
 from errands.policy.steps import Phase, StepConfig, Steps, compile_steps
@@ -21,7 +21,7 @@ class World:
     """One task with its context, in which steps invoke and ask."""
 
     def __init__(self, **answers: bool) -> None:
-        self.context: Context = start(STARTED)
+        self.current = CurrentContext(start(STARTED))
         self.answers = answers
         self.invoked: list[Invocation] = []
         self.asked: list[str] = []
@@ -33,7 +33,7 @@ class World:
             raise CallFailed("503")
         function = f"{invocation.tool}_{invocation.capability}"
         record = CapabilityFinished(at=NOW, call=invocation.step, function=function, output="done", caller="step")
-        self.context = fold(self.context, record)
+        self.current.fold(record)
         return "done"
 
     async def perform(self, call: Call) -> Any:
@@ -46,7 +46,7 @@ class World:
         self.session = msgspec.json.decode(msgspec.json.encode(self.session), type=Session)
 
     async def run(self, steps: Steps, **subject: Any) -> Outcome:
-        seen = Subject(context=lambda: plain(self.context), **subject)
+        seen = Subject(context=self.current.plain, **subject)
         return await run_steps(steps, seen, self.session, invoke=self.invoke, perform=self.perform)
 
 

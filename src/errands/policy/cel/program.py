@@ -13,13 +13,15 @@ from errands.policy.cel.environment import engine, environment
 from errands.policy.cel.errors import CallFailed, CelError, Suspended
 from errands.policy.cel.scopes import Scope
 from errands.policy.cel.session import CURRENT, Call, Pass, Session
-from errands.policy.cel.tokens import PRESENT, Needs, Rewritten, growth, needs, rewrite_presence, tokens
+from errands.policy.cel.tokens import PRESENT, Needs, Rewritten, depth, growth, needs, rewrite_presence, tokens
 from errands.policy.cel.values import Json, Result
 from errands.policy.cel.variables import Variables
 
 #: Performs one call and returns its result. Raises `CallFailed` for a failure to remember, `Suspended` to wait.
 Perform = Callable[[Call], Awaitable[Any]]
 
+#: The engine's own bound for expressions; brackets that keep to it are quickly judged.
+MAX_DEPTH = 32
 #: See `tokens.growth`.
 MAX_GROWTH = 256
 
@@ -29,11 +31,14 @@ _UNDECLARED = re.compile(r"undeclared reference to '([^']+)'")
 _MAX_PROBLEM = 300
 _STATUS = re.compile(r"^[A-Z_]+: |\s*\[[A-Z_]+\]$")
 
+_SIMPLER = "split it into several expressions"
+
 #: What to do about an error of an evaluation, by words of the engine's message.
 _HINTS = {
     "Key not found": "ask with has(...) before reading a field that may be absent",
     "No matching overload": "the operands have types that do not go together; convert with int(), double() or string()",
     "Index error": "ask for size(...) before reading an item",
+    "recursion": _SIMPLER,
     "budget": "loop over fewer items",
     "No value with name": "the variable has no value here",
 }
@@ -51,7 +56,7 @@ class Program(msgspec.Struct, frozen=True, eq=False):
     expression: Any
 
 
-@lru_cache(maxsize=4096)
+@lru_cache(maxsize=1024)
 def compile(scope: Scope, source: str, *, condition: bool = False) -> Program:  # noqa: A001 - the word for it
     """Raises `CelError` for everything that can be known before an evaluation: syntax, names, types, size."""
     if len(source) > scope.max_source:
@@ -61,6 +66,8 @@ def compile(scope: Scope, source: str, *, condition: bool = False) -> Program:  
     if not source.isascii() and source.encode("utf-8", "replace").decode() != source:
         raise CelError(source, "the source is no valid Unicode", hint="remove lone surrogates")
     row = tuple(tokens(source))
+    if depth(row) > MAX_DEPTH:
+        raise CelError(source, f"brackets are nested deeper than {MAX_DEPTH} levels", hint=_SIMPLER)
     if growth(row) > MAX_GROWTH:
         raise CelError(source, "macros that multiply their values", hint="use fewer of them, or each value less often")
     rewritten = rewrite_presence(source, row)
@@ -80,8 +87,8 @@ def _compile_error(scope: Scope, source: str, rewritten: Rewritten, text: str) -
     found = _PLACE.search(text)
     if found is None:
         return CelError(source, _problem(text), hint=_hint(text))
-    line, column, problem = int(found[1]), int(found[2]), found[3].removesuffix(" [INVALID_ARGUMENT]")
-    hint = ""
+    line, column, problem = int(found[1]), int(found[2]), _problem(found[3])
+    hint = _hint(problem)
     undeclared = _UNDECLARED.search(problem)
     if undeclared is not None:
         name = undeclared[1].removeprefix(f"{PRESENT}.").partition(".")[0]
