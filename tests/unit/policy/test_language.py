@@ -5,6 +5,8 @@ from __future__ import annotations
 import contextlib
 import datetime
 import importlib
+import subprocess
+import sys
 from typing import Any
 
 import msgspec
@@ -246,3 +248,15 @@ def test_a_missing_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(ConfigurationError, match=r"errands\[policy\]"):
         environment.engine()
     environment.engine.cache_clear()
+
+
+def test_everything_can_be_imported_without_the_extra_and_only_expressions_need_it() -> None:
+    script = (
+        "import sys; sys.modules['cel_expr_python'] = None\n"
+        "from errands.policy import context, limits, pipeline, records, steps, template\n"
+        "context.plain(context.start(records.Started(at='', agent='a')))\n"
+        "try: steps.compile_steps(steps.Phase.BEFORE, [steps.StepConfig(assert_='true')])\n"
+        "except steps.ConfigurationError as error: print(error)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert "errands[policy]" in done.stdout
