@@ -15,7 +15,7 @@ from collections.abc import Callable
 
 from errands.policy import cel
 from errands.policy.cel import Session, Variables, run, scopes
-from errands.policy.context import Context, fold, plain, replay, start
+from errands.policy.context import Context, CurrentContext, fold, plain, replay, start
 from errands.policy.pipeline import Invocation, Passed, Subject, run_steps
 from errands.policy.records import CapabilityFinished, InputArrived, ModelCalled, Started
 from errands.policy.steps import Phase, StepConfig, compile_steps
@@ -58,7 +58,7 @@ def microseconds(action: Callable[[], object], times: int) -> float:
 
 
 def report(what: str, figure: float) -> None:
-    print(f"{what:<58}{figure:>10.1f} µs")
+    print(f"{what:<62}{figure:>10.1f} µs")
 
 
 def measure(functions: int, times: int) -> None:
@@ -79,7 +79,15 @@ def measure(functions: int, times: int) -> None:
     report(f"whole context, fresh, {size}", microseconds(fresh(whole), max(5, times // 20)))
     report(f"one step of a pipeline, fresh, {size}", step(seen, times))
     report(f"fold one record, {size}", microseconds(lambda: fold(context, record), times))
-    report(f"context as expressions see it, {size}", microseconds(lambda: plain(context), times // 5))
+    report(f"context as expressions see it, from nothing, {size}", microseconds(lambda: plain(context), times // 5))
+    current = CurrentContext(context)
+
+    def move() -> None:
+        current.context = context
+        current.fold(record)
+        current.plain()
+
+    report(f"context as expressions see it, one record on, {size}", microseconds(move, times // 5))
 
 
 def step(seen: dict[str, object], times: int) -> float:

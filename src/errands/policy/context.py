@@ -200,8 +200,11 @@ def _appended(capability: Capability, record: _CallRecord) -> Capability:
 
 
 def plain(context: Context) -> dict[str, Json]:
-    """The context as expressions see it. Made once per version of the context, then shared by all expressions."""
-    capabilities = {name: _shown(capability) for name, capability in context.capabilities.items()}
+    """The context as expressions see it."""
+    return _assembled(context, {name: _shown(capability) for name, capability in context.capabilities.items()})
+
+
+def _assembled(context: Context, capabilities: dict[str, Json]) -> dict[str, Json]:
     return {
         "agent": _shown(context.agent),
         "user": _shown(context.user),
@@ -214,11 +217,15 @@ def plain(context: Context) -> dict[str, Json]:
 
 
 class CurrentContext:
-    """The context of a running task: it moves with every record, and is made plain once per version."""
+    """The context of a running task: it moves with every record, and is made plain once per version.
+
+    Records of capabilities that have not changed are taken over, because there may be very many.
+    """
 
     def __init__(self, context: Context) -> None:
         self.context = context
         self._plain: dict[str, Json] | None = None
+        self._shown: dict[str, tuple[Capability, Json]] = {}
 
     def fold(self, record: AnyRecord) -> None:
         folded = fold(self.context, record)
@@ -229,7 +236,11 @@ class CurrentContext:
     def plain(self) -> dict[str, Json]:
         """The same object until a record changes the context."""
         if self._plain is None:
-            self._plain = plain(self.context)
+            for name, capability in self.context.capabilities.items():
+                known = self._shown.get(name)
+                if known is None or known[0] is not capability:
+                    self._shown[name] = (capability, _shown(capability))
+            self._plain = _assembled(self.context, {name: shown for name, (_, shown) in self._shown.items()})
         return self._plain
 
 

@@ -204,6 +204,14 @@ def test_a_log_that_was_stored_gives_the_same_context(log: list[AnyRecord]) -> N
     assert replay(stored) == replay([STARTED, *log])
 
 
+@given(st.lists(records, max_size=8))
+def test_a_context_that_moves_shows_the_same_as_one_made_anew(log: list[AnyRecord]) -> None:
+    current = CurrentContext(start(STARTED))
+    for record in log:
+        current.fold(record)
+        assert current.plain() == plain(current.context)
+
+
 @given(st.lists(records, max_size=6), records)
 def test_an_older_context_never_changes(log: list[AnyRecord], record: AnyRecord) -> None:
     context: Context = replay([STARTED, *log])

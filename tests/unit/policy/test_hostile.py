@@ -12,7 +12,7 @@ from errands.policy.cel import CelError, scopes
 from tests.unit.policy.support import value_of
 
 #: Generous, for a busy machine; what is not stopped takes minutes or all memory.
-SECONDS = 3.0
+SECONDS = 10.0
 
 LIST = {"l": list(range(1000)), "s": "x" * 1000}
 
