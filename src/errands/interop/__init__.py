@@ -1,0 +1,9 @@
+"""Executors and agent cards written against the official `a2a` package, run by errands as they are.
+
+The package is an extra and is never imported before somebody hands over an object of it.
+"""
+
+from errands.interop.adapting import adapt
+from errands.interop.cards import adapt_card
+
+__all__ = ["adapt", "adapt_card"]
