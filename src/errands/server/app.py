@@ -16,6 +16,9 @@ from errands.model.card_config import AgentCardConfig
 from errands.model.log import Scope
 from errands.runtime.adapter import WorkerAdapter
 from errands.runtime.dependencies import DependencyContainer
+from errands.runtime.executor.agent import AgentExecutor
+from errands.runtime.executor.request import RequestContextBuilder
+from errands.runtime.executor.worker import ExecutorWorker
 from errands.runtime.hooks import LifecycleHooks
 from errands.runtime.journal import Journal
 from errands.runtime.middleware import A2AMiddleware
@@ -48,7 +51,9 @@ class A2AServer:
     def __init__(
         self,
         *,
-        worker: Worker,
+        worker: Worker | None = None,
+        executor: AgentExecutor | None = None,
+        request_context_builder: RequestContextBuilder | None = None,
         agent_card: AgentCardConfig | None = None,
         middlewares: Sequence[A2AMiddleware] = (),
         storage: str | Engine | None = None,
@@ -66,9 +71,8 @@ class A2AServer:
         extended_card_provider: ExtendedCardProvider | None = None,
         grpc_port: int | None = None,
     ) -> None:
-        if not isinstance(worker, Worker):
-            raise ConfigurationError(f"worker must be an instance of errands.Worker, not {type(worker).__name__}")
-        card = agent_card or getattr(worker, "agent_card", None)
+        worker = _worker(worker, executor, request_context_builder)
+        card = agent_card or getattr(executor or worker, "agent_card", None)
         if card is None:
             raise ConfigurationError("an agent needs a card: pass agent_card=AgentCardConfig(...)")
         for protocol in (card.protocol, *additional_protocols):
@@ -240,6 +244,23 @@ class A2AServer:
             logger.error("not ready: %s", error)
             return "the task store is not available"
         return None
+
+
+def _worker(worker: Worker | None, executor: AgentExecutor | None, builder: RequestContextBuilder | None) -> Worker:
+    """What runs the turns, whichever way the agent is written."""
+    if (worker is None) == (executor is None):
+        raise ConfigurationError("an agent is given once: pass worker=... or executor=..., and not both")
+    if executor is not None:
+        if not isinstance(executor, AgentExecutor):
+            raise ConfigurationError(
+                f"executor must be an instance of errands.AgentExecutor, not {type(executor).__name__}"
+            )
+        return ExecutorWorker(executor, builder)
+    if builder is not None:
+        raise ConfigurationError("request_context_builder goes with executor=...; a worker has its TaskContext")
+    if not isinstance(worker, Worker):
+        raise ConfigurationError(f"worker must be an instance of errands.Worker, not {type(worker).__name__}")
+    return worker
 
 
 def _grpc_server() -> type[GrpcServer]:
