@@ -3,7 +3,7 @@
 The package is an extra and is never imported before somebody hands over an object of it.
 """
 
-from errands.interop.adapting import adapt
-from errands.interop.cards import adapt_card
+from errands.interop.adapting import Executor, adapt
+from errands.interop.cards import Card, adapt_card
 
-__all__ = ["adapt", "adapt_card"]
+__all__ = ["Card", "Executor", "adapt", "adapt_card"]

@@ -2,12 +2,25 @@
 
 from __future__ import annotations
 
+from importlib import import_module
+from typing import Any, Protocol
+
 from errands.errors import ConfigurationError
 from errands.interop.executor import SdkExecutor
 from errands.interop.generations import Generation, generation_of_executor
 from errands.interop.sdk import Sdk
-from errands.runtime.executor import AgentExecutor
+from errands.runtime.executor.agent import AgentExecutor
 from errands.runtime.worker import Worker
+
+#: Only one of them can be imported: that of the generation that is installed.
+_MODULES = {Generation.V1: "errands.interop.v1", Generation.V0_3: "errands.interop.v0_3"}
+
+
+class Executor(Protocol):
+    """What can be handed over: our AgentExecutor and the SDK's are written alike."""
+
+    async def execute(self, context: Any, event_queue: Any, /) -> None: ...
+    async def cancel(self, context: Any, event_queue: Any, /) -> Any: ...
 
 
 def adapt(executor: object) -> AgentExecutor:
@@ -21,12 +34,8 @@ def adapt(executor: object) -> AgentExecutor:
 
 
 def _sdk(generation: Generation) -> Sdk:
-    # Only one of them can be imported: it is the generation that is installed.
-    if generation is Generation.V1:
-        from errands.interop.v1 import SDK  # noqa: PLC0415
-    else:
-        from errands.interop.v0_3 import SDK  # noqa: PLC0415
-    return SDK
+    sdk: Sdk = import_module(_MODULES[generation]).SDK
+    return sdk
 
 
 def _why(executor: object) -> str:

@@ -7,7 +7,7 @@ which binding comes first, and a signature, which holds for the addresses as wel
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Protocol
 
 from errands.errors import ConfigurationError
 from errands.interop.generations import Generation, generation_of_card
@@ -18,6 +18,17 @@ from errands.wire.v0_3.card import from_v0_3
 
 #: The bindings that our card may name first.
 _PREFERRED = {"JSONRPC": "jsonrpc", "HTTP+JSON": "http+json"}
+
+
+class Card(Protocol):
+    """What can be handed over: our AgentCardConfig and the SDK's AgentCard begin alike."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def description(self) -> str: ...
+    @property
+    def version(self) -> str: ...
 
 
 def adapt_card(card: object) -> AgentCardConfig:
@@ -75,7 +86,7 @@ def _config(card: AgentCard) -> AgentCardConfig:
             extensions=capabilities.extensions or None,
         ),
         protocol=_PREFERRED.get(first.upper(), "jsonrpc"),
-        provider=card.provider and ProviderConfig(organization=card.provider.organization, url=card.provider.url),
+        provider=_provider(card),
         security_schemes=card.security_schemes or None,
         security=_security(card.security_requirements),
         icon_url=card.icon_url or None,
@@ -85,6 +96,11 @@ def _config(card: AgentCard) -> AgentCardConfig:
     config.input_modes = card.default_input_modes or config.input_modes
     config.output_modes = card.default_output_modes or config.output_modes
     return config
+
+
+def _provider(card: AgentCard) -> ProviderConfig | None:
+    provider = card.provider
+    return None if provider is None else ProviderConfig(organization=provider.organization, url=provider.url)
 
 
 def _skill(skill: AgentSkill) -> SkillConfig:

@@ -6,7 +6,9 @@ from collections.abc import Awaitable
 from typing import Any
 
 from errands.interop.sdk import Sdk
-from errands.runtime.executor import AgentExecutor, EventQueue, RequestContext
+from errands.runtime.executor.agent import AgentExecutor
+from errands.runtime.executor.queue import EventQueue
+from errands.runtime.executor.request import RequestContext
 
 
 class SdkExecutor(AgentExecutor):

@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
-from errands.errors import A2AError
-from errands.runtime.executor import EventQueue, RequestContext
+from errands.errors import A2AError, InvalidAgentResponseError
+from errands.model.requests import SendMessageRequest
+from errands.runtime.executor.queue import EventQueue
+from errands.runtime.executor.request import RequestContext
+from errands.wire.dialect import MalformedAnswerError
 from errands.wire.status import ERRORS
 
 _ERROR_CLASSES = {cls.__name__: cls for cls in ERRORS.values()}
@@ -26,6 +31,33 @@ class Sdk(ABC):
         """One of the protocol's errors that an executor raised on purpose, as ours; None for any other."""
 
 
+def request_of(context: RequestContext) -> SendMessageRequest | None:
+    """What the client sent, put together again; a cancel has none."""
+    if context.message is None:
+        return None
+    return SendMessageRequest(
+        message=context.message,
+        tenant=context.tenant or None,
+        configuration=context.configuration,
+        metadata=context.metadata or None,
+    )
+
+
 def error_named(name: str, message: str | None) -> A2AError:
     """Our error of the same name: both have the names of the specification."""
     return _ERROR_CLASSES.get(name, A2AError)(message)
+
+
+@contextmanager
+def reading(event: object) -> Iterator[None]:
+    """Around the conversion of what an executor has enqueued: whatever cannot be read is the agent's mistake."""
+    kind = type(event).__name__
+    try:
+        yield
+    except KeyError:
+        raise InvalidAgentResponseError(
+            "An executor may enqueue a Message, a Task, a TaskStatusUpdateEvent or a TaskArtifactUpdateEvent, "
+            f"not {kind}"
+        ) from None
+    except (ValueError, MalformedAnswerError) as error:
+        raise InvalidAgentResponseError(f"The {kind} that the agent enqueued cannot be used: {error}") from None

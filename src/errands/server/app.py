@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Any, Self
 from errands.engines.base import Engine, Retention
 from errands.engines.urls import engine_from_url
 from errands.errors import ConfigurationError, StorageError
+from errands.interop import Card, Executor, adapt, adapt_card
 from errands.model.card_config import AgentCardConfig
 from errands.model.log import Scope
 from errands.runtime.adapter import WorkerAdapter
 from errands.runtime.dependencies import DependencyContainer
-from errands.runtime.executor.agent import AgentExecutor
 from errands.runtime.executor.request import RequestContextBuilder
 from errands.runtime.executor.worker import ExecutorWorker
 from errands.runtime.hooks import LifecycleHooks
@@ -52,9 +52,9 @@ class A2AServer:
         self,
         *,
         worker: Worker | None = None,
-        executor: AgentExecutor | None = None,
+        executor: Executor | None = None,
         request_context_builder: RequestContextBuilder | None = None,
-        agent_card: AgentCardConfig | None = None,
+        agent_card: Card | None = None,
         middlewares: Sequence[A2AMiddleware] = (),
         storage: str | Engine | None = None,
         broker: str | Engine | None = None,
@@ -72,9 +72,10 @@ class A2AServer:
         grpc_port: int | None = None,
     ) -> None:
         worker = _worker(worker, executor, request_context_builder)
-        card = agent_card or getattr(executor or worker, "agent_card", None)
-        if card is None:
+        given = agent_card or getattr(executor or worker, "agent_card", None)
+        if given is None:
             raise ConfigurationError("an agent needs a card: pass agent_card=AgentCardConfig(...)")
+        card = adapt_card(given)
         for protocol in (card.protocol, *additional_protocols):
             check_binding(protocol)
         self.settings = _settings(
@@ -246,16 +247,12 @@ class A2AServer:
         return None
 
 
-def _worker(worker: Worker | None, executor: AgentExecutor | None, builder: RequestContextBuilder | None) -> Worker:
+def _worker(worker: Worker | None, executor: Executor | None, builder: RequestContextBuilder | None) -> Worker:
     """What runs the turns, whichever way the agent is written."""
     if (worker is None) == (executor is None):
         raise ConfigurationError("an agent is given once: pass worker=... or executor=..., and not both")
     if executor is not None:
-        if not isinstance(executor, AgentExecutor):
-            raise ConfigurationError(
-                f"executor must be an instance of errands.AgentExecutor, not {type(executor).__name__}"
-            )
-        return ExecutorWorker(executor, builder)
+        return ExecutorWorker(adapt(executor), builder)
     if builder is not None:
         raise ConfigurationError("request_context_builder goes with executor=...; a worker has its TaskContext")
     if not isinstance(worker, Worker):
