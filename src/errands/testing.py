@@ -16,6 +16,7 @@ import httpx
 from errands.client import A2AClient
 from errands.errors import ConfigurationError
 from errands.model.card_config import AgentCardConfig, CapabilitiesConfig
+from errands.runtime.executor.agent import AgentExecutor
 from errands.runtime.worker import Worker
 from errands.server.app import A2AServer
 from errands.server.asgi import A2AApp
@@ -113,7 +114,7 @@ def http_client(server: A2AServer, **options: Any) -> httpx.AsyncClient:
 
 @asynccontextmanager
 async def connect(
-    agent: Worker | A2AServer, *, client: dict[str, Any] | None = None, **server_options: Any
+    agent: Worker | AgentExecutor | A2AServer, *, client: dict[str, Any] | None = None, **server_options: Any
 ) -> AsyncIterator[A2AClient]:
     """A connected client of an agent, in memory unless `storage` says otherwise. `client` are A2AClient's options."""
     if isinstance(agent, A2AServer) and server_options:
@@ -127,9 +128,9 @@ async def connect(
         yield connected
 
 
-def serve(worker: Worker, **options: Any) -> A2AServer:
+def serve(agent: Worker | AgentExecutor, **options: Any) -> A2AServer:
     """A server for tests: in memory, streaming, under a card of its own unless told otherwise."""
-    if getattr(worker, "agent_card", None) is None:
+    if getattr(agent, "agent_card", None) is None:
         options.setdefault(
             "agent_card",
             AgentCardConfig(
@@ -139,4 +140,6 @@ def serve(worker: Worker, **options: Any) -> A2AServer:
             ),
         )
     options.setdefault("storage", "memory")
-    return A2AServer(worker=worker, **options)
+    if isinstance(agent, AgentExecutor):
+        return A2AServer(executor=agent, **options)
+    return A2AServer(worker=agent, **options)

@@ -17,6 +17,7 @@ class SdkExecutor(AgentExecutor):
     def __init__(self, executor: Any, sdk: Sdk) -> None:
         self._executor = executor
         self._sdk = sdk
+        self.on_interrupted = getattr(executor, "on_interrupted", self.on_interrupted)
 
     async def execute(self, context: RequestContext, event_queue: EventQueue) -> None:
         await self._run(self._executor.execute(self._sdk.context(context), self._sdk.queue(event_queue)))

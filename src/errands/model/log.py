@@ -188,10 +188,19 @@ class RequestOptions(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
     accepted_output_modes: list[str] = []
     metadata: dict[str, Any] = {}
     extensions: list[str] = []
+    #: Kept for executors only, which are shown the whole configuration.
+    history_length: int | None = None
+    return_immediately: bool = False
 
     @property
     def is_plain(self) -> bool:
-        return not (self.accepted_output_modes or self.metadata or self.extensions)
+        return not (
+            self.accepted_output_modes
+            or self.metadata
+            or self.extensions
+            or self.history_length is not None
+            or self.return_immediately
+        )
 
 
 #: Nothing was asked for.

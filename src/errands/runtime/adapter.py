@@ -51,6 +51,8 @@ class WorkerAdapter:
         self._deps = deps
         self._settings = settings
         self._handler = Handler(worker, max_attempts=settings.max_attempts, threads=settings.max_concurrent_tasks)
+        #: See `Worker.chooses_reply`.
+        self.chooses_reply = worker.chooses_reply
         #: Names this process among all that share the store.
         self.worker_id = f"{socket.gethostname()}:{os.getpid()}:{secrets.token_hex(4)}"
         self.running: dict[str, Execution] = {}
@@ -164,7 +166,7 @@ class WorkerAdapter:
                     options = await self._stored_options(stored)
                 if request_context is None:
                     request_context = self.waiting.take(execution.task_id, _current_message_id(stored))
-                if stored.head.state is not WORKING:
+                if stored.head.state is not WORKING and not self.chooses_reply:
                     stored = await self._begin(stored)
                 execution.ctx = TaskContext(
                     self._journal, stored, deps=self._deps, options=options, request_context=request_context

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
 import msgspec
@@ -66,6 +66,8 @@ class TaskContext:
         self._request_context = request_context if request_context is not None else {}
         self._deps = deps
         self._cancelled = False
+        #: For a handler that wants to be interrupted by a cancel.
+        self._on_cancel: Callable[[], object] | None = None
         self._position = current_position(stored)
         self._artifacts_opened = 0
         message = (stored.task.history or [])[self._position]

@@ -13,6 +13,7 @@ from errands.errors import (
     ContextMismatchError,
     DuplicateMessageError,
     InvalidParamsError,
+    LeaseLostError,
     TaskNotCancelableError,
     TaskTerminalStateError,
     UnavailableError,
@@ -54,12 +55,15 @@ from errands.model.requests import (
     GetTaskRequest,
     ListTasksRequest,
     ListTasksResponse,
+    SendMessageConfiguration,
     SendMessageRequest,
     SendMessageResponse,
     SubscribeToTaskRequest,
 )
 from errands.runtime.adapter import WorkerAdapter
 from errands.runtime.call import CallContext, EventStream, StreamItem, streamed
+from errands.runtime.executor.ids import Identifiers
+from errands.runtime.executor.reply import chosen, first_published
 from errands.runtime.intake import check_message, receipt_of
 from errands.runtime.journal import Batch, Journal, new_id, status_update
 from errands.runtime.settings import Settings
@@ -73,11 +77,21 @@ class Accepted(msgspec.Struct):
     stored: StoredTask
     #: The events of a new task; none when the message went to a task that was there before.
     drafts: list[Draft] = []
+    #: The message waits for a later turn.
+    queued: bool = False
 
     @property
     def version(self) -> int:
         """The log up to here is known to the caller."""
         return self.stored.version
+
+    @property
+    def settled(self) -> bool:
+        """Whether the task as it stands is the answer. One that paused while it runs on has not come to a message
+        that waits."""
+        head = self.stored.head
+        waits = self.queued and head.unread > 1 and head.worker
+        return head.state in SETTLED_STATES and not waits
 
     @property
     def first(self) -> list[StreamItem]:
@@ -92,12 +106,21 @@ class Accepted(msgspec.Struct):
 
 
 class TaskManager:
-    def __init__(self, journal: Journal, adapter: WorkerAdapter, *, input_modes: list[str], settings: Settings) -> None:
+    def __init__(
+        self,
+        journal: Journal,
+        adapter: WorkerAdapter,
+        *,
+        input_modes: list[str],
+        settings: Settings,
+        identifiers: Identifiers | None = None,
+    ) -> None:
         self._journal = journal
         self._engine = journal.engine
         self._adapter = adapter
         self._input_modes = input_modes
         self._settings = settings
+        self._identifiers = identifiers
         self._receipts_last = int(settings.idempotency_window * 1000)
 
     # SendMessage, SendStreamingMessage
@@ -106,18 +129,20 @@ class TaskManager:
         """Accepts the message and, unless the client wants to go on at once, waits for the turn's end."""
         configuration = request.configuration
         wait = configuration is None or not configuration.return_immediately
-        task_id = request.message.task_id or new_id()
+        task_id = request.message.task_id or self._new_task_id(request.message)
         with self._engine.expect(task_id, call.scope, SETTLED_STATES) as expectation:
             accepted = await self._accept(request, call, task_id)
             if call.on_accepted is not None:
                 call.on_accepted()
             stored = accepted.stored
-            if wait and stored.head.state not in SETTLED_STATES:
+            if wait and not accepted.settled:
                 if stored.task.id == task_id:
                     settled = await expectation.wait(stored.head.version, self._settings.blocking_timeout)
                 else:
                     settled = await self._wait_for_first(stored, call)
                 stored = settled or await self._engine.load(stored.task.id, call.scope)
+            elif not wait and self._is_to_choose(accepted):
+                stored = await first_published(self._engine, stored, self._settings.blocking_timeout)
         if stored.head.direct and stored.head.state is COMPLETED:
             return SendMessageResponse(message=stored.task.status.message)
         if configuration is None:
@@ -130,12 +155,24 @@ class TaskManager:
             stored.task.id, call.scope, SETTLED_STATES, self._settings.blocking_timeout
         )
 
+    def _is_to_choose(self, accepted: Accepted) -> bool:
+        """Whether the agent has yet to say if it answers with a task or with a message."""
+        return self._adapter.chooses_reply and accepted.stored.state is SUBMITTED and not accepted.queued
+
     async def send_streaming_message(self, request: SendMessageRequest, call: CallContext) -> EventStream:
         """Accepts the message and shows the task and everything that happens until the turn has ended."""
-        accepted = await self._accept(request, call, request.message.task_id or new_id())
+        accepted = await self._accept(request, call, request.message.task_id or self._new_task_id(request.message))
         length = request.configuration.history_length if request.configuration else None
         first = accepted.first if length is None else [_trim_item(item, length) for item in accepted.first]
-        return self._stream(accepted.stored, call, accepted.version, first, SETTLED_STATES, caught_up=True)
+        stored, waits = accepted.stored, not accepted.settled
+        stream = self._stream(stored, call, stored.version, first, SETTLED_STATES, caught_up=True, waits=waits)
+        return chosen(self._engine, stored, stream) if self._is_to_choose(accepted) else stream
+
+    def _new_task_id(self, message: Message) -> str:
+        return new_id() if self._identifiers is None else self._identifiers.new_task(message.context_id)
+
+    def _new_context_id(self, task_id: str) -> str:
+        return new_id() if self._identifiers is None else self._identifiers.new_context(task_id)
 
     async def _accept(self, request: SendMessageRequest, call: CallContext, task_id: str) -> Accepted:
         check_message(request.message, self._input_modes)
@@ -152,7 +189,7 @@ class TaskManager:
 
     async def _create(self, request: SendMessageRequest, call: CallContext, receipt: bytes, task_id: str) -> Accepted:
         now = self._journal.now()
-        context_id = request.message.context_id or new_id()
+        context_id = request.message.context_id or self._new_context_id(task_id)
         message = msgspec.structs.replace(request.message, task_id=task_id, context_id=context_id)
         status = TaskStatus(state=SUBMITTED, timestamp=to_iso(now))
         task = Task(id=task_id, context_id=context_id, status=status, history=[message])
@@ -174,10 +211,10 @@ class TaskManager:
                 )
             joined = msgspec.structs.replace(message, context_id=stored.task.context_id)
             try:
-                if stored.state in PAUSED_STATES:
+                if stored.state in PAUSED_STATES and not stored.head.worker:
                     return await self._resume(stored, joined, request, call, receipt)
                 return await self._queue(stored, joined, request, call, receipt)
-            except ConcurrencyError:
+            except (ConcurrencyError, LeaseLostError):
                 continue
 
     async def _resume(
@@ -207,12 +244,14 @@ class TaskManager:
         now: int,
     ) -> Accepted:
         """Commits a task that has something to do, and takes it up in the same commit when there is room."""
-        options = _options_of(request, call)
+        options = self._options_of(request, call)
         if not options.is_plain:
             events.drafts.append(Draft("request", encode(options)))
         task = stored.task
         inline = self._adapter.reserve()
-        if inline:
+        # An executor tells itself when it begins.
+        starts = inline and not self._adapter.chooses_reply
+        if starts:
             working = TaskStatus(state=WORKING, timestamp=to_iso(now))
             update = TaskStatusUpdateEvent(task_id=task.id, context_id=task.context_id or "", status=working)
             events.add("status", StreamResponse(status_update=update))
@@ -225,7 +264,7 @@ class TaskManager:
             receipt=receipt,
             receipt_since=now - self._receipts_last,
             at=now,
-            state=WORKING if inline else SUBMITTED,
+            state=WORKING if starts else SUBMITTED,
             work=LEASE if inline else READY,
             due_at=self._adapter.lease_until(now) if inline else now,
             worker=self._adapter.worker_id if inline else "",
@@ -256,7 +295,7 @@ class TaskManager:
     ) -> Accepted:
         """A message to a task that is at work waits for its next turn."""
         now = self._journal.now()
-        options = _options_of(request, call)
+        options = self._options_of(request, call)
         drafts = [Draft("message", encode(StreamResponse(message=message)))]
         if not options.is_plain:
             drafts.append(Draft("request", encode(options)))
@@ -265,6 +304,8 @@ class TaskManager:
             scope=call.scope,
             events=drafts,
             expected_states=frozenset({stored.state}),
+            # A paused task that is let go of would not look for messages any more.
+            fence=stored.head.attempt if stored.state in PAUSED_STATES else None,
             receipt=receipt,
             receipt_since=now - self._receipts_last,
             at=now,
@@ -276,7 +317,23 @@ class TaskManager:
         with self._adapter.waiting.keeping(stored.task.id, message.message_id, call.request_context):
             await self._journal.commit(change)
         stored = await self._engine.load(stored.task.id, call.scope)
-        return Accepted(stored)
+        return Accepted(stored, queued=True)
+
+    def _options_of(self, request: SendMessageRequest, call: CallContext) -> RequestOptions:
+        configuration = request.configuration
+        if configuration is None:
+            if not request.metadata and not call.extensions:
+                return PLAIN
+            configuration = SendMessageConfiguration()
+        whole = self._adapter.chooses_reply
+        return RequestOptions(
+            message_id=request.message.message_id,
+            accepted_output_modes=configuration.accepted_output_modes or [],
+            metadata=request.metadata or {},
+            extensions=call.extensions,
+            history_length=configuration.history_length if whole else None,
+            return_immediately=configuration.return_immediately and whole,
+        )
 
     # GetTask, ListTasks
 
@@ -323,15 +380,20 @@ class TaskManager:
             if stored.state in TERMINAL_STATES:
                 raise TaskNotCancelableError(f"Task is already {stored.state.short}", taskId=request.id)
             try:
-                if not self._is_held(stored.head):
+                if self._is_held(stored.head):
+                    await self._ask_to_cancel(stored)
+                elif self._adapter.chooses_reply and stored.head.attempt:
+                    await self._run_to_cancel(stored, call)
+                else:
                     return await self._cancel_now(stored)
-                await self._ask_to_cancel(stored)
                 break
             except (ConcurrencyError, TaskTerminalStateError):
                 continue
         self._adapter.request_cancel(request.id)
         grace = self._settings.cancel_force_timeout + 1.0
-        stored = await self._engine.wait_for_state(request.id, call.scope, SETTLED_STATES, grace)
+        # An executor may be in a pause while it runs; it always ends the task.
+        until = TERMINAL_STATES if self._adapter.chooses_reply else SETTLED_STATES
+        stored = await self._engine.wait_for_state(request.id, call.scope, until, grace)
         while stored.state not in TERMINAL_STATES:
             # It paused all the same, or its process did not react either: the log decides, later writes are refused.
             try:
@@ -378,6 +440,32 @@ class TaskManager:
             )
         )
 
+    async def _run_to_cancel(self, stored: StoredTask, call: CallContext) -> None:
+        """Has the executor's `cancel` called for a task that it has worked on and that does not run now."""
+        now = self._journal.now()
+        inline = self._adapter.reserve()
+        change = Change(
+            task_id=stored.task.id,
+            scope=stored.scope,
+            events=(Draft("cancel", b"{}"),),
+            expected=stored.version,
+            at=now,
+            work=LEASE if inline else READY,
+            due_at=self._adapter.lease_until(now) if inline else now,
+            worker=self._adapter.worker_id if inline else "",
+            cancel_requested=True,
+        )
+        try:
+            await self._journal.commit(change)
+        except BaseException:
+            if inline:
+                self._adapter.release()
+            raise
+        if inline:
+            head = lifecycle.advance(stored.head, change)
+            leased = StoredTask(task=stored.task, head=head, scope=stored.scope)
+            self._adapter.start(leased, now, request_context=call.request_context)
+
     # SubscribeToTask
 
     async def subscribe_to_task(self, request: SubscribeToTaskRequest, call: CallContext) -> EventStream:
@@ -403,6 +491,7 @@ class TaskManager:
         until: frozenset[TaskState],
         *,
         caught_up: bool = False,
+        waits: bool = False,
     ) -> EventStream:
         subscription = self._engine.subscribe(stored.task.id, call.scope, after, caught_up=caught_up)
 
@@ -410,7 +499,7 @@ class TaskManager:
             try:
                 if first:
                     yield first
-                if stored.state in until and after >= stored.version:
+                if stored.state in until and after >= stored.version and not waits:
                     return
                 while (events := await subscription.next(self._settings.keep_alive)) is not None:
                     items = streamed(events, STREAMED_KINDS)
@@ -459,22 +548,11 @@ def _snapshot(stored: StoredTask) -> StreamItem:
 def _settles(events: list[Event], until: frozenset[TaskState]) -> bool:
     """Whether the last status among these events ends the stream."""
     for event in reversed(events):
-        if event.kind == "status":
-            update = _decode_stream(event.data).status_update
-            return update is not None and update.status.state in until
+        if event.kind in ("status", "task"):
+            update = _decode_stream(event.data)
+            changed = update.status_update or update.task
+            return changed is not None and changed.status.state in until
     return False
-
-
-def _options_of(request: SendMessageRequest, call: CallContext) -> RequestOptions:
-    if request.configuration is None and not request.metadata and not call.extensions:
-        return PLAIN
-    modes = request.configuration.accepted_output_modes if request.configuration else None
-    return RequestOptions(
-        message_id=request.message.message_id,
-        accepted_output_modes=modes or [],
-        metadata=request.metadata or {},
-        extensions=call.extensions,
-    )
 
 
 def _ended(state: TaskState) -> str:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from typing import Any, NamedTuple
 
 from errands import lifecycle
 from errands.errors import ConcurrencyError, TurnError
@@ -21,6 +22,7 @@ from errands.model.core import (
     WORKING,
     Message,
     StreamResponse,
+    Task,
     TaskArtifactUpdateEvent,
     TaskState,
 )
@@ -32,6 +34,17 @@ WINDOW_EVENTS = 1000
 WINDOW_BYTES = 1024 * 1024
 #: The tail of the log that is folded into the snapshot at the latest; from then on, when it has doubled.
 FOLD_BYTES = 1024 * 1024
+
+
+class Ending(NamedTuple):
+    """How a turn ends."""
+
+    state: TaskState
+    message: Message | None = None
+    metadata: dict[str, Any] | None = None
+    direct: bool = False
+    #: The state is in the log already, or among the events that wait.
+    announced: bool = False
 
 
 class Turn:
@@ -61,12 +74,18 @@ class Turn:
 
     def _view(self, stored: StoredTask) -> None:
         self._task = stored.task
+        self._state = stored.head.state
         self._version = stored.head.version
         self._unread = stored.head.unread
         #: Durable, and not yet in `_task`.
         self._updates: list[StreamResponse] = []
         #: Somebody else wrote in between: `_task` is not the whole truth.
         self._stale = False
+
+    @property
+    def task(self) -> Task:
+        """The task as this turn knows it, with what was emitted and is not yet durable."""
+        return lifecycle.fold_updates(self._task, [*self._updates, *self._pending.updates])
 
     def emit(self, kind: EventKind, update: StreamResponse) -> bool:
         """Puts an event into the window; true when the window is full and the caller should `catch_up`."""
@@ -107,7 +126,7 @@ class Turn:
 
     async def _write(self, pending: Batch) -> None:
         drafts, updates = pending.drafts, pending.updates
-        tells = any(u.status_update is not None and u.status_update.status.message is not None for u in updates)
+        state, moves = self._moves(updates)
         fold = None
         if self._tail_bytes >= max(FOLD_BYTES, self._folded_bytes):
             if self._stale:
@@ -120,11 +139,11 @@ class Turn:
             expected=self._version if fold is not None else None,
             fence=self._fence,
             at=self._journal.now(),
-            state=WORKING if tells else None,
+            state=state,
             fold=fold,
         )
         try:
-            version = await self._journal.commit(change)
+            version = await self._journal.commit(change, moves)
         except ConcurrencyError:
             self._stale = True
             await self._write(pending)
@@ -135,8 +154,24 @@ class Turn:
             self._tail_bytes = 0
         else:
             self._updates += updates
+        self._state = state or self._state
         self._stale = self._stale or version != self._version + len(drafts)
         self._version = version
+
+    def _moves(self, updates: Sequence[StreamResponse]) -> tuple[TaskState | None, list[StreamResponse]]:
+        """The state that these events tell, None when they are mere signs of life; and those that change it."""
+        state, told = self._state, None
+        moves: list[StreamResponse] = []
+        for update in updates:
+            if update.artifact_update is not None or (changed := update.status_update or update.task) is None:
+                continue
+            status = changed.status
+            if status.state is not state:
+                moves.append(update)
+                state = told = status.state
+            elif status.message is not None:
+                told = status.state
+        return told, moves
 
     async def _refresh(self) -> None:
         self._view(await self._journal.engine.load(self.task_id, self._scope))
@@ -147,6 +182,7 @@ class Turn:
         *,
         message: Message | None = None,
         artifacts: Sequence[TaskArtifactUpdateEvent] = (),
+        metadata: dict[str, Any] | None = None,
         direct: bool = False,
     ) -> None:
         """Ends the turn in `state`; returns when everything is durable. The first call wins.
@@ -158,6 +194,13 @@ class Turn:
                 "The turn has already ended: exactly one of complete, complete_json, respond, reply_directly, "
                 "fail, reject, request_input and request_auth may be called"
             )
+        await self._finish(Ending(state, message, metadata, direct), artifacts)
+
+    async def rest(self, state: TaskState) -> None:
+        """Ends the turn in the pause that was emitted last: lets go of the task, or goes on with the next message."""
+        await self._finish(Ending(state, announced=True))
+
+    async def _finish(self, ending: Ending, artifacts: Sequence[TaskArtifactUpdateEvent] = ()) -> None:
         self.ended = True
         try:
             if self._flusher is not None:
@@ -167,14 +210,14 @@ class Turn:
             events = self._pending.copy()
             for artifact in artifacts:
                 events.add("artifact", StreamResponse(artifact_update=artifact))
-            while not await self._close(state, message, events, direct):
+            while not await self._close(ending, events):
                 await self._refresh()
         except Exception:
             self.ended = False
             raise
         self._pending = Batch()
         self.settled = True
-        self.ends_task = state in TERMINAL_STATES and not self.continues
+        self.ends_task = ending.state in TERMINAL_STATES and not self.continues
 
     async def _settle_flusher(self, flusher: asyncio.Task[None]) -> None:
         if self._writing:
@@ -184,18 +227,21 @@ class Turn:
             flusher.cancel()
             self._flusher = None
 
-    async def _close(self, state: TaskState, message: Message | None, events: Batch, direct: bool) -> bool:
+    async def _close(self, ending: Ending, events: Batch) -> bool:
         """Writes the last events of the turn; false when somebody else has written meanwhile."""
         if self._stale:
             return False
         now = self._journal.now()
         closing = Batch()
+        state: TaskState | None = ending.state
         self.continues = self._unread > 1 and (state is COMPLETED or state in PAUSED_STATES)
         if self.continues:
-            self._carry_on(state, message, now, closing)
+            self._carry_on(ending, now, closing)
             state = WORKING
-        else:
-            closing.add("status", status_update(self.task_id, self.context_id, state, now, message))
+        elif not ending.announced:
+            closing.add("status", self._status(ending, now))
+        elif not events.drafts:
+            state = None
         updates = events.updates + closing.updates
         change = Change(
             task_id=self.task_id,
@@ -208,21 +254,25 @@ class Turn:
             fold=lifecycle.fold_updates(self._task, self._updates + updates if self._updates else updates),
             work=KEEP if self.continues else IDLE,
             unread=-1,
-            direct=direct,
+            direct=ending.direct,
         )
         try:
-            await self._journal.commit(change, closing.updates)
+            await self._journal.commit(change, [*self._moves(events.updates)[1], *closing.updates])
         except ConcurrencyError:
             return False
         return True
 
-    def _carry_on(self, state: TaskState, message: Message | None, now: int, closing: Batch) -> None:
+    def _status(self, ending: Ending, now: int) -> StreamResponse:
+        return status_update(self.task_id, self.context_id, ending.state, now, ending.message, ending.metadata)
+
+    def _carry_on(self, ending: Ending, now: int, closing: Batch) -> None:
         """Another message is waiting: what was said joins the history, and the task stays at work."""
-        if state in PAUSED_STATES:
-            closing.add("status", status_update(self.task_id, self.context_id, state, now, message))
+        if ending.state in PAUSED_STATES:
+            if not ending.announced:
+                closing.add("status", self._status(ending, now))
             closing.add("status", status_update(self.task_id, self.context_id, SUBMITTED, now))
-        elif message is not None:
-            closing.add("message", StreamResponse(message=message))
+        elif ending.message is not None:
+            closing.add("message", StreamResponse(message=ending.message))
         closing.add("status", status_update(self.task_id, self.context_id, WORKING, now))
 
     async def reopen(self) -> bool:
@@ -242,6 +292,7 @@ class Turn:
         if self._flusher is not None:
             await self._settle_flusher(self._flusher)
         drafts = self._pending.drafts
+        state, moves = self._moves(self._pending.updates)
         self._pending = Batch()
         now = self._journal.now()
         await self._journal.commit(
@@ -251,7 +302,9 @@ class Turn:
                 events=drafts,
                 fence=self._fence,
                 at=now,
+                state=state,
                 work=READY,
                 due_at=now,
-            )
+            ),
+            moves,
         )

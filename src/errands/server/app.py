@@ -17,6 +17,7 @@ from errands.model.card_config import AgentCardConfig
 from errands.model.log import Scope
 from errands.runtime.adapter import WorkerAdapter
 from errands.runtime.dependencies import DependencyContainer
+from errands.runtime.executor.ids import Identifiers
 from errands.runtime.executor.request import RequestContextBuilder
 from errands.runtime.executor.worker import ExecutorWorker
 from errands.runtime.hooks import LifecycleHooks
@@ -27,7 +28,7 @@ from errands.runtime.task_manager import TaskManager
 from errands.runtime.task_store import TaskStore
 from errands.runtime.worker import Worker
 from errands.server.asgi import A2AApp
-from errands.server.card import CardShelf, build_card, check_binding, offers_extended_card
+from errands.server.card import CardShelf, build_card, check_binding, extensions_of, offers_extended_card
 from errands.server.dispatch import Dispatcher, ExtendedCardProvider
 from errands.server.repertoire import Repertoire
 from errands.wire.proto import grpc_extra
@@ -71,11 +72,11 @@ class A2AServer:
         extended_card_provider: ExtendedCardProvider | None = None,
         grpc_port: int | None = None,
     ) -> None:
-        worker = _worker(worker, executor, request_context_builder)
-        given = agent_card or getattr(executor or worker, "agent_card", None)
-        if given is None:
+        given = agent_card or getattr(worker or executor, "agent_card", None)
+        card = None if given is None else adapt_card(given)
+        worker = _worker(worker, executor, request_context_builder, card)
+        if card is None:
             raise ConfigurationError("an agent needs a card: pass agent_card=AgentCardConfig(...)")
-        card = adapt_card(given)
         for protocol in (card.protocol, *additional_protocols):
             check_binding(protocol)
         self.settings = _settings(
@@ -89,6 +90,7 @@ class A2AServer:
             grpc_port=grpc_port,
         )
         self._worker = worker
+        self._identifiers = _identifiers(request_context_builder)
         self.agent_card: AgentCardConfig = card
         if extended_card_provider is not None:
             card.supports_authenticated_extended_card = True
@@ -189,7 +191,13 @@ class A2AServer:
             adapter = WorkerAdapter(self._worker, journal, agent=name, deps=self._deps, settings=settings)
             await stack.enter_async_context(adapter)
             stack.callback(engine.disconnect)
-            tasks = TaskManager(journal, adapter, input_modes=self.agent_card.input_modes, settings=settings)
+            tasks = TaskManager(
+                journal,
+                adapter,
+                input_modes=self.agent_card.input_modes,
+                settings=settings,
+                identifiers=self._identifiers,
+            )
             self.engine = engine
             self.adapter = adapter
             self.task_manager = tasks
@@ -247,17 +255,30 @@ class A2AServer:
         return None
 
 
-def _worker(worker: Worker | None, executor: Executor | None, builder: RequestContextBuilder | None) -> Worker:
+def _worker(
+    worker: Worker | None,
+    executor: Executor | None,
+    builder: RequestContextBuilder | None,
+    card: AgentCardConfig | None,
+) -> Worker:
     """What runs the turns, whichever way the agent is written."""
     if (worker is None) == (executor is None):
         raise ConfigurationError("an agent is given once: pass worker=... or executor=..., and not both")
-    if executor is not None:
-        return ExecutorWorker(adapt(executor), builder)
-    if builder is not None:
-        raise ConfigurationError("request_context_builder goes with executor=...; a worker has its TaskContext")
-    if not isinstance(worker, Worker):
-        raise ConfigurationError(f"worker must be an instance of errands.Worker, not {type(worker).__name__}")
-    return worker
+    if executor is None:
+        if not isinstance(worker, Worker):
+            raise ConfigurationError(f"worker must be an instance of errands.Worker, not {type(worker).__name__}")
+        if builder is not None:
+            raise ConfigurationError("request_context_builder goes with executor=...; a worker has its TaskContext")
+        return worker
+    extensions = [extension.uri for extension in extensions_of(card)] if card else ()
+    return ExecutorWorker(adapt(executor), builder, extensions)
+
+
+def _identifiers(builder: RequestContextBuilder | None) -> Identifiers | None:
+    """Where identifiers come from, when the builder says so."""
+    if builder is None or not (builder.task_id_generator or builder.context_id_generator):
+        return None
+    return Identifiers(builder.task_id_generator, builder.context_id_generator)
 
 
 def _grpc_server() -> type[GrpcServer]:

@@ -22,6 +22,7 @@ from errands.errors import (
     UnsupportedOperationError,
     VersionNotSupportedError,
 )
+from errands.interop import Card, adapt_card
 from errands.model.card import AgentCard
 from errands.model.card_config import AgentCardConfig
 from errands.model.log import Scope
@@ -38,7 +39,7 @@ logger = logging.getLogger(__name__)
 
 #: What does an operation, as `TaskManager` has it.
 Perform = Callable[[Any, CallContext], Awaitable[Any]]
-ExtendedCardProvider = Callable[..., Awaitable[AgentCardConfig]]
+ExtendedCardProvider = Callable[..., Awaitable[Card]]
 
 T = TypeVar("T")
 
@@ -164,8 +165,8 @@ class Dispatcher:
             raise AuthenticationRequiredError("The extended card is for authenticated clients")
         if self._extended_card_provider is None:
             raise ExtendedAgentCardNotConfiguredError
-        config = await self._extended_card_provider(exchange.request)
-        return self._shelf.build(config, exchange)
+        card = await self._extended_card_provider(exchange.request)
+        return self._shelf.build(adapt_card(card), exchange)
 
 
 def _wants_push(request: Any) -> bool:

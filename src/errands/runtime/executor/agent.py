@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from typing import Literal
 
 from errands.runtime.executor.queue import EventQueue
 from errands.runtime.executor.request import RequestContext
@@ -13,6 +14,9 @@ class AgentExecutor(ABC):
 
     For one task `execute` is never called twice at a time. An exception that it lets pass fails the task.
     """
+
+    #: What becomes of an execution whose process died: run it again, or fail the task.
+    on_interrupted: Literal["redeliver", "fail"] = "redeliver"
 
     @abstractmethod
     async def execute(self, context: RequestContext, event_queue: EventQueue) -> None:

@@ -27,3 +27,17 @@ class UUIDGenerator(IDGenerator):
 
     def generate(self, context: IDGeneratorContext) -> str:
         return new_id()
+
+
+class Identifiers:
+    """The identifiers of new tasks and new contexts."""
+
+    def __init__(self, tasks: IDGenerator | None = None, contexts: IDGenerator | None = None) -> None:
+        self._tasks = tasks or UUIDGenerator()
+        self._contexts = contexts or UUIDGenerator()
+
+    def new_task(self, context_id: str | None) -> str:
+        return self._tasks.generate(IDGeneratorContext(context_id=context_id))
+
+    def new_context(self, task_id: str) -> str:
+        return self._contexts.generate(IDGeneratorContext(task_id=task_id))
