@@ -75,9 +75,7 @@ DIFFERENCES = (
         Difference(client, f"{ERRANDS} with 1.3.0", _GRPC, "parts_there_and_back", _parts(_FLOATS, _FLOATS), _STRUCT)
         for client in ("1.3.0", "0.3.26")
     ),
-    Difference(
-        "0.3.26", f"{ERRANDS} with 1.3.0", _JSONRPC, "parts_there_and_back", _parts(_FLOATS, _WHOLE), _STRUCT
-    ),
+    Difference("0.3.26", f"{ERRANDS} with 1.3.0", _JSONRPC, "parts_there_and_back", _parts(_FLOATS, _WHOLE), _STRUCT),
     # errands' client with agents of a2a-sdk.
     Difference(ERRANDS, "1.3.0", _JSONRPC + _REST, "parts_there_and_back", _parts(_FLOATS, _FLOATS), _STRUCT),
     Difference(ERRANDS, "1.3.0", _GRPC, "parts_there_and_back", _parts(_FLOATS, _WHOLE), _STRUCT),

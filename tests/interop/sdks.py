@@ -86,9 +86,9 @@ def serving(sdk: Sdk) -> Iterator[str]:
             process.kill()
 
 
-def serving_executor(sdk: Sdk, target: str, **settings: str) -> Served:
+def serving_executor(sdk: Sdk, target: str, port: int = 0, **settings: str) -> Served:
     """`errands serve` with an executor of this SDK, in the environment that has it."""
     # gRPC needs the stubs of 1.3, which our own environment has.
     python = sys.executable if sdk.protocol == "1.0" else interpreter(sdk)
     path = os.pathsep.join([str(ROOT / "src"), str(PEERS)])
-    return Served(PEERS / target, cwd=ROOT, python=python, python_path=path, **settings)
+    return Served(PEERS / target, cwd=ROOT, python=python, python_path=path, port=port, **settings)

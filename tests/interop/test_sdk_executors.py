@@ -1,4 +1,4 @@
-"""Executors of the official SDKs, unchanged, under `errands serve`: the official clients hold the whole conversation."""
+"""Executors of the official SDKs, unchanged, under `errands serve`: the official clients hold the conversation."""
 
 from __future__ import annotations
 
@@ -45,4 +45,6 @@ def talk(request: pytest.FixtureRequest) -> Iterator[Talk]:
 
 @pytest.mark.parametrize("step", STEPS)
 def test_the_official_client_gets_from_an_sdk_executor_what_it_gets_from_a_worker(talk: Talk, step: str) -> None:
-    assert talk.outcomes[step] == expected(talk.client.release, under_errands(talk.executor.release), talk.binding, step)
+    assert talk.outcomes[step] == expected(
+        talk.client.release, under_errands(talk.executor.release), talk.binding, step
+    )

@@ -8,8 +8,9 @@ from contextlib import contextmanager
 from typing import Any
 
 from errands.errors import A2AError, InvalidAgentResponseError
+from errands.model.core import Task, TaskStatusUpdateEvent
 from errands.model.requests import SendMessageRequest
-from errands.runtime.executor.queue import EventQueue
+from errands.runtime.executor.queue import Event, EventQueue
 from errands.runtime.executor.request import RequestContext
 from errands.wire.dialect import MalformedAnswerError
 from errands.wire.status import ERRORS
@@ -46,6 +47,13 @@ def request_of(context: RequestContext) -> SendMessageRequest | None:
 def error_named(name: str, message: str | None) -> A2AError:
     """Our error of the same name: both have the names of the specification."""
     return _ERROR_CLASSES.get(name, A2AError)(message)
+
+
+def without_silence(event: Event) -> Event:
+    """The event without a status message that says nothing: the SDK lets it pass, the protocol does not."""
+    if isinstance(event, Task | TaskStatusUpdateEvent) and event.status.message and not event.status.message.parts:
+        event.status.message = None
+    return event
 
 
 @contextmanager

@@ -155,6 +155,12 @@ class Contract(AgentExecutor):
         await updater.add_artifact([Part(root=DataPart(data=seen))], metadata={"kind": "seen"})
         await updater.update_status(TaskState.completed, final=True, metadata={"count": 1})
 
+    async def data(self, context: RequestContext, queue: EventQueue, rest: str) -> None:
+        """Gives back everything after the first part."""
+        updater = await self.begin(context, queue)
+        await updater.add_artifact(context.message.parts[1:])
+        await updater.complete()
+
     async def wrong(self, context: RequestContext, queue: EventQueue, rest: str) -> None:
         """Publishes something that nobody may publish."""
         await self.begin(context, queue)

@@ -25,7 +25,7 @@ from errands.model.core import (
 )
 from errands.model.log import EventKind
 from errands.runtime.executor.queue import Event, EventQueue
-from errands.runtime.journal import Journal, status_update
+from errands.runtime.journal import Journal, new_id, status_update
 from errands.runtime.turn import Turn
 
 
@@ -100,6 +100,7 @@ class TurnQueue(EventQueue):
 
     async def _artifact(self, event: TaskArtifactUpdateEvent) -> None:
         self._check_ids(event.task_id, event.context_id)
+        _check_artifact(event.artifact)
         await self._emit("artifact", StreamResponse(artifact_update=self._ours(event)))
 
     async def _status(self, status: TaskStatus, metadata: dict[str, Any] | None = None) -> None:
@@ -121,6 +122,8 @@ class TurnQueue(EventQueue):
         current = self._turn.task
         said = [self._spoken(message) for message in _new_messages(task, current)]
         artifacts = _new_artifacts(task, current)
+        for artifact in artifacts:
+            _check_artifact(artifact)
         settles = task.status.state in SETTLED_STATES or task.status.state is UNSPECIFIED
         if said or artifacts or task.metadata or not settles:
             status = current.status if settles else self._told(task.status)
@@ -148,10 +151,16 @@ class TurnQueue(EventQueue):
             await self._turn.catch_up()
 
     def _spoken(self, message: Message) -> Message:
-        """A message as it joins the task: the agent's, with the identifiers of the task."""
+        """A message as it joins the task: the agent's, with the identifiers of the task and one of its own."""
         self._check_ids(message.task_id, message.context_id)
+        if not message.parts:
+            raise InvalidAgentResponseError("a Message without parts: it needs at least one")
         return msgspec.structs.replace(
-            message, role=Role.AGENT, task_id=self._turn.task_id, context_id=self._turn.context_id
+            message,
+            message_id=message.message_id or new_id(),
+            role=Role.AGENT,
+            task_id=self._turn.task_id,
+            context_id=self._turn.context_id,
         )
 
     def _told(self, status: TaskStatus) -> TaskStatus:
@@ -165,6 +174,11 @@ class TurnQueue(EventQueue):
         if event.task_id and event.context_id:
             return event
         return msgspec.structs.replace(event, task_id=self._turn.task_id, context_id=self._turn.context_id)
+
+
+def _check_artifact(artifact: Artifact) -> None:
+    if not artifact.artifact_id:
+        raise InvalidAgentResponseError("an Artifact without artifact_id: its pieces could not be put together")
 
 
 def _new_messages(task: Task, current: Task) -> list[Message]:

@@ -7,7 +7,14 @@ import logging
 from collections.abc import Awaitable, Callable, Iterable
 from typing import ClassVar
 
-from errands.errors import LeaseLostError, StorageError, TaskNotFoundError, TaskTerminalStateError
+from errands.errors import (
+    A2AError,
+    InvalidAgentResponseError,
+    LeaseLostError,
+    StorageError,
+    TaskNotFoundError,
+    TaskTerminalStateError,
+)
 from errands.model.core import CANCELED, SUBMITTED, Task
 from errands.model.requests import SendMessageConfiguration, SendMessageRequest
 from errands.runtime.context import TaskContext
@@ -50,6 +57,7 @@ class ExecutorWorker(Worker):
         # A task of its own, so that a cancel interrupts `execute` and nothing else.
         running = asyncio.ensure_future(self.executor.execute(context, queue))
         ctx._on_cancel = running.cancel
+        refusal: A2AError | None = None
         try:
             await running
         except asyncio.CancelledError:
@@ -57,20 +65,22 @@ class ExecutorWorker(Worker):
                 raise
         except (LeaseLostError, TaskTerminalStateError, StorageError):
             raise
+        except A2AError as error:
+            refusal = error
         except Exception as error:
-            if ctx.is_cancelled:
-                logger.info("execute of task %s failed while it was canceled", ctx.task_id, exc_info=error)
-            elif error is not queue.violation:
+            if not ctx.is_cancelled:
                 raise
+            logger.info("execute of task %s failed while it was canceled", ctx.task_id, exc_info=error)
         finally:
             ctx._on_cancel = None
             await queue.close()
-        if queue.violation is not None:
-            logger.error("executor of task %s: %s", ctx.task_id, queue.violation)
+        refusal = queue.violation or refusal
+        if refusal is not None:
+            logger.error("executor of task %s: %s", ctx.task_id, refusal)
         if turn.ended or ctx.is_cancelled:
             return
-        if queue.violation is not None:
-            await ctx.fail(f"The agent gave an invalid response: {queue.violation}.")
+        if refusal is not None:
+            await ctx.fail(_words(refusal))
         elif queue.pause is not None:
             await turn.rest(queue.pause)
         else:
@@ -153,6 +163,13 @@ def _is_untouched(task: Task) -> bool:
         and not task.artifacts
         and not task.metadata
     )
+
+
+def _words(refusal: A2AError) -> str:
+    """What the client is told: errors of the protocol are made to be shown."""
+    if isinstance(refusal, InvalidAgentResponseError):
+        return f"The agent gave an invalid response: {refusal}."
+    return refusal.message
 
 
 def _is_stopped() -> bool:
