@@ -39,7 +39,7 @@ def talk(request: pytest.FixtureRequest) -> Iterator[Talk]:
     interpreter(client)
     interpreter(executor)
     settings = {"grpc_port": "0"} if binding == "GRPC" else {}
-    with serving_executor(executor, executor.executor, **settings) as agent:
+    with serving_executor(executor, executor.executor, port=0, **settings) as agent:
         yield Talk(executor, client, binding, conversation(client, agent.url, binding))
 
 
