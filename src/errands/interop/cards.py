@@ -16,6 +16,16 @@ from errands.model.card_config import AgentCardConfig, CapabilitiesConfig, Provi
 from errands.wire.dialect import MalformedAnswerError
 from errands.wire.v0_3.card import from_v0_3
 
+#: What the SDK's cards often say instead of a media type. The SDK never looks at it; we hold messages to it.
+_MEDIA_TYPES = {
+    "text": "text/plain",
+    "data": "application/json",
+    "json": "application/json",
+    "file": "*/*",
+    "image": "image/*",
+    "audio": "audio/*",
+    "video": "video/*",
+}
 #: The bindings that our card may name first.
 _PREFERRED = {"JSONRPC": "jsonrpc", "HTTP+JSON": "http+json"}
 
@@ -93,8 +103,8 @@ def _config(card: AgentCard) -> AgentCardConfig:
         documentation_url=card.documentation_url or None,
     )
     config.version = card.version or config.version
-    config.input_modes = card.default_input_modes or config.input_modes
-    config.output_modes = card.default_output_modes or config.output_modes
+    config.input_modes = _modes(card.default_input_modes) or config.input_modes
+    config.output_modes = _modes(card.default_output_modes) or config.output_modes
     return config
 
 
@@ -110,10 +120,15 @@ def _skill(skill: AgentSkill) -> SkillConfig:
         description=skill.description,
         tags=skill.tags,
         examples=skill.examples or [],
-        input_modes=skill.input_modes or None,
-        output_modes=skill.output_modes or None,
+        input_modes=_modes(skill.input_modes) or None,
+        output_modes=_modes(skill.output_modes) or None,
         security=_security(skill.security_requirements),
     )
+
+
+def _modes(modes: list[str] | None) -> list[str]:
+    """The media types, each once."""
+    return list(dict.fromkeys(_MEDIA_TYPES.get(mode.lower(), mode) for mode in modes or ()))
 
 
 def _security(requirements: list[SecurityRequirement] | None) -> list[dict[str, list[str]]] | None:

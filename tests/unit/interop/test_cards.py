@@ -133,6 +133,11 @@ def test_what_a_card_leaves_out_is_as_we_have_it() -> None:
     assert config == AgentCardConfig(name="Plain", description="A plain one.")
 
 
+def test_kinds_of_content_become_media_types() -> None:
+    config = adapt_card(protobuf_card(default_input_modes=["text", "text/plain", "Image"], default_output_modes=["file"]))
+    assert (config.input_modes, config.output_modes) == (["text/plain", "image/*"], ["*/*"])
+
+
 def test_a_card_for_grpc_names_json_rpc_first() -> None:
     interface = AgentInterface(url="elsewhere:1", protocol_binding="GRPC", protocol_version="1.0")
     assert adapt_card(protobuf_card(supported_interfaces=[interface])).protocol == "jsonrpc"
