@@ -151,6 +151,14 @@ async def test_a_message_without_an_id_or_parts_does_no_harm(client: A2AClient) 
     assert (await client.get_task(answer.task_id)).state == "completed"
 
 
+async def test_mixed_up_identifiers_in_a_message_do_no_harm(client: A2AClient) -> None:
+    answer = await client.send("mixed fine")
+    assert (answer.state, said(answer)) == ("completed", "fine")
+    assert answer.raw_task is not None
+    assert answer.raw_task.status.message is not None
+    assert answer.raw_task.status.message.task_id == answer.task_id
+
+
 async def test_once_execute_has_returned_the_queue_takes_nothing_more(client: A2AClient) -> None:
     paused = await client.send("linger")
     answered = await client.send("go on", task_id=paused.task_id)

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from errands.errors import A2AError, InvalidAgentResponseError
-from errands.model.core import Task, TaskStatusUpdateEvent
+from errands.model.core import Message, Task, TaskStatusUpdateEvent
 from errands.model.requests import SendMessageRequest
 from errands.runtime.executor.queue import Event, EventQueue
 from errands.runtime.executor.request import RequestContext
@@ -49,10 +49,17 @@ def error_named(name: str, message: str | None) -> A2AError:
     return _ERROR_CLASSES.get(name, A2AError)(message)
 
 
-def without_silence(event: Event) -> Event:
-    """The event without a status message that says nothing: the SDK lets it pass, the protocol does not."""
-    if isinstance(event, Task | TaskStatusUpdateEvent) and event.status.message and not event.status.message.parts:
-        event.status.message = None
+def forgiven(event: Event) -> Event:
+    """The event without what the SDK lets pass and our queue does not.
+
+    A status message that says nothing is dropped, and so are the identifiers in a message: the queue has them, and
+    with the SDK's helpers they are easily mixed up.
+    """
+    if isinstance(event, Message):
+        event.task_id = event.context_id = None
+    elif isinstance(event, Task | TaskStatusUpdateEvent) and (message := event.status.message) is not None:
+        message.task_id = message.context_id = None
+        event.status.message = message if message.parts else None
     return event
 
 

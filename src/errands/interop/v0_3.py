@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 
 from errands.errors import A2AError
-from errands.interop.sdk import Sdk, error_named, reading, request_of, without_silence
+from errands.interop.sdk import Sdk, error_named, forgiven, reading, request_of
 from errands.interop.users import caller_of
 from errands.runtime.executor.call import ServerCallContext
 from errands.runtime.executor.queue import Event, EventQueue
@@ -60,7 +60,7 @@ class Queue(SdkEventQueue):  # type: ignore[misc]
     async def enqueue_event(self, event: Any) -> None:
         with reading(event):
             read = _read(event)
-        await self._errands_queue.enqueue_event(without_silence(read))
+        await self._errands_queue.enqueue_event(forgiven(read))
         for child in self._children:
             await child.enqueue_event(event)
 

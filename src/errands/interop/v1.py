@@ -12,7 +12,7 @@ from a2a.types import a2a_pb2 as pb
 from a2a.utils.errors import A2AError as SdkError
 
 from errands.errors import A2AError
-from errands.interop.sdk import Sdk, error_named, reading, request_of, without_silence
+from errands.interop.sdk import Sdk, error_named, forgiven, reading, request_of
 from errands.interop.users import caller_of
 from errands.operations import OPERATIONS
 from errands.runtime.executor.call import ServerCallContext
@@ -59,7 +59,7 @@ class Queue(SdkEventQueue):
     async def enqueue_event(self, event: Any) -> None:
         with reading(event):
             read = _READERS[type(event)](event)
-        await self._queue.enqueue_event(without_silence(read))
+        await self._queue.enqueue_event(forgiven(read))
 
     # Not of the interface, but of the queue that the SDK's own server hands out.
 

@@ -179,6 +179,11 @@ class Contract(AgentExecutor):
         await updater.update_status(TaskState.TASK_STATE_WORKING, Message(role=Role.ROLE_AGENT))
         await updater.complete(Message(role=Role.ROLE_AGENT, parts=[new_text_part(rest)]))
 
+    async def mixed(self, context: RequestContext, queue: EventQueue, rest: str) -> None:
+        """Puts identifiers where they do not belong, as is easily done with the SDK's helpers."""
+        updater = await self.begin(context, queue)
+        await updater.complete(new_text_message(rest, context_id=context.task_id, task_id="another"))
+
     async def linger(self, context: RequestContext, queue: EventQueue, rest: str) -> None:
         """Publishes once more when it has long returned."""
         updater = await self.begin(context, queue)

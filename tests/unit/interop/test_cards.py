@@ -134,7 +134,9 @@ def test_what_a_card_leaves_out_is_as_we_have_it() -> None:
 
 
 def test_kinds_of_content_become_media_types() -> None:
-    config = adapt_card(protobuf_card(default_input_modes=["text", "text/plain", "Image"], default_output_modes=["file"]))
+    config = adapt_card(
+        protobuf_card(default_input_modes=["text", "text/plain", "Image"], default_output_modes=["file"])
+    )
     assert (config.input_modes, config.output_modes) == (["text/plain", "image/*"], ["*/*"])
 
 
