@@ -311,8 +311,7 @@ class TaskManager:
             scope=call.scope,
             events=drafts,
             expected_states=frozenset({stored.state}),
-            # A paused task that is let go of would not look for messages any more.
-            fence=stored.head.attempt if stored.state in PAUSED_STATES else None,
+            fence=self._held_in_pause(stored),
             receipt=receipt,
             receipt_since=now - self._receipts_last,
             at=now,
@@ -394,7 +393,7 @@ class TaskManager:
                 else:
                     return await self._cancel_now(stored)
                 break
-            except (ConcurrencyError, TaskTerminalStateError):
+            except (ConcurrencyError, LeaseLostError, TaskTerminalStateError):
                 continue
         self._adapter.request_cancel(request.id)
         grace = self._settings.cancel_force_timeout + 1.0
@@ -410,6 +409,10 @@ class TaskManager:
         if stored.state is not CANCELED:
             raise TaskNotCancelableError(f"Task had already {_ended(stored.state)}", taskId=request.id)
         return stored.task
+
+    def _held_in_pause(self, stored: StoredTask) -> int | None:
+        """The fence for a change that whoever runs a paused task is to see: one that is let go of looks no more."""
+        return stored.head.attempt if stored.state in PAUSED_STATES else None
 
     def _is_held(self, head: Head) -> bool:
         return bool(head.worker) and head.due_at is not None and head.due_at > self._journal.now()
@@ -442,6 +445,7 @@ class TaskManager:
                 scope=stored.scope,
                 events=(Draft("cancel", b"{}"),),
                 expected_states=frozenset({stored.state}),
+                fence=self._held_in_pause(stored),
                 at=self._journal.now(),
                 cancel_requested=True,
             )

@@ -251,3 +251,13 @@ async def test_an_executor_that_cancels_itself_fails(storage: str) -> None:
     async with connect(Executor(execute), storage=storage) as client:
         failed = await client.send("hi")
     assert (failed.state, said(failed)) == ("failed", "The agent canceled its own work.")
+
+
+async def test_a_cancel_that_comes_before_execute_has_returned_from_a_pause_is_seen(storage: str) -> None:
+    executor = Executor(lambda context, queue: updater_of(context, queue).requires_input())
+    async with connect(executor, storage=storage) as client:
+        for _ in range(20):
+            asked = await client.send("hi")
+            async with asyncio.timeout(5):  # by force it would take ten seconds
+                assert (await client.cancel(asked.task_id)).state == "canceled"
+    assert executor.canceled == 20

@@ -326,9 +326,9 @@ async def test_an_update_after_a_terminal_state_is_an_invalid_agent_response_and
     async def execute(context: RequestContext, queue: EventQueue) -> None:
         updater = updater_of(context, queue)
         await updater.complete(words("done"))
-        for late in (updater.start_work, updater.failed, lambda: updater.add_artifact([Part(text="bad")])):
+        for late in (updater.start_work(), updater.failed(), updater.add_artifact([Part(text="bad")])):
             try:
-                await late()
+                await late
             except InvalidAgentResponseError as error:
                 errors.append(str(error))
 
