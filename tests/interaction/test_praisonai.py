@@ -30,7 +30,7 @@ from errands.model.core import Task, TaskStatus
 from errands.testing import http_client, serve
 from errands.wire.praisonai import METHODS, MOST_LISTED, STATES, write_tasks
 from errands.wire.sse import ServerSentEvent, SSEParser
-from tests.interaction.agents import Asks, Direct, Echo, Gated, Parrot, Patient, card
+from tests.interaction.agents import Asks, Direct, Echo, Gated, Parrot, Patient, Replies, card
 
 pytestmark = pytest.mark.anyio
 
@@ -106,6 +106,13 @@ async def test_an_answer_that_is_a_message_is_an_artifact_too() -> None:
         task = await client.send()
         assert texts(task["artifacts"][0]) == ["Done."]
         assert [m["role"] for m in task["history"]] == ["user", "agent"]
+
+
+async def test_the_message_of_an_executor_is_a_task_here_too() -> None:
+    async with praison(serve(Replies())) as client:
+        assert texts((await client.send("hi"))["artifacts"][0]) == ["You said hi"]
+        events = await client.stream("hi")
+    assert [event.event for event in events] == ["task.artifact", "task.status", "done"]
 
 
 async def test_a_direct_reply_is_a_task_here() -> None:

@@ -30,7 +30,9 @@ def adapt(executor: object) -> AgentExecutor:
     generation = generation_of_executor(executor)
     if generation is not None:
         return SdkExecutor(executor, _sdk(generation))
-    raise ConfigurationError(f"executor must be an instance of AgentExecutor, errands' own or a2a's: {_why(executor)}")
+    raise ConfigurationError(
+        f"executor must be an instance of a2a's AgentExecutor or of errands.AgentExecutor, not {_described(executor)}"
+    )
 
 
 def _sdk(generation: Generation) -> Sdk:
@@ -38,12 +40,12 @@ def _sdk(generation: Generation) -> Sdk:
     return sdk
 
 
-def _why(executor: object) -> str:
+def _described(executor: object) -> str:
     if isinstance(executor, type):
-        return f"{executor.__name__} is a class; pass {executor.__name__}()"
+        return f"the class {executor.__name__}; pass {executor.__name__}()"
     name = type(executor).__name__
     if isinstance(executor, Worker):
-        return f"{name} is a Worker; pass it as worker="
+        return f"{name}, which is a Worker; pass it as worker="
     if callable(getattr(executor, "execute", None)):
-        return f"{name} has an execute method but does not derive from AgentExecutor"
-    return f"{name} is none"
+        return f"{name}, which has an execute method but derives from neither"
+    return name

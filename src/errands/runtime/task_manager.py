@@ -8,6 +8,7 @@ import msgspec
 
 from errands import lifecycle
 from errands.clock import from_iso, to_iso
+from errands.engines.base import Expectation
 from errands.errors import (
     ConcurrencyError,
     ContextMismatchError,
@@ -135,13 +136,12 @@ class TaskManager:
             if call.on_accepted is not None:
                 call.on_accepted()
             stored = accepted.stored
-            if wait and not accepted.settled:
-                if stored.task.id == task_id:
-                    settled = await expectation.wait(stored.head.version, self._settings.blocking_timeout)
-                else:
-                    settled = await self._wait_for_first(stored, call)
-                stored = settled or await self._engine.load(stored.task.id, call.scope)
-            elif not wait and self._is_to_choose(accepted):
+            if wait:
+                if not accepted.settled:
+                    stored = await self._wait_for_end(
+                        accepted, call, expectation if stored.task.id == task_id else None
+                    )
+            elif self._is_to_choose(accepted):
                 stored = await first_published(self._engine, stored, self._settings.blocking_timeout)
         if stored.head.direct and stored.head.state is COMPLETED:
             return SendMessageResponse(message=stored.task.status.message)
@@ -149,11 +149,18 @@ class TaskManager:
             return SendMessageResponse(task=stored.task)
         return SendMessageResponse(task=trim(stored.task, configuration.history_length))
 
-    async def _wait_for_first(self, stored: StoredTask, call: CallContext) -> StoredTask:
-        """The same message came before: the answer is that of its task."""
-        return await self._engine.wait_for_state(
-            stored.task.id, call.scope, SETTLED_STATES, self._settings.blocking_timeout
-        )
+    async def _wait_for_end(self, accepted: Accepted, call: CallContext, expectation: Expectation | None) -> StoredTask:
+        """The task once it has come to the message and settled, or as it is when the time is up."""
+        task_id, timeout = accepted.stored.task.id, self._settings.blocking_timeout
+        if expectation is None:
+            # The same message came before: the answer is that of its task.
+            return await self._engine.wait_for_state(task_id, call.scope, SETTLED_STATES, timeout)
+        while not accepted.settled:
+            settled = await expectation.wait(accepted.version, timeout)
+            if settled is None:
+                return await self._engine.load(task_id, call.scope)
+            accepted.stored = settled
+        return accepted.stored
 
     def _is_to_choose(self, accepted: Accepted) -> bool:
         """Whether the agent has yet to say if it answers with a task or with a message."""
@@ -304,8 +311,7 @@ class TaskManager:
             scope=call.scope,
             events=drafts,
             expected_states=frozenset({stored.state}),
-            # A paused task that is let go of would not look for messages any more.
-            fence=stored.head.attempt if stored.state in PAUSED_STATES else None,
+            fence=self._held_in_pause(stored),
             receipt=receipt,
             receipt_since=now - self._receipts_last,
             at=now,
@@ -387,7 +393,7 @@ class TaskManager:
                 else:
                     return await self._cancel_now(stored)
                 break
-            except (ConcurrencyError, TaskTerminalStateError):
+            except (ConcurrencyError, LeaseLostError, TaskTerminalStateError):
                 continue
         self._adapter.request_cancel(request.id)
         grace = self._settings.cancel_force_timeout + 1.0
@@ -403,6 +409,10 @@ class TaskManager:
         if stored.state is not CANCELED:
             raise TaskNotCancelableError(f"Task had already {_ended(stored.state)}", taskId=request.id)
         return stored.task
+
+    def _held_in_pause(self, stored: StoredTask) -> int | None:
+        """The fence for a change that whoever runs a paused task is to see: one that is let go of looks no more."""
+        return stored.head.attempt if stored.state in PAUSED_STATES else None
 
     def _is_held(self, head: Head) -> bool:
         return bool(head.worker) and head.due_at is not None and head.due_at > self._journal.now()
@@ -435,6 +445,7 @@ class TaskManager:
                 scope=stored.scope,
                 events=(Draft("cancel", b"{}"),),
                 expected_states=frozenset({stored.state}),
+                fence=self._held_in_pause(stored),
                 at=self._journal.now(),
                 cancel_requested=True,
             )

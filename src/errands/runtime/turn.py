@@ -47,6 +47,10 @@ class Ending(NamedTuple):
     announced: bool = False
 
 
+class _CancelWantedError(Exception):
+    """A turn cannot rest: nobody would see the wish."""
+
+
 class Turn:
     #: A lifecycle method was called.
     ended = False
@@ -77,6 +81,7 @@ class Turn:
         self._state = stored.head.state
         self._version = stored.head.version
         self._unread = stored.head.unread
+        self._cancel_wanted = stored.head.cancel_requested
         #: Durable, and not yet in `_task`.
         self._updates: list[StreamResponse] = []
         #: Somebody else wrote in between: `_task` is not the whole truth.
@@ -196,9 +201,16 @@ class Turn:
             )
         await self._finish(Ending(state, message, metadata, direct), artifacts)
 
-    async def rest(self, state: TaskState) -> None:
-        """Ends the turn in the pause that was emitted last: lets go of the task, or goes on with the next message."""
-        await self._finish(Ending(state, announced=True))
+    async def rest(self, state: TaskState) -> bool:
+        """Ends the turn in the pause that was emitted last: lets go of the task, or goes on with the next message.
+
+        False when the task is wanted canceled: then the turn has not ended and is still to be.
+        """
+        try:
+            await self._finish(Ending(state, announced=True))
+        except _CancelWantedError:
+            return False
+        return True
 
     async def _finish(self, ending: Ending, artifacts: Sequence[TaskArtifactUpdateEvent] = ()) -> None:
         self.ended = True
@@ -231,6 +243,8 @@ class Turn:
         """Writes the last events of the turn; false when somebody else has written meanwhile."""
         if self._stale:
             return False
+        if ending.announced and self._cancel_wanted:
+            raise _CancelWantedError
         now = self._journal.now()
         closing = Batch()
         state: TaskState | None = ending.state

@@ -277,6 +277,12 @@ def write_error(error: A2AError) -> dict[str, Any]:
     return {"code": CODES.get(error.reason, STATUS[error.reason].jsonrpc), "message": message}
 
 
+def _answered(message: Message) -> TaskStatusUpdateEvent:
+    """A message that is the whole answer, as the end of its task: here there are only tasks."""
+    status = TaskStatus(state=COMPLETED, message=message)
+    return TaskStatusUpdateEvent(task_id=message.task_id or "", context_id=message.context_id or "", status=status)
+
+
 class StreamWriter:
     """One stream's events: named, without an envelope. It remembers whether the agent's answer was among them."""
 
@@ -295,6 +301,8 @@ class StreamWriter:
             return self._artifact(event.artifact_update)
         if event.status_update is not None:
             return self._status(event.status_update)
+        if event.message is not None:
+            return self._status(_answered(event.message))
         assert event.task is not None
         return self._snapshot(event.task)
 

@@ -61,10 +61,10 @@ def test_an_executor_of_the_sdk_may_say_what_becomes_of_it_after_a_crash() -> No
 @pytest.mark.parametrize(
     ("given", "says"),
     [
-        (Official, "Official is a class; pass Official()"),
-        (Echo(), "Echo is a Worker; pass it as worker="),
-        (Unrelated(), "Unrelated has an execute method but does not derive from AgentExecutor"),
-        ("echo", "str is none"),
+        (Official, "not the class Official; pass Official()"),
+        (Echo(), "not Echo, which is a Worker; pass it as worker="),
+        (Unrelated(), "not Unrelated, which has an execute method but derives from neither"),
+        ("echo", "errands.AgentExecutor, not str"),
     ],
 )
 def test_anything_else_is_refused_with_what_is_wrong_about_it(given: Any, says: str) -> None:

@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 
-from errands.errors import InvalidAgentResponseError, TurnError
+from errands.errors import A2AError, InvalidAgentResponseError, TurnError
 from errands.model.core import (
     COMPLETED,
     PAUSED_STATES,
@@ -40,8 +40,9 @@ class TurnQueue(EventQueue):
         self._closed = False
         #: The pause that was published last, while nothing has followed it.
         self.pause: TaskState | None = None
-        #: The first event that could not be taken; after it the queue takes nothing more.
-        self.violation: InvalidAgentResponseError | None = None
+        #: Why the first event that could not be taken was not, or what else the executor refused the request with;
+        #: after it the queue takes nothing more.
+        self.violation: A2AError | None = None
 
     def is_closed(self) -> bool:
         return self._closed

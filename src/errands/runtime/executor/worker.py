@@ -47,17 +47,16 @@ class ExecutorWorker(Worker):
     async def handle(self, ctx: TaskContext) -> None:
         context = await self._context(ctx)
         if not ctx.is_cancelled:
-            await self._execute(ctx, context)
-        if ctx.is_cancelled:
-            await self._cancel(ctx, context)
+            queue = TurnQueue(ctx._turn, ctx._journal, task_known=context.current_task is not None)
+            if await self._execute(ctx, context, queue) and await self._conclude(ctx, queue):
+                return
+        await self._cancel(ctx, context)
 
-    async def _execute(self, ctx: TaskContext, context: RequestContext) -> None:
-        turn = ctx._turn
-        queue = TurnQueue(turn, ctx._journal, task_known=context.current_task is not None)
+    async def _execute(self, ctx: TaskContext, context: RequestContext, queue: TurnQueue) -> bool:
+        """Whether it came to its end without being canceled."""
         # A task of its own, so that a cancel interrupts `execute` and nothing else.
         running = asyncio.ensure_future(self.executor.execute(context, queue))
         ctx._on_cancel = running.cancel
-        refusal: A2AError | None = None
         try:
             await running
         except asyncio.CancelledError:
@@ -66,7 +65,7 @@ class ExecutorWorker(Worker):
         except (LeaseLostError, TaskTerminalStateError, StorageError):
             raise
         except A2AError as error:
-            refusal = error
+            queue.violation = queue.violation or error
         except Exception as error:
             if not ctx.is_cancelled:
                 raise
@@ -74,21 +73,25 @@ class ExecutorWorker(Worker):
         finally:
             ctx._on_cancel = None
             await queue.close()
-        refusal = queue.violation or refusal
-        if refusal is not None:
-            logger.error("executor of task %s: %s", ctx.task_id, refusal)
-        if turn.ended or ctx.is_cancelled:
-            return
-        if refusal is not None:
-            await ctx.fail(_words(refusal))
+        return not ctx.is_cancelled
+
+    async def _conclude(self, ctx: TaskContext, queue: TurnQueue) -> bool:
+        """Ends the turn of an `execute` that is over; false when the task is wanted canceled instead."""
+        if queue.violation is not None:
+            logger.error("executor of task %s: %s", ctx.task_id, queue.violation)
+        if ctx.turn_ended:
+            return True
+        if queue.violation is not None:
+            await ctx.fail(_words(queue.violation))
         elif queue.pause is not None:
-            await turn.rest(queue.pause)
+            return await ctx._turn.rest(queue.pause)
         else:
             logger.error("execute of task %s returned without an end", ctx.task_id)
             await ctx.fail(
                 "The agent returned without finishing the task: an executor must publish a Message, or a state that "
                 "ends the task or asks for something, before it returns."
             )
+        return True
 
     async def _cancel(self, ctx: TaskContext, context: RequestContext) -> None:
         """Calls `cancel`, unless `execute` had ended the task before. Whatever it does, the task is canceled then."""
