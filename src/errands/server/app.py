@@ -14,6 +14,7 @@ from errands.engines.urls import engine_from_url
 from errands.errors import ConfigurationError, StorageError
 from errands.model.card_config import AgentCardConfig
 from errands.model.log import Scope
+from errands.runtime.active import ActiveTask
 from errands.runtime.adapter import WorkerAdapter
 from errands.runtime.dependencies import DependencyContainer
 from errands.runtime.executor.agent import AgentExecutor
@@ -233,6 +234,10 @@ class A2AServer:
     def tasks(self) -> TaskStore:
         """The tasks of callers without a name; `tasks.of(owner, tenant)` has those of others. From `start()` on."""
         return TaskStore(self.task_manager, self.scope())
+
+    async def active_tasks(self) -> list[ActiveTask]:
+        """What is running of this agent, here and in other processes on the same store. From `start()` on."""
+        return await self.adapter.active_tasks()
 
     async def drain(self) -> None:
         """Takes no more work, waits for what runs, then ends streams and waiting requests: before a shutdown."""
