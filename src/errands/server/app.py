@@ -90,7 +90,7 @@ class A2AServer:
             grpc_port=grpc_port,
         )
         self._worker = worker
-        self._identifiers = _identifiers(request_context_builder)
+        self._identifiers = _identifiers(worker)
         self.agent_card: AgentCardConfig = card
         if extended_card_provider is not None:
             card.supports_authenticated_extended_card = True
@@ -281,11 +281,13 @@ def _worker(
     return ExecutorWorker(executor, builder, [extension.uri for extension in extensions_of(card)] if card else ())
 
 
-def _identifiers(builder: RequestContextBuilder | None) -> Identifiers | None:
-    """Where identifiers come from, when the builder says so."""
-    if builder is None or not (builder.task_id_generator or builder.context_id_generator):
-        return None
-    return Identifiers(builder.task_id_generator, builder.context_id_generator)
+def _identifiers(worker: Worker) -> Identifiers | None:
+    """Where the identifiers of new tasks come from, when an executor's context builder says so."""
+    if isinstance(worker, ExecutorWorker):
+        builder = worker.builder
+        if builder.task_id_generator or builder.context_id_generator:
+            return Identifiers(builder.task_id_generator, builder.context_id_generator)
+    return None
 
 
 def _grpc_server() -> type[GrpcServer]:
