@@ -41,6 +41,7 @@ from errands.model.core import (
     TaskStatusUpdateEvent,
 )
 from errands.model.log import Scope
+from errands.runtime.active import ActiveTask
 from errands.runtime.context import InvalidAnswerError, TaskContext
 from errands.runtime.dependencies import Dependency, DependencyContainer
 from errands.runtime.executor.agent import AgentExecutor
@@ -70,6 +71,7 @@ __all__ = [
     "A2AError",
     "A2AMiddleware",
     "A2AServer",
+    "ActiveTask",
     "AgentCardConfig",
     "AgentExecutor",
     "ApiKeyMiddleware",

@@ -110,10 +110,9 @@ class Executes(AgentExecutor):
     """An executor that publishes its task, works on it, and asks once before it completes it."""
 
     async def execute(self, context: RequestContext, event_queue: EventQueue) -> None:
-        assert context.task_id is not None
-        assert context.context_id is not None
         updater = TaskUpdater(event_queue, context.task_id, context.context_id)
         if context.current_task is None:
+            assert context.task_id is not None
             assert context.message is not None
             await event_queue.enqueue_event(
                 Task(
@@ -132,7 +131,5 @@ class Executes(AgentExecutor):
         await updater.complete()
 
     async def cancel(self, context: RequestContext, event_queue: EventQueue) -> None:
-        assert context.task_id is not None
-        assert context.context_id is not None
         updater = TaskUpdater(event_queue, context.task_id, context.context_id)
         await updater.cancel(updater.new_agent_message([Part(text="Gone")]))

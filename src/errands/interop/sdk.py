@@ -20,8 +20,8 @@ _ERROR_CLASSES = {cls.__name__: cls for cls in ERRORS.values()}
 
 class Sdk(ABC):
     @abstractmethod
-    def context(self, context: RequestContext) -> Any:
-        """The SDK's RequestContext, with everything that ours has."""
+    def context(self, context: RequestContext, task: Task | None) -> Any:
+        """The SDK's RequestContext, with everything that ours has, and with this task as the current one."""
 
     @abstractmethod
     def queue(self, queue: EventQueue) -> Any:

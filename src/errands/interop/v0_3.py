@@ -14,6 +14,7 @@ import msgspec
 from errands.errors import A2AError
 from errands.interop.sdk import Sdk, error_named, forgiven, reading, request_of
 from errands.interop.users import caller_of
+from errands.model.core import Task
 from errands.runtime.executor.call import ServerCallContext
 from errands.runtime.executor.queue import Event, EventQueue
 from errands.runtime.executor.request import RequestContext
@@ -30,8 +31,8 @@ _EVENTS = (types.Task, types.Message, types.TaskStatusUpdateEvent, types.TaskArt
 
 
 class V03(Sdk):
-    def context(self, context: RequestContext) -> Any:
-        request, task = request_of(context), context.current_task
+    def context(self, context: RequestContext, task: Task | None) -> Any:
+        request = request_of(context)
         return SdkRequestContext(
             request=None if request is None else _model(types.MessageSendParams, SCHEMA.write_send(request)),
             task_id=context.task_id,
@@ -85,7 +86,7 @@ def _model(cls: Any, spelled: msgspec.Struct) -> Any:
     return cls.model_validate(msgspec.to_builtins(spelled))
 
 
-def _task(task: Any) -> Any:
+def _task(task: Task) -> Any:
     return _model(types.Task, SCHEMA.write_task(task))
 
 

@@ -14,6 +14,7 @@ from a2a.utils.errors import A2AError as SdkError
 from errands.errors import A2AError
 from errands.interop.sdk import Sdk, error_named, forgiven, reading, request_of
 from errands.interop.users import caller_of
+from errands.model.core import Task
 from errands.operations import OPERATIONS
 from errands.runtime.executor.call import ServerCallContext
 from errands.runtime.executor.queue import Event, EventQueue
@@ -32,8 +33,8 @@ _READERS: dict[type, Callable[[Any], Event]] = {
 
 
 class V1(Sdk):
-    def context(self, context: RequestContext) -> SdkRequestContext:
-        request, task = request_of(context), context.current_task
+    def context(self, context: RequestContext, task: Task | None) -> SdkRequestContext:
+        request = request_of(context)
         return SdkRequestContext(
             _call_context(context.call_context),
             request=None if request is None else _write_request(request),

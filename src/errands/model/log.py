@@ -142,6 +142,15 @@ class StoredTask(msgspec.Struct, kw_only=True, gc=False):
         return self.head.state
 
 
+class RunningTask(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """A task that somebody holds, without its content."""
+
+    task_id: str
+    context_id: str
+    scope: Scope
+    head: Head
+
+
 class Lease(NamedTuple):
     """A running task as its holder knows it; `attempt` is the fence."""
 

@@ -19,6 +19,7 @@ from errands import lifecycle
 from errands.errors import ErrandsError, LeaseLostError, StorageError, TaskTerminalStateError
 from errands.model.core import CANCELED, WORKING
 from errands.model.log import Change, RequestOptions, StoredTask
+from errands.runtime.active import ActiveTask
 from errands.runtime.context import TaskContext, current_position
 from errands.runtime.dependencies import DependencyContainer
 from errands.runtime.execution import Execution
@@ -145,6 +146,16 @@ class WorkerAdapter:
         self.running[execution.task_id] = execution
         # Held in `running` until it is over, and waited for in `drain`.
         execution.task = self._loop.create_task(self._run(execution, stored, options, request_context))
+
+    async def active_tasks(self) -> list[ActiveTask]:
+        """What is running of this agent, here and in other processes."""
+        now = self._journal.now()
+        active: list[ActiveTask] = []
+        for running in await self._engine.running():
+            if running.scope.agent == self._agent:
+                mine = self.running.get(running.task_id) if running.head.worker == self.worker_id else None
+                active.append(ActiveTask.of(running, now, None if mine is None else mine.started_at))
+        return active
 
     def queueing(self, task_id: str, message_id: str, request_context: dict[str, Any]) -> AbstractContextManager[None]:
         """For the commit that puts a task into the queue: those that come now stand behind it."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
+from functools import partial
 
 import msgspec
 
@@ -170,10 +171,11 @@ class TaskManager:
         """Accepts the message and shows the task and everything that happens until the turn has ended."""
         accepted = await self._accept(request, call, request.message.task_id or self._new_task_id(request.message))
         length = request.configuration.history_length if request.configuration else None
-        first = accepted.first if length is None else [_trim_item(item, length) for item in accepted.first]
+        shape = None if length is None else partial(_trim_item, history_length=length)
+        first = accepted.first if shape is None else [shape(item) for item in accepted.first]
         stored, waits = accepted.stored, not accepted.settled
         stream = self._stream(stored, call, stored.version, first, SETTLED_STATES, caught_up=True, waits=waits)
-        return chosen(self._engine, stored, stream) if self._is_to_choose(accepted) else stream
+        return chosen(self._engine, stored, stream, shape) if self._is_to_choose(accepted) else stream
 
     def _new_task_id(self, message: Message) -> str:
         return new_id() if self._identifiers is None else self._identifiers.new_task(message.context_id)

@@ -15,6 +15,7 @@ from errands.errors import ConfigurationError, StorageError
 from errands.interop import Card, Executor, adapt, adapt_card
 from errands.model.card_config import AgentCardConfig
 from errands.model.log import Scope
+from errands.runtime.active import ActiveTask
 from errands.runtime.adapter import WorkerAdapter
 from errands.runtime.dependencies import DependencyContainer
 from errands.runtime.executor.ids import Identifiers
@@ -90,7 +91,7 @@ class A2AServer:
             grpc_port=grpc_port,
         )
         self._worker = worker
-        self._identifiers = _identifiers(request_context_builder)
+        self._identifiers = _identifiers(worker)
         self.agent_card: AgentCardConfig = card
         if extended_card_provider is not None:
             card.supports_authenticated_extended_card = True
@@ -235,6 +236,10 @@ class A2AServer:
         """The tasks of callers without a name; `tasks.of(owner, tenant)` has those of others. From `start()` on."""
         return TaskStore(self.task_manager, self.scope())
 
+    async def active_tasks(self) -> list[ActiveTask]:
+        """What is running of this agent, here and in other processes on the same store. From `start()` on."""
+        return await self.adapter.active_tasks()
+
     async def drain(self) -> None:
         """Takes no more work, waits for what runs, then ends streams and waiting requests: before a shutdown."""
         if self._grpc is not None:
@@ -274,11 +279,13 @@ def _worker(
     return ExecutorWorker(adapt(executor), builder, extensions)
 
 
-def _identifiers(builder: RequestContextBuilder | None) -> Identifiers | None:
-    """Where identifiers come from, when the builder says so."""
-    if builder is None or not (builder.task_id_generator or builder.context_id_generator):
-        return None
-    return Identifiers(builder.task_id_generator, builder.context_id_generator)
+def _identifiers(worker: Worker) -> Identifiers | None:
+    """Where the identifiers of new tasks come from, when an executor's context builder says so."""
+    if isinstance(worker, ExecutorWorker):
+        builder = worker.builder
+        if builder.task_id_generator or builder.context_id_generator:
+            return Identifiers(builder.task_id_generator, builder.context_id_generator)
+    return None
 
 
 def _grpc_server() -> type[GrpcServer]:

@@ -14,10 +14,10 @@ from errands import A2AServer
 
 class Writer(AgentExecutor):
     async def execute(self, context: RequestContext, event_queue: EventQueue) -> None:
-        task = context.current_task
-        if task is None:
-            task = new_task_from_user_message(context.message)
-            await event_queue.enqueue_event(task)
+        if context.current_task is not None:
+            raise ValueError("there was no message before this one")
+        task = new_task_from_user_message(context.message)
+        await event_queue.enqueue_event(task)
         updater = TaskUpdater(event_queue, task.id, task.context_id)
         await updater.start_work()
         for index, piece in enumerate(PIECES):

@@ -50,8 +50,6 @@ def executing(
 
 
 def updater_of(context: RequestContext, queue: EventQueue) -> TaskUpdater:
-    assert context.task_id is not None
-    assert context.context_id is not None
     return TaskUpdater(queue, context.task_id, context.context_id)
 
 

@@ -143,6 +143,29 @@ async def test_an_execute_that_ends_the_task_when_it_is_interrupted_needs_no_can
     assert executor.canceled == 0
 
 
+async def test_execute_is_interrupted_once_however_often_the_cancel_is_asked_for(storage: str) -> None:
+    work, tidying = Never(), Gate()
+
+    async def execute(context: RequestContext, queue: EventQueue) -> None:
+        updater = updater_of(context, queue)
+        await updater.start_work()
+        try:
+            await work()
+        finally:
+            await tidying()
+            await updater.cancel(words("tidied up"))
+
+    async with connect(Executor(execute), storage=storage) as client:
+        task_id = (await client.send("hi", blocking=False)).task_id
+        await work.awaited.wait()
+        first = asyncio.create_task(client.cancel(task_id))
+        await tidying.reached.wait()
+        second = asyncio.create_task(client.cancel(task_id))
+        await client.get_task(task_id)
+        tidying.open()
+        assert {said(await first), said(await second)} == {"tidied up"}
+
+
 @pytest.mark.parametrize("stubborn", ["execute", "cancel"])
 async def test_an_executor_that_does_not_let_itself_be_stopped_is_canceled_by_force(
     storage: str, stubborn: str

@@ -13,6 +13,7 @@ from errands import (
     AgentCardConfig,
     ConfigurationError,
     EventQueue,
+    ExecutorWorker,
     IDGenerator,
     IDGeneratorContext,
     Part,
@@ -260,6 +261,12 @@ async def test_id_generators_name_new_tasks_and_contexts(storage: str) -> None:
     assert tasks.known[1] == IDGeneratorContext(context_id="talk")
     assert contexts.known == [IDGeneratorContext(task_id="task-1")]
     assert [context.task_id for context in seen.contexts] == ["task-1", "task-2"]
+
+
+async def test_id_generators_count_for_an_executor_that_was_made_a_worker_by_hand(storage: str) -> None:
+    worker = ExecutorWorker(Executor(Seen()), SimpleRequestContextBuilder(task_id_generator=Counted("task")))
+    async with connect(worker, storage=storage) as client:
+        assert (await client.send("hi")).task_id == "task-1"
 
 
 class Broken(RequestContextBuilder):

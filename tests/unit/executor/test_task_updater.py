@@ -95,6 +95,12 @@ async def test_identifiers_come_from_the_generators() -> None:
     assert updater.new_agent_message([Part(text="x")]).message_id == "of t and c"
 
 
+@pytest.mark.parametrize("ids", [("", "c"), ("t", None)])
+def test_it_needs_a_task_and_a_context(ids: tuple[str | None, str | None]) -> None:
+    with pytest.raises(ValueError, match="identifiers of a task and its context"):
+        TaskUpdater(Kept(), *ids)
+
+
 async def test_new_agent_message_publishes_nothing() -> None:
     queue = Kept()
     message = TaskUpdater(queue, "t", "c").new_agent_message([Part(text="x")], {"m": 1})

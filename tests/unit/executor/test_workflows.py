@@ -180,6 +180,17 @@ async def test_a_message_that_comes_meanwhile_is_not_lost_when_a_task_is_publish
     assert seen == ["one", "two"]
 
 
+async def test_a_published_task_is_shown_with_as_much_history_as_was_asked_for(storage: str) -> None:
+    async def execute(context: RequestContext, queue: EventQueue) -> None:
+        await queue.enqueue_event(new_task(context))
+        await updater_of(context, queue).complete()
+
+    async with executing(execute, storage) as client:
+        raws = [event.raw async for event in client.stream("hi", history_length=0)]
+    assert isinstance(raws[0], Task)
+    assert raws[0].history is None
+
+
 async def test_the_metadata_of_a_status_update_is_shown(storage: str) -> None:
     async def execute(context: RequestContext, queue: EventQueue) -> None:
         updater = updater_of(context, queue)
@@ -247,6 +258,17 @@ async def message_of_another_context(context: RequestContext, queue: EventQueue)
     await updater_of(context, queue).complete(words("bad", context_id="bad"))
 
 
+async def task_with_bad_words(context: RequestContext, queue: EventQueue) -> None:
+    task = new_task(context, artifacts=[Artifact(artifact_id="bad", parts=[Part(text="bad")])])
+    task.status = TaskStatus(state=TaskState.COMPLETED, message=words("bad", task_id="bad"))
+    await queue.enqueue_event(task)
+
+
+async def task_without_a_state(context: RequestContext, queue: EventQueue) -> None:
+    artifacts = [Artifact(artifact_id="bad", parts=[Part(text="bad")])]
+    await queue.enqueue_event(new_task(context, TaskState.UNSPECIFIED, artifacts=artifacts))
+
+
 async def update_without_a_state(context: RequestContext, queue: EventQueue) -> None:
     await queue.enqueue_event(status(context, TaskState.UNSPECIFIED))
 
@@ -265,6 +287,8 @@ INVALID: dict[Act, str] = {
     artifact_of_another_task: "an event for task bad",
     message_of_another_task: "an event for task bad",
     message_of_another_context: "an event for context bad",
+    task_with_bad_words: "an event for task bad",
+    task_without_a_state: "a status needs a state",
     update_without_a_state: "a status needs a state",
     no_event: "an executor publishes Task, Message,",
 }

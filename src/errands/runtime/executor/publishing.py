@@ -6,6 +6,7 @@ from typing import Any
 
 import msgspec
 
+from errands.clock import to_iso
 from errands.errors import A2AError, InvalidAgentResponseError, TurnError
 from errands.model.core import (
     COMPLETED,
@@ -63,13 +64,13 @@ class TurnQueue(EventQueue):
                 await self._artifact(event)
             elif isinstance(event, TaskStatusUpdateEvent):
                 self._check_ids(event.task_id, event.context_id)
-                await self._status(event.status, event.metadata)
+                await self._status(self._checked(event.status), event.metadata)
             elif isinstance(event, Task):
                 await self._task(event)
             else:
                 raise InvalidAgentResponseError(
                     "an executor publishes Task, Message, TaskStatusUpdateEvent and TaskArtifactUpdateEvent, "
-                    f"not {type(event).__name__}"
+                    f"not {type(event).__module__}.{type(event).__name__}"
                 )
         except InvalidAgentResponseError as error:
             self.violation = error
@@ -105,10 +106,7 @@ class TurnQueue(EventQueue):
         await self._emit("artifact", StreamResponse(artifact_update=self._ours(event)))
 
     async def _status(self, status: TaskStatus, metadata: dict[str, Any] | None = None) -> None:
-        state = status.state
-        if state is UNSPECIFIED:
-            raise InvalidAgentResponseError("a status needs a state")
-        message = None if status.message is None else self._spoken(status.message)
+        state, message = status.state, status.message
         if state in TERMINAL_STATES:
             await self._after_pause()
             await self._turn.end(state, message=message, metadata=metadata)
@@ -120,24 +118,24 @@ class TurnQueue(EventQueue):
     async def _task(self, task: Task) -> None:
         """A task is what is new in it, and its status."""
         self._check_ids(task.id, task.context_id)
+        status = self._checked(task.status)
         current = self._turn.task
         said = [self._spoken(message) for message in _new_messages(task, current)]
         artifacts = _new_artifacts(task, current)
         for artifact in artifacts:
             _check_artifact(artifact)
-        settles = task.status.state in SETTLED_STATES or task.status.state is UNSPECIFIED
+        settles = status.state in SETTLED_STATES
         if said or artifacts or task.metadata or not settles:
-            status = current.status if settles else self._told(task.status)
             known = msgspec.structs.replace(
                 current,
-                status=status,
+                status=current.status if settles else status,
                 history=[*(current.history or ()), *said] or None,
                 artifacts=_merged(current, artifacts),
                 metadata={**(current.metadata or {}), **(task.metadata or {})} or None,
             )
             await self._emit("task", StreamResponse(task=known))
         if settles:
-            await self._status(task.status)
+            await self._status(status)
 
     async def _emit(self, kind: EventKind, update: StreamResponse) -> None:
         await self._after_pause()
@@ -164,12 +162,12 @@ class TurnQueue(EventQueue):
             context_id=self._turn.context_id,
         )
 
-    def _told(self, status: TaskStatus) -> TaskStatus:
-        turn = self._turn
+    def _checked(self, status: TaskStatus) -> TaskStatus:
+        """A status as it joins the task, at this server's time."""
+        if status.state is UNSPECIFIED:
+            raise InvalidAgentResponseError("a status needs a state")
         message = None if status.message is None else self._spoken(status.message)
-        update = status_update(turn.task_id, turn.context_id, status.state, self._now(), message).status_update
-        assert update is not None
-        return update.status
+        return TaskStatus(state=status.state, message=message, timestamp=to_iso(self._now()))
 
     def _ours(self, event: TaskArtifactUpdateEvent) -> TaskArtifactUpdateEvent:
         if event.task_id and event.context_id:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 
 import msgspec
 
@@ -11,6 +11,8 @@ from errands.model.base import encode
 from errands.model.core import COMPLETED, StreamResponse
 from errands.model.log import STREAMED_KINDS, StoredTask
 from errands.runtime.call import EventStream, StreamItem, streamed
+
+Shape = Callable[[StreamItem], StreamItem]
 
 _decode = msgspec.json.Decoder(StreamResponse).decode
 
@@ -26,21 +28,29 @@ async def first_published(engine: Engine, stored: StoredTask, timeout: float | N
     return await engine.load(stored.task.id, stored.scope)
 
 
-def chosen(engine: Engine, stored: StoredTask, stream: EventStream) -> EventStream:
-    """The same stream; its first batch, our task, waits until the agent has published something."""
+def chosen(engine: Engine, stored: StoredTask, stream: EventStream, shape: Shape | None) -> EventStream:
+    """The same stream; its first batch, our task, waits until the agent has published something.
+
+    `shape` is how tasks are shown.
+    """
 
     async def batches() -> AsyncIterator[list[StreamItem]]:
         held: list[StreamItem] | None = None
-        async for batch in stream:
-            if held is None:
-                held = batch
-            elif held and batch:
-                yield await _choice(engine, stored, held, batch)
-                held = []
-            else:
-                yield batch
-        if held:
-            yield held
+        try:
+            async for batch in stream:
+                if shape is not None:
+                    batch = [shape(item) for item in batch]
+                if held is None:
+                    held = batch
+                elif held and batch:
+                    yield await _choice(engine, stored, held, batch)
+                    held = []
+                else:
+                    yield batch
+            if held:
+                yield held
+        finally:
+            stream.close()
 
     return EventStream(batches(), stream.close)
 

@@ -28,16 +28,21 @@ from errands.runtime.executor.queue import EventQueue
 
 
 class TaskUpdater:
-    """`updater = TaskUpdater(event_queue, context.task_id, context.context_id)`."""
+    """`updater = TaskUpdater(event_queue, context.task_id, context.context_id)`.
+
+    A request that is executed has both identifiers. Raises ValueError for one that has not.
+    """
 
     def __init__(
         self,
         event_queue: EventQueue,
-        task_id: str,
-        context_id: str,
+        task_id: str | None,
+        context_id: str | None,
         artifact_id_generator: IDGenerator | None = None,
         message_id_generator: IDGenerator | None = None,
     ) -> None:
+        if not task_id or not context_id:
+            raise ValueError("updates need the identifiers of a task and its context")
         self.event_queue = event_queue
         self.task_id = task_id
         self.context_id = context_id
