@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 from errands.cli.failures import CommandError, UsageError, blame
 from errands.engines.base import Engine
 from errands.errors import ConfigurationError, ErrandsError
-from errands.runtime.executor.agent import AgentExecutor
+from errands.interop import is_executor_class
 from errands.runtime.worker import Worker
 from errands.server.app import A2AServer
 
@@ -153,7 +153,7 @@ def _find(target: Target, module: ModuleType) -> Any:
             there = ", ".join(_agents(module)) or "no agents"
             raise UsageError(f"{target.source} has no {target.name}; there is {there}")
         found = getattr(found, step)
-    if isinstance(found, A2AServer | Worker | AgentExecutor) or _is_worker_class(found):
+    if isinstance(found, A2AServer) or _is_worker(found) or _is_worker_class(found):
         return found
     raise UsageError(
         f"{target.source}:{target.name} is of type {type(found).__name__}; errands serves an A2AServer, a function "
@@ -187,7 +187,7 @@ def _agents(module: ModuleType) -> dict[str, Any]:
     if servers:
         return servers
     with_card = [(name, value) for name, value in public if getattr(value, "agent_card", None) is not None]
-    workers = _distinct((name, value) for name, value in with_card if isinstance(value, Worker | AgentExecutor))
+    workers = _distinct((name, value) for name, value in with_card if _is_worker(value))
     if workers:
         return workers
     return _distinct((name, value) for name, value in with_card if _is_own_worker_class(value, module))
@@ -205,8 +205,14 @@ def _distinct(named: Iterable[tuple[str, Any]]) -> dict[str, Any]:
     return dict(names.values())
 
 
+def _is_worker(value: Any) -> bool:
+    return isinstance(value, Worker) or is_executor_class(type(value))
+
+
 def _is_worker_class(value: Any) -> bool:
-    return inspect.isclass(value) and issubclass(value, Worker | AgentExecutor) and not inspect.isabstract(value)
+    if not inspect.isclass(value) or inspect.isabstract(value):
+        return False
+    return issubclass(value, Worker) or is_executor_class(value)
 
 
 def _is_own_worker_class(value: Any, module: ModuleType) -> bool:
@@ -238,4 +244,4 @@ def _served(found: Any) -> A2AServer:
 
 def _argument(agent: type) -> str:
     """The name under which A2AServer takes an agent of this class."""
-    return "executor" if issubclass(agent, AgentExecutor) else "worker"
+    return "executor" if is_executor_class(agent) else "worker"

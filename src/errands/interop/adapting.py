@@ -23,11 +23,16 @@ class Executor(Protocol):
     async def cancel(self, context: Any, event_queue: Any, /) -> Any: ...
 
 
+def is_executor_class(cls: type) -> bool:
+    """Whether its objects can be handed over."""
+    return issubclass(cls, AgentExecutor) or generation_of_executor(cls) is not None
+
+
 def adapt(executor: object) -> AgentExecutor:
     """The executor itself when it is one of ours, wrapped when it is the SDK's. Raises `ConfigurationError`."""
     if isinstance(executor, AgentExecutor):
         return executor
-    generation = generation_of_executor(executor)
+    generation = generation_of_executor(type(executor))
     if generation is not None:
         return SdkExecutor(executor, _sdk(generation))
     raise ConfigurationError(

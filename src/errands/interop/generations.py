@@ -20,9 +20,9 @@ _OLD_CARDS = {"a2a.types", "a2a.compat.v0_3.types"}
 _EXECUTORS = {"a2a.server.agent_execution.agent_executor"}
 
 
-def generation_of_executor(executor: object) -> Generation | None:
+def generation_of_executor(cls: type) -> Generation | None:
     """None when it is no AgentExecutor of the a2a package."""
-    if not _descends(executor, "AgentExecutor", _EXECUTORS):
+    if not _descends(cls, "AgentExecutor", _EXECUTORS):
         return None
     # Whoever has an executor has loaded the types it is written with.
     message = sys.modules["a2a.types"].Message
@@ -34,8 +34,8 @@ def generation_of_card(card: object) -> Generation | None:
     descriptor = getattr(card, "DESCRIPTOR", None)
     if descriptor is not None and descriptor.full_name == _CARD:
         return Generation.V1
-    return Generation.V0_3 if _descends(card, "AgentCard", _OLD_CARDS) else None
+    return Generation.V0_3 if _descends(type(card), "AgentCard", _OLD_CARDS) else None
 
 
-def _descends(thing: object, name: str, modules: set[str]) -> bool:
-    return any(base.__name__ == name and base.__module__ in modules for base in type(thing).__mro__)
+def _descends(cls: type, name: str, modules: set[str]) -> bool:
+    return any(base.__name__ == name and base.__module__ in modules for base in cls.__mro__)

@@ -30,6 +30,8 @@ EXECUTOR_WITH_CARD = EXECUTOR + "    agent_card = AgentCardConfig(name='Executor
 EXECUTOR_SERVER = (
     "server = A2AServer(executor=Executes(), agent_card=AgentCardConfig(name='Server', description='.'))\n"
 )
+SDK_EXECUTOR = "from a2a.types import AgentCard\nfrom a2a.server.agent_execution import AgentExecutor\n" + EXECUTOR
+SDK_EXECUTOR_WITH_CARD = SDK_EXECUTOR + "    agent_card = AgentCard(name='Official', description='.')\n"
 FUNCTION = """
 @agent(name="Function")
 def shout(text: str) -> str:
@@ -76,6 +78,8 @@ def refusal(target: str, storage: str | None = None) -> CommandError:
         (EXECUTOR + EXECUTOR_SERVER, "Server"),
         (EXECUTOR_WITH_CARD, "Executor"),
         (EXECUTOR_WITH_CARD + "executes = Executes()\n", "Executor"),
+        (SDK_EXECUTOR_WITH_CARD, "Official"),
+        (SDK_EXECUTOR_WITH_CARD + "executes = Executes()\n", "Official"),
         (FUNCTION + "_hidden = agent(lambda text: text, name='Hidden', description='.')\n", "Function"),
     ],
     ids=[
@@ -89,6 +93,8 @@ def refusal(target: str, storage: str | None = None) -> CommandError:
         "server of an executor",
         "executor class",
         "executor instance",
+        "class of the SDK's executor",
+        "instance of the SDK's executor",
         "private",
     ],
 )
@@ -222,5 +228,6 @@ def test_a_program_that_failed_can_be_loaded_again(write: Write) -> None:
     assert name_of(load_server(write(WORKER, SERVER))) == "Server"
 
 
-def test_an_executor_without_a_card_is_told_how_to_be_served(write: Write) -> None:
-    assert "A2AServer(executor=Executes(), agent_card=" in str(refusal(write(EXECUTOR)))
+@pytest.mark.parametrize("code", [EXECUTOR, SDK_EXECUTOR], ids=["ours", "the SDK's"])
+def test_an_executor_without_a_card_is_told_how_to_be_served(write: Write, code: str) -> None:
+    assert "A2AServer(executor=Executes(), agent_card=" in str(refusal(write(code)))
