@@ -65,9 +65,9 @@ class Queue(SdkEventQueue):  # type: ignore[misc]
         for child in self._children:
             await child.enqueue_event(event)
 
-    async def close(self, immediate: bool = False) -> None:
+    async def close(self, *arguments: Any, **options: Any) -> None:
         await self._errands_queue.close()
-        await super().close(immediate)
+        await super().close(*arguments, **options)
 
     def is_closed(self) -> bool:
         return self._errands_queue.is_closed()
