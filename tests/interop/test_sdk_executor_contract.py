@@ -227,3 +227,14 @@ async def test_files_come_back_as_they_were_sent(client: A2AClient) -> None:
     ]
     answer = await client.send(Message(message_id="files", role=Role.USER, parts=[Part(text="data"), *files]))
     assert answer.artifacts[0].parts == files
+
+
+async def test_data_deeper_than_the_sdk_can_hold_is_refused_with_words(client: A2AClient, sdk: Sdk) -> None:
+    deep: Any = "the bottom"
+    for _ in range(40):
+        deep = {"deeper": deep}
+    answer = await client.send(Message(message_id="deep", role=Role.USER, parts=[Part(text="data"), Part(data=deep)]))
+    if sdk.protocol == "1.0":
+        assert (answer.state, said(answer)) == ("failed", "This agent takes JSON nested at most 30 levels deep")
+    else:
+        assert (answer.state, answer.data) == ("completed", deep)

@@ -11,7 +11,7 @@ from a2a.server.events import EventQueue as SdkEventQueue
 from a2a.types import a2a_pb2 as pb
 from a2a.utils.errors import A2AError as SdkError
 
-from errands.errors import A2AError
+from errands.errors import A2AError, InvalidParamsError
 from errands.interop.sdk import Sdk, error_named, forgiven, reading, request_of
 from errands.interop.users import caller_of
 from errands.model.core import Task
@@ -21,6 +21,7 @@ from errands.runtime.executor.queue import Event, EventQueue
 from errands.runtime.executor.request import RequestContext
 from errands.wire.proto.messages import Reader, Writer
 from errands.wire.proto.v1_0 import CODEC
+from errands.wire.proto.values import MAX_DEPTH, TooDeepError
 
 _writer, _reader = Writer(), Reader()
 _write_request = CODEC.rpc_of(OPERATIONS["SendMessage"]).ask
@@ -35,14 +36,17 @@ _READERS: dict[type, Callable[[Any], Event]] = {
 class V1(Sdk):
     def context(self, context: RequestContext, task: Task | None) -> SdkRequestContext:
         request = request_of(context)
-        return SdkRequestContext(
-            _call_context(context.call_context),
-            request=None if request is None else _write_request(request),
-            task_id=context.task_id,
-            context_id=context.context_id,
-            task=None if task is None else _writer.task(task),
-            related_tasks=[_writer.task(one) for one in context.related_tasks],
-        )
+        try:
+            return SdkRequestContext(
+                _call_context(context.call_context),
+                request=None if request is None else _write_request(request),
+                task_id=context.task_id,
+                context_id=context.context_id,
+                task=None if task is None else _writer.task(task),
+                related_tasks=[_writer.task(one) for one in context.related_tasks],
+            )
+        except TooDeepError:
+            raise InvalidParamsError(f"This agent takes JSON nested at most {MAX_DEPTH} levels deep") from None
 
     def queue(self, queue: EventQueue) -> SdkEventQueue:
         return Queue(queue)
