@@ -92,15 +92,11 @@ def accept(head: Head | None, change: Change) -> None:
         raise TaskTerminalStateError(f"Task {change.task_id} is already {head.state.short}", taskId=change.task_id)
     if change.expected_states is not None and head.state not in change.expected_states:
         raise ConcurrencyError(f"task {change.task_id} is {head.state.short} now")
-    if change.state is not None and change.state not in _ways(change)[head.state]:
+    if change.state is None:
+        return
+    ways = CLAIMED if change.work is LEASE else TRANSITIONS if change.fence is None else HELD
+    if change.state not in ways[head.state]:
         raise IllegalTransitionError(f"a task cannot go from {head.state.short} to {change.state.short}")
-
-
-def _ways(change: Change) -> dict[TaskState, frozenset[TaskState]]:
-    """The table that says where this change may lead."""
-    if change.work is LEASE:
-        return CLAIMED
-    return TRANSITIONS if change.fence is None else HELD
 
 
 def _refuse_fence(head: Head, change: Change) -> None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 from errands import lifecycle
 from errands.errors import ConcurrencyError, TurnError
@@ -36,17 +36,6 @@ WINDOW_BYTES = 1024 * 1024
 FOLD_BYTES = 1024 * 1024
 
 
-class Ending(NamedTuple):
-    """How a turn ends."""
-
-    state: TaskState
-    message: Message | None = None
-    metadata: dict[str, Any] | None = None
-    direct: bool = False
-    #: The state is in the log already, or among the events that wait.
-    announced: bool = False
-
-
 class _CancelWantedError(Exception):
     """A turn cannot rest: nobody would see the wish."""
 
@@ -60,6 +49,8 @@ class Turn:
     continues = False
     #: The task has ended with the turn.
     ends_task = False
+    #: Not only artifacts were emitted.
+    _tells = False
     #: Stored since the snapshot, and in it.
     _tail_bytes = 0
     _folded_bytes = 0
@@ -100,6 +91,8 @@ class Turn:
             raise self._failure
         pending = self._pending
         pending.add(kind, update)
+        if kind != "artifact":
+            self._tells = True
         if self._flusher is None:
             self._flusher = asyncio.get_running_loop().create_task(self._flush())
         return len(pending.drafts) >= WINDOW_EVENTS or pending.size >= WINDOW_BYTES
@@ -131,7 +124,7 @@ class Turn:
 
     async def _write(self, pending: Batch) -> None:
         drafts, updates = pending.drafts, pending.updates
-        state, moves = self._moves(updates)
+        state, moves = self._moves(updates) if self._tells else (None, [])
         fold = None
         if self._tail_bytes >= max(FOLD_BYTES, self._folded_bytes):
             if self._stale:
@@ -189,8 +182,11 @@ class Turn:
         artifacts: Sequence[TaskArtifactUpdateEvent] = (),
         metadata: dict[str, Any] | None = None,
         direct: bool = False,
+        announced: bool = False,
     ) -> None:
         """Ends the turn in `state`; returns when everything is durable. The first call wins.
+
+        `announced` says that the state was emitted already.
 
         A call that fails has not ended the turn: what was emitted waits on, and another way may be tried.
         """
@@ -199,20 +195,6 @@ class Turn:
                 "The turn has already ended: exactly one of complete, complete_json, respond, reply_directly, "
                 "fail, reject, request_input and request_auth may be called"
             )
-        await self._finish(Ending(state, message, metadata, direct), artifacts)
-
-    async def rest(self, state: TaskState) -> bool:
-        """Ends the turn in the pause that was emitted last: lets go of the task, or goes on with the next message.
-
-        False when the task is wanted canceled: then the turn has not ended and is still to be.
-        """
-        try:
-            await self._finish(Ending(state, announced=True))
-        except _CancelWantedError:
-            return False
-        return True
-
-    async def _finish(self, ending: Ending, artifacts: Sequence[TaskArtifactUpdateEvent] = ()) -> None:
         self.ended = True
         try:
             if self._flusher is not None:
@@ -222,14 +204,28 @@ class Turn:
             events = self._pending.copy()
             for artifact in artifacts:
                 events.add("artifact", StreamResponse(artifact_update=artifact))
-            while not await self._close(ending, events):
+            now, last = self._journal.now(), None
+            if not announced:
+                last = status_update(self.task_id, self.context_id, state, now, message, metadata)
+            while not await self._close(state, last, events, direct, now):
                 await self._refresh()
         except Exception:
             self.ended = False
             raise
         self._pending = Batch()
         self.settled = True
-        self.ends_task = ending.state in TERMINAL_STATES and not self.continues
+        self.ends_task = state in TERMINAL_STATES and not self.continues
+
+    async def rest(self, state: TaskState) -> bool:
+        """Ends the turn in the pause that was emitted last: lets go of the task, or goes on with the next message.
+
+        False when the task is wanted canceled: then the turn has not ended and is still to be.
+        """
+        try:
+            await self.end(state, announced=True)
+        except _CancelWantedError:
+            return False
+        return True
 
     async def _settle_flusher(self, flusher: asyncio.Task[None]) -> None:
         if self._writing:
@@ -239,23 +235,24 @@ class Turn:
             flusher.cancel()
             self._flusher = None
 
-    async def _close(self, ending: Ending, events: Batch) -> bool:
-        """Writes the last events of the turn; false when somebody else has written meanwhile."""
+    async def _close(
+        self, state: TaskState, last: StreamResponse | None, events: Batch, direct: bool, now: int
+    ) -> bool:
+        """Writes the last events of the turn; false when somebody else has written meanwhile.
+
+        `last` is the status that ends the turn, None when it was emitted.
+        """
         if self._stale:
             return False
-        if ending.announced and self._cancel_wanted:
+        if last is None and self._cancel_wanted:
             raise _CancelWantedError
-        now = self._journal.now()
         closing = Batch()
-        state: TaskState | None = ending.state
         self.continues = self._unread > 1 and (state is COMPLETED or state in PAUSED_STATES)
         if self.continues:
-            self._carry_on(ending, now, closing)
+            self._carry_on(state, last, now, closing)
             state = WORKING
-        elif not ending.announced:
-            closing.add("status", self._status(ending, now))
-        elif not events.drafts:
-            state = None
+        elif last is not None:
+            closing.add("status", last)
         updates = events.updates + closing.updates
         change = Change(
             task_id=self.task_id,
@@ -264,29 +261,28 @@ class Turn:
             expected=self._version,
             fence=self._fence,
             at=now,
-            state=state,
+            # Without events it is let go of and nothing else.
+            state=state if updates else None,
             fold=lifecycle.fold_updates(self._task, self._updates + updates if self._updates else updates),
             work=KEEP if self.continues else IDLE,
             unread=-1,
-            direct=ending.direct,
+            direct=direct,
         )
+        told = [*self._moves(events.updates)[1], *closing.updates] if self._tells else closing.updates
         try:
-            await self._journal.commit(change, [*self._moves(events.updates)[1], *closing.updates])
+            await self._journal.commit(change, told)
         except ConcurrencyError:
             return False
         return True
 
-    def _status(self, ending: Ending, now: int) -> StreamResponse:
-        return status_update(self.task_id, self.context_id, ending.state, now, ending.message, ending.metadata)
-
-    def _carry_on(self, ending: Ending, now: int, closing: Batch) -> None:
+    def _carry_on(self, state: TaskState, last: StreamResponse | None, now: int, closing: Batch) -> None:
         """Another message is waiting: what was said joins the history, and the task stays at work."""
-        if ending.state in PAUSED_STATES:
-            if not ending.announced:
-                closing.add("status", self._status(ending, now))
+        if state in PAUSED_STATES:
+            if last is not None:
+                closing.add("status", last)
             closing.add("status", status_update(self.task_id, self.context_id, SUBMITTED, now))
-        elif ending.message is not None:
-            closing.add("message", StreamResponse(message=ending.message))
+        elif last is not None and last.status_update is not None and last.status_update.status.message is not None:
+            closing.add("message", StreamResponse(message=last.status_update.status.message))
         closing.add("status", status_update(self.task_id, self.context_id, WORKING, now))
 
     async def reopen(self) -> bool:
