@@ -98,7 +98,7 @@ async def test_the_extended_card_is_what_its_provider_makes(connected: Connect) 
 async def test_a_required_extension_must_be_declared(connected: Connect) -> None:
     required = card(extensions=[ExtensionConfig(uri="https://example.com/ext/v1", required=True)])
     async with connected(Echo(), agent_card=required) as client:
-        with pytest.raises(ExtensionSupportRequiredError, match="example.com"):
+        with pytest.raises(ExtensionSupportRequiredError, match=r"example\.com"):
             await client.send("hi")
     declared = {"extensions": ["https://example.com/ext/v1"]}
     async with connected(Echo(), agent_card=required, client=declared) as client:

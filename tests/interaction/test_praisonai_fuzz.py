@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from errands.wire.praisonai import CODES, METHODS
+from errands.wire.praisonai.names import CODES, METHODS
 from tests.interaction.test_fuzz import FUZZ, JSONRPC_CODES, Target, check_clean, deep, json_values, paths, replaced
 
 PARTS: list[dict[str, Any]] = [
@@ -32,7 +32,7 @@ def request(method: str) -> dict[str, Any]:
 
 mutations = st.builds(
     lambda method, path, new, drop: json.dumps(replaced(request(method), path, new, drop=drop)).encode(),
-    st.sampled_from(METHODS),
+    st.sampled_from(list(METHODS)),
     st.sampled_from(list(paths(request("message/send")))),
     json_values,
     st.booleans(),

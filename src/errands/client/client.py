@@ -127,7 +127,13 @@ class A2AClient:
         transport = open_transport(choice, http, headers=self._headers, timeout=self._timeout)
         self._transports.append(transport)
         return Session(
-            card, transport, self._retry, version=choice.version, tenant=choice.tenant, timeout=self._timeout
+            card,
+            transport,
+            self._retry,
+            version=choice.version,
+            lacks=choice.lacks,
+            tenant=choice.tenant,
+            timeout=self._timeout,
         )
 
     async def refresh_card(self) -> AgentCard:
@@ -182,7 +188,7 @@ class A2AClient:
 
     @property
     def protocol(self) -> str:
-        """The binding in use, "jsonrpc", "http+json" or "grpc"; "" before `connect()`."""
+        """The binding in use, "jsonrpc", "http+json", "grpc" or "praisonai"; "" before `connect()`."""
         return self._session.transport.protocol if self._session is not None else ""
 
     @property
