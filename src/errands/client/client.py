@@ -40,6 +40,7 @@ from errands.model.requests import (
     SendMessageResponse,
     TaskPushNotificationConfig,
 )
+from errands.wire.extensions import EXTENSIONS
 
 
 class A2AClient:
@@ -77,7 +78,7 @@ class A2AClient:
         self._url = url
         self._headers = checked_headers(headers or {})
         if extensions:
-            self._headers.update(checked_headers({"A2A-Extensions": ",".join(extensions)}))
+            self._headers.update(checked_headers({EXTENSIONS: ",".join(extensions)}))
         self._timeout = timeout
         self._protocol = protocol_name(protocol) if protocol else None
         self._version = version_name(version) if version else None

@@ -18,6 +18,7 @@ from errands.errors import A2AError, ConfigurationError, InternalError, Unavaila
 from errands.model.base import Model
 from errands.operations import Operation
 from errands.wire.dialect import MalformedAnswerError
+from errands.wire.extensions import EXTENSIONS, HEADERS
 from errands.wire.sse import GAP_EVENT, ServerSentEvent, SSEParser
 
 #: Raised before a single byte of the request was written.
@@ -43,6 +44,8 @@ class HttpTransport:
         self._binding = binding
         self._headers = httpx.Headers(headers)
         self._headers["A2A-Version"] = binding.dialect.version
+        if EXTENSIONS in self._headers:
+            self._headers[HEADERS[binding.dialect.version]] = self._headers[EXTENSIONS]
         self._timeout = timeout
 
     async def call(self, operation: Operation, request: Model, *, read_timeout: float | None) -> Any:
