@@ -24,7 +24,7 @@ from errands.wire.status import ERRORS, STATUS
 JSONRPC_CODES = {status.jsonrpc for status in STATUS.values()} - {STATUS["INTERNAL"].jsonrpc}
 #: What a server says of itself and not of a request.
 FAULTS = {500, 502}
-FUZZ = settings(max_examples=200, deadline=None, suppress_health_check=list(HealthCheck))
+FUZZ = settings(max_examples=120, deadline=None, suppress_health_check=list(HealthCheck))
 
 FIELDS = {
     "messageId": "m1",
