@@ -53,7 +53,7 @@ class Session:
     def require_operation(self, name: str) -> None:
         """Raises `UnsupportedOperationError` unless there are words for it in what is spoken here."""
         if name in self._lacks:
-            raise UnsupportedOperationError(f"there is no {name} in {self.transport.protocol} {self.version}")
+            raise UnsupportedOperationError(f"{self.transport.protocol} has no {name}; ask for the task instead")
 
     async def call(self, name: str, request: Model, *, message_id: str | None = None) -> Any:
         """The response; retried where that is safe, within the client's timeout per try."""
