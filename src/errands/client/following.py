@@ -34,6 +34,8 @@ class Follower:
         idle_timeout: float | None = None,
     ) -> None:
         session.require("streaming")
+        if request is None:
+            session.require_operation("SubscribeToTask")
         self._session = session
         self._request = request
         self._idle_timeout = idle_timeout
