@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import secrets
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence, Set
 from typing import Any
 
 import msgspec
@@ -41,7 +41,7 @@ logger = logging.getLogger(__name__)
 Perform = Callable[[Any, CallContext], Awaitable[Any]]
 ExtendedCardProvider = Callable[..., Awaitable[AgentCardConfig]]
 
-_EXTENSION_HEADERS = [name.lower().encode() for name in HEADERS.values()]
+_EXTENSION_HEADERS = frozenset(name.lower().encode() for name in HEADERS.values())
 
 
 class Dispatcher:
@@ -136,7 +136,7 @@ class Dispatcher:
             )
 
     def _check_extensions(self, operation: Operation, exchange: Exchange) -> list[str]:
-        headers = [name for name in _EXTENSION_HEADERS if name in exchange.headers]
+        headers = _EXTENSION_HEADERS & exchange.headers.keys()
         declared = _declared(exchange, headers) if headers else []
         if self._required and operation.name != "GetExtendedAgentCard":
             missing = [uri for uri in self._required if uri not in declared]
@@ -172,7 +172,7 @@ class Dispatcher:
         return self._shelf.build(config, exchange)
 
 
-def _declared(exchange: Exchange, headers: list[bytes]) -> list[str]:
+def _declared(exchange: Exchange, headers: Set[bytes]) -> list[str]:
     """Every URI in these headers, each of which may come more than once."""
     values = [value.decode("latin-1") for name, value in exchange.scope["headers"] if name in headers]
     return list(dict.fromkeys(uri for value in values for item in value.split(",") if (uri := item.strip())))
