@@ -242,3 +242,11 @@ def join_text(parts: list[Part]) -> list[Part]:
 
 def _is_plain_text(part: Part) -> bool:
     return part.text is not None and part.metadata is None and part.filename is None and part.media_type is None
+
+
+def trim(task: Task, history_length: int | None) -> Task:
+    """The task with at most so many of its newest messages; 0 leaves the history out."""
+    if history_length is None or task.history is None or len(task.history) <= history_length:
+        return task
+    history = task.history[-history_length:] if history_length else None
+    return msgspec.structs.replace(task, history=history)

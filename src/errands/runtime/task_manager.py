@@ -21,6 +21,7 @@ from errands.errors import (
     UnavailableError,
     UnsupportedOperationError,
 )
+from errands.lifecycle import trim
 from errands.model.base import encode
 from errands.model.core import (
     CANCELED,
@@ -541,14 +542,6 @@ class TaskManager:
         if current.state not in until:
             async for batch in self._stream(current, call, current.version, [], until):
                 yield batch
-
-
-def trim(task: Task, history_length: int | None) -> Task:
-    """The task with at most so many of its newest messages; 0 leaves the history out."""
-    if history_length is None or task.history is None or len(task.history) <= history_length:
-        return task
-    history = task.history[-history_length:] if history_length else None
-    return msgspec.structs.replace(task, history=history)
 
 
 def _trim_item(item: StreamItem, history_length: int) -> StreamItem:

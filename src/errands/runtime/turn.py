@@ -55,6 +55,8 @@ class Turn:
     _tail_bytes = 0
     _folded_bytes = 0
     _flusher: asyncio.Task[None] | None = None
+    #: Emitted, and not yet on its way.
+    _pending: Batch | None = None
     _writing = False
     _failure: Exception | None = None
 
@@ -64,7 +66,6 @@ class Turn:
         self.context_id = stored.task.context_id or ""
         self._scope = stored.scope
         self._fence = stored.head.attempt
-        self._pending = Batch()
         self._view(stored)
 
     def _view(self, stored: StoredTask) -> None:
@@ -81,7 +82,8 @@ class Turn:
     @property
     def task(self) -> Task:
         """The task as this turn knows it, with what was emitted and is not yet durable."""
-        return lifecycle.fold_updates(self._task, [*self._updates, *self._pending.updates])
+        pending = [] if self._pending is None else self._pending.updates
+        return lifecycle.fold_updates(self._task, [*self._updates, *pending])
 
     def emit(self, kind: EventKind, update: StreamResponse) -> bool:
         """Puts an event into the window; true when the window is full and the caller should `catch_up`."""
@@ -90,6 +92,8 @@ class Turn:
         if self._failure is not None:
             raise self._failure
         pending = self._pending
+        if pending is None:
+            pending = self._pending = Batch()
         pending.add(kind, update)
         if kind != "artifact":
             self._tells = True
@@ -106,15 +110,15 @@ class Turn:
 
     async def _flush(self) -> None:
         try:
-            while self._pending.drafts:
-                await self._write_pending()
+            while self._pending is not None:
+                await self._write_pending(self._pending)
         except Exception as error:
             self._failure = error
         finally:
             self._flusher = None
 
-    async def _write_pending(self) -> None:
-        pending, self._pending = self._pending, Batch()
+    async def _write_pending(self, pending: Batch) -> None:
+        self._pending = None
         self._tail_bytes += pending.size
         self._writing = True
         try:
@@ -201,18 +205,15 @@ class Turn:
                 await self._settle_flusher(self._flusher)
             if self._failure is not None:
                 raise self._failure
-            events = self._pending.copy()
-            for artifact in artifacts:
-                events.add("artifact", StreamResponse(artifact_update=artifact))
             now, last = self._journal.now(), None
             if not announced:
                 last = status_update(self.task_id, self.context_id, state, now, message, metadata)
-            while not await self._close(state, last, events, direct, now):
+            while not await self._close(state, last, artifacts, direct, now):
                 await self._refresh()
         except Exception:
             self.ended = False
             raise
-        self._pending = Batch()
+        self._pending = None
         self.settled = True
         self.ends_task = state in TERMINAL_STATES and not self.continues
 
@@ -236,7 +237,12 @@ class Turn:
             self._flusher = None
 
     async def _close(
-        self, state: TaskState, last: StreamResponse | None, events: Batch, direct: bool, now: int
+        self,
+        state: TaskState,
+        last: StreamResponse | None,
+        artifacts: Sequence[TaskArtifactUpdateEvent],
+        direct: bool,
+        now: int,
     ) -> bool:
         """Writes the last events of the turn; false when somebody else has written meanwhile.
 
@@ -246,18 +252,21 @@ class Turn:
             return False
         if last is None and self._cancel_wanted:
             raise _CancelWantedError
-        closing = Batch()
+        events = Batch() if self._pending is None else self._pending.copy()
+        for artifact in artifacts:
+            events.add("artifact", StreamResponse(artifact_update=artifact))
+        emitted = len(events.drafts)
         self.continues = self._unread > 1 and (state is COMPLETED or state in PAUSED_STATES)
         if self.continues:
-            self._carry_on(state, last, now, closing)
+            self._carry_on(state, last, now, events)
             state = WORKING
         elif last is not None:
-            closing.add("status", last)
-        updates = events.updates + closing.updates
+            events.add("status", last)
+        updates = events.updates
         change = Change(
             task_id=self.task_id,
             scope=self._scope,
-            events=events.drafts + closing.drafts,
+            events=events.drafts,
             expected=self._version,
             fence=self._fence,
             at=now,
@@ -268,22 +277,24 @@ class Turn:
             unread=-1,
             direct=direct,
         )
-        told = [*self._moves(events.updates)[1], *closing.updates] if self._tells else closing.updates
+        told = updates[emitted:]
+        if self._tells:
+            told = [*self._moves(updates[:emitted])[1], *told]
         try:
             await self._journal.commit(change, told)
         except ConcurrencyError:
             return False
         return True
 
-    def _carry_on(self, state: TaskState, last: StreamResponse | None, now: int, closing: Batch) -> None:
+    def _carry_on(self, state: TaskState, last: StreamResponse | None, now: int, events: Batch) -> None:
         """Another message is waiting: what was said joins the history, and the task stays at work."""
         if state in PAUSED_STATES:
             if last is not None:
-                closing.add("status", last)
-            closing.add("status", status_update(self.task_id, self.context_id, SUBMITTED, now))
+                events.add("status", last)
+            events.add("status", status_update(self.task_id, self.context_id, SUBMITTED, now))
         elif last is not None and last.status_update is not None and last.status_update.status.message is not None:
-            closing.add("message", StreamResponse(message=last.status_update.status.message))
-        closing.add("status", status_update(self.task_id, self.context_id, WORKING, now))
+            events.add("message", StreamResponse(message=last.status_update.status.message))
+        events.add("status", status_update(self.task_id, self.context_id, WORKING, now))
 
     async def reopen(self) -> bool:
         """After an interrupted `end`: whether the turn still has to be ended, by looking at the log."""
@@ -291,7 +302,7 @@ class Turn:
         if stored.head.attempt != self._fence or not stored.head.worker:
             return False
         self._view(stored)
-        self._pending = Batch()  # went with the interrupted commit
+        self._pending = None  # went with the interrupted commit
         self.ended = False
         self._failure = None
         return True
@@ -301,9 +312,9 @@ class Turn:
         self.ended = True
         if self._flusher is not None:
             await self._settle_flusher(self._flusher)
-        drafts = self._pending.drafts
-        state, moves = self._moves(self._pending.updates)
-        self._pending = Batch()
+        pending, self._pending = self._pending or Batch(), None
+        drafts = pending.drafts
+        state, moves = self._moves(pending.updates)
         now = self._journal.now()
         await self._journal.commit(
             Change(
