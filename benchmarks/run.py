@@ -64,7 +64,7 @@ def measure(server: Running, dialect: str, workload: Workload, seconds: float) -
     """Run the load generator beside the server."""
     options = {
         "port": server.grpc_port if workload.is_grpc else server.port,
-        "dialect": dialect,
+        "dialect": workload.dialect or dialect,
         "chunks": workload.chunks,
         "connections": workload.connections,
         "seconds": seconds * workload.share,

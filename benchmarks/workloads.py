@@ -28,6 +28,8 @@ class Workload:
     share: float = 1.0
     #: Over gRPC, and not over JSON-RPC.
     is_grpc: bool = False
+    #: The protocol version; empty means the one that the server speaks best.
+    dialect: str = ""
 
     @property
     def is_chunk_cost(self) -> bool:
@@ -47,6 +49,7 @@ def chunk_cost(chunks: int) -> Workload:
 
 WORKLOADS = (
     Workload("send-32", 32, (MEMORY, SQLITE)),
+    Workload("send-32-v0.3", 32, (MEMORY,), servers=("errands",), dialect="0.3"),
     Workload("send-1", 1, (SQLITE,)),
     Workload("stream-100", 8, (MEMORY, SQLITE), chunks=100),
     Workload("grpc-send", 32, (MEMORY,), servers=("errands", "a2a-sdk"), is_grpc=True),
@@ -159,6 +162,7 @@ SDK_STREAM = Cell("a2a-sdk", MEMORY, "stream-100")
 TARGETS = (
     Target(Cell("errands", MEMORY, "send-32"), rate, 30, SDK_SEND),
     Target(Cell("errands", MEMORY, "send-32"), rate, 0.40, Cell("bare", MEMORY, "send-32")),
+    Target(Cell("errands", MEMORY, "send-32-v0.3"), rate, 0.80, Cell("errands", MEMORY, "send-32")),
     Target(Cell("errands", SQLITE, "send-32"), rate, 10, SDK_SEND),
     Target(Cell("errands", SQLITE, "send-32"), rate, 60, Cell("a2a-sdk", SQLITE, "send-32")),
     Target(Cell("errands", SQLITE, "send-1"), latency, 1.5, at_most=True),

@@ -117,8 +117,9 @@ def card(*extra_skills: SkillConfig) -> AgentCardConfig:
         extensions=[ExtensionConfig(uri=uri, required=True) for uri in listed("CONFORMANCE_EXTENSION")],
         skills=[skill, *extra_skills],
         security_schemes=dict.fromkeys(listed("CONFORMANCE_SECURITY"), bearer) or None,
-        # The kit for 1.0 sends a part of an unknown type and wants it taken; that for 0.3 looks for the other words.
-        input_modes=["*/*", "text", "file", "data"],
+        # The kit for 1.0 sends a part of an unknown type and wants it taken. That for 0.3 looks for the word "data"; it
+        # looks for "file" too, and then sends a file with `url` where 0.3 has `uri`.
+        input_modes=["*/*", "text", "data"],
     )
 
 

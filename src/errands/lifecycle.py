@@ -92,15 +92,11 @@ def accept(head: Head | None, change: Change) -> None:
         raise TaskTerminalStateError(f"Task {change.task_id} is already {head.state.short}", taskId=change.task_id)
     if change.expected_states is not None and head.state not in change.expected_states:
         raise ConcurrencyError(f"task {change.task_id} is {head.state.short} now")
-    if change.state is not None and change.state not in _ways(change)[head.state]:
+    if change.state is None:
+        return
+    ways = CLAIMED if change.work is LEASE else TRANSITIONS if change.fence is None else HELD
+    if change.state not in ways[head.state]:
         raise IllegalTransitionError(f"a task cannot go from {head.state.short} to {change.state.short}")
-
-
-def _ways(change: Change) -> dict[TaskState, frozenset[TaskState]]:
-    """The table that says where this change may lead."""
-    if change.work is LEASE:
-        return CLAIMED
-    return TRANSITIONS if change.fence is None else HELD
 
 
 def _refuse_fence(head: Head, change: Change) -> None:
@@ -246,3 +242,11 @@ def join_text(parts: list[Part]) -> list[Part]:
 
 def _is_plain_text(part: Part) -> bool:
     return part.text is not None and part.metadata is None and part.filename is None and part.media_type is None
+
+
+def trim(task: Task, history_length: int | None) -> Task:
+    """The task with at most so many of its newest messages; 0 leaves the history out."""
+    if history_length is None or task.history is None or len(task.history) <= history_length:
+        return task
+    history = task.history[-history_length:] if history_length else None
+    return msgspec.structs.replace(task, history=history)

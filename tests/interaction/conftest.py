@@ -16,6 +16,11 @@ BINDINGS = ["jsonrpc", "http+json"]
 Connect = Callable[..., AbstractAsyncContextManager[A2AClient]]
 
 
+@pytest.fixture(autouse=True)
+def loop_for_grpc(one_loop: None) -> None:
+    """See `one_loop`."""
+
+
 @pytest.fixture(params=BINDINGS)
 def binding(request: pytest.FixtureRequest) -> str:
     name: str = request.param

@@ -105,10 +105,8 @@ DIFFERENCES = (
         {"cancel": "TaskNotCancelableError", "send": "InvalidParamsError"},
         _OLD_ERROR,
     ),
-    Difference(ERRANDS, "0.3.26", _JSONRPC + _GRPC, "follow_ended_task", "InvalidParamsError", _OLD_ERROR),
-    *(
-        Difference(ERRANDS, "0.3.26", _REST, step, NOT_PLAYED, "the SDK breaks the connection instead of an answer")
-        for step in ("follow_unknown_task", "follow_ended_task")
+    Difference(
+        ERRANDS, "0.3.26", _EVERY, "follow_ended_task", "was not refused", "errands' client shows how the task ended"
     ),
     Difference(
         ERRANDS,

@@ -34,8 +34,7 @@ class Batch:
 
     def copy(self) -> Batch:
         twin = Batch()
-        if self.drafts:
-            twin.drafts, twin.updates, twin.size = list(self.drafts), list(self.updates), self.size
+        twin.drafts, twin.updates, twin.size = list(self.drafts), list(self.updates), self.size
         return twin
 
 

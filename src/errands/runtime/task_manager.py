@@ -21,6 +21,7 @@ from errands.errors import (
     UnavailableError,
     UnsupportedOperationError,
 )
+from errands.lifecycle import trim
 from errands.model.base import encode
 from errands.model.core import (
     CANCELED,
@@ -137,12 +138,15 @@ class TaskManager:
             if call.on_accepted is not None:
                 call.on_accepted()
             stored = accepted.stored
-            if wait:
-                if not accepted.settled:
-                    stored = await self._wait_for_end(
-                        accepted, call, expectation if stored.task.id == task_id else None
-                    )
-            elif self._is_to_choose(accepted):
+            if wait and (stored.head.state not in SETTLED_STATES or accepted.queued):
+                if stored.task.id != task_id:
+                    settled = await self._wait_for_first(stored, call)
+                elif accepted.queued:
+                    settled = await self._wait_for_turn(accepted, expectation)
+                else:
+                    settled = await expectation.wait(stored.head.version, self._settings.blocking_timeout)
+                stored = settled or await self._engine.load(stored.task.id, call.scope)
+            elif not wait and self._is_to_choose(accepted):
                 stored = await first_published(self._engine, stored, self._settings.blocking_timeout)
         if stored.head.direct and stored.head.state is COMPLETED:
             return SendMessageResponse(message=stored.task.status.message)
@@ -150,16 +154,18 @@ class TaskManager:
             return SendMessageResponse(task=stored.task)
         return SendMessageResponse(task=trim(stored.task, configuration.history_length))
 
-    async def _wait_for_end(self, accepted: Accepted, call: CallContext, expectation: Expectation | None) -> StoredTask:
-        """The task once it has come to the message and settled, or as it is when the time is up."""
-        task_id, timeout = accepted.stored.task.id, self._settings.blocking_timeout
-        if expectation is None:
-            # The same message came before: the answer is that of its task.
-            return await self._engine.wait_for_state(task_id, call.scope, SETTLED_STATES, timeout)
+    async def _wait_for_first(self, stored: StoredTask, call: CallContext) -> StoredTask | None:
+        """The same message came before: the answer is that of its task."""
+        return await self._engine.wait_for_state(
+            stored.task.id, call.scope, SETTLED_STATES, self._settings.blocking_timeout
+        )
+
+    async def _wait_for_turn(self, accepted: Accepted, expectation: Expectation) -> StoredTask | None:
+        """The task once it has come to a message that waited, and settled; None when the time is up."""
         while not accepted.settled:
-            settled = await expectation.wait(accepted.version, timeout)
+            settled = await expectation.wait(accepted.version, self._settings.blocking_timeout)
             if settled is None:
-                return await self._engine.load(task_id, call.scope)
+                return None
             accepted.stored = settled
         return accepted.stored
 
@@ -536,14 +542,6 @@ class TaskManager:
         if current.state not in until:
             async for batch in self._stream(current, call, current.version, [], until):
                 yield batch
-
-
-def trim(task: Task, history_length: int | None) -> Task:
-    """The task with at most so many of its newest messages; 0 leaves the history out."""
-    if history_length is None or task.history is None or len(task.history) <= history_length:
-        return task
-    history = task.history[-history_length:] if history_length else None
-    return msgspec.structs.replace(task, history=history)
 
 
 def _trim_item(item: StreamItem, history_length: int) -> StreamItem:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 from errands import lifecycle
 from errands.errors import ConcurrencyError, TurnError
@@ -36,17 +36,6 @@ WINDOW_BYTES = 1024 * 1024
 FOLD_BYTES = 1024 * 1024
 
 
-class Ending(NamedTuple):
-    """How a turn ends."""
-
-    state: TaskState
-    message: Message | None = None
-    metadata: dict[str, Any] | None = None
-    direct: bool = False
-    #: The state is in the log already, or among the events that wait.
-    announced: bool = False
-
-
 class _CancelWantedError(Exception):
     """A turn cannot rest: nobody would see the wish."""
 
@@ -60,10 +49,14 @@ class Turn:
     continues = False
     #: The task has ended with the turn.
     ends_task = False
+    #: Not only artifacts were emitted.
+    _tells = False
     #: Stored since the snapshot, and in it.
     _tail_bytes = 0
     _folded_bytes = 0
     _flusher: asyncio.Task[None] | None = None
+    #: Emitted, and not yet on its way.
+    _pending: Batch | None = None
     _writing = False
     _failure: Exception | None = None
 
@@ -73,7 +66,6 @@ class Turn:
         self.context_id = stored.task.context_id or ""
         self._scope = stored.scope
         self._fence = stored.head.attempt
-        self._pending = Batch()
         self._view(stored)
 
     def _view(self, stored: StoredTask) -> None:
@@ -90,7 +82,8 @@ class Turn:
     @property
     def task(self) -> Task:
         """The task as this turn knows it, with what was emitted and is not yet durable."""
-        return lifecycle.fold_updates(self._task, [*self._updates, *self._pending.updates])
+        pending = [] if self._pending is None else self._pending.updates
+        return lifecycle.fold_updates(self._task, [*self._updates, *pending])
 
     def emit(self, kind: EventKind, update: StreamResponse) -> bool:
         """Puts an event into the window; true when the window is full and the caller should `catch_up`."""
@@ -99,7 +92,11 @@ class Turn:
         if self._failure is not None:
             raise self._failure
         pending = self._pending
+        if pending is None:
+            pending = self._pending = Batch()
         pending.add(kind, update)
+        if kind != "artifact":
+            self._tells = True
         if self._flusher is None:
             self._flusher = asyncio.get_running_loop().create_task(self._flush())
         return len(pending.drafts) >= WINDOW_EVENTS or pending.size >= WINDOW_BYTES
@@ -113,15 +110,15 @@ class Turn:
 
     async def _flush(self) -> None:
         try:
-            while self._pending.drafts:
-                await self._write_pending()
+            while self._pending is not None:
+                await self._write_pending(self._pending)
         except Exception as error:
             self._failure = error
         finally:
             self._flusher = None
 
-    async def _write_pending(self) -> None:
-        pending, self._pending = self._pending, Batch()
+    async def _write_pending(self, pending: Batch) -> None:
+        self._pending = None
         self._tail_bytes += pending.size
         self._writing = True
         try:
@@ -131,7 +128,7 @@ class Turn:
 
     async def _write(self, pending: Batch) -> None:
         drafts, updates = pending.drafts, pending.updates
-        state, moves = self._moves(updates)
+        state, moves = self._moves(updates) if self._tells else (None, [])
         fold = None
         if self._tail_bytes >= max(FOLD_BYTES, self._folded_bytes):
             if self._stale:
@@ -189,8 +186,11 @@ class Turn:
         artifacts: Sequence[TaskArtifactUpdateEvent] = (),
         metadata: dict[str, Any] | None = None,
         direct: bool = False,
+        announced: bool = False,
     ) -> None:
         """Ends the turn in `state`; returns when everything is durable. The first call wins.
+
+        `announced` says that the state was emitted already.
 
         A call that fails has not ended the turn: what was emitted waits on, and another way may be tried.
         """
@@ -199,7 +199,23 @@ class Turn:
                 "The turn has already ended: exactly one of complete, complete_json, respond, reply_directly, "
                 "fail, reject, request_input and request_auth may be called"
             )
-        await self._finish(Ending(state, message, metadata, direct), artifacts)
+        self.ended = True
+        try:
+            if self._flusher is not None:
+                await self._settle_flusher(self._flusher)
+            if self._failure is not None:
+                raise self._failure
+            now, last = self._journal.now(), None
+            if not announced:
+                last = status_update(self.task_id, self.context_id, state, now, message, metadata)
+            while not await self._close(state, last, artifacts, direct, now):
+                await self._refresh()
+        except Exception:
+            self.ended = False
+            raise
+        self._pending = None
+        self.settled = True
+        self.ends_task = state in TERMINAL_STATES and not self.continues
 
     async def rest(self, state: TaskState) -> bool:
         """Ends the turn in the pause that was emitted last: lets go of the task, or goes on with the next message.
@@ -207,29 +223,10 @@ class Turn:
         False when the task is wanted canceled: then the turn has not ended and is still to be.
         """
         try:
-            await self._finish(Ending(state, announced=True))
+            await self.end(state, announced=True)
         except _CancelWantedError:
             return False
         return True
-
-    async def _finish(self, ending: Ending, artifacts: Sequence[TaskArtifactUpdateEvent] = ()) -> None:
-        self.ended = True
-        try:
-            if self._flusher is not None:
-                await self._settle_flusher(self._flusher)
-            if self._failure is not None:
-                raise self._failure
-            events = self._pending.copy()
-            for artifact in artifacts:
-                events.add("artifact", StreamResponse(artifact_update=artifact))
-            while not await self._close(ending, events):
-                await self._refresh()
-        except Exception:
-            self.ended = False
-            raise
-        self._pending = Batch()
-        self.settled = True
-        self.ends_task = ending.state in TERMINAL_STATES and not self.continues
 
     async def _settle_flusher(self, flusher: asyncio.Task[None]) -> None:
         if self._writing:
@@ -239,55 +236,65 @@ class Turn:
             flusher.cancel()
             self._flusher = None
 
-    async def _close(self, ending: Ending, events: Batch) -> bool:
-        """Writes the last events of the turn; false when somebody else has written meanwhile."""
+    async def _close(
+        self,
+        state: TaskState,
+        last: StreamResponse | None,
+        artifacts: Sequence[TaskArtifactUpdateEvent],
+        direct: bool,
+        now: int,
+    ) -> bool:
+        """Writes the last events of the turn; false when somebody else has written meanwhile.
+
+        `last` is the status that ends the turn, None when it was emitted.
+        """
         if self._stale:
             return False
-        if ending.announced and self._cancel_wanted:
+        if last is None and self._cancel_wanted:
             raise _CancelWantedError
-        now = self._journal.now()
-        closing = Batch()
-        state: TaskState | None = ending.state
+        events = Batch() if self._pending is None else self._pending.copy()
+        for artifact in artifacts:
+            events.add("artifact", StreamResponse(artifact_update=artifact))
+        emitted = len(events.drafts)
         self.continues = self._unread > 1 and (state is COMPLETED or state in PAUSED_STATES)
         if self.continues:
-            self._carry_on(ending, now, closing)
+            self._carry_on(state, last, now, events)
             state = WORKING
-        elif not ending.announced:
-            closing.add("status", self._status(ending, now))
-        elif not events.drafts:
-            state = None
-        updates = events.updates + closing.updates
+        elif last is not None:
+            events.add("status", last)
+        updates = events.updates
         change = Change(
             task_id=self.task_id,
             scope=self._scope,
-            events=events.drafts + closing.drafts,
+            events=events.drafts,
             expected=self._version,
             fence=self._fence,
             at=now,
-            state=state,
+            # Without events it is let go of and nothing else.
+            state=state if updates else None,
             fold=lifecycle.fold_updates(self._task, self._updates + updates if self._updates else updates),
             work=KEEP if self.continues else IDLE,
             unread=-1,
-            direct=ending.direct,
+            direct=direct,
         )
+        told = updates[emitted:]
+        if self._tells:
+            told = [*self._moves(updates[:emitted])[1], *told]
         try:
-            await self._journal.commit(change, [*self._moves(events.updates)[1], *closing.updates])
+            await self._journal.commit(change, told)
         except ConcurrencyError:
             return False
         return True
 
-    def _status(self, ending: Ending, now: int) -> StreamResponse:
-        return status_update(self.task_id, self.context_id, ending.state, now, ending.message, ending.metadata)
-
-    def _carry_on(self, ending: Ending, now: int, closing: Batch) -> None:
+    def _carry_on(self, state: TaskState, last: StreamResponse | None, now: int, events: Batch) -> None:
         """Another message is waiting: what was said joins the history, and the task stays at work."""
-        if ending.state in PAUSED_STATES:
-            if not ending.announced:
-                closing.add("status", self._status(ending, now))
-            closing.add("status", status_update(self.task_id, self.context_id, SUBMITTED, now))
-        elif ending.message is not None:
-            closing.add("message", StreamResponse(message=ending.message))
-        closing.add("status", status_update(self.task_id, self.context_id, WORKING, now))
+        if state in PAUSED_STATES:
+            if last is not None:
+                events.add("status", last)
+            events.add("status", status_update(self.task_id, self.context_id, SUBMITTED, now))
+        elif last is not None and last.status_update is not None and last.status_update.status.message is not None:
+            events.add("message", StreamResponse(message=last.status_update.status.message))
+        events.add("status", status_update(self.task_id, self.context_id, WORKING, now))
 
     async def reopen(self) -> bool:
         """After an interrupted `end`: whether the turn still has to be ended, by looking at the log."""
@@ -295,7 +302,7 @@ class Turn:
         if stored.head.attempt != self._fence or not stored.head.worker:
             return False
         self._view(stored)
-        self._pending = Batch()  # went with the interrupted commit
+        self._pending = None  # went with the interrupted commit
         self.ended = False
         self._failure = None
         return True
@@ -305,9 +312,9 @@ class Turn:
         self.ended = True
         if self._flusher is not None:
             await self._settle_flusher(self._flusher)
-        drafts = self._pending.drafts
-        state, moves = self._moves(self._pending.updates)
-        self._pending = Batch()
+        pending, self._pending = self._pending or Batch(), None
+        drafts = pending.drafts
+        state, moves = self._moves(pending.updates)
         now = self._journal.now()
         await self._journal.commit(
             Change(
