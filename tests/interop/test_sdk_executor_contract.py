@@ -214,6 +214,10 @@ async def test_the_executor_is_shown_who_asks_and_what_for(url: str, sdk: Sdk) -
     assert task["artifacts"][0]["metadata"] == {"kind": "seen"}
 
 
+async def test_there_is_a_configuration_also_when_nothing_is_asked_for(client: A2AClient) -> None:
+    assert (await client.send("configured")).text == "True"
+
+
 async def test_integers_in_data_come_back_as_integers(client: A2AClient) -> None:
     sent = Message(message_id="data", role=Role.USER, parts=[Part(text="data"), Part(data={"whole": 7, "half": 0.5})])
     answer = await client.send(sent)

@@ -52,11 +52,10 @@ def adapt_card(card: object) -> AgentCardConfig:
             f"not {type(card).__name__}"
         )
     try:
-        return _config(_READERS[generation](card))
+        read = _READERS[generation](card)
     except (ValueError, MalformedAnswerError) as error:
-        if isinstance(error, ConfigurationError):
-            raise
         raise ConfigurationError(f"agent_card cannot be used: {error}") from None
+    return _config(read)
 
 
 def _read_protobuf(card: Any) -> AgentCard:

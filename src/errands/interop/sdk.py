@@ -9,7 +9,7 @@ from typing import Any
 
 from errands.errors import A2AError, InvalidAgentResponseError
 from errands.model.core import Message, Task, TaskStatusUpdateEvent
-from errands.model.requests import SendMessageRequest
+from errands.model.requests import SendMessageConfiguration, SendMessageRequest
 from errands.runtime.executor.queue import Event, EventQueue
 from errands.runtime.executor.request import RequestContext
 from errands.wire.dialect import MalformedAnswerError
@@ -39,7 +39,8 @@ def request_of(context: RequestContext) -> SendMessageRequest | None:
     return SendMessageRequest(
         message=context.message,
         tenant=context.tenant or None,
-        configuration=context.configuration,
+        # The SDK's clients always send one, so executors count on it.
+        configuration=context.configuration or SendMessageConfiguration(),
         metadata=context.metadata or None,
     )
 

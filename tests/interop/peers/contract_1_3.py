@@ -184,6 +184,10 @@ class Contract(AgentExecutor):
         updater = await self.begin(context, queue)
         await updater.complete(new_text_message(rest, context_id=context.task_id, task_id="another"))
 
+    async def configured(self, context: RequestContext, queue: EventQueue, rest: str) -> None:
+        is_there = isinstance(context.configuration, SendMessageConfiguration)
+        await queue.enqueue_event(new_text_message(str(is_there)))
+
     async def linger(self, context: RequestContext, queue: EventQueue, rest: str) -> None:
         """Publishes once more when it has long returned."""
         updater = await self.begin(context, queue)

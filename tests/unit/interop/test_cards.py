@@ -163,6 +163,15 @@ def test_a_signed_card_is_refused_since_its_addresses_will_be_others(card: Any) 
         adapt_card(card)
 
 
+def test_a_card_that_cannot_be_read_is_refused_with_the_reason() -> None:
+    class Strange(v0_3.AgentCard):
+        def model_dump_json(self, **_options: Any) -> str:
+            return "{}"
+
+    with pytest.raises(ConfigurationError, match="agent_card cannot be used: not an agent card"):
+        adapt_card(Strange(**dict(pydantic_card())))
+
+
 def test_a_card_without_a_name_is_refused() -> None:
     with pytest.raises(ConfigurationError, match="has no name"):
         adapt_card(AgentCard(description="Nameless."))
