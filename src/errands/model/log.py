@@ -10,7 +10,7 @@ from typing import Any, Literal, NamedTuple
 
 import msgspec
 
-from errands.model.core import Task, TaskState
+from errands.model.core import PAUSED_STATES, Task, TaskState
 
 
 class Scope(NamedTuple):
@@ -140,6 +140,11 @@ class StoredTask(msgspec.Struct, kw_only=True, gc=False):
     @property
     def state(self) -> TaskState:
         return self.head.state
+
+    @property
+    def pause_fence(self) -> int | None:
+        """The fence for what whoever runs a paused task is to see: once it is let go of, nobody looks any more."""
+        return self.head.attempt if self.head.state in PAUSED_STATES else None
 
 
 class RunningTask(msgspec.Struct, frozen=True, kw_only=True, gc=False):

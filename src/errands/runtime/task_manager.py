@@ -16,15 +16,12 @@ from errands.errors import (
     DuplicateMessageError,
     InvalidParamsError,
     LeaseLostError,
-    TaskNotCancelableError,
-    TaskTerminalStateError,
     UnavailableError,
     UnsupportedOperationError,
 )
 from errands.lifecycle import trim
 from errands.model.base import encode
 from errands.model.core import (
-    CANCELED,
     COMPLETED,
     PAUSED_STATES,
     SETTLED_STATES,
@@ -40,7 +37,6 @@ from errands.model.core import (
     TaskStatusUpdateEvent,
 )
 from errands.model.log import (
-    IDLE,
     LEASE,
     PLAIN,
     READY,
@@ -65,6 +61,7 @@ from errands.model.requests import (
 )
 from errands.runtime.adapter import WorkerAdapter
 from errands.runtime.call import CallContext, EventStream, StreamItem, streamed
+from errands.runtime.canceling import Canceler
 from errands.runtime.executor.ids import Identifiers
 from errands.runtime.executor.reply import chosen, first_published
 from errands.runtime.intake import check_message, receipt_of
@@ -124,6 +121,7 @@ class TaskManager:
         self._input_modes = input_modes
         self._settings = settings
         self._identifiers = identifiers
+        self._canceler = Canceler(journal, adapter, settings)
         self._receipts_last = int(settings.idempotency_window * 1000)
 
     # SendMessage, SendStreamingMessage
@@ -319,7 +317,7 @@ class TaskManager:
             scope=call.scope,
             events=drafts,
             expected_states=frozenset({stored.state}),
-            fence=self._held_in_pause(stored),
+            fence=stored.pause_fence,
             receipt=receipt,
             receipt_since=now - self._receipts_last,
             at=now,
@@ -389,101 +387,7 @@ class TaskManager:
 
     async def cancel_task(self, request: CancelTaskRequest, call: CallContext) -> Task:
         """Cancels at once what does not run; asks a running worker, and forces it after the grace period."""
-        while True:
-            stored = await self._engine.load(request.id, call.scope)
-            if stored.state in TERMINAL_STATES:
-                raise TaskNotCancelableError(f"Task is already {stored.state.short}", taskId=request.id)
-            try:
-                if self._is_held(stored.head):
-                    await self._ask_to_cancel(stored)
-                elif self._adapter.chooses_reply and stored.head.attempt:
-                    await self._run_to_cancel(stored, call)
-                else:
-                    return await self._cancel_now(stored)
-                break
-            except (ConcurrencyError, LeaseLostError, TaskTerminalStateError):
-                continue
-        self._adapter.request_cancel(request.id)
-        grace = self._settings.cancel_force_timeout + 1.0
-        # An executor may be in a pause while it runs; it always ends the task.
-        until = TERMINAL_STATES if self._adapter.chooses_reply else SETTLED_STATES
-        stored = await self._engine.wait_for_state(request.id, call.scope, until, grace)
-        while stored.state not in TERMINAL_STATES:
-            # It paused all the same, or its process did not react either: the log decides, later writes are refused.
-            try:
-                return await self._cancel_now(stored)
-            except (ConcurrencyError, TaskTerminalStateError):
-                stored = await self._engine.load(request.id, call.scope)
-        if stored.state is not CANCELED:
-            raise TaskNotCancelableError(f"Task had already {_ended(stored.state)}", taskId=request.id)
-        return stored.task
-
-    def _held_in_pause(self, stored: StoredTask) -> int | None:
-        """The fence for a change that whoever runs a paused task is to see: one that is let go of looks no more."""
-        return stored.head.attempt if stored.state in PAUSED_STATES else None
-
-    def _is_held(self, head: Head) -> bool:
-        return bool(head.worker) and head.due_at is not None and head.due_at > self._journal.now()
-
-    async def _cancel_now(self, stored: StoredTask) -> Task:
-        now = self._journal.now()
-        events = Batch()
-        events.add("status", status_update(stored.task.id, stored.task.context_id or "", CANCELED, now))
-        task = lifecycle.fold_updates(stored.task, events.updates)
-        change = Change(
-            task_id=stored.task.id,
-            scope=stored.scope,
-            events=events.drafts,
-            expected=stored.version,
-            at=now,
-            state=CANCELED,
-            fold=task,
-            work=IDLE,
-        )
-        await self._journal.commit(change, events.updates)
-        self._adapter.waiting.forget(stored.task.id)
-        return task
-
-    async def _ask_to_cancel(self, stored: StoredTask) -> None:
-        if stored.head.cancel_requested:
-            return
-        await self._journal.commit(
-            Change(
-                task_id=stored.task.id,
-                scope=stored.scope,
-                events=(Draft("cancel", b"{}"),),
-                expected_states=frozenset({stored.state}),
-                fence=self._held_in_pause(stored),
-                at=self._journal.now(),
-                cancel_requested=True,
-            )
-        )
-
-    async def _run_to_cancel(self, stored: StoredTask, call: CallContext) -> None:
-        """Has the executor's `cancel` called for a task that it has worked on and that does not run now."""
-        now = self._journal.now()
-        inline = self._adapter.reserve()
-        change = Change(
-            task_id=stored.task.id,
-            scope=stored.scope,
-            events=(Draft("cancel", b"{}"),),
-            expected=stored.version,
-            at=now,
-            work=LEASE if inline else READY,
-            due_at=self._adapter.lease_until(now) if inline else now,
-            worker=self._adapter.worker_id if inline else "",
-            cancel_requested=True,
-        )
-        try:
-            await self._journal.commit(change)
-        except BaseException:
-            if inline:
-                self._adapter.release()
-            raise
-        if inline:
-            head = lifecycle.advance(stored.head, change)
-            leased = StoredTask(task=stored.task, head=head, scope=stored.scope)
-            self._adapter.start(leased, now, request_context=call.request_context)
+        return await self._canceler.cancel(request.id, call)
 
     # SubscribeToTask
 
@@ -564,7 +468,3 @@ def _settles(events: list[Event], until: frozenset[TaskState]) -> bool:
             changed = update.status_update or update.task
             return changed is not None and changed.status.state in until
     return False
-
-
-def _ended(state: TaskState) -> str:
-    return {"completed": "completed", "failed": "failed", "rejected": "been rejected"}.get(state.short, "ended")

@@ -274,6 +274,33 @@ class Broken(RequestContextBuilder):
         raise RuntimeError("no context today")
 
 
+class Forgetful(RequestContextBuilder):
+    """Does not tell of the task."""
+
+    async def build(
+        self,
+        context: ServerCallContext,
+        params: SendMessageRequest | None = None,
+        task_id: str | None = None,
+        context_id: str | None = None,
+        task: Task | None = None,
+    ) -> RequestContext:
+        return RequestContext(context, params, task_id, context_id)
+
+
+async def test_a_message_comes_too_late_for_a_known_task_whatever_the_builder_tells(storage: str) -> None:
+    async def execute(context: RequestContext, queue: EventQueue) -> None:
+        assert context.current_task is None
+        if context.get_user_input() == "one":
+            await updater_of(context, queue).requires_input()
+        else:
+            await queue.enqueue_event(words("an answer"))
+
+    async with executing(execute, storage, request_context_builder=Forgetful()) as client:
+        task_id = (await client.send("one")).task_id
+        assert (await client.send("two", task_id=task_id)).state == "failed"
+
+
 async def test_a_builder_that_raises_fails_the_task(storage: str) -> None:
     async with executing(Seen(), storage, request_context_builder=Broken()) as client:
         assert (await client.send("hi")).state == "failed"

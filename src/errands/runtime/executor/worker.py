@@ -47,7 +47,7 @@ class ExecutorWorker(Worker):
     async def handle(self, ctx: TaskContext) -> None:
         context = await self._context(ctx)
         if not ctx.is_cancelled:
-            queue = TurnQueue(ctx._turn, ctx._journal, task_known=context.current_task is not None)
+            queue = TurnQueue(ctx._turn, ctx._journal, task_known=not _is_untouched(ctx._stored.task))
             if await self._execute(ctx, context, queue) and await self._conclude(ctx, queue):
                 return
         await self._cancel(ctx, context)
