@@ -42,6 +42,8 @@ class Contender:
     requirements: tuple[str, ...] = ()
     #: Served by its own command, as its users do it, and not by uvicorn's.
     has_command: bool = False
+    #: Measured by nothing but the work that names it.
+    has_own_work: bool = False
     #: Settings that make a peer faster than it is as installed.
     tuning: Mapping[str, str] = field(default_factory=dict)
 
@@ -57,6 +59,7 @@ class Running:
 
 CONTENDERS = (
     Contender("errands", "errands_server", "1.0", has_command=True),
+    Contender("errands+sdk", "errands_sdk_server", "1.0", storages=(SQLITE,), has_command=True, has_own_work=True),
     Contender("bare", "bare_server", "1.0", storages=(MEMORY,)),
     Contender(
         "a2a-sdk",

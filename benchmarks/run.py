@@ -43,7 +43,8 @@ class Plan:
         return [
             workload
             for workload in self.workloads
-            if storage in workload.storages and (not workload.servers or contender.name in workload.servers)
+            if storage in workload.storages
+            and (contender.name in workload.servers or not (workload.servers or contender.has_own_work))
         ]
 
 

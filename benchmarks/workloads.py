@@ -54,6 +54,7 @@ WORKLOADS = (
     Workload("stream-100", 8, (MEMORY, SQLITE), chunks=100),
     Workload("grpc-send", 32, (MEMORY,), servers=("errands", "a2a-sdk"), is_grpc=True),
     Workload("grpc-stream-100", 8, (MEMORY,), chunks=100, servers=("errands", "a2a-sdk"), is_grpc=True),
+    Workload("sdk-executor", 32, (SQLITE,), servers=("errands+sdk",)),
     chunk_cost(100),
     chunk_cost(1_000),
     chunk_cost(10_000),
@@ -169,6 +170,7 @@ TARGETS = (
     Target(Cell("errands", SQLITE, "stream-100"), rate, 10, SDK_STREAM),
     Target(Cell("errands", MEMORY, "grpc-send"), rate, 5, Cell("a2a-sdk", MEMORY, "grpc-send")),
     Target(Cell("errands", MEMORY, "grpc-stream-100"), rate, 5, Cell("a2a-sdk", MEMORY, "grpc-stream-100")),
+    Target(Cell("errands+sdk", SQLITE, "sdk-executor"), rate, 5, SDK_SEND),
     flat_chunk_cost(MEMORY),
     flat_chunk_cost(SQLITE),
 )

@@ -23,15 +23,19 @@ import errands
 from errands import (
     A2AClient,
     A2AServer,
+    ActiveTask,
     AgentCardConfig,
     CapabilitiesConfig,
     ClientResult,
     Conversation,
     LifecycleHooks,
+    RequestContext,
     RequestEnvelope,
     Retention,
+    ServerCallContext,
     Settings,
     TaskContext,
+    TaskUpdater,
     Worker,
     client,
     testing,
@@ -275,6 +279,10 @@ LISTED = {
     ("agents.md", "field of `RequestEnvelope`"): fields_of(RequestEnvelope),
     ("agents.md", "hook"): fields_of(LifecycleHooks),
     ("durability.md", "field of `Retention`"): fields_of(Retention),
+    ("serving.md", "field of `ActiveTask`"): fields_of(ActiveTask),
+    ("executors.md", "member of `RequestContext`"): members_of(RequestContext) | {"current_task"},
+    ("executors.md", "field of `ServerCallContext`"): fields_of(ServerCallContext),
+    ("executors.md", "method of `TaskUpdater`"): members_of(TaskUpdater),
 }
 
 

@@ -198,6 +198,23 @@ async def test_a_required_extension_must_be_declared(binding: str) -> None:
         answer = await client.post("/message:send", json={"message": message()}, headers=headers)
         assert answer.status_code == 200
         assert answer.headers["a2a-extensions"] == "urn:liked, urn:needed"
+        assert "x-a2a-extensions" not in answer.headers
+
+
+async def test_extensions_are_declared_in_the_header_of_either_version_and_confirmed_in_the_same() -> None:
+    needed, liked = ExtensionConfig(uri="urn:needed", required=True), ExtensionConfig(uri="urn:liked")
+    params = {"message": message(role="user")}
+    async with http(serve(Echo(), agent_card=card(extensions=[needed, liked]))) as client:
+        answer = await client.post("/", json=rpc("message/send", params), headers={"X-A2A-Extensions": "urn:needed"})
+        assert "result" in answer.json()
+        assert answer.headers["x-a2a-extensions"] == "urn:needed"
+        assert "a2a-extensions" not in answer.headers
+        refused = await client.post("/", json=rpc("message/send", params), headers={"X-A2A-Extensions": "urn:liked"})
+        assert "X-A2A-Extensions" in refused.json()["error"]["message"]
+        both = [("A2A-Extensions", "urn:needed"), ("X-A2A-Extensions", "urn:needed"), ("X-A2A-Extensions", "urn:liked")]
+        answer = await client.post("/", json=rpc("message/send", params), headers=both)
+        for name in ("a2a-extensions", "x-a2a-extensions"):
+            assert answer.headers.get_list(name) == ["urn:needed, urn:liked"]
 
 
 # Capabilities

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import functools
 import json
+import os
 import subprocess
 import sys
+import tomllib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from tests.unit.cli.processes import Served
 
 ROOT = Path(__file__).resolve().parents[2]
 PEERS = Path(__file__).parent / "peers"
@@ -25,16 +29,22 @@ class Sdk:
     protocol: str
     client: str
     server: str
+    #: Its executor under errands: the agent of the conversation, and one for the contract of executors.
+    executor: str
+    contract: str
 
     @property
     def requirements(self) -> list[str]:
-        return [f"a2a-sdk[http-server,grpc]=={self.release}", "uvicorn==0.54.0"]
+        """The SDK, and what errands needs to run its executors there."""
+        project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+        return [f"a2a-sdk[http-server,grpc]=={self.release}", *project["dependencies"]]
 
 
-SDKS = {
-    "1.3.0": Sdk("1.3.0", protocol="1.0", client="client_1_3.py", server="server_1_3.py"),
-    "0.3.26": Sdk("0.3.26", protocol="0.3", client="client_0_3.py", server="server_0_3.py"),
-}
+def _sdk(release: str, protocol: str, suffix: str) -> Sdk:
+    return Sdk(release, protocol, *(f"{part}_{suffix}.py" for part in ("client", "server", "errands", "contract")))
+
+
+SDKS = {"1.3.0": _sdk("1.3.0", "1.0", "1_3"), "0.3.26": _sdk("0.3.26", "0.3", "0_3")}
 BINDINGS = {"JSONRPC": "jsonrpc", "HTTP+JSON": "http+json", "GRPC": "grpc"}
 
 
@@ -74,3 +84,11 @@ def serving(sdk: Sdk) -> Iterator[str]:
             yield json.loads(process.stdout.readline())["url"]
         finally:
             process.kill()
+
+
+def serving_executor(sdk: Sdk, target: str, port: int = 0, **settings: str) -> Served:
+    """`errands serve` with an executor of this SDK, in the environment that has it."""
+    # gRPC needs the stubs of 1.3, which our own environment has.
+    python = sys.executable if sdk.protocol == "1.0" else interpreter(sdk)
+    path = os.pathsep.join([str(ROOT / "src"), str(PEERS)])
+    return Served(PEERS / target, cwd=ROOT, python=python, python_path=path, port=port, **settings)

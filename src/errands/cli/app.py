@@ -13,6 +13,7 @@ from errands.cli.serve import serve
 from errands.cli.tasks_cancel import cancel_task
 from errands.cli.tasks_get import get_task
 from errands.cli.tasks_list import list_tasks
+from errands.cli.tasks_running import running_tasks
 from errands.cli.tasks_watch import watch_task
 from errands.cli.version import version
 
@@ -46,6 +47,7 @@ tasks.command("list")(list_tasks)
 tasks.command("get")(get_task)
 tasks.command("watch")(watch_task)
 tasks.command("cancel")(cancel_task)
+tasks.command("running")(running_tasks)
 
 
 def _show_version(wanted: bool) -> None:

@@ -1,4 +1,7 @@
-"""The client of a2a-sdk 1.3.0 in the conversation: `python client_1_3.py URL BINDING`."""
+"""The client of a2a-sdk 1.3.0 in the conversation: `python client_1_3.py URL BINDING`.
+
+With a task's id after that it follows this task and does nothing else.
+"""
 
 import asyncio
 import sys
@@ -27,7 +30,7 @@ from a2a.types import (
     TaskState,
 )
 from a2a.utils.errors import A2AError
-from conversation import Answer, Refused, Saying, play
+from conversation import Answer, Refused, Saying, follow, play
 from parts_1_3 import plain_part, sdk_part, text_of
 
 
@@ -135,7 +138,7 @@ class Sdk:
             await self._plain.create_task_push_notification_config(config)
 
 
-async def main(url: str, binding: str) -> None:
+async def main(url: str, binding: str, task_id: str | None = None) -> None:
     async with httpx.AsyncClient() as http:
         card = await A2ACardResolver(http, url).get_agent_card()
 
@@ -148,7 +151,8 @@ async def main(url: str, binding: str) -> None:
             )
             return ClientFactory(config).create(card)
 
-        await play(Sdk(card, client(False), client(True)))
+        sdk = Sdk(card, client(False), client(True))
+        await (play(sdk) if task_id is None else follow(sdk, task_id))
 
 
 asyncio.run(main(*sys.argv[1:]))

@@ -343,3 +343,9 @@ async def play(caller: Caller) -> None:
     """Prints every step and what came of it, a line each."""
     for step in STEPS:
         print(json.dumps({"step": step, "outcome": await outcome(caller, step)}), flush=True)
+
+
+async def follow(caller: Caller, task_id: str) -> None:
+    """Prints every event of a task until it has ended, a line each."""
+    async for event in caller.subscribe(task_id):
+        print(json.dumps({"state": event.state, "text": event.text}), flush=True)
