@@ -7,7 +7,7 @@ import re
 import pytest
 
 from errands.policy.cel import scopes
-from errands.policy.cel.program import MAX_GROWTH
+from errands.policy.cel.program import MAX_GROWTH, MAX_ITEMS
 from errands.policy.cel.session import MAX_CALLS
 from errands.policy.limits import Limits
 from errands.policy.steps import Phase, StepConfig
@@ -35,7 +35,7 @@ def test_no_other_scope_is_documented() -> None:
 
 def test_every_bound_is_documented() -> None:
     text = sections(PAGE)["Hostile expressions"]
-    bounds = [scopes.BEFORE.max_source, scopes.script([]).max_source, MAX_GROWTH, MAX_CALLS]
+    bounds = [scopes.BEFORE.max_source, scopes.script([]).max_source, MAX_GROWTH, MAX_CALLS, MAX_ITEMS]
     assert all(f"{bound:,}" in text for bound in bounds)
 
 

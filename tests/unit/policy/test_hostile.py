@@ -8,8 +8,9 @@ from itertools import pairwise
 
 import pytest
 
-from errands.policy.cel import CelError, scopes
-from tests.unit.policy.support import value_of
+from errands.policy import cel
+from errands.policy.cel import Call, CelError, Session, Variables, run, scopes
+from tests.unit.policy.support import NOW, value_of
 
 #: Generous, for a busy machine; what is not stopped takes minutes or all memory.
 SECONDS = 10.0
@@ -58,6 +59,30 @@ def test_a_small_expression_for_a_huge_result_is_refused_before_it_is_built() ->
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert peak < 100_000_000
+
+
+@pytest.mark.parametrize(
+    ("source", "items"),
+    [
+        ("size(input.map(x, x)) > 0", 2000),
+        ("size(input.filter(x, x >= 0)) > 0", 2000),
+        ("size((input + input).filter(x, x >= 0)) > 0", 1000),
+        ("size([input].map(x, x + x)[0].map(x, x)) > 0", 1000),
+        ("input.all(x, x >= 0)", 9000),
+    ],
+)
+def test_data_that_would_make_a_loop_costly_is_refused_with_a_number(source: str, items: int) -> None:
+    assert value_of(source, context={}, input=[1] * items) is True
+    with pytest.raises(CelError):
+        value_of(source, context={}, input=[1] * (items + 1001))
+
+
+def test_results_of_calls_count_as_data() -> None:
+    session = Session(NOW)
+    session.settle(Call("search", ({},)), [1] * 3000)
+    program = cel.compile(scopes.script(["search"]), "search({}).map(x, x)")
+    with pytest.raises(CelError, match=r"a list of 3,000 items.*all and exists take longer ones"):
+        run(program, Variables(), session)
 
 
 def test_a_regular_expression_cannot_blow_up() -> None:

@@ -13,8 +13,8 @@ from errands.policy.cel.environment import engine, environment
 from errands.policy.cel.errors import CallFailed, CelError, Suspended
 from errands.policy.cel.scopes import Scope
 from errands.policy.cel.session import CURRENT, Call, Pass, Session
-from errands.policy.cel.tokens import PRESENT, Needs, Rewritten, depth, growth, needs, rewrite_presence, tokens
-from errands.policy.cel.values import Json, Result
+from errands.policy.cel.tokens import PRESENT, Needs, Rewritten, copying, depth, growth, needs, rewrite_presence, tokens
+from errands.policy.cel.values import Json, Result, longest
 from errands.policy.cel.variables import Variables
 
 #: Performs one call and returns its result. Raises `CallFailed` for a failure to remember, `Suspended` to wait.
@@ -24,6 +24,8 @@ Perform = Callable[[Call], Awaitable[Any]]
 MAX_DEPTH = 32
 #: See `tokens.growth`.
 MAX_GROWTH = 256
+#: The engine builds the list of a `map` or `filter` in quadratic time and memory: 9,000 items take a gigabyte.
+MAX_ITEMS = 2_000
 
 _ENGINE_ERRORS = (RuntimeError, MemoryError, ValueError)
 _PLACE = re.compile(r"ERROR: <input>:(-?\d+):(-?\d+): (.*)")
@@ -52,6 +54,8 @@ class Program(msgspec.Struct, frozen=True, eq=False):
     #: It must give true or false.
     condition: bool
     needs: Needs
+    #: See `tokens.copying`.
+    copying: int
     #: The engine's own.
     expression: Any
 
@@ -80,7 +84,7 @@ def compile(scope: Scope, source: str, *, condition: bool = False) -> Program:  
         raise CelError(
             source, f"a condition must be true or false, not {kind}", hint="compare the value with something"
         )
-    return Program(scope, source, condition, needs(row), expression)
+    return Program(scope, source, condition, needs(row), copying(row), expression)
 
 
 def _compile_error(scope: Scope, source: str, rewritten: Rewritten, text: str) -> CelError:
@@ -102,6 +106,8 @@ def _compile_error(scope: Scope, source: str, rewritten: Rewritten, text: str) -
 
 def run(program: Program, variables: Variables, session: Session, *, place: str = "") -> Json:
     """One evaluation without waiting. Raises `Suspended` for the first call without a result, `CelError` for errors."""
+    if program.copying:
+        _check_items(program, variables, session)
     current = Pass(session, place)
     token = CURRENT.set(current)
     try:
@@ -114,6 +120,18 @@ def run(program: Program, variables: Variables, session: Session, *, place: str 
     if current.pending is not None:
         raise Suspended(current.pending)
     return _result(program, value)
+
+
+def _check_items(program: Program, variables: Variables, session: Session) -> None:
+    items = variables.longest(program.scope, program.needs)
+    if program.scope.functions or program.scope.capabilities:
+        items = max([items, *(longest(finished.value) for finished in session.finished.values())])
+    if items * program.copying > MAX_ITEMS:
+        raise CelError(
+            program.source,
+            f"map and filter beside a list of {items:,} items",
+            hint=f"they take lists of {MAX_ITEMS // program.copying:,} items here; all and exists take longer ones",
+        )
 
 
 def _result(program: Program, value: Any) -> Json:

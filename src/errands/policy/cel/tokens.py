@@ -81,6 +81,17 @@ def growth(row: Sequence[Token]) -> int:
     return product
 
 
+def copying(row: Sequence[Token]) -> int:
+    """0 when no list is built item by item; otherwise by how much a list may have grown before that."""
+    if not any(
+        row[index].text in ("map", "filter") and row[index - 1].text == "." and row[index + 1].text == "("
+        for index in range(1, len(row) - 1)
+    ):
+        return 0
+    sums = sum(token.kind == "sign" and token.text == "+" for token in row)
+    return max(sums + 1, growth(row)) if sums else 1
+
+
 class Needs(NamedTuple):
     """Which parts of the context an expression can touch, as far as its text tells."""
 

@@ -74,6 +74,15 @@ def _key(key: Any) -> str:
     return str(key)
 
 
+def longest(value: Json) -> int:
+    """The number of items of the longest list or map in it."""
+    if isinstance(value, dict):
+        return max(len(value), max(map(longest, value.values()), default=0))
+    if isinstance(value, list):
+        return max(len(value), max(map(longest, value), default=0))
+    return 0
+
+
 class Result:
     """Turns one result of the engine into JSON, within bounds: a small expression can stand for a huge value."""
 

@@ -8,7 +8,7 @@ from typing import Any
 from errands.policy.cel.environment import environment
 from errands.policy.cel.scopes import Scope
 from errands.policy.cel.tokens import CAPABILITIES, PRESENT, Needs
-from errands.policy.cel.values import Json, normalise
+from errands.policy.cel.values import Json, longest, normalise
 
 
 class Variables:
@@ -20,6 +20,7 @@ class Variables:
     def __init__(self, context: Mapping[str, Json] | None = None, **values: Any) -> None:
         self._context = context
         self._values = {name: normalise(value) for name, value in values.items()}
+        self._longest: dict[tuple[Scope, Needs], int] = {}
         self._activations: dict[tuple[Scope, str, Needs], Any] = {}
 
     def activation(self, scope: Scope, now: str, needs: Needs) -> Any:
@@ -30,6 +31,13 @@ class Variables:
             found = environment(scope).Activation(self._visible(scope, now, needs))
             self._activations[key] = found
         return found
+
+    def longest(self, scope: Scope, needs: Needs) -> int:
+        """The number of items of the longest list or map that an expression may see."""
+        key = (scope, needs)
+        if key not in self._longest:
+            self._longest[key] = longest(self._visible(scope, "", needs))
+        return self._longest[key]
 
     def _visible(self, scope: Scope, now: str, needs: Needs) -> dict[str, Json]:
         visible = {name: value for name, value in self._values.items() if name in scope.variables}
