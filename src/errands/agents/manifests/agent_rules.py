@@ -1,0 +1,133 @@
+"""What an agent must be like beyond the form of its fields, by itself and together with what it uses."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from errands.agents.manifests import durations, schemas
+from errands.agents.manifests.capability_rules import CapabilityRules
+from errands.agents.manifests.documents import Agent
+from errands.agents.manifests.expressions import Check, capabilities_in, check_expression
+from errands.agents.manifests.findings import Place, quoted, suggestion
+from errands.agents.manifests.functions import MESSAGE, Function
+from errands.agents.manifests.library import Library, steps_of
+from errands.agents.manifests.names import check_function_name, check_resource_name
+from errands.agents.manifests.step_rules import GUARDRAILS, StepRules
+from errands.agents.manifests.templates import PROMPT, check_template, references
+
+#: Given by model providers; those that make something need a place for it.
+MODEL_CAPABILITIES = {
+    "web-search": False,
+    "image-generation": True,
+    "audio-generation": True,
+    "video-generation": True,
+}
+
+
+def check_agent(agent: Agent, place: Place, library: Library, check: Check) -> None:
+    check_resource_name(agent.name, place / "name")
+    check_resource_name(agent.namespace, place / "namespace")
+    check_template(agent.prompt, PROMPT, place / "prompt")
+    _check_limits(agent, place / "limits")
+    _check_parameters(agent, place / "parameters")
+    _check_model_capabilities(agent, place / "model_capabilities")
+    _check_exposes(agent, place / "exposes", check)
+    steps = StepRules(agent, library, check)
+    for name, position in GUARDRAILS.items():
+        steps.check(getattr(agent.guardrails, name), position, place / "guardrails" / name)
+    capabilities = CapabilityRules(agent, library, check, steps)
+    for ref, capability in agent.capabilities.items():
+        capabilities.check(ref, capability, place / "capabilities" / ref)
+    functions = library.functions(agent)
+    _check_functions(functions, place / "capabilities")
+    _check_records(agent, functions, library, place)
+
+
+def _check_limits(agent: Agent, place: Place) -> None:
+    if agent.limits.max_age is not None:
+        try:
+            durations.seconds(agent.limits.max_age)
+        except ValueError as error:
+            (place / "max_age").error(str(error), "write one such as 90s, 30m or 1h30m")
+
+
+def _check_parameters(agent: Agent, place: Place) -> None:
+    schema = agent.parameters
+    declared = schemas.properties(schema)
+    if schema is not None and MESSAGE in declared:
+        schemas.check_message(declared[MESSAGE], place / "properties" / MESSAGE)
+        others = {name: parameter for name, parameter in schema["properties"].items() if name != MESSAGE}
+        schema = {**schema, "properties": others}
+    schemas.check_schema(schema, place)
+
+
+def _check_model_capabilities(agent: Agent, place: Place) -> None:
+    for index, name in enumerate(agent.model_capabilities or []):
+        inner = place / index
+        if name in agent.capabilities:
+            inner.error(f"is {quoted(name)}, which stands among the capabilities, too", "rename one of the two")
+        elif name not in MODEL_CAPABILITIES:
+            inner.warn(f"is {quoted(name)}, which few providers know", suggestion(name, MODEL_CAPABILITIES, "check it"))
+        elif MODEL_CAPABILITIES[name] and agent.mount == "none":
+            inner.error(f"is {name}, and there is no mount for what it makes", "add mount: task")
+
+
+def _check_exposes(agent: Agent, place: Place, check: Check) -> None:
+    for key, source in (agent.exposes or {}).items():
+        if key == MESSAGE:
+            (place / key).error("is what the agent says, in every output", "expose it under another name")
+        check_expression(source, "exposes", check, place / key)
+
+
+def _check_functions(functions: list[Function], place: Place) -> None:
+    seen: dict[str, Function] = {}
+    for function in functions:
+        inner = place / function.ref
+        check_function_name(function.name, inner)
+        other = seen.setdefault(function.name, function)
+        if other is not function:
+            problem = f"becomes the function {function.name}, like {_told(other)}"
+            inner.error(problem, "rename one of the two: '-' and '_' are the same in a function's name")
+
+
+def _told(function: Function) -> str:
+    return f"{function.ref}:{function.action}" if function.action else function.ref
+
+
+# Records on the context
+
+
+def _check_records(agent: Agent, functions: list[Function], library: Library, place: Place) -> None:
+    """Warns of expressions about functions that are not there: they fail whenever they are evaluated."""
+    names = {function.name for function in functions}
+    prefixes = tuple(function.name + "_" for function in functions if function.discovers)
+    # What could not be resolved has its own finding.
+    if not library.is_complete or any(not _resolved(agent, ref, library) for ref in agent.capabilities):
+        return
+    for name in dict.fromkeys(_records_read(agent)):
+        if name != "_meta" and name not in names and not name.startswith(prefixes):
+            problem = f"reads context.capabilities.{name}, and there is no such function"
+            place.warn(problem, suggestion(name, names, "change the name"))
+
+
+def _resolved(agent: Agent, ref: str, library: Library) -> bool:
+    return bool(library.capability_functions(agent, ref, agent.capabilities[ref]))
+
+
+def _records_read(agent: Agent) -> Iterator[str]:
+    for source in _expressions(agent):
+        yield from capabilities_in(source)
+    messages = [step.error_message for step in steps_of(agent)]
+    for reference in references([agent.prompt, *messages]):
+        match reference.steps:
+            case ("capabilities" | "cap", str() as name, *_) if reference.root == "context":
+                yield name
+
+
+def _expressions(agent: Agent) -> Iterator[str]:
+    yield from (agent.exposes or {}).values()
+    for capability in agent.capabilities.values():
+        yield from (capability.bindings or {}).values()
+    for step in steps_of(agent):
+        yield from filter(None, (step.assert_, step.transform, step.condition))
+        yield from (step.bindings or {}).values()

@@ -1,0 +1,169 @@
+"""What a tool must be like beyond the form of its fields."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from typing import Any
+from urllib.parse import urlsplit
+
+from errands.agents.manifests.documents import (
+    Action,
+    Cel,
+    Mcp,
+    OpenApi,
+    Request,
+    StatefulSession,
+    StatelessHttp,
+    Tool,
+)
+from errands.agents.manifests.expressions import Check, check_expression
+from errands.agents.manifests.findings import Place, quoted
+from errands.agents.manifests.functions import backend, backends, declared_by
+from errands.agents.manifests.names import check_resource_name, sanitize
+from errands.agents.manifests.schemas import check_schema, properties
+from errands.agents.manifests.templates import CONTEXT, RUNTIME, Roots, check_template
+
+METHODS = ("GET", "POST", "PUT", "PATCH", "DELETE")
+
+
+def check_tool(tool: Tool, place: Place, check: Check) -> None:
+    check_resource_name(tool.name, place / "name")
+    check_resource_name(tool.namespace, place / "namespace")
+    check_schema(tool.settings, place / "settings", bindable=False)
+    check_schema(tool.parameters, place / "parameters")
+    if not tool.actions and tool.openapi is None and tool.mcp is None:
+        (place / "actions").error("is missing or empty", "add at least one action")
+    if not tool.actions:
+        for name, document in (("openapi", tool.openapi), ("mcp", tool.mcp)):
+            if document is not None:
+                _BACKENDS[name](document, tool_roots(tool, None), place / name)
+    _check_names(tool, place / "actions")
+    for index, action in enumerate(tool.actions):
+        _check_action(tool, action, place / "actions" / index, check)
+
+
+def _check_names(tool: Tool, place: Place) -> None:
+    seen: dict[str, str] = {}
+    for index, action in enumerate(tool.actions):
+        check_resource_name(action.name, place / index / "name")
+        first = seen.setdefault(sanitize(action.name), action.name)
+        if sum(sanitize(other.name) == sanitize(action.name) for other in tool.actions[: index + 1]) > 1:
+            problem = f"is {quoted(action.name)}, the same function as the action {quoted(first)}"
+            (place / index / "name").error(problem, "give it a name of its own")
+
+
+def _check_action(tool: Tool, action: Action, place: Place, check: Check) -> None:
+    check_schema(action.parameters, place / "parameters")
+    for name in properties(action.parameters).keys() & properties(tool.parameters).keys():
+        problem = "is declared for all actions, too; this one is used here"
+        (place / "parameters" / "properties" / name).warn(problem, "take one of the two away")
+    found = [name for name, _ in backends(action)]
+    if len(found) != 1:
+        problem = f"has {' and '.join(found)}" if found else "has no backend"
+        choices = ", ".join(action.execute.__struct_fields__)
+        return (place / "execute").error(problem, f"write exactly one of {choices}")
+    name, document = backend(tool, action)
+    inner = place / "execute" / name
+    if isinstance(document, Cel):
+        return check_expression(document.expression, "cel_tool", check, inner / "expression")
+    return _BACKENDS[name](document, tool_roots(tool, action), inner)
+
+
+def tool_roots(tool: Tool, action: Action | None) -> dict[str, Collection[str] | None]:
+    """What the templates of an action may use."""
+    return {
+        "context": CONTEXT,
+        "runtime": RUNTIME,
+        "parameters": list(declared_by(tool, action)),
+        "settings": list(properties(tool.settings)),
+        "agent": ("name", "namespace"),
+        "mount": ("bucket", "prefix", "backend"),
+        "auth": None,
+    }
+
+
+# Backends, with what the tool says for all of its actions
+
+
+def _check_request(request: Request, roots: Roots, place: Place) -> None:
+    for name in ("method", "url"):
+        if getattr(request, name) is None:
+            example = "GET" if name == "method" else "https://example.com/orders/{parameters.id}"
+            (place / name).error("is missing", f"add {name}: {example}")
+    if request.method and "{" not in request.method and request.method not in METHODS:
+        (place / "method").error(f"is {quoted(request.method)}", f"write one of {', '.join(METHODS)}")
+    if request.url and "{" not in request.url:
+        _check_address(request.url, place / "url")
+    for name in ("method", "url", "headers", "body"):
+        check_template(getattr(request, name), roots, place / name)
+
+
+def _check_address(url: str, place: Place) -> None:
+    try:
+        parts = urlsplit(url)
+        is_address = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+    except ValueError:
+        is_address = False
+    if not is_address:
+        place.error(f"is {quoted(url)}", "write an address such as https://example.com/api")
+
+
+def _check_http(http: StatelessHttp, roots: Roots, place: Place) -> None:
+    _check_request(http, roots, place)
+    _check_json_path(http.response_path, place / "response_path")
+
+
+def _check_json_path(path: str | None, place: Place) -> None:
+    if path is not None and not path.startswith("$"):
+        place.error(f"is {quoted(path)}, no JSONPath", "begin with $, such as $.data.id")
+
+
+def _check_session(session: StatefulSession, roots: Roots, place: Place) -> None:
+    for key, path in (session.extract or {}).items():
+        _check_json_path(path, place / "extract" / key)
+    for name in ("create", "execute"):
+        if getattr(session, name) is None:
+            (place / name).error("is missing", f"add {name}: {{method: POST, url: https://example.com/sessions}}")
+    within = {**roots, "session": list(session.extract or {})}
+    for name, known in (("create", roots), ("execute", within), ("destroy", within)):
+        if (request := getattr(session, name)) is not None:
+            _check_request(request, known, place / name)
+
+
+def _check_openapi(openapi: OpenApi, roots: Roots, place: Place) -> None:
+    if openapi.url is None:
+        return (place / "url").error("is missing", "add url: https://example.com/openapi.json")
+    _refuse_template(openapi.url, place / "url")
+    return _check_address(openapi.url, place / "url")
+
+
+def _check_mcp(mcp: Mcp, roots: Roots, place: Place) -> None:
+    if mcp.transport is None:
+        return (place / "transport").error("is missing", "add transport: stdio, sse or http")
+    wanted, other = ("command", "url") if mcp.transport == "stdio" else ("url", "command")
+    if getattr(mcp, wanted) is None:
+        (place / wanted).error(f"is missing, and {mcp.transport} needs it", f"add {wanted}")
+    if getattr(mcp, other) is not None:
+        (place / other).error(f"means nothing to {mcp.transport}", "take it away, or change transport")
+    if mcp.args and mcp.transport != "stdio":
+        (place / "args").error(f"means nothing to {mcp.transport}", "take it away, or change transport")
+    for name in ("command", "url"):
+        if (text := getattr(mcp, name)) is not None:
+            _refuse_template(text, place / name)
+    if mcp.url is not None:
+        _check_address(mcp.url, place / "url")
+    check_template(mcp.args, roots, place / "args")
+    return check_template(mcp.env, roots, place / "env")
+
+
+def _refuse_template(text: str, place: Place) -> None:
+    if "{" in text:
+        place.error("has a brace, and nothing is filled in there", "write the whole text")
+
+
+_BACKENDS: dict[str, Callable[[Any, Roots, Place], None]] = {
+    "stateless_http": _check_http,
+    "stateful_session": _check_session,
+    "openapi": _check_openapi,
+    "mcp": _check_mcp,
+}
