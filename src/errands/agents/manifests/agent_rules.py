@@ -13,7 +13,7 @@ from errands.agents.manifests.functions import MESSAGE, Function
 from errands.agents.manifests.library import Library, steps_of
 from errands.agents.manifests.names import check_function_name, check_resource_name
 from errands.agents.manifests.step_rules import GUARDRAILS, StepRules
-from errands.agents.manifests.templates import PROMPT, check_template, references
+from errands.agents.manifests.templates import CONTEXT, RUNTIME, check_template, references
 
 #: Given by model providers; those that make something need a place for it.
 MODEL_CAPABILITIES = {
@@ -27,7 +27,7 @@ MODEL_CAPABILITIES = {
 def check_agent(agent: Agent, place: Place, library: Library, check: Check) -> None:
     check_resource_name(agent.name, place / "name")
     check_resource_name(agent.namespace, place / "namespace")
-    check_template(agent.prompt, PROMPT, place / "prompt")
+    check_template(agent.prompt, "prompt", {**CONTEXT, **RUNTIME}, check, place / "prompt")
     _check_limits(agent, place / "limits")
     _check_parameters(agent, place / "parameters")
     _check_model_capabilities(agent, place / "model_capabilities")

@@ -7,6 +7,9 @@ from collections.abc import Iterator, Sequence
 from typing import Literal, NamedTuple, Protocol
 
 from errands.agents.manifests.findings import Place
+from errands.policy import cel
+from errands.policy.cel import scopes
+from errands.policy.template import compile_template
 
 #: Where an expression stands; each has its own names.
 Scope = Literal[
@@ -17,10 +20,12 @@ Scope = Literal[
     "binding",
     "cel_tool",
     "exposes",
+    "prompt",
+    "request",
 ]
 
-#: What an expression is for: a truth, a truth that waits for nobody, or a value.
-Role = Literal["assert", "condition", "value"]
+#: What it is: a truth, a truth that waits for nobody, a value, or a text with expressions in braces.
+Role = Literal["assert", "condition", "value", "template"]
 
 _CAPABILITY = re.compile(
     r"(?<![\w.])(?:context|c)\.cap(?:abilities)?(?:\.([A-Za-z_]\w*)|\[\s*'([^']*)'\s*\]|\[\s*\"([^\"]*)\"\s*\])"
@@ -52,11 +57,14 @@ def check_expression(source: str | None, scope: Scope, check: Check, place: Plac
     if source is None or place.is_wrong:
         return
     for problem in check(scope, source, role):
-        place.error(problem.text, _remedy(source, scope) or problem.remedy or "mend the expression", line=problem.line)
+        remedy = _remedy(source, scope, role) or problem.remedy or "mend the expression"
+        place.error(problem.text, remedy, line=problem.line)
 
 
-def _remedy(source: str, scope: Scope) -> str:
+def _remedy(source: str, scope: Scope, role: Role) -> str:
     """What people mistake CEL for."""
+    if role == "template":
+        return ""
     if re.fullmatch(r"\{[\w.]+\}", source.strip()):
         return "write it without braces: this is CEL, no template"
     if scope == "binding" and re.fullmatch(r"[\w -]+", source):
@@ -74,6 +82,30 @@ def uses_mount(source: str) -> bool:
     return _MOUNT.search(source) is not None
 
 
-def cel_check() -> Check:
-    """The checks of `errands.policy`."""
-    return unchecked
+#: The rows of the table that `errands.policy` has.
+_ROWS: dict[Scope, cel.Scope] = {
+    "middleware_before": scopes.BEFORE,
+    "middleware_after": scopes.AFTER,
+    "guardrail_before": scopes.GUARDRAIL_BEFORE,
+    "guardrail_after": scopes.GUARDRAIL_AFTER,
+    "binding": scopes.BINDING,
+    "cel_tool": scopes.TOOL_WITH_MOUNT,
+    "exposes": scopes.EXPOSES,
+    "prompt": scopes.PROMPT,
+    "request": scopes.REQUEST,
+}
+
+
+def cel_check(scope: Scope, source: str, role: Role) -> Sequence[Problem]:
+    """What `errands.policy` says. Raises `ConfigurationError` when its extra is not installed."""
+    row = _ROWS[scope]
+    try:
+        if role == "template":
+            compile_template(row, source)
+        elif role == "condition":
+            cel.compile(row.without_calls(), source, condition=True)
+        else:
+            cel.compile(row, source, condition=role == "assert")
+    except cel.CelError as error:
+        return [Problem(error.problem, error.hint, error.line)]
+    return ()

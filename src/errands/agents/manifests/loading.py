@@ -62,7 +62,7 @@ def examine(path: str | Path, *, check: Check | None = None) -> Report:
         read_file(file, text, library, notebook)
     if notebook.findings and not (library.agents or library.tools):
         library.is_complete = False
-    _check(library, check or cel_check())
+    _check(library, check or cel_check)
     if not notebook.findings and not (library.agents or library.tools or library.mounts):
         notebook.error(Source(str(path)), (), "has no agent, tool or mount", "name a file or folder with manifests")
     findings = sorted(notebook.findings, key=lambda finding: (finding.file, finding.line))

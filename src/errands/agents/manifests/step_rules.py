@@ -10,14 +10,13 @@ from errands.agents.manifests.expressions import Check, Scope, check_expression
 from errands.agents.manifests.findings import Place, quoted, suggestion
 from errands.agents.manifests.functions import declared_by, is_discovering
 from errands.agents.manifests.library import Library
-from errands.agents.manifests.templates import CONTEXT, Roots, check_template
+from errands.agents.manifests.templates import CONTEXT, check_template
 
 
 class Position(NamedTuple):
-    """Where steps stand: what their expressions and templates may use."""
+    """Where steps stand: which names their expressions and templates have."""
 
     scope: Scope
-    roots: Roots
     is_guardrail: bool = False
 
     @property
@@ -25,17 +24,14 @@ class Position(NamedTuple):
         return "lock_task" if self.is_guardrail else "block"
 
 
-_BEFORE: Roots = {"context": CONTEXT, "input": None}
-_AFTER: Roots = {**_BEFORE, "output": None}
-
 MIDDLEWARE = {
-    "before_first": Position("middleware_before", _BEFORE),
-    "before": Position("middleware_before", _BEFORE),
-    "after": Position("middleware_after", _AFTER),
+    "before_first": Position("middleware_before"),
+    "before": Position("middleware_before"),
+    "after": Position("middleware_after"),
 }
 GUARDRAILS = {
-    "before": Position("guardrail_before", _BEFORE, is_guardrail=True),
-    "after": Position("guardrail_after", {"context": CONTEXT, "output": None}, is_guardrail=True),
+    "before": Position("guardrail_before", is_guardrail=True),
+    "after": Position("guardrail_after", is_guardrail=True),
 }
 
 
@@ -56,7 +52,7 @@ class StepRules:
         check_expression(step.condition, position.scope, self._check, place / "condition", "condition")
         check_expression(step.transform, position.scope, self._check, place / "transform")
         if step.error_message is not None:
-            check_template(step.error_message, position.roots, place / "error_message")
+            check_template(step.error_message, position.scope, CONTEXT, self._check, place / "error_message")
         for key, source in (step.bindings or {}).items():
             check_expression(source, position.scope, self._check, place / "bindings" / key)
         if position.is_guardrail:

@@ -36,7 +36,7 @@ def check_tool(tool: Tool, place: Place, check: Check) -> None:
     if not tool.actions:
         for name, document in (("openapi", tool.openapi), ("mcp", tool.mcp)):
             if document is not None:
-                _BACKENDS[name](document, tool_roots(tool, None), place / name)
+                _BACKENDS[name](document, _Templates(tool, None, check), place / name)
     _check_names(tool, place / "actions")
     for index, action in enumerate(tool.actions):
         _check_action(tool, action, place / "actions" / index, check)
@@ -66,26 +66,31 @@ def _check_action(tool: Tool, action: Action, place: Place, check: Check) -> Non
     inner = place / "execute" / name
     if isinstance(document, Cel):
         return check_expression(document.expression, "cel_tool", check, inner / "expression")
-    return _BACKENDS[name](document, tool_roots(tool, action), inner)
+    return _BACKENDS[name](document, _Templates(tool, action, check), inner)
 
 
-def tool_roots(tool: Tool, action: Action | None) -> dict[str, Collection[str] | None]:
-    """What the templates of an action may use."""
-    return {
-        "context": CONTEXT,
-        "runtime": RUNTIME,
-        "parameters": list(declared_by(tool, action)),
-        "settings": list(properties(tool.settings)),
-        "agent": ("name", "namespace"),
-        "mount": ("bucket", "prefix", "backend"),
-        "auth": None,
-    }
+class _Templates:
+    """Checks the templates of an action; `session` has the keys of a session, once there is one."""
+
+    def __init__(self, tool: Tool, action: Action | None, check: Check) -> None:
+        self._check = check
+        self._roots: Roots = {
+            **CONTEXT,
+            **RUNTIME,
+            "parameters": list(declared_by(tool, action)),
+            "settings": list(properties(tool.settings)),
+            "agent": ("name", "namespace"),
+            "mount": ("bucket", "prefix", "backend"),
+        }
+
+    def check(self, value: Any, place: Place, session: Collection[str] = ()) -> None:
+        check_template(value, "request", {**self._roots, "session": session}, self._check, place)
 
 
 # Backends, with what the tool says for all of its actions
 
 
-def _check_request(request: Request, roots: Roots, place: Place) -> None:
+def _check_request(request: Request, templates: _Templates, place: Place, session: Collection[str] = ()) -> None:
     for name in ("method", "url"):
         if getattr(request, name) is None:
             example = "GET" if name == "method" else "https://example.com/orders/{parameters.id}"
@@ -95,7 +100,7 @@ def _check_request(request: Request, roots: Roots, place: Place) -> None:
     if request.url and "{" not in request.url:
         _check_address(request.url, place / "url")
     for name in ("method", "url", "headers", "body"):
-        check_template(getattr(request, name), roots, place / name)
+        templates.check(getattr(request, name), place / name, session)
 
 
 def _check_address(url: str, place: Place) -> None:
@@ -108,8 +113,8 @@ def _check_address(url: str, place: Place) -> None:
         place.error(f"is {quoted(url)}", "write an address such as https://example.com/api")
 
 
-def _check_http(http: StatelessHttp, roots: Roots, place: Place) -> None:
-    _check_request(http, roots, place)
+def _check_http(http: StatelessHttp, templates: _Templates, place: Place) -> None:
+    _check_request(http, templates, place)
     _check_json_path(http.response_path, place / "response_path")
 
 
@@ -118,26 +123,26 @@ def _check_json_path(path: str | None, place: Place) -> None:
         place.error(f"is {quoted(path)}, no JSONPath", "begin with $, such as $.data.id")
 
 
-def _check_session(session: StatefulSession, roots: Roots, place: Place) -> None:
+def _check_session(session: StatefulSession, templates: _Templates, place: Place) -> None:
     for key, path in (session.extract or {}).items():
         _check_json_path(path, place / "extract" / key)
     for name in ("create", "execute"):
         if getattr(session, name) is None:
             (place / name).error("is missing", f"add {name}: {{method: POST, url: https://example.com/sessions}}")
-    within = {**roots, "session": list(session.extract or {})}
-    for name, known in (("create", roots), ("execute", within), ("destroy", within)):
+    keys = list(session.extract or {})
+    for name, known in (("create", []), ("execute", keys), ("destroy", keys)):
         if (request := getattr(session, name)) is not None:
-            _check_request(request, known, place / name)
+            _check_request(request, templates, place / name, known)
 
 
-def _check_openapi(openapi: OpenApi, roots: Roots, place: Place) -> None:
+def _check_openapi(openapi: OpenApi, templates: _Templates, place: Place) -> None:
     if openapi.url is None:
         return (place / "url").error("is missing", "add url: https://example.com/openapi.json")
     _refuse_template(openapi.url, place / "url")
     return _check_address(openapi.url, place / "url")
 
 
-def _check_mcp(mcp: Mcp, roots: Roots, place: Place) -> None:
+def _check_mcp(mcp: Mcp, templates: _Templates, place: Place) -> None:
     if mcp.transport is None:
         return (place / "transport").error("is missing", "add transport: stdio, sse or http")
     wanted, other = ("command", "url") if mcp.transport == "stdio" else ("url", "command")
@@ -152,8 +157,8 @@ def _check_mcp(mcp: Mcp, roots: Roots, place: Place) -> None:
             _refuse_template(text, place / name)
     if mcp.url is not None:
         _check_address(mcp.url, place / "url")
-    check_template(mcp.args, roots, place / "args")
-    return check_template(mcp.env, roots, place / "env")
+    templates.check(mcp.args, place / "args")
+    return templates.check(mcp.env, place / "env")
 
 
 def _refuse_template(text: str, place: Place) -> None:
@@ -161,7 +166,7 @@ def _refuse_template(text: str, place: Place) -> None:
         place.error("has a brace, and nothing is filled in there", "write the whole text")
 
 
-_BACKENDS: dict[str, Callable[[Any, Roots, Place], None]] = {
+_BACKENDS: dict[str, Callable[[Any, _Templates, Place], None]] = {
     "stateless_http": _check_http,
     "stateful_session": _check_session,
     "openapi": _check_openapi,
