@@ -9,12 +9,13 @@ from typing import Any
 import msgspec
 from rich.text import Text
 
-from errands.agents.manifests import Agent, Capability, Function, Manifests, Step, examine
-from errands.agents.manifests.step_rules import GUARDRAILS, MIDDLEWARE, Position
+from errands.agents.manifests import Agent, Capability, Function, Manifests, examine
+from errands.agents.manifests.step_rules import MIDDLEWARE
 from errands.cli.agents_validate import ManifestPath, tell
 from errands.cli.failures import CommandError, reporting
 from errands.cli.options import AsJson
 from errands.cli.terminal import clean, err, one_line, out, print_json
+from errands.policy.steps import Phase, StepConfig
 
 #: Space for the names of facts.
 _WIDTH = 14
@@ -84,9 +85,10 @@ def _facts(agent: Agent) -> Iterator[tuple[str, str]]:
     yield "parameters", ", ".join((agent.parameters or {}).get("properties", {})) or "none but the message"
     for name, source in (agent.exposes or {}).items():
         yield "exposes", f"{name} = {source}"
-    for name, position in GUARDRAILS.items():
-        for step in getattr(agent.guardrails, name) or []:
-            yield f"guard {name}", _told(step, position)
+    for step in agent.guardrails.before or []:
+        yield "guard before", _told(step, Phase.GUARDRAIL_BEFORE)
+    for step in agent.guardrails.after or []:
+        yield "guard after", _told(step, Phase.GUARDRAIL_AFTER)
 
 
 def _signature(function: Function) -> str:
@@ -114,15 +116,15 @@ def _function_facts(function: Function, capability: Capability) -> Iterator[tupl
         yield "hidden", "the model does not see it"
     for name, source in function.bindings.items():
         yield "bound", f"{name} = {source}"
-    for name, position in MIDDLEWARE.items():
+    for name, phase in MIDDLEWARE.items():
         for step in getattr(capability, name) or []:
             if step.match in (None, function.action):
-                yield name.replace("_", " "), _told(step, position)
+                yield name.replace("_", " "), _told(step, phase)
 
 
-def _told(step: Step, position: Position) -> str:
+def _told(step: StepConfig, phase: Phase) -> str:
     """A step in one line."""
     doing = {"assert": step.assert_, "invoke": step.invoke, "transform": step.transform}
     [text] = [f"{name} {source}" for name, source in doing.items() if source is not None]
     when = f", when {step.condition}" if step.condition else ""
-    return f"{text}{when}, else {step.on_fail or position.default_on_fail}"
+    return f"{text}{when}, else {step.on_fail or ('lock_task' if phase.guards else 'block')}"

@@ -8,8 +8,8 @@ Pure: files are read, and nothing is run or asked. From text to manifests: `file
 model sees of it.
 """
 
-from errands.agents.manifests.documents import Agent, Capability, Mount, Step, Tool
-from errands.agents.manifests.expressions import Check, Scope
+from errands.agents.manifests.documents import Agent, Capability, Mount, Tool
+from errands.agents.manifests.expressions import Check
 from errands.agents.manifests.findings import Finding, ManifestError
 from errands.agents.manifests.functions import Function
 from errands.agents.manifests.loading import Manifests, Report, examine, load
@@ -24,8 +24,6 @@ __all__ = [
     "Manifests",
     "Mount",
     "Report",
-    "Scope",
-    "Step",
     "Tool",
     "examine",
     "load",

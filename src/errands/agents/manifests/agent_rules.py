@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from errands.agents.manifests import durations, schemas
+from errands.agents.manifests import schemas
 from errands.agents.manifests.capability_rules import CapabilityRules
 from errands.agents.manifests.documents import Agent
 from errands.agents.manifests.expressions import Check, capabilities_in, check_expression
@@ -12,8 +12,10 @@ from errands.agents.manifests.findings import Place, quoted, suggestion
 from errands.agents.manifests.functions import MESSAGE, Function
 from errands.agents.manifests.library import Library, steps_of
 from errands.agents.manifests.names import check_function_name, check_resource_name
-from errands.agents.manifests.step_rules import GUARDRAILS, StepRules
+from errands.agents.manifests.step_rules import StepRules
 from errands.agents.manifests.templates import CONTEXT, RUNTIME, check_template, references
+from errands.policy.cel import scopes
+from errands.policy.steps import Phase
 
 #: Given by model providers; those that make something need a place for it.
 MODEL_CAPABILITIES = {
@@ -27,28 +29,19 @@ MODEL_CAPABILITIES = {
 def check_agent(agent: Agent, place: Place, library: Library, check: Check) -> None:
     check_resource_name(agent.name, place / "name")
     check_resource_name(agent.namespace, place / "namespace")
-    check_template(agent.prompt, "prompt", {**CONTEXT, **RUNTIME}, check, place / "prompt")
-    _check_limits(agent, place / "limits")
+    check_template(agent.prompt, scopes.PROMPT, {**CONTEXT, **RUNTIME}, check, place / "prompt")
     _check_parameters(agent, place / "parameters")
     _check_model_capabilities(agent, place / "model_capabilities")
     _check_exposes(agent, place / "exposes", check)
     steps = StepRules(agent, library, check)
-    for name, position in GUARDRAILS.items():
-        steps.check(getattr(agent.guardrails, name), position, place / "guardrails" / name)
+    steps.check(agent.guardrails.before, Phase.GUARDRAIL_BEFORE, place / "guardrails" / "before")
+    steps.check(agent.guardrails.after, Phase.GUARDRAIL_AFTER, place / "guardrails" / "after")
     capabilities = CapabilityRules(agent, library, check, steps)
     for ref, capability in agent.capabilities.items():
         capabilities.check(ref, capability, place / "capabilities" / ref)
     functions = library.functions(agent)
     _check_functions(functions, place / "capabilities")
     _check_records(agent, functions, library, place)
-
-
-def _check_limits(agent: Agent, place: Place) -> None:
-    if agent.limits.max_age is not None:
-        try:
-            durations.seconds(agent.limits.max_age)
-        except ValueError as error:
-            (place / "max_age").error(str(error), "write one such as 90s, 30m or 1h30m")
 
 
 def _check_parameters(agent: Agent, place: Place) -> None:
@@ -76,7 +69,7 @@ def _check_exposes(agent: Agent, place: Place, check: Check) -> None:
     for key, source in (agent.exposes or {}).items():
         if key == MESSAGE:
             (place / key).error("is what the agent says, in every output", "expose it under another name")
-        check_expression(source, "exposes", check, place / key)
+        check_expression(source, scopes.EXPOSES, check, place / key)
 
 
 def _check_functions(functions: list[Function], place: Place) -> None:

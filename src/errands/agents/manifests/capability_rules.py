@@ -5,13 +5,15 @@ from __future__ import annotations
 from urllib.parse import urlsplit
 
 from errands.agents.manifests import schemas
-from errands.agents.manifests.documents import Agent, Capability, Cel, Step, Tool
+from errands.agents.manifests.documents import Agent, Capability, Cel, Tool
 from errands.agents.manifests.expressions import Check, check_expression, uses_mount
 from errands.agents.manifests.findings import Place, quoted, suggestion
 from errands.agents.manifests.functions import MESSAGE, backend, backends, declared_by, is_discovering
 from errands.agents.manifests.library import Library
 from errands.agents.manifests.step_rules import MIDDLEWARE, StepRules, check_declared
 from errands.agents.manifests.templates import references
+from errands.policy.cel.scopes import BINDING
+from errands.policy.steps import StepConfig
 
 
 class CapabilityRules:
@@ -25,9 +27,9 @@ class CapabilityRules:
 
     def check(self, ref: str, capability: Capability, place: Place) -> None:
         for key, source in (capability.bindings or {}).items():
-            check_expression(source, "binding", self._check, place / "bindings" / key)
-        for name, position in MIDDLEWARE.items():
-            self._steps.check(getattr(capability, name), position, place / name)
+            check_expression(source, BINDING, self._check, place / "bindings" / key)
+        for name, phase in MIDDLEWARE.items():
+            self._steps.check(getattr(capability, name), phase, place / name)
         if capability.url is not None:
             self._check_remote(ref, capability, place)
         elif tool := self._library.tool(self._agent, ref):
@@ -104,7 +106,7 @@ class CapabilityRules:
                 (place / field / index / "match").error(problem, "take it away")
 
 
-def _steps(capability: Capability) -> list[tuple[str, int, Step]]:
+def _steps(capability: Capability) -> list[tuple[str, int, StepConfig]]:
     return [(name, index, step) for name in MIDDLEWARE for index, step in enumerate(getattr(capability, name) or [])]
 
 

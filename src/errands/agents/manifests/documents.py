@@ -1,8 +1,8 @@
 """Agents, tools and mounts as they are written down: the resources of the Common Agent Specification.
 
-The structs are the only declaration of the fields. The reader (`reading`) takes types, defaults and examples from
-here, and the tables of docs/manifests.md are compared with it. What one field says about another is checked in
-`agent_rules`, `tool_rules` and `mount_rules`.
+The structs are the only declaration of the fields; those of steps and limits are in `errands.policy`. The reader
+(`reading`) takes types, defaults and examples from here, and the tables of docs/manifests.md are compared with it.
+What one field says about another is checked in `agent_rules`, `tool_rules` and `mount_rules`.
 """
 
 from __future__ import annotations
@@ -12,13 +12,14 @@ from typing import Annotated, Any, ClassVar, Literal
 import msgspec
 from msgspec import Meta
 
+from errands.policy.limits import Limits
+from errands.policy.steps import StepConfig
+
 AGENT_KIND = "commonagents.info/v1beta2/agent"
 TOOL_KIND = "commonagents.info/v1beta2/tool"
 DESCRIPTOR_KIND = "commonagents.info/v1/bundledescription"
 
 Text = Annotated[str, Meta(min_length=1)]
-Count = Annotated[int, Meta(ge=1)]
-OnFail = Literal["block", "continue", "lock_task"]
 Scope = Literal["none", "task", "agent", "workspace"]
 
 
@@ -32,19 +33,6 @@ class Document(msgspec.Struct, frozen=True, omit_defaults=True):
 # Agents
 
 
-class Step(Document, frozen=True, rename={"assert_": "assert"}):
-    """One step of middleware or of a guardrail."""
-
-    assert_: Text | None = None
-    invoke: Annotated[str, Meta(min_length=1, examples=["crm:find-customer"])] | None = None
-    transform: Text | None = None
-    match: Text | None = None
-    condition: Text | None = None
-    error_message: Text | None = None
-    on_fail: OnFail | None = None
-    bindings: dict[str, Text] | None = None
-
-
 class Capability(Document, frozen=True):
     """How an agent uses a tool or another agent. `"*"` is one in which nothing is said."""
 
@@ -53,24 +41,16 @@ class Capability(Document, frozen=True):
 
     include: list[Text] | None = None
     bindings: dict[str, Text] | None = None
-    before_first: list[Step] | None = None
-    before: list[Step] | None = None
-    after: list[Step] | None = None
+    before_first: list[StepConfig] | None = None
+    before: list[StepConfig] | None = None
+    after: list[StepConfig] | None = None
     #: Ours: the key is the name of a remote A2A agent, and this is its address.
     url: Text | None = None
 
 
-class Limits(Document, frozen=True):
-    max_turns: Count | None = None
-    max_prompt_tokens: Count | None = None
-    max_completion_tokens: Count | None = None
-    max_age: Annotated[str, Meta(min_length=1, examples=["2h"])] | None = None
-    max_tool_calls: Count | None = None
-
-
 class Guardrails(Document, frozen=True):
-    before: list[Step] | None = None
-    after: list[Step] | None = None
+    before: list[StepConfig] | None = None
+    after: list[StepConfig] | None = None
 
 
 class Agent(Document, frozen=True):

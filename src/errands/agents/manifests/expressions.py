@@ -8,21 +8,9 @@ from typing import Literal, NamedTuple, Protocol
 
 from errands.agents.manifests.findings import Place
 from errands.policy import cel
-from errands.policy.cel import scopes
+from errands.policy.cel import Scope
+from errands.policy.cel.scopes import BINDING
 from errands.policy.template import compile_template
-
-#: Where an expression stands; each has its own names.
-Scope = Literal[
-    "middleware_before",
-    "middleware_after",
-    "guardrail_before",
-    "guardrail_after",
-    "binding",
-    "cel_tool",
-    "exposes",
-    "prompt",
-    "request",
-]
 
 #: What it is: a truth, a truth that waits for nobody, a value, or a text with expressions in braces.
 Role = Literal["assert", "condition", "value", "template"]
@@ -67,7 +55,7 @@ def _remedy(source: str, scope: Scope, role: Role) -> str:
         return ""
     if re.fullmatch(r"\{[\w.]+\}", source.strip()):
         return "write it without braces: this is CEL, no template"
-    if scope == "binding" and re.fullmatch(r"[\w -]+", source):
+    if scope is BINDING and re.fullmatch(r"[\w -]+", source):
         return f"a fixed text needs quotes of its own: \"'{source}'\""
     return ""
 
@@ -82,30 +70,15 @@ def uses_mount(source: str) -> bool:
     return _MOUNT.search(source) is not None
 
 
-#: The rows of the table that `errands.policy` has.
-_ROWS: dict[Scope, cel.Scope] = {
-    "middleware_before": scopes.BEFORE,
-    "middleware_after": scopes.AFTER,
-    "guardrail_before": scopes.GUARDRAIL_BEFORE,
-    "guardrail_after": scopes.GUARDRAIL_AFTER,
-    "binding": scopes.BINDING,
-    "cel_tool": scopes.TOOL_WITH_MOUNT,
-    "exposes": scopes.EXPOSES,
-    "prompt": scopes.PROMPT,
-    "request": scopes.REQUEST,
-}
-
-
 def cel_check(scope: Scope, source: str, role: Role) -> Sequence[Problem]:
     """What `errands.policy` says. Raises `ConfigurationError` when its extra is not installed."""
-    row = _ROWS[scope]
     try:
         if role == "template":
-            compile_template(row, source)
+            compile_template(scope, source)
         elif role == "condition":
-            cel.compile(row.without_calls(), source, condition=True)
+            cel.compile(scope.without_calls(), source, condition=True)
         else:
-            cel.compile(row, source, condition=role == "assert")
+            cel.compile(scope, source, condition=role == "assert")
     except cel.CelError as error:
         return [Problem(error.problem, error.hint, error.line)]
     return ()

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Generic, TypeVar
 
-from errands.agents.manifests.documents import Agent, Capability, Descriptor, Document, Mount, Step, Tool
+from errands.agents.manifests.documents import Agent, Capability, Descriptor, Document, Mount, Tool
 from errands.agents.manifests.findings import Place
 from errands.agents.manifests.functions import Function, agent_function, tool_functions
+from errands.policy.steps import StepConfig
 
 D = TypeVar("D", bound=Document)
 
@@ -70,7 +71,7 @@ class Library:
         return found
 
 
-def steps_of(agent: Agent) -> Iterator[Step]:
+def steps_of(agent: Agent) -> Iterator[StepConfig]:
     """Every step that stands in an agent."""
     yield from agent.guardrails.before or []
     yield from agent.guardrails.after or []

@@ -16,6 +16,7 @@ from msgspec import inspect
 from errands.agents.manifests.documents import Document
 from errands.agents.manifests.findings import Place, quoted, suggestion
 from errands.agents.manifests.nodes import Node
+from errands.errors import ConfigurationError
 
 D = TypeVar("D", bound=Document)
 
@@ -95,8 +96,6 @@ def _has_type(kind: inspect.Type, value: Any, place: Place) -> bool:
 def _bounded(kind: inspect.Type, value: Any, place: Place) -> Any:
     if isinstance(kind, inspect.StrType) and kind.min_length and not value.strip():
         place.error("is empty", "write something, or leave the field out")
-    if isinstance(kind, inspect.IntType) and kind.ge is not None and value < kind.ge:
-        place.error(f"is {value}", f"write {kind.ge} or more, or leave the field out")
     return value
 
 
@@ -112,14 +111,30 @@ def _struct(kind: inspect.StructType, node: Node, place: Place) -> Any:
     cls: Any = kind.cls
     if not node.value and hasattr(cls, "SHORTHAND"):
         place.error("is empty", f'write "{cls.SHORTHAND}" to use it without conditions')
+    not_yet: dict[str, str] = getattr(cls, "NOT_YET", {})
     fields = {field.encode_name: field for field in kind.fields}
     for key, inner in node.value.items():
-        if key in cls.NOT_YET and inner.value not in (None, [], {}):
+        if key in not_yet and inner.value not in (None, [], {}):
             remedy = "take it away, or run this manifest elsewhere"
-            (place / key).error(f"cannot be used: {cls.NOT_YET[key]} not in this version of errands", remedy)
-        elif key not in fields and key not in cls.NOT_YET:
+            (place / key).error(f"cannot be used: {not_yet[key]} not in this version of errands", remedy)
+        elif key not in fields and key not in not_yet:
             (place / key).error("is unknown", suggestion(key, fields, "take it away"))
-    return cls(**{field.name: _field(field, node, place / field.encode_name) for field in kind.fields})
+    values = {field.name: _field(field, node, place / field.encode_name) for field in kind.fields}
+    try:
+        return cls(**values)
+    except ConfigurationError:
+        return cls(**{name: value for name, value in values.items() if _is_taken(cls, name, value, place)})
+
+
+def _is_taken(cls: Any, name: str, value: Any, place: Place) -> bool:
+    """Whether a struct that checks its fields itself, all of them optional, takes this one."""
+    try:
+        cls(**{name: value})
+    except ConfigurationError as error:
+        problem, _, remedy = str(error).partition(": ")
+        (place / name).error(problem, remedy)
+        return False
+    return True
 
 
 def _field(field: inspect.Field, node: Node, place: Place) -> Any:
@@ -148,6 +163,6 @@ def _blank(kind: inspect.Type) -> Any:
 
 
 @functools.cache
-def field_names(kind: type[Document]) -> tuple[str, ...]:
+def field_names(kind: type[msgspec.Struct]) -> tuple[str, ...]:
     """The fields of a part of a manifest, as they are written."""
     return tuple(field.encode_name for field in msgspec.structs.fields(kind))

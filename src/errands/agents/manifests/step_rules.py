@@ -2,37 +2,17 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 from errands.agents.manifests import schemas
-from errands.agents.manifests.documents import Action, Agent, Capability, Step, Tool
-from errands.agents.manifests.expressions import Check, Scope, check_expression
+from errands.agents.manifests.documents import Action, Agent, Capability, Tool
+from errands.agents.manifests.expressions import Check, check_expression
 from errands.agents.manifests.findings import Place, quoted, suggestion
 from errands.agents.manifests.functions import declared_by, is_discovering
 from errands.agents.manifests.library import Library
 from errands.agents.manifests.templates import CONTEXT, check_template
+from errands.policy.steps import Phase, StepConfig
 
-
-class Position(NamedTuple):
-    """Where steps stand: which names their expressions and templates have."""
-
-    scope: Scope
-    is_guardrail: bool = False
-
-    @property
-    def default_on_fail(self) -> str:
-        return "lock_task" if self.is_guardrail else "block"
-
-
-MIDDLEWARE = {
-    "before_first": Position("middleware_before"),
-    "before": Position("middleware_before"),
-    "after": Position("middleware_after"),
-}
-GUARDRAILS = {
-    "before": Position("guardrail_before", is_guardrail=True),
-    "after": Position("guardrail_after", is_guardrail=True),
-}
+#: The lists of steps of a capability, by their fields.
+MIDDLEWARE = {phase.value: phase for phase in (Phase.BEFORE_FIRST, Phase.BEFORE, Phase.AFTER)}
 
 
 class StepRules:
@@ -43,30 +23,30 @@ class StepRules:
         self._library = library
         self._check = check
 
-    def check(self, steps: list[Step] | None, position: Position, place: Place) -> None:
+    def check(self, steps: list[StepConfig] | None, phase: Phase, place: Place) -> None:
         for index, step in enumerate(steps or []):
-            self._check_step(step, position, place / index)
+            self._check_step(step, phase, place / index)
 
-    def _check_step(self, step: Step, position: Position, place: Place) -> None:
-        check_expression(step.assert_, position.scope, self._check, place / "assert", "assert")
-        check_expression(step.condition, position.scope, self._check, place / "condition", "condition")
-        check_expression(step.transform, position.scope, self._check, place / "transform")
+    def _check_step(self, step: StepConfig, phase: Phase, place: Place) -> None:
+        check_expression(step.assert_, phase.scope, self._check, place / "assert", "assert")
+        check_expression(step.condition, phase.scope, self._check, place / "condition", "condition")
+        check_expression(step.transform, phase.scope, self._check, place / "transform")
         if step.error_message is not None:
-            check_template(step.error_message, position.scope, CONTEXT, self._check, place / "error_message")
+            check_template(step.error_message, phase.scope, CONTEXT, self._check, place / "error_message")
         for key, source in (step.bindings or {}).items():
-            check_expression(source, position.scope, self._check, place / "bindings" / key)
-        if position.is_guardrail:
+            check_expression(source, phase.scope, self._check, place / "bindings" / key)
+        if phase.guards:
             self._check_guardrail(step, place)
         self._check_doing(step, place)
 
-    def _check_guardrail(self, step: Step, place: Place) -> None:
+    def _check_guardrail(self, step: StepConfig, place: Place) -> None:
         if step.on_fail == "block":
             remedy = "write lock_task, which is the default, or continue"
             (place / "on_fail").error("is block, and a guardrail has no call to block", remedy)
         if step.match is not None:
             (place / "match").error("means nothing in a guardrail", "take it away, or use condition")
 
-    def _check_doing(self, step: Step, place: Place) -> None:
+    def _check_doing(self, step: StepConfig, place: Place) -> None:
         said = {"assert": step.assert_, "invoke": step.invoke, "transform": step.transform}
         found = [name for name, value in said.items() if value is not None]
         if len(found) != 1:

@@ -12,8 +12,9 @@ from typing import Any
 
 import msgspec
 
-from errands.agents.manifests.expressions import Check, Scope, check_expression
+from errands.agents.manifests.expressions import Check, check_expression
 from errands.agents.manifests.findings import Place, suggestion
+from errands.policy.cel import Scope
 
 #: The names below some roots. What a root that is not here has below it is not known.
 Roots = Mapping[str, Collection[str]]

@@ -22,6 +22,7 @@ from errands.agents.manifests.functions import backend, backends, declared_by
 from errands.agents.manifests.names import check_resource_name, sanitize
 from errands.agents.manifests.schemas import check_schema, properties
 from errands.agents.manifests.templates import CONTEXT, RUNTIME, Roots, check_template
+from errands.policy.cel import scopes
 
 METHODS = ("GET", "POST", "PUT", "PATCH", "DELETE")
 
@@ -65,7 +66,7 @@ def _check_action(tool: Tool, action: Action, place: Place, check: Check) -> Non
     name, document = backend(tool, action)
     inner = place / "execute" / name
     if isinstance(document, Cel):
-        return check_expression(document.expression, "cel_tool", check, inner / "expression")
+        return check_expression(document.expression, scopes.TOOL_WITH_MOUNT, check, inner / "expression")
     return _BACKENDS[name](document, _Templates(tool, action, check), inner)
 
 
@@ -84,7 +85,7 @@ class _Templates:
         }
 
     def check(self, value: Any, place: Place, session: Collection[str] = ()) -> None:
-        check_template(value, "request", {**self._roots, "session": session}, self._check, place)
+        check_template(value, scopes.REQUEST, {**self._roots, "session": session}, self._check, place)
 
 
 # Backends, with what the tool says for all of its actions

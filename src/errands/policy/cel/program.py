@@ -1,0 +1,162 @@
+"""Compiling and evaluating: what the rest of errands uses of the language."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Awaitable, Callable
+from functools import lru_cache
+from typing import Any
+
+import msgspec
+
+from errands.policy.cel.environment import engine, environment
+from errands.policy.cel.errors import CallFailed, CelError, Suspended
+from errands.policy.cel.scopes import Scope
+from errands.policy.cel.session import CURRENT, Call, Pass, Session
+from errands.policy.cel.tokens import PRESENT, Needs, Rewritten, growth, needs, rewrite_presence, tokens
+from errands.policy.cel.values import Json, Result
+from errands.policy.cel.variables import Variables
+
+#: Performs one call and returns its result. Raises `CallFailed` for a failure to remember, `Suspended` to wait.
+Perform = Callable[[Call], Awaitable[Any]]
+
+#: See `tokens.growth`.
+MAX_GROWTH = 256
+
+#: A string that is no text comes back as a ValueError.
+_ENGINE_ERRORS = (RuntimeError, MemoryError, ValueError)
+_PLACE = re.compile(r"ERROR: <input>:(-?\d+):(-?\d+): (.*)")
+_UNDECLARED = re.compile(r"undeclared reference to '([^']+)'")
+_STATUS = re.compile(r"^[A-Z_]+: |\s*\[[A-Z_]+\]$")
+
+#: What to do about an error of an evaluation, by words of the engine's message.
+_HINTS = {
+    "Key not found": "ask with has(...) before reading a field that may be absent",
+    "No matching overload": "the operands have types that do not go together; convert with int(), double() or string()",
+    "index out of": "ask for size(...) before reading an item",
+    "budget": "loop over fewer items",
+    "No value with name": "the variable has no value here",
+}
+
+
+class Program(msgspec.Struct, frozen=True, eq=False):
+    """A compiled expression. Compiled once, evaluated any number of times, from any thread."""
+
+    scope: Scope
+    source: str
+    #: It must give true or false.
+    condition: bool
+    needs: Needs
+    #: The engine's own.
+    expression: Any
+
+
+@lru_cache(maxsize=4096)
+def compile(scope: Scope, source: str, *, condition: bool = False) -> Program:  # noqa: A001 - the word for it
+    """Raises `CelError` for everything that can be known before an evaluation: syntax, names, types, size."""
+    if len(source) > scope.max_source:
+        raise CelError(
+            source, f"{len(source):,} characters are too many", hint=f"at most {scope.max_source:,} are taken"
+        )
+    row = tuple(tokens(source))
+    if growth(row) > MAX_GROWTH:
+        raise CelError(source, "macros that multiply their values", hint="use fewer of them, or each value less often")
+    rewritten = rewrite_presence(source, row)
+    try:
+        expression = environment(scope).compile(rewritten.source)
+    except _ENGINE_ERRORS as error:
+        raise _compile_error(scope, source, rewritten, str(error)) from None
+    if condition and expression.return_type() not in (engine().Type.BOOL, engine().Type.DYN):
+        kind = str(expression.return_type()).lower()
+        raise CelError(
+            source, f"a condition must be true or false, not {kind}", hint="compare the value with something"
+        )
+    return Program(scope, source, condition, needs(row), expression)
+
+
+def _compile_error(scope: Scope, source: str, rewritten: Rewritten, text: str) -> CelError:
+    found = _PLACE.search(text)
+    if found is None:
+        return CelError(source, _problem(text), hint=_hint(text))
+    line, column, problem = int(found[1]), int(found[2]), found[3].removesuffix(" [INVALID_ARGUMENT]")
+    hint = ""
+    undeclared = _UNDECLARED.search(problem)
+    if undeclared is not None:
+        name = "event" if undeclared[1] == PRESENT else undeclared[1]
+        problem = f"{name!r} is not available in {scope.name}"
+        hint = f"available are {scope.describe()}, and the functions of the language"
+    if line < 1:
+        return CelError(source, problem, hint=hint)
+    line, column = rewritten.original(line, column)
+    return CelError(source, problem, hint=hint, line=line, column=column)
+
+
+def run(program: Program, variables: Variables, session: Session, *, place: str = "") -> Json:
+    """One evaluation without waiting. Raises `Suspended` for the first call without a result, `CelError` for errors."""
+    current = Pass(session, place)
+    token = CURRENT.set(current)
+    try:
+        value = program.expression.eval(variables.activation(program.scope, session.now, program.needs))
+    except _ENGINE_ERRORS as error:
+        # The engine raises instead of answering when its budget is spent or a function gave no value of its types.
+        raise CelError(program.source, _problem(str(error)), hint=_hint(str(error))) from None
+    finally:
+        CURRENT.reset(token)
+    if current.pending is not None:
+        raise Suspended(current.pending)
+    return _result(program, value)
+
+
+def _result(program: Program, value: Any) -> Json:
+    kind = value.type()
+    if kind == engine().Type.ERROR:
+        text = str(value.value())
+        raise CelError(program.source, _problem(text), hint=_hint(text))
+    try:
+        plain = Result().plain(value)
+    except ValueError as error:
+        raise CelError(program.source, str(error), hint="return less, or another form of it") from None
+    if program.condition and not isinstance(plain, bool):
+        raise _no_condition(program.source, kind)
+    return plain
+
+
+def _no_condition(source: str, kind: Any) -> CelError:
+    return CelError(
+        source, f"a condition must be true or false, not {str(kind).lower()}", hint="compare the value with something"
+    )
+
+
+async def evaluate(
+    program: Program, variables: Variables, session: Session, *, perform: Perform | None = None, place: str = ""
+) -> Json:
+    """The value of the expression; its calls are made one after the other by `perform`.
+
+    Without `perform`, or when it raises `Suspended`, the evaluation stops with `Suspended`. Settle the call in the
+    session and evaluate again, in this process or another: no call that has finished is made again.
+    """
+    while True:
+        try:
+            return run(program, variables, session, place=place)
+        except Suspended as suspended:
+            if perform is None:
+                raise
+            await _finish(suspended.call, session, perform)
+
+
+async def _finish(call: Call, session: Session, perform: Perform) -> None:
+    try:
+        result = await perform(call)
+    except CallFailed as failure:
+        session.fail(call, str(failure))
+    else:
+        session.settle(call, result)
+
+
+def _problem(text: str) -> str:
+    """The engine's message without its own names for statuses."""
+    return _STATUS.sub("", text.strip().splitlines()[0] if text.strip() else "the evaluation failed")
+
+
+def _hint(text: str) -> str:
+    return next((hint for words, hint in _HINTS.items() if words in text), "")
