@@ -29,6 +29,7 @@ _WORDS = {
     **dict.fromkeys(("true", "True", "TRUE"), True),
     **dict.fromkeys(("false", "False", "FALSE"), False),
 }
+_TAB = re.compile(r" *\t")
 _TEXT_TAGS = ("!", "tag:yaml.org,2002:str")
 
 
@@ -84,14 +85,14 @@ def documents(text: str, complain: Complain) -> Iterator[Node]:
                 if root.value is not None:
                     yield root
     except yaml.YAMLError as error:
-        raise _unreadable(error) from None
+        raise _unreadable(error, text) from None
 
 
-def _unreadable(error: Any) -> Unreadable:
+def _unreadable(error: Any, text: str) -> Unreadable:
     mark = getattr(error, "problem_mark", None)
     problem = getattr(error, "problem", None) or str(error).partition("\n")[0]
     remedy = "mend the syntax there, or put a text with special characters in quotes"
-    if "'\\t'" in problem or "tab" in problem:
+    if mark and _TAB.match("".join(text.split("\n")[mark.line : mark.line + 1])):
         remedy = "indent with spaces; YAML allows no tabs there"
     return Unreadable(mark.line + 1 if mark else 0, f"is no YAML ({problem})", remedy)
 
