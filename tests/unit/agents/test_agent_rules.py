@@ -102,8 +102,8 @@ RULES: dict[str, tuple[Spoil, str]] = {
     "a reference to another schema": (
         put(*ACTION, "parameters", "properties", "path", "$ref", value="https://example.com/schema"),
         (
-            "actions[0].parameters.properties.path.$ref: cannot be used in a manifest; write the schema out where it is "
-            "needed"
+            "actions[0].parameters.properties.path.$ref: cannot be used in a manifest; write the schema out where it "
+            "is needed"
         ),
     ),
     "required against the defaults": (
@@ -120,8 +120,8 @@ RULES: dict[str, tuple[Spoil, str]] = {
     "require_binding on a setting": (
         put("tool", "settings", "properties", "github.token", "require_binding", value=True),
         (
-            "settings.properties.github.token.require_binding: cannot be true: settings are given by the operator; take "
-            "it away"
+            "settings.properties.github.token.require_binding: cannot be true: settings are given by the operator; "
+            "take it away"
         ),
     ),
     "additional properties": (
@@ -131,8 +131,8 @@ RULES: dict[str, tuple[Spoil, str]] = {
     "a message that is more than a default": (
         put("agent", "parameters", "properties", "message", value={"require_binding": True}),
         (
-            "parameters.properties.message.require_binding: cannot be said of message, which is always a list of content "
-            "parts; declare message only to give it a default"
+            "parameters.properties.message.require_binding: cannot be said of message, which is always a list of "
+            "content parts; declare message only to give it a default"
         ),
     ),
     "a message whose default is a text": (
@@ -154,8 +154,8 @@ RULES: dict[str, tuple[Spoil, str]] = {
     "a function that begins with a digit": (
         put("agent", "capabilities", "3d", value={"url": "https://agents.example.com"}),
         (
-            "capabilities.3d: becomes the function '3d', which neither models nor CEL can write; use letters, digits, '-' "
-            "and '_' only, and begin with a letter"
+            "capabilities.3d: becomes the function '3d', which neither models nor CEL can write; use letters, digits, "
+            "'-' and '_' only, and begin with a letter"
         ),
     ),
     "a function with a long name": (
@@ -168,8 +168,8 @@ RULES: dict[str, tuple[Spoil, str]] = {
     "two functions of one name": (
         put("agent", "capabilities", "github-file_write", value={"url": "https://agents.example.com"}),
         (
-            "capabilities.github-file_write: becomes the function github_file_write, like github-file:write; rename one "
-            "of the two: '-' and '_' are the same in a function's name"
+            "capabilities.github-file_write: becomes the function github_file_write, like github-file:write; rename "
+            "one of the two: '-' and '_' are the same in a function's name"
         ),
     ),
     "two resources of one name": (

@@ -28,8 +28,8 @@ RULES: dict[str, tuple[Spoil, str]] = {
     "a capability of another namespace": (
         put("analyst", "namespace", value="lab"),
         (
-            "capabilities.analyst: is neither a tool nor an agent of the namespace shop; load it, too; known are: audit, "
-            "github-file, support"
+            "capabilities.analyst: is neither a tool nor an agent of the namespace shop; load it, too; known are: "
+            "audit, github-file, support"
         ),
     ),
     "include of an unknown action": (
@@ -47,22 +47,22 @@ RULES: dict[str, tuple[Spoil, str]] = {
     "a binding of an unknown parameter of an agent": (
         put("agent", "capabilities", "analyst", "bindings", "client", value="'x'"),
         (
-            "capabilities.analyst.bindings.client: is no parameter of analyst; take it away, or declare it there; known "
-            "are: customer, message"
+            "capabilities.analyst.bindings.client: is no parameter of analyst; take it away, or declare it there; "
+            "known are: customer, message"
         ),
     ),
     "a required binding that is missing": (
         drop(*CAPABILITY, "bindings", "repo"),
         (
-            "capabilities.github-file: does not bind repo, and github-file requires it; add bindings: {repo: ...} with an "
-            "expression such as context.user.id"
+            "capabilities.github-file: does not bind repo, and github-file requires it; add bindings: {repo: ...} with "
+            "an expression such as context.user.id"
         ),
     ),
     "a required binding of an agent that is missing": (
         put("agent", "capabilities", "analyst", value="*"),
         (
-            "capabilities.analyst: does not bind customer, and analyst requires it; add bindings: {customer: ...} with an "
-            "expression such as context.user.id"
+            "capabilities.analyst: does not bind customer, and analyst requires it; add bindings: {customer: ...} with "
+            "an expression such as context.user.id"
         ),
     ),
     "a parameter of an agent that nobody gives": (
@@ -82,8 +82,8 @@ RULES: dict[str, tuple[Spoil, str]] = {
     "a binding that is a template": (
         put(*CAPABILITY, "bindings", "owner", value="{context.user.id}"),
         (
-            "capabilities.github-file.bindings.owner: Syntax error: mismatched input '}' expecting ':'; write it without "
-            "braces: this is CEL, no template"
+            "capabilities.github-file.bindings.owner: Syntax error: mismatched input '}' expecting ':'; write it "
+            "without braces: this is CEL, no template"
         ),
     ),
     "a remote agent without an address": (
@@ -93,8 +93,8 @@ RULES: dict[str, tuple[Spoil, str]] = {
     "a remote agent with a name that is taken": (
         put("agent", "capabilities", "audit", value={"url": "https://agents.example.com"}),
         (
-            "capabilities.audit: has a url, and is a tool or an agent of the namespace, too; take the url away, or rename "
-            "it"
+            "capabilities.audit: has a url, and is a tool or an agent of the namespace, too; take the url away, or "
+            "rename it"
         ),
     ),
     "files without a mount": (
@@ -123,8 +123,8 @@ RULES: dict[str, tuple[Spoil, str]] = {
     "block in a guardrail": (
         put("agent", "guardrails", "after", 0, "on_fail", value="block"),
         (
-            "guardrails.after[0].on_fail: is block, and a guardrail has no call to block; write lock_task, which is the "
-            "default, or continue"
+            "guardrails.after[0].on_fail: is block, and a guardrail has no call to block; write lock_task, which is "
+            "the default, or continue"
         ),
     ),
     "an unknown policy": (
@@ -150,8 +150,8 @@ RULES: dict[str, tuple[Spoil, str]] = {
     "invoke of an unknown tool": (
         put(*CAPABILITY, "before", 1, "invoke", value="audits:note"),
         (
-            "capabilities.github-file.before[1].invoke: names 'audits', which is no tool of the namespace; did you mean "
-            "audit?"
+            "capabilities.github-file.before[1].invoke: names 'audits', which is no tool of the namespace; did you "
+            "mean audit?"
         ),
     ),
     "invoke of an unknown action": (

@@ -29,8 +29,8 @@ RULES: dict[str, tuple[Spoil, str]] = {
     "output before it is there": (
         put(*CAPABILITY, "before", 0, "assert", value="output.x"),
         (
-            "capabilities.github-file.before[0].assert: STARTS 'output.x' is not available in a middleware before step; "
-            "available are "
+            "capabilities.github-file.before[0].assert: STARTS 'output.x' is not available in a middleware before "
+            "step; available are "
         ),
     ),
     "input in the last guardrail": (
@@ -92,15 +92,15 @@ RULES: dict[str, tuple[Spoil, str]] = {
     "a setting that is not declared": (
         put(*HTTP, "headers", value={"X-Key": "{settings.github.key}"}),
         (
-            "actions[0].execute.stateless_http.headers.X-Key: uses {settings.github.key}, and there is no github.key in "
-            "settings; did you mean github.token?"
+            "actions[0].execute.stateless_http.headers.X-Key: uses {settings.github.key}, and there is no github.key "
+            "in settings; did you mean github.token?"
         ),
     ),
     "a session where there is none": (
         put(*HTTP, "body", value={"id": ["{session.id}"]}),
         (
-            "actions[0].execute.stateless_http.body.id[0]: uses {session.id}, and there is no id in session; declare it, "
-            "or take {session.id} away"
+            "actions[0].execute.stateless_http.body.id[0]: uses {session.id}, and there is no id in session; declare "
+            "it, or take {session.id} away"
         ),
     ),
 }

@@ -26,8 +26,8 @@ RULES: dict[str, tuple[Spoil, str]] = {
     "an action with two backends": (
         put(*ACTION, "execute", "cel", value={"expression": "1"}),
         (
-            "actions[0].execute: has cel and stateless_http; write exactly one of cel, stateless_http, stateful_session, "
-            "openapi, mcp"
+            "actions[0].execute: has cel and stateless_http; write exactly one of cel, stateless_http, "
+            "stateful_session, openapi, mcp"
         ),
     ),
     "two actions of one name": (
@@ -76,22 +76,22 @@ RULES: dict[str, tuple[Spoil, str]] = {
     "events of a tool": (
         put("tool", "events", value=[{"name": "pushed"}]),
         (
-            "events: cannot be used: tool events are not in this version of errands; take it away, or run this manifest "
-            "elsewhere"
+            "events: cannot be used: tool events are not in this version of errands; take it away, or run this "
+            "manifest elsewhere"
         ),
     ),
     "a timeout of events": (
         put(*CAPABILITY, "event_timeout", value="3h"),
         (
-            "capabilities.github-file.event_timeout: cannot be used: tool events are not in this version of errands; take "
-            "it away, or run this manifest elsewhere"
+            "capabilities.github-file.event_timeout: cannot be used: tool events are not in this version of errands; "
+            "take it away, or run this manifest elsewhere"
         ),
     ),
     "a job of Kubernetes": (
         put(*ACTION, "execute", "kubernetes_job", value={"namespace": "x"}),
         (
-            "actions[0].execute.kubernetes_job: cannot be used: kubernetes_job is not in this version of errands; take it "
-            "away, or run this manifest elsewhere"
+            "actions[0].execute.kubernetes_job: cannot be used: kubernetes_job is not in this version of errands; take "
+            "it away, or run this manifest elsewhere"
         ),
     ),
     "a trigger": (
@@ -104,8 +104,8 @@ RULES: dict[str, tuple[Spoil, str]] = {
     "a schedule": (
         lambda documents: documents.update(mount={"kind": "commonagents.info/v1/schedule", "name": "t"}),
         (
-            "kind: is commonagents.info/v1/schedule, and schedules are not in this version of errands; take the document "
-            "away, or run it elsewhere"
+            "kind: is commonagents.info/v1/schedule, and schedules are not in this version of errands; take the "
+            "document away, or run it elsewhere"
         ),
     ),
 }

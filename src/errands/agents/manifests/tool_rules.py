@@ -146,6 +146,8 @@ def _check_openapi(openapi: OpenApi, templates: _Templates, place: Place) -> Non
 def _check_mcp(mcp: Mcp, templates: _Templates, place: Place) -> None:
     if mcp.transport is None:
         return (place / "transport").error("is missing", "add transport: stdio, sse or http")
+    if (place / "transport").is_wrong:
+        return None
     wanted, other = ("command", "url") if mcp.transport == "stdio" else ("url", "command")
     if getattr(mcp, wanted) is None:
         (place / wanted).error(f"is missing, and {mcp.transport} needs it", f"add {wanted}")
