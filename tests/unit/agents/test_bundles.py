@@ -74,8 +74,10 @@ def test_agents_that_come_back_to_themselves_are_worth_a_warning(tmp_path: Path)
     found = report(tmp_path, put("analyst", "capabilities", value={"support": "*"}))
     assert found.valid
     assert told(found, "warning") == [
-        ("capabilities.support: comes back to itself: support → analyst → support; see that it ends; errands bounds "
-        "the depth")
+        (
+            "capabilities.support: comes back to itself: support → analyst → support; see that it ends; errands bounds "
+            "the depth"
+        )
     ]
 
 
