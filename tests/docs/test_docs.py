@@ -45,6 +45,8 @@ from errands.cli.failures import EXIT_CODES
 from errands.client import A2AClientError, ArtifactInfo, StreamEvent
 from errands.client.compose import MessageOptions
 from errands.operations import OPERATIONS
+from errands.policy.limits import Limits
+from errands.policy.steps import StepConfig
 from errands.runtime.settings import ENV_PREFIX
 from errands.server import praisonai
 from errands.server.asgi import CARD_PATHS
@@ -280,9 +282,9 @@ LISTED = {
     ("agents.md", "hook"): fields_of(LifecycleHooks),
     ("durability.md", "field of `Retention`"): fields_of(Retention),
     ("manifests.md", "field of an agent"): set(field_names(documents.Agent)),
-    ("manifests.md", "limit"): set(field_names(documents.Limits)),
+    ("manifests.md", "limit"): set(field_names(Limits)),
     ("manifests.md", "field of a capability"): set(field_names(documents.Capability)),
-    ("manifests.md", "field of a step"): set(field_names(documents.StepConfig)),
+    ("manifests.md", "field of a step"): set(field_names(StepConfig)),
     ("manifests.md", "field of a tool"): set(field_names(documents.Tool)),
     ("manifests.md", "field of an action"): set(field_names(documents.Action)),
     ("manifests.md", "backend"): set(field_names(documents.Execute)),

@@ -54,6 +54,24 @@ def test_documents_of_unknown_kinds_are_skipped(tmp_path: Path) -> None:
     ]
 
 
+def test_what_is_skipped_does_not_hide_what_is_missing(tmp_path: Path) -> None:
+    def spoil(documents: Documents) -> None:
+        documents["audit"] = {"kind": "example.com/v1/widget"}
+
+    assert "names 'audit', which is no tool of the namespace" in told(report(tmp_path, spoil))[0]
+
+
+def test_what_no_action_uses_is_worth_a_warning(tmp_path: Path) -> None:
+    found = report(tmp_path, put("audit", "mcp", value={"transport": "stdio", "command": "x"}))
+    assert told(found, "warning") == ["mcp: is used by no action; take it away, or write mcp in an execute"]
+
+
+def test_an_item_that_is_empty_is_told(tmp_path: Path) -> None:
+    assert told(report(tmp_path, put("audit", "actions", value=[None])))[-1] == (
+        "actions[0]: is empty, not an object; write an object"
+    )
+
+
 def test_a_second_mount_is_refused(tmp_path: Path) -> None:
     found = report(tmp_path, lambda documents: documents.update(second={"name": "more", "s3": {"bucket": "b"}}))
     assert told(found) == [": is a second mount beside 'files'; keep one: all agents share it"]

@@ -88,7 +88,7 @@ RULES: dict[str, tuple[Spoil, str]] = {
     ),
     "a remote agent without an address": (
         put("agent", "capabilities", "remote", value={"url": "agents.example.com"}),
-        "capabilities.remote.url: is 'agents.example.com'; write an address such as https://agents.example.com",
+        "capabilities.remote.url: is 'agents.example.com'; write an address such as https://example.com/api",
     ),
     "a remote agent with a name that is taken": (
         put("agent", "capabilities", "audit", value={"url": "https://agents.example.com"}),

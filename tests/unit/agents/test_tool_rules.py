@@ -17,7 +17,7 @@ RULES: dict[str, tuple[Spoil, str]] = {
     # Tools
     "a tool without actions": (
         put("audit", "actions", value=[]),
-        "actions: is missing or empty; add at least one action",
+        "actions: is missing or empty; add at least one action, or either openapi or mcp",
     ),
     "an action without a backend": (
         put(*ACTION, "execute", value={}),

@@ -66,20 +66,25 @@ def read_file(file: str, text: str, library: Library, notebook: Notebook) -> Non
 def _read_document(root: Node, place: Place, index: int, library: Library) -> None:
     if not isinstance(root.value, dict):
         return place.error("is no object", "begin with kind: and the other fields of an agent or a tool")
-    kind_node = root.value.get("kind")
-    if kind_node is None:
+    if "kind" not in root.value:
         return _read_without_kind(root, place, library)
-    kind = kind_node.value
+    kind = root.value["kind"].value
     if not isinstance(kind, str):
-        return (place / "kind").error("is no text", f"write kind: {AGENT_KIND}")
+        return _refuse(place / "kind", library, "is no text", f"write kind: {AGENT_KIND}")
+    if kind in _KINDS:
+        return _add(_KINDS[kind], root, place, index, library)
     if kind in _NOT_YET:
         problem = f"is {kind}, and {_NOT_YET[kind]} are not in this version of errands"
         return (place / "kind").error(problem, "take the document away, or run it elsewhere")
-    if kind in _KINDS:
-        return _add(_KINDS[kind], root, place, index, library)
     if kind.startswith(PREFIX):
-        return (place / "kind").error(f"is {quoted(kind)}", suggestion(kind, _KINDS, "change it"))
+        return _refuse(place / "kind", library, f"is {quoted(kind)}", suggestion(kind, _KINDS, "change it"))
     return (place / "kind").warn(f"is {quoted(kind)}, so the document is skipped", f"manifests begin with {PREFIX}")
+
+
+def _refuse(place: Place, library: Library, problem: str, remedy: str) -> None:
+    """Of what may be an agent or a tool that others use."""
+    library.is_complete = False
+    place.error(problem, remedy)
 
 
 def _read_without_kind(root: Node, place: Place, library: Library) -> None:
@@ -87,7 +92,7 @@ def _read_without_kind(root: Node, place: Place, library: Library) -> None:
     if fields & _MOUNT_FIELDS:
         return _add(Mount, root, place, 0, library)
     if fields & _OTHER_FIELDS:
-        return (place / "kind").error("is missing", f"add kind: {AGENT_KIND} or kind: {TOOL_KIND}")
+        return _refuse(place / "kind", library, "is missing", f"add kind: {AGENT_KIND} or kind: {TOOL_KIND}")
     return place.warn("is no manifest, as it has no kind, and is skipped", f"add kind: {AGENT_KIND} if it is one")
 
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from urllib.parse import urlsplit
-
 from errands.agents.manifests import schemas
 from errands.agents.manifests.documents import Agent, Capability, Cel, Tool
 from errands.agents.manifests.expressions import Check, check_expression, uses_mount
@@ -12,6 +10,7 @@ from errands.agents.manifests.functions import MESSAGE, backend, backends, decla
 from errands.agents.manifests.library import Library
 from errands.agents.manifests.step_rules import MIDDLEWARE, StepRules, check_declared
 from errands.agents.manifests.templates import references
+from errands.agents.manifests.tool_rules import check_address
 from errands.policy.cel.scopes import BINDING
 from errands.policy.steps import StepConfig
 
@@ -90,9 +89,7 @@ class CapabilityRules:
                 place.error(problem, f"add bindings: {{{name}: ...}}, or give it a default there")
 
     def _check_remote(self, ref: str, capability: Capability, place: Place) -> None:
-        parts = urlsplit(capability.url or "") if "[" not in (capability.url or "") else None
-        if parts is None or parts.scheme not in ("http", "https") or not parts.netloc:
-            (place / "url").error(f"is {quoted(capability.url)}", "write an address such as https://agents.example.com")
+        check_address(capability.url or "", place / "url")
         if ref in self._library.names(self._agent):
             place.error("has a url, and is a tool or an agent of the namespace, too", "take the url away, or rename it")
         self._refuse_actions(ref, capability, place)

@@ -8,15 +8,15 @@ from errands.agents.manifests.library import Key, Library
 def check_cycles(library: Library) -> None:
     done: set[Key] = set()
     for key in library.agents:
-        _follow(key, [], done, library)
+        _follow(key, done, library)
 
 
-def _follow(key: Key, way: list[Key], done: set[Key], library: Library) -> None:
-    """Depth first, without recursion into what is done; `way` is how we came here."""
-    stack: list[tuple[Key, list[Key]]] = [(key, way)]
+def _follow(key: Key, done: set[Key], library: Library) -> None:
+    """Depth first; beside each agent stands how we came to it."""
+    stack: list[tuple[Key, list[Key]]] = [(key, [])]
     while stack:
         current, path = stack.pop()
-        if current in done and current not in path:
+        if current in done:
             continue
         done.add(current)
         agent = library.agents[current].document

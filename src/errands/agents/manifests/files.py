@@ -13,8 +13,8 @@ MAX_FILE = 2 * 1024 * 1024
 MAX_FILES = 500
 
 
-def texts(path: Path, notebook: Notebook) -> Iterator[tuple[str, str]]:
-    """The name and the text of each file that can be read; the notebook hears of the others."""
+def texts(path: Path, notebook: Notebook) -> Iterator[tuple[str, str | None]]:
+    """The name and the text of each file; None for one that cannot be read, of which the notebook hears."""
     if path.is_dir():
         files = sorted(_below(path))
         if len(files) > MAX_FILES:
@@ -27,9 +27,7 @@ def texts(path: Path, notebook: Notebook) -> Iterator[tuple[str, str]]:
     else:
         return notebook.error(Source(str(path)), (), "is neither a file nor a folder", "check the path")
     for file in files:
-        text = _text(file, notebook)
-        if text is not None:
-            yield str(file), text
+        yield str(file), _text(file, notebook)
     return None
 
 

@@ -13,7 +13,8 @@ from errands.agents.manifests.names import function_name, sanitize
 #: The well-known key of every input, and the one parameter that the model has for another agent.
 MESSAGE = "message"
 
-_DISCOVERING = {"openapi": "operation", "mcp": "tool_name"}
+#: Backends that bring actions, and the field by which an action is one of these.
+DISCOVERING = {"openapi": "operation", "mcp": "tool_name"}
 
 
 class Function(msgspec.Struct, frozen=True, kw_only=True):
@@ -93,7 +94,7 @@ def discovers(tool: Tool, action: Action) -> bool:
     if len(backends(action)) != 1:
         return False
     name, document = backend(tool, action)
-    return name in _DISCOVERING and getattr(document, _DISCOVERING[name]) is None
+    return name in DISCOVERING and getattr(document, DISCOVERING[name]) is None
 
 
 def is_discovering(tool: Tool) -> bool:

@@ -30,7 +30,8 @@ class Library:
         self.tools: dict[Key, Loaded[Tool]] = {}
         self.mounts: list[Loaded[Mount]] = []
         self.descriptors: list[Loaded[Descriptor]] = []
-        #: Whether everything could be read; if not, what seems to be missing may stand in what could not.
+        #: Whether everything could be read. If not, there is an error about it, and what seems to be missing may
+        #: stand in what could not.
         self.is_complete = True
 
     def tool(self, agent: Agent, name: str) -> Tool | None:

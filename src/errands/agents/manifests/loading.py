@@ -59,9 +59,10 @@ def examine(path: str | Path, *, check: Check | None = None) -> Report:
     notebook = Notebook()
     library = Library()
     for file, text in texts(Path(path), notebook):
-        read_file(file, text, library, notebook)
-    if notebook.findings and not (library.agents or library.tools):
-        library.is_complete = False
+        if text is None:
+            library.is_complete = False
+        else:
+            read_file(file, text, library, notebook)
     _check(library, check or cel_check)
     if not notebook.findings and not (library.agents or library.tools or library.mounts):
         notebook.error(Source(str(path)), (), "has no agent, tool or mount", "name a file or folder with manifests")

@@ -43,8 +43,13 @@ _OLD_FLAGS = {"yes": "true", "on": "true", "y": "true", "no": "false", "off": "f
 
 def read(kind: type[D], node: Node, place: Place) -> D:
     """The document at a node; everything that has the wrong form is told to the notebook of `place`."""
-    value: D = _read(_unwrapped(inspect.type_info(kind))[0], node, place)
+    value: D = _read(_described(kind), node, place)
     return value
+
+
+@functools.cache
+def _described(kind: type[Document]) -> inspect.Type:
+    return inspect.type_info(kind)
 
 
 def _unwrapped(kind: inspect.Type) -> tuple[inspect.Type, Any]:
@@ -63,7 +68,7 @@ def _read(kind: inspect.Type, node: Node, place: Place) -> Any:
         return node.plain()
     if isinstance(kind, inspect.LiteralType):
         return _choice(kind, node.value, place)
-    if isinstance(kind, inspect.StructType) and node.value == getattr(kind.cls, "SHORTHAND", None):
+    if isinstance(kind, inspect.StructType) and node.value in _shorthands(kind):
         return kind.cls()
     if not _has_type(kind, node.value, place):
         return _blank(kind)
@@ -78,6 +83,11 @@ def _read(kind: inspect.Type, node: Node, place: Place) -> Any:
     return _bounded(kind, node.value, place)
 
 
+def _shorthands(kind: inspect.StructType) -> list[str]:
+    """The text that may stand for an object of this kind, if there is one."""
+    return [kind.cls.SHORTHAND] if hasattr(kind.cls, "SHORTHAND") else []
+
+
 def _has_type(kind: inspect.Type, value: Any, place: Place) -> bool:
     expected, name = _TYPES[type(kind)]
     if type(value) is expected:
@@ -87,8 +97,8 @@ def _has_type(kind: inspect.Type, value: Any, place: Place) -> bool:
         remedy = f'put it in quotes: "{json.dumps(value)}"'
     elif expected is bool and str(value).lower() in _OLD_FLAGS:
         remedy = f"write {_OLD_FLAGS[str(value).lower()]}"
-    elif isinstance(kind, inspect.StructType) and hasattr(kind.cls, "SHORTHAND"):
-        remedy = f'write "{kind.cls.SHORTHAND}", or an object with at least one field'
+    elif isinstance(kind, inspect.StructType) and (shorthands := _shorthands(kind)):
+        remedy = f'write "{shorthands[0]}", or an object with at least one field'
     place.error(f"is {_NAMES[type(value)]}, not {name}", remedy)
     return False
 
@@ -109,8 +119,8 @@ def _choice(kind: inspect.LiteralType, value: Any, place: Place) -> Any:
 
 def _struct(kind: inspect.StructType, node: Node, place: Place) -> Any:
     cls: Any = kind.cls
-    if not node.value and hasattr(cls, "SHORTHAND"):
-        place.error("is empty", f'write "{cls.SHORTHAND}" to use it without conditions')
+    if not node.value and (shorthands := _shorthands(kind)):
+        place.error("is empty", f'write "{shorthands[0]}" to use it without conditions')
     not_yet: dict[str, str] = getattr(cls, "NOT_YET", {})
     fields = {field.encode_name: field for field in kind.fields}
     for key, inner in node.value.items():

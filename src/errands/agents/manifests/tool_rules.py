@@ -18,7 +18,7 @@ from errands.agents.manifests.documents import (
 )
 from errands.agents.manifests.expressions import Check, check_expression
 from errands.agents.manifests.findings import Place, quoted
-from errands.agents.manifests.functions import backend, backends, declared_by
+from errands.agents.manifests.functions import DISCOVERING, backend, backends, declared_by
 from errands.agents.manifests.names import check_resource_name, sanitize
 from errands.agents.manifests.schemas import check_schema, properties
 from errands.agents.manifests.templates import CONTEXT, RUNTIME, Roots, check_template
@@ -32,15 +32,29 @@ def check_tool(tool: Tool, place: Place, check: Check) -> None:
     check_resource_name(tool.namespace, place / "namespace")
     check_schema(tool.settings, place / "settings", bindable=False)
     check_schema(tool.parameters, place / "parameters")
-    if not tool.actions and tool.openapi is None and tool.mcp is None:
-        (place / "actions").error("is missing or empty", "add at least one action")
     if not tool.actions:
-        for name, document in (("openapi", tool.openapi), ("mcp", tool.mcp)):
-            if document is not None:
-                _BACKENDS[name](document, _Templates(tool, None, check), place / name)
+        _check_discovered(tool, place, check)
+    _check_unused(tool, place)
     _check_names(tool, place / "actions")
     for index, action in enumerate(tool.actions):
         _check_action(tool, action, place / "actions" / index, check)
+
+
+def _check_discovered(tool: Tool, place: Place, check: Check) -> None:
+    """Without actions, one server must bring them."""
+    found = [name for name in DISCOVERING if getattr(tool, name) is not None]
+    if len(found) != 1:
+        remedy = "add at least one action, or either openapi or mcp"
+        return (place / "actions").error("is missing or empty", remedy)
+    return _BACKENDS[found[0]](getattr(tool, found[0]), _Templates(tool, None, check), place / found[0])
+
+
+def _check_unused(tool: Tool, place: Place) -> None:
+    used = {name for action in tool.actions for name, _ in backends(action)}
+    is_known = bool(tool.actions) and all(backends(action) for action in tool.actions)
+    for name in _BACKENDS:
+        if is_known and getattr(tool, name) is not None and name not in used:
+            (place / name).warn("is used by no action", f"take it away, or write {name} in an execute")
 
 
 def _check_names(tool: Tool, place: Place) -> None:
@@ -99,12 +113,12 @@ def _check_request(request: Request, templates: _Templates, place: Place, sessio
     if request.method and "{" not in request.method and request.method not in METHODS:
         (place / "method").error(f"is {quoted(request.method)}", f"write one of {', '.join(METHODS)}")
     if request.url and "{" not in request.url:
-        _check_address(request.url, place / "url")
+        check_address(request.url, place / "url")
     for name in ("method", "url", "headers", "body"):
         templates.check(getattr(request, name), place / name, session)
 
 
-def _check_address(url: str, place: Place) -> None:
+def check_address(url: str, place: Place) -> None:
     try:
         parts = urlsplit(url)
         is_address = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
@@ -140,7 +154,7 @@ def _check_openapi(openapi: OpenApi, templates: _Templates, place: Place) -> Non
     if openapi.url is None:
         return (place / "url").error("is missing", "add url: https://example.com/openapi.json")
     _refuse_template(openapi.url, place / "url")
-    return _check_address(openapi.url, place / "url")
+    return check_address(openapi.url, place / "url")
 
 
 def _check_mcp(mcp: Mcp, templates: _Templates, place: Place) -> None:
@@ -159,7 +173,7 @@ def _check_mcp(mcp: Mcp, templates: _Templates, place: Place) -> None:
         if (text := getattr(mcp, name)) is not None:
             _refuse_template(text, place / name)
     if mcp.url is not None:
-        _check_address(mcp.url, place / "url")
+        check_address(mcp.url, place / "url")
     templates.check(mcp.args, place / "args")
     return templates.check(mcp.env, place / "env")
 
