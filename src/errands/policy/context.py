@@ -9,10 +9,11 @@ from collections.abc import Iterable
 from typing import Any, assert_never
 
 import msgspec
-from msgspec.structs import replace
+from msgspec.structs import asdict, replace
 
 from errands.policy.cel.values import Json, normalise
 from errands.policy.records import (
+    Answered,
     AnyRecord,
     CapabilityBegan,
     CapabilityErrored,
@@ -107,12 +108,12 @@ class Context(_Part, frozen=True):
 def start(record: Started) -> Context:
     """The context of a new task: every declared function has a record of zeros."""
     return Context(
-        agent=Agent(record.agent, record.namespace, record.at),
-        user=User(record.user, record.email),
-        llm=Llm(record.model),
+        agent=Agent(normalise(record.agent), normalise(record.namespace), record.at),
+        user=User(normalise(record.user), normalise(record.email)),
+        llm=Llm(normalise(record.model)),
         capabilities={
-            **{name: Capability() for name in record.functions},
-            **{name: Capability(task_ids=()) for name in record.delegations},
+            **{normalise(name): Capability() for name in record.functions},
+            **{normalise(name): Capability(task_ids=()) for name in record.delegations},
         },
     )
 
@@ -130,7 +131,7 @@ def fold(context: Context, record: AnyRecord) -> Context:
             return replace(context, llm=_llm(context.llm, record), history=_turn(context.history, "llm"))
         case CapabilityFinished() | CapabilityErrored() | CapabilityRestricted():
             return _called(context, record)
-        case CapabilityBegan() | Decided() | Waiting() | Ended():
+        case CapabilityBegan() | Decided() | Waiting() | Answered() | Ended():
             return context
         case Started():
             raise ValueError("a task starts once: `started` is only ever the first record")
@@ -156,11 +157,11 @@ def _turn(history: History, kind: str) -> History:
 
 def _llm(llm: Llm, record: ModelCalled) -> Llm:
     prompt, completion = llm.tokens.prompt + record.prompt, llm.tokens.completion + record.completion
-    return Llm(record.model, Tokens(prompt + completion, prompt, completion))
+    return Llm(normalise(record.model), Tokens(prompt + completion, prompt, completion))
 
 
 def _called(context: Context, record: _CallRecord) -> Context:
-    name = record.function
+    name = normalise(record.function)
     capability = context.capabilities.get(name, Capability())
     executed = isinstance(record, CapabilityFinished) or (isinstance(record, CapabilityErrored) and record.executed)
     delegation = capability.task_ids is not msgspec.UNSET
@@ -183,7 +184,7 @@ def _appended(capability: Capability, record: _CallRecord) -> Capability:
     restricted = isinstance(record, CapabilityRestricted)
     task_ids = capability.task_ids
     if task_ids is not msgspec.UNSET:
-        task_ids = (*task_ids, getattr(record, "task_id", None) or "")
+        task_ids = (*task_ids, normalise(getattr(record, "task_id", None) or ""))
     return Capability(
         count_successful=capability.count_successful + finished,
         count_errored=capability.count_errored + errored,
@@ -200,10 +201,42 @@ def _appended(capability: Capability, record: _CallRecord) -> Capability:
 
 def plain(context: Context) -> dict[str, Json]:
     """The context as expressions see it. Made once per version of the context, then shared by all expressions."""
-    built: dict[str, Json] = msgspec.to_builtins(context)
-    del built["executed"]
+    capabilities = {name: _shown(capability) for name, capability in context.capabilities.items()}
     return {
-        **built,
-        "_history": built.pop("history"),
-        "capabilities": {"_meta": built.pop("meta"), **built["capabilities"]},
+        "agent": _shown(context.agent),
+        "user": _shown(context.user),
+        "llm": {"model": context.llm.model, "tokens": _shown(context.llm.tokens)},
+        "_history": _shown(context.history),
+        "input": list(context.input),
+        "output": list(context.output),
+        "capabilities": {"_meta": _shown(context.meta), **capabilities},
+    }
+
+
+class CurrentContext:
+    """The context of a running task: it moves with every record, and is made plain once per version."""
+
+    def __init__(self, context: Context) -> None:
+        self.context = context
+        self._plain: dict[str, Json] | None = None
+
+    def fold(self, record: AnyRecord) -> None:
+        folded = fold(self.context, record)
+        if folded is not self.context:
+            self.context = folded
+            self._plain = None
+
+    def plain(self) -> dict[str, Json]:
+        """The same object until a record changes the context."""
+        if self._plain is None:
+            self._plain = plain(self.context)
+        return self._plain
+
+
+def _shown(part: _Part) -> dict[str, Json]:
+    """One level: what is below is plain already."""
+    return {
+        name: list(value) if type(value) is tuple else value
+        for name, value in asdict(part).items()
+        if value is not msgspec.UNSET
     }

@@ -15,8 +15,18 @@ from errands.policy.cel import Call, CallFailed, CelError, Perform, Session, Var
 from errands.policy.cel.values import Json
 from errands.policy.steps import OnFail, Phase, Step, Steps
 
-#: Calls `(tool, capability)` with these arguments, without middleware, and records it. Raises `CallFailed`.
-Invoke = Callable[[tuple[str, str], dict[str, Json]], Awaitable[Any]]
+
+class Invocation(msgspec.Struct, frozen=True):
+    """What an invoke step calls. `step` is the same after a restart."""
+
+    step: str
+    tool: str
+    capability: str
+    arguments: dict[str, Json]
+
+
+#: Makes the call, without middleware, and records it. Raises `CallFailed`.
+Invoke = Callable[[Invocation], Awaitable[Any]]
 
 
 class Decision(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -175,10 +185,10 @@ class _Run:
         arguments = {
             name: await self._evaluate(program, step, f".bindings.{name}") for name, program in step.bindings.items()
         }
-        call = Call("invoke", (list(step.target), arguments), 0, step.name)
+        call = Call("invoke", (*step.target, arguments), 0, step.name)
         if call.key not in self._session.finished:
             try:
-                self._session.settle(call, await self._invoke(step.target, arguments))
+                self._session.settle(call, await self._invoke(Invocation(step.name, *step.target, arguments)))
             except CallFailed as failure:
                 self._session.fail(call, str(failure))
         error = self._session.finished[call.key].error

@@ -110,6 +110,14 @@ class Waiting(Record, frozen=True, kw_only=True, tag="waiting"):
     session: Session
 
 
+class Answered(Record, frozen=True, kw_only=True, tag="answered"):
+    """A call inside of an expression has finished: what `Session.settle` or `Session.fail` was told."""
+
+    call: Call
+    value: Any = None
+    error: str | None = None
+
+
 class Ended(Record, frozen=True, kw_only=True, tag="ended"):
     """The policy ended the task."""
 
@@ -128,6 +136,7 @@ AnyRecord = (
     | CapabilityRestricted
     | Decided
     | Waiting
+    | Answered
     | Ended
 )
 

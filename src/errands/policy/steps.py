@@ -9,7 +9,8 @@ from typing import Literal
 import msgspec
 
 from errands.errors import ConfigurationError
-from errands.policy.cel import CelError, Program, Scope, compile, scopes  # noqa: A004 - the word for it
+from errands.policy import cel
+from errands.policy.cel import CelError, Program, Scope, scopes
 from errands.policy.template import Template, compile_template
 
 OnFail = Literal["block", "continue", "lock_task"]
@@ -151,7 +152,7 @@ def _program(field: str, scope: Scope, source: str | None, *, condition: bool = 
     if source is None:
         return None
     try:
-        return compile(scope, source, condition=condition)
+        return cel.compile(scope, source, condition=condition)
     except CelError as error:
         raise StepError(field, str(error)) from error
 

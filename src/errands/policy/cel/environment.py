@@ -10,7 +10,7 @@ from errands.errors import ConfigurationError
 from errands.policy.cel.scopes import ALIASES, AWAITED, Scope
 from errands.policy.cel.session import awaited
 from errands.policy.cel.tokens import PRESENT
-from errands.policy.cel.values import Json, arguments_plain
+from errands.policy.cel.values import Json, arguments_plain, normalise
 
 #: The types that awaited functions return; the others return any JSON value.
 _RETURNS = {"review": "BOOL", "mount.read": "STRING", "mount.write": "STRING"}
@@ -69,7 +69,7 @@ def _declare(name: str, parameters: list[Any], returns: Any, call: Any, *, membe
 def _put(target: Any, key: Any, value: Any) -> Json:
     if not isinstance(target, dict) or not isinstance(key, str):
         raise TypeError("put() is for a map, a string and a value")
-    return arguments_plain({**target, key: value})
+    return normalise(arguments_plain({**target, key: value}))
 
 
 def _last(target: Any) -> Json:
@@ -77,7 +77,7 @@ def _last(target: Any) -> Json:
         raise TypeError("last() is for a list")
     if not target:
         raise IndexError("last() of an empty list; ask for its size() first")
-    return arguments_plain(target[-1])
+    return normalise(arguments_plain(target[-1]))
 
 
 def _capability(name: str, arguments: Any) -> Json:

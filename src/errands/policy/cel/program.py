@@ -13,27 +13,32 @@ from errands.policy.cel.environment import engine, environment
 from errands.policy.cel.errors import CallFailed, CelError, Suspended
 from errands.policy.cel.scopes import Scope
 from errands.policy.cel.session import CURRENT, Call, Pass, Session
-from errands.policy.cel.tokens import PRESENT, Needs, Rewritten, growth, needs, rewrite_presence, tokens
+from errands.policy.cel.tokens import PRESENT, Needs, Rewritten, depth, growth, needs, rewrite_presence, tokens
 from errands.policy.cel.values import Json, Result
 from errands.policy.cel.variables import Variables
 
 #: Performs one call and returns its result. Raises `CallFailed` for a failure to remember, `Suspended` to wait.
 Perform = Callable[[Call], Awaitable[Any]]
 
+#: The engine's own bound for expressions; brackets that keep to it are quickly judged.
+MAX_DEPTH = 32
 #: See `tokens.growth`.
 MAX_GROWTH = 256
 
-#: A string that is no text comes back as a ValueError.
 _ENGINE_ERRORS = (RuntimeError, MemoryError, ValueError)
 _PLACE = re.compile(r"ERROR: <input>:(-?\d+):(-?\d+): (.*)")
 _UNDECLARED = re.compile(r"undeclared reference to '([^']+)'")
+_MAX_PROBLEM = 300
 _STATUS = re.compile(r"^[A-Z_]+: |\s*\[[A-Z_]+\]$")
+
+_SIMPLER = "split it into several expressions"
 
 #: What to do about an error of an evaluation, by words of the engine's message.
 _HINTS = {
     "Key not found": "ask with has(...) before reading a field that may be absent",
     "No matching overload": "the operands have types that do not go together; convert with int(), double() or string()",
-    "index out of": "ask for size(...) before reading an item",
+    "Index error": "ask for size(...) before reading an item",
+    "recursion": _SIMPLER,
     "budget": "loop over fewer items",
     "No value with name": "the variable has no value here",
 }
@@ -51,14 +56,18 @@ class Program(msgspec.Struct, frozen=True, eq=False):
     expression: Any
 
 
-@lru_cache(maxsize=4096)
+@lru_cache(maxsize=1024)
 def compile(scope: Scope, source: str, *, condition: bool = False) -> Program:  # noqa: A001 - the word for it
     """Raises `CelError` for everything that can be known before an evaluation: syntax, names, types, size."""
     if len(source) > scope.max_source:
         raise CelError(
             source, f"{len(source):,} characters are too many", hint=f"at most {scope.max_source:,} are taken"
         )
+    if not source.isascii() and source.encode("utf-8", "replace").decode() != source:
+        raise CelError(source, "the source is no valid Unicode", hint="remove lone surrogates")
     row = tuple(tokens(source))
+    if depth(row) > MAX_DEPTH:
+        raise CelError(source, f"brackets are nested deeper than {MAX_DEPTH} levels", hint=_SIMPLER)
     if growth(row) > MAX_GROWTH:
         raise CelError(source, "macros that multiply their values", hint="use fewer of them, or each value less often")
     rewritten = rewrite_presence(source, row)
@@ -78,11 +87,11 @@ def _compile_error(scope: Scope, source: str, rewritten: Rewritten, text: str) -
     found = _PLACE.search(text)
     if found is None:
         return CelError(source, _problem(text), hint=_hint(text))
-    line, column, problem = int(found[1]), int(found[2]), found[3].removesuffix(" [INVALID_ARGUMENT]")
-    hint = ""
+    line, column, problem = int(found[1]), int(found[2]), _problem(found[3])
+    hint = _hint(problem)
     undeclared = _UNDECLARED.search(problem)
     if undeclared is not None:
-        name = "event" if undeclared[1] == PRESENT else undeclared[1]
+        name = undeclared[1].removeprefix(f"{PRESENT}.").partition(".")[0]
         problem = f"{name!r} is not available in {scope.name}"
         hint = f"available are {scope.describe()}, and the functions of the language"
     if line < 1:
@@ -155,7 +164,9 @@ async def _finish(call: Call, session: Session, perform: Perform) -> None:
 
 def _problem(text: str) -> str:
     """The engine's message without its own names for statuses."""
-    return _STATUS.sub("", text.strip().splitlines()[0] if text.strip() else "the evaluation failed")
+    first = text.strip().partition("\n")[0] or "the evaluation failed"
+    # Some messages repeat the data they are about.
+    return _STATUS.sub("", first)[:_MAX_PROBLEM]
 
 
 def _hint(text: str) -> str:

@@ -10,7 +10,7 @@ _TOKEN = re.compile(
     r"""
     (?P<space>\s+|//[^\n]*)
   | (?P<string>(?:[bB]?[rR]|[rR][bB])(?:\"{3}.*?\"{3}|'{3}.*?'{3}|"[^"\n]*"|'[^'\n]*')
-             | [bB]?(?:\"{3}(?:\\.|.)*?\"{3}|'{3}(?:\\.|.)*?'{3}|"(?:\\.|[^"\\\n])*"|'(?:\\.|[^'\\\n])*'))
+             | [bB]?(?:\"{3}(?:\\.|[^\\])*?\"{3}|'{3}(?:\\.|[^\\])*?'{3}|"(?:\\.|[^"\\\n])*"|'(?:\\.|[^'\\\n])*'))
   | (?P<name>[A-Za-z_][A-Za-z0-9_]*)
   | (?P<number>\d[\w.]*)
   | (?P<sign>.)
@@ -18,7 +18,8 @@ _TOKEN = re.compile(
     re.VERBOSE | re.DOTALL,
 )
 
-_OPENING = {"(": ")", "[": "]", "{": "}"}
+_OPENING = ("(", "[", "{")
+_CLOSING = (")", "]", "}")
 _MACROS = frozenset({"map", "filter", "all", "exists", "exists_one", "existsOne"})
 _GROWS = frozenset({"+", "[", "{"})
 
@@ -45,11 +46,21 @@ def closing(row: Sequence[Token], opening: int) -> int:
         text = row[index].text if row[index].kind == "sign" else ""
         if text in _OPENING:
             depth += 1
-        elif text in (")", "]", "}"):
+        elif text in _CLOSING:
             depth -= 1
             if depth == 0:
                 return index
     return len(row)
+
+
+def depth(row: Sequence[Token]) -> int:
+    """How deep brackets are nested."""
+    deepest = level = 0
+    for token in row:
+        if token.kind == "sign":
+            level += (token.text in _OPENING) - (token.text in _CLOSING)
+            deepest = max(deepest, level)
+    return deepest
 
 
 def growth(row: Sequence[Token]) -> int:

@@ -27,18 +27,19 @@ def normalise(value: Any, depth: int = _MAX_DEPTH) -> Json:
     """Any value as plain JSON that the language can hold. ValueError for one that has no JSON form.
 
     Integers beyond 64 bits become floats, lone surrogates `?`, structs and dates their JSON form, and what is nested
-    deeper than 64 levels becomes JSON text.
+    deeper than 64 levels becomes JSON text. Characters NUL become U+FFFD: the engine would end a text there, and
+    `"admin\\0x"` would pass for `"admin"`.
     """
     if value is None or value is True or value is False or type(value) is float:
         return value
     if type(value) is str:
-        return value if value.isascii() else value.encode("utf-8", "replace").decode()
+        return _text(value)
     if type(value) is int:
         return value if value in _INT64 else _as_float(value)
     if depth == 0:
         return _as_text(value)
     if type(value) is dict:
-        return {normalise(key) if type(key) is str else _key(key): normalise(v, depth - 1) for key, v in value.items()}
+        return {_text(_key(key)): normalise(item, depth - 1) for key, item in value.items()}
     if type(value) is list or type(value) is tuple:
         return [normalise(item, depth - 1) for item in value]
     try:
@@ -47,9 +48,15 @@ def normalise(value: Any, depth: int = _MAX_DEPTH) -> Json:
         raise ValueError(f"not a JSON value: {error}") from None
 
 
+def _text(value: str) -> str:
+    if not value.isascii():
+        value = value.encode("utf-8", "replace").decode()
+    return value.replace("\0", "\ufffd")
+
+
 def _as_text(value: Any) -> str:
     try:
-        return msgspec.json.encode(value).decode()
+        return _text(msgspec.json.encode(value).decode())
     except (RecursionError, TypeError):
         return "…"
 
