@@ -15,6 +15,10 @@ HTTP = ("tool", "actions", 0, "execute", "stateless_http")
 #: What is done to the valid manifests, and the one error that is told.
 RULES: dict[str, tuple[Spoil, str]] = {
     # Tools
+    "a setting below another": (
+        put("tool", "settings", "properties", "github", value={"type": "string"}),
+        ("settings.properties.github.token: stands below github, which is a setting of its own; rename one of the two"),
+    ),
     "a tool without actions": (
         put("audit", "actions", value=[]),
         "actions: is missing or empty; add at least one action, or either openapi or mcp",

@@ -38,12 +38,15 @@ class Function(msgspec.Struct, frozen=True, kw_only=True):
     discovers: bool = False
 
     @property
+    def hidden(self) -> set[str]:
+        """What the model neither sees nor gives: what is bound, and all that an agent takes beside its message."""
+        others = set() if self.target == "tool" else self.declared.keys() - {MESSAGE}
+        return others | self.bindings.keys()
+
+    @property
     def parameters(self) -> schemas.Schema:
         """The JSON Schema that the model is given."""
-        hidden = set(self.bindings)
-        if self.target != "tool":
-            hidden |= self.declared.keys() - {MESSAGE}
-        return schemas.object_of(self.declared, without=hidden)
+        return schemas.object_of(self.declared, without=self.hidden)
 
     @property
     def arguments(self) -> schemas.Schema:

@@ -7,7 +7,7 @@ specification alone and is seen neither by JSON Schema nor by the model.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from errands.agents.manifests.extra import from_extra
@@ -50,6 +50,18 @@ def object_of(declared: dict[str, Schema], without: Iterable[str] = ()) -> Schem
     }
 
 
+def nested(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Settings as templates read them: `github.token` is `token` in `github`."""
+    root: dict[str, Any] = {}
+    for name, value in settings.items():
+        *outer, last = name.split(".")
+        holder = root
+        for step in outer:
+            holder = holder.setdefault(step, {})
+        holder[last] = value
+    return root
+
+
 def _standard(parameter: Schema) -> Schema:
     return {key: value for key, value in parameter.items() if key != "require_binding"}
 
@@ -74,6 +86,15 @@ def check_schema(schema: Schema | None, place: Place, *, bindable: bool = True) 
     for name, parameter in declared.items():
         _check_parameter(parameter, place / "properties" / name, bindable)
     return _check_required(schema, place / "required")
+
+
+def check_nesting(settings: Schema | None, place: Place) -> None:
+    """No setting may stand where another has something below it; see `nested`."""
+    names = properties(settings)
+    for name in names:
+        if other := next((other for other in names if name.startswith(f"{other}.")), None):
+            problem = f"stands below {other}, which is a setting of its own"
+            (place / "properties" / name).error(problem, "rename one of the two")
 
 
 def _check_required(schema: Schema, place: Place) -> None:

@@ -20,7 +20,7 @@ from errands.agents.manifests.expressions import Check, check_expression
 from errands.agents.manifests.findings import Place, quoted
 from errands.agents.manifests.functions import DISCOVERING, backend, backends, declared_by
 from errands.agents.manifests.names import check_resource_name, sanitize
-from errands.agents.manifests.schemas import check_schema, properties
+from errands.agents.manifests.schemas import check_nesting, check_schema, properties
 from errands.agents.manifests.templates import CONTEXT, RUNTIME, Roots, check_template
 from errands.policy.cel import scopes
 
@@ -31,6 +31,7 @@ def check_tool(tool: Tool, place: Place, check: Check) -> None:
     check_resource_name(tool.name, place / "name")
     check_resource_name(tool.namespace, place / "namespace")
     check_schema(tool.settings, place / "settings", bindable=False)
+    check_nesting(tool.settings, place / "settings")
     check_schema(tool.parameters, place / "parameters")
     if not tool.actions:
         _check_discovered(tool, place, check)
