@@ -29,13 +29,13 @@ RULES: dict[str, tuple[Spoil, str]] = {
     "output before it is there": (
         put(*CAPABILITY, "before", 0, "assert", value="output.x"),
         (
-            "capabilities.github-file.before[0].assert: STARTS 'output.x' is not available in a middleware before "
+            "capabilities.github-file.before[0].assert: STARTS 'output' is not available in a middleware before "
             "step; available are "
         ),
     ),
     "input in the last guardrail": (
         put("agent", "guardrails", "after", 0, "assert", value="input.x"),
-        "guardrails.after[0].assert: STARTS 'input.x' is not available in a guardrail after step",
+        "guardrails.after[0].assert: STARTS 'input' is not available in a guardrail after step",
     ),
     "files in middleware": (
         put(*CAPABILITY, "after", 0, "transform", value="mount.read('a')"),
@@ -43,7 +43,7 @@ RULES: dict[str, tuple[Spoil, str]] = {
     ),
     "input in a binding": (
         put(*CAPABILITY, "bindings", "owner", value="input.owner"),
-        "capabilities.github-file.bindings.owner: STARTS 'input.owner' is not available in a binding",
+        "capabilities.github-file.bindings.owner: STARTS 'input' is not available in a binding",
     ),
     "review in a binding": (
         put(*CAPABILITY, "bindings", "owner", value="review('a')"),
@@ -59,7 +59,7 @@ RULES: dict[str, tuple[Spoil, str]] = {
     ),
     "settings in what is exposed": (
         put("agent", "exposes", "secret", value="settings.key"),
-        "exposes.secret: STARTS 'settings.key' is not available in an exposed value",
+        "exposes.secret: STARTS 'settings' is not available in an exposed value",
     ),
     "the message is exposed already": (
         put("agent", "exposes", "message", value="now"),
@@ -68,7 +68,7 @@ RULES: dict[str, tuple[Spoil, str]] = {
     # Templates
     "a prompt with an unknown name": (
         put("agent", "prompt", value="Hello {usr.name}"),
-        "prompt: STARTS 'usr.name' is not available in a prompt",
+        "prompt: STARTS 'usr' is not available in a prompt",
     ),
     "a prompt with an unknown part of the context": (
         put("agent", "prompt", value="Hello {context.usr.name}"),
@@ -80,7 +80,7 @@ RULES: dict[str, tuple[Spoil, str]] = {
     ),
     "an error message with an unknown name": (
         put("agent", "guardrails", "before", 0, "error_message", value="No {output.x}"),
-        "guardrails.before[0].error_message: STARTS 'output.x' is not available in a guardrail before step",
+        "guardrails.before[0].error_message: STARTS 'output' is not available in a guardrail before step",
     ),
     "a parameter that is not declared": (
         put(*HTTP, "url", value="https://example.com/{parameters.pth}"),
