@@ -111,7 +111,10 @@ def test_an_agent_may_ask_itself(tmp_path: Path) -> None:
 def test_a_record_that_is_not_there_is_worth_a_warning(tmp_path: Path, expression: str) -> None:
     found = report(tmp_path, put("agent", "guardrails", "after", 0, "assert", value=expression))
     assert told(found, "warning") == [
-        ": reads context.capabilities.github_file_wirte, and there is no such function; did you mean github_file_write?"
+        (
+            "guardrails.after[0].assert: reads context.capabilities.github_file_wirte, and there is no such function; did "
+            "you mean github_file_write?"
+        )
     ]
 
 
@@ -162,7 +165,7 @@ def test_a_finding_has_the_line_of_the_field(tmp_path: Path) -> None:
 def test_a_wrong_expression_has_its_own_line(tmp_path: Path) -> None:
     found = [(finding.line, finding.field) for finding in text_report(tmp_path, _AGENT).findings]
     assert found[1] == (15, "guardrails.before[0].condition")
-    assert found[0][1] == "prompt"
+    assert found[0] == (8, "prompt")
     assert found[2] == (17, "guardrails.before[1].assert")
 
 

@@ -99,7 +99,21 @@ RULES: dict[str, tuple[Spoil, str]] = {
     ),
     "files without a mount": (
         put("agent", "mount", value="none"),
-        "capabilities.github-file: uses files, as github-file does, and the agent's mount is none; add mount: task",
+        (
+            "capabilities.github-file: uses files, as github-file:write does, and the agent's mount is none; add "
+            "mount: task"
+        ),
+    ),
+    "files for an invoked action without a mount": (
+        lambda documents: (
+            put("agent", "mount", value="none")(documents),
+            put("audit", "actions", 0, "execute", "cel", "expression", value="mount.read(input.text)")(documents),
+            put(*CAPABILITY, "include", value=["read-chunk"])(documents),
+        ),
+        (
+            "capabilities.github-file.before[1].invoke: uses files, as audit:note does, and the agent's mount is none; "
+            "add mount: task"
+        ),
     ),
     # Steps
     "a step that does nothing": (

@@ -6,8 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from errands.agents.manifests import ManifestError, load
+from errands.agents.manifests import ManifestError, examine, load
+from errands.agents.manifests.expressions import Problem, Role
 from errands.errors import ConfigurationError
+from errands.policy.cel import Scope
 from tests.unit.agents.support import VALID, drop, loaded, put, report, spoiled, told, written
 
 EXAMPLE = Path(__file__).parents[3] / "examples" / "support-agent"
@@ -83,6 +85,21 @@ def test_without_the_extra_it_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path
     monkeypatch.setitem(__import__("sys").modules, "yaml", None)
     with pytest.raises(ConfigurationError, match=r"pip install 'errands\[agents\]'"):
         load(file)
+
+
+def test_somebody_else_may_check_expressions(tmp_path: Path) -> None:
+    seen: list[str] = []
+
+    def check(scope: Scope, source: str, role: Role) -> list[Problem]:
+        seen.append(source)
+        return [Problem("is not to be")] if source == "owner(" else []
+
+    found = examine(written(tmp_path, spoiled(put("audit", "actions", 0, "execute", "cel", value=_CEL))), check=check)
+    assert told(found) == ["actions[0].execute.cel.expression: is not to be; mend the expression"]
+    assert "size(input.message) > 0" in seen
+
+
+_CEL = {"expression": "owner("}
 
 
 def test_warnings_leave_manifests_valid(tmp_path: Path) -> None:

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 from errands.agents.manifests import schemas
 from errands.agents.manifests.capability_rules import CapabilityRules
 from errands.agents.manifests.documents import Agent
-from errands.agents.manifests.expressions import Check, capabilities_in, check_expression
+from errands.agents.manifests.expressions import Check, check_expression
 from errands.agents.manifests.findings import Place, quoted, suggestion
 from errands.agents.manifests.functions import MESSAGE, Function
-from errands.agents.manifests.library import Library, steps_of
+from errands.agents.manifests.library import Library
 from errands.agents.manifests.names import check_function_name, check_resource_name
+from errands.agents.manifests.record_rules import check_records
 from errands.agents.manifests.step_rules import StepRules
-from errands.agents.manifests.templates import CONTEXT, RUNTIME, check_template, references
+from errands.agents.manifests.templates import CONTEXT, RUNTIME, check_template
 from errands.policy.cel import scopes
 from errands.policy.steps import Phase
 
@@ -41,7 +40,7 @@ def check_agent(agent: Agent, place: Place, library: Library, check: Check) -> N
         capabilities.check(ref, capability, place / "capabilities" / ref)
     functions = library.functions(agent)
     _check_functions(functions, place / "capabilities")
-    _check_records(agent, functions, library, place)
+    check_records(agent, functions, library, place)
 
 
 def _check_parameters(agent: Agent, place: Place) -> None:
@@ -85,42 +84,3 @@ def _check_functions(functions: list[Function], place: Place) -> None:
 
 def _told(function: Function) -> str:
     return f"{function.ref}:{function.action}" if function.action else function.ref
-
-
-# Records on the context
-
-
-def _check_records(agent: Agent, functions: list[Function], library: Library, place: Place) -> None:
-    """Warns of expressions about functions that are not there: they fail whenever they are evaluated."""
-    names = {function.name for function in functions}
-    prefixes = tuple(function.name + "_" for function in functions if function.discovers)
-    # What could not be resolved has its own finding.
-    if not library.is_complete or any(not _resolved(agent, ref, library) for ref in agent.capabilities):
-        return
-    for name in dict.fromkeys(_records_read(agent)):
-        if name != "_meta" and name not in names and not name.startswith(prefixes):
-            problem = f"reads context.capabilities.{name}, and there is no such function"
-            place.warn(problem, suggestion(name, names, "change the name"))
-
-
-def _resolved(agent: Agent, ref: str, library: Library) -> bool:
-    return bool(library.capability_functions(agent, ref, agent.capabilities[ref]))
-
-
-def _records_read(agent: Agent) -> Iterator[str]:
-    for source in _expressions(agent):
-        yield from capabilities_in(source)
-    messages = [step.error_message for step in steps_of(agent)]
-    for reference in references([agent.prompt, *messages]):
-        match reference.steps:
-            case ("capabilities" | "cap", str() as name, *_) if reference.root == "context":
-                yield name
-
-
-def _expressions(agent: Agent) -> Iterator[str]:
-    yield from (agent.exposes or {}).values()
-    for capability in agent.capabilities.values():
-        yield from (capability.bindings or {}).values()
-    for step in steps_of(agent):
-        yield from filter(None, (step.assert_, step.transform, step.condition))
-        yield from (step.bindings or {}).values()

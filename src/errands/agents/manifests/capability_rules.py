@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from errands.agents.manifests import schemas
-from errands.agents.manifests.documents import Agent, Capability, Cel, Tool
-from errands.agents.manifests.expressions import Check, check_expression, uses_mount
+from errands.agents.manifests.documents import Action, Agent, Capability, Tool
+from errands.agents.manifests.expressions import Check, check_expression
 from errands.agents.manifests.findings import Place, quoted, suggestion
-from errands.agents.manifests.functions import MESSAGE, backend, backends, declared_by, is_discovering
+from errands.agents.manifests.functions import MESSAGE, declared_by, is_discovering
 from errands.agents.manifests.library import Library
 from errands.agents.manifests.step_rules import MIDDLEWARE, StepRules, check_declared
-from errands.agents.manifests.templates import references
-from errands.agents.manifests.tool_rules import check_address
+from errands.agents.manifests.tool_rules import check_address, needs_mount
 from errands.policy.cel.scopes import BINDING
 from errands.policy.steps import StepConfig
 
@@ -51,9 +50,9 @@ class CapabilityRules:
             self._check_matches(tool, capability, names, place)
         declared = {name: one for action in tool.actions for name, one in declared_by(tool, action).items()}
         check_declared(capability.bindings or {}, declared, tool, place / "bindings")
-        self._check_required_bindings(tool, capability, place)
-        if self._agent.mount == "none" and _needs_mount(tool):
-            place.error(f"uses files, as {tool.name} does, and the agent's mount is none", "add mount: task")
+        for action in tool.actions:
+            if capability.include is None or action.name in capability.include:
+                self._check_offered(tool, action, capability.bindings or {}, place)
 
     def _check_matches(self, tool: Tool, capability: Capability, names: list[str], place: Place) -> None:
         for name, index, step in _steps(capability):
@@ -61,14 +60,13 @@ class CapabilityRules:
                 problem = f"is {quoted(step.match)}, which is no action of {tool.name}"
                 (place / name / index / "match").error(problem, suggestion(step.match, names, "take it away"))
 
-    def _check_required_bindings(self, tool: Tool, capability: Capability, place: Place) -> None:
-        bound = capability.bindings or {}
-        for action in tool.actions:
-            if capability.include is not None and action.name not in capability.include:
-                continue
-            for name, parameter in declared_by(tool, action).items():
-                if schemas.needs_binding(parameter) and name not in bound:
-                    _lacks_binding(name, tool.name, place)
+    def _check_offered(self, tool: Tool, action: Action, bound: dict[str, str], place: Place) -> None:
+        for name, parameter in declared_by(tool, action).items():
+            if schemas.needs_binding(parameter) and name not in bound:
+                _lacks_binding(name, tool.name, place)
+        if self._agent.mount == "none" and needs_mount(tool, action):
+            problem = f"uses files, as {tool.name}:{action.name} does, and the agent's mount is none"
+            place.error(problem, "add mount: task")
 
     # Agents
 
@@ -110,16 +108,3 @@ def _steps(capability: Capability) -> list[tuple[str, int, StepConfig]]:
 def _lacks_binding(name: str, target: str, place: Place) -> None:
     problem = f"does not bind {name}, and {target} requires it"
     place.error(problem, f"add bindings: {{{name}: ...}} with an expression such as context.user.id")
-
-
-def _needs_mount(tool: Tool) -> bool:
-    for action in tool.actions:
-        if len(backends(action)) != 1:
-            continue
-        _, document = backend(tool, action)
-        if isinstance(document, Cel):
-            if uses_mount(document.expression):
-                return True
-        elif any(reference.root == "mount" for reference in references(document)):
-            return True
-    return False

@@ -36,11 +36,6 @@ class Check(Protocol):
     def __call__(self, scope: Scope, source: str, role: Role) -> Sequence[Problem]: ...
 
 
-def unchecked(scope: Scope, source: str, role: Role) -> Sequence[Problem]:
-    """For those who only want to read manifests."""
-    return ()
-
-
 def check_expression(source: str | None, scope: Scope, check: Check, place: Place, role: Role = "value") -> None:
     if source is None or place.is_wrong:
         return
@@ -80,5 +75,11 @@ def cel_check(scope: Scope, source: str, role: Role) -> Sequence[Problem]:
         else:
             cel.compile(scope, source, condition=role == "assert")
     except cel.CelError as error:
-        return [Problem(error.problem, error.hint, error.line)]
+        return [Problem(error.problem, error.hint, _line(source, error))]
     return ()
+
+
+def _line(source: str, error: cel.CelError) -> int | None:
+    """The line in the whole text; the error of a template may be about one expression in it."""
+    start = source.find(error.source) if error.source != source else -1
+    return source.count("\n", 0, start) + (error.line or 1) if start >= 0 else error.line

@@ -9,6 +9,7 @@ from errands.agents.manifests.findings import Place, quoted, suggestion
 from errands.agents.manifests.functions import declared_by, is_discovering
 from errands.agents.manifests.library import Library
 from errands.agents.manifests.templates import CONTEXT, check_template
+from errands.agents.manifests.tool_rules import needs_mount
 from errands.policy.steps import Phase, StepConfig
 
 #: The lists of steps of a capability, by their fields.
@@ -82,6 +83,9 @@ class StepRules:
         """Nobody but the manifest can give what an invoked action needs."""
         if action is None:
             return
+        if self._agent.mount == "none" and needs_mount(tool, action):
+            problem = f"uses files, as {tool.name}:{action.name} does, and the agent's mount is none"
+            (place / "invoke").error(problem, "add mount: task")
         declared = declared_by(tool, action)
         check_declared(bindings, declared, tool, place / "bindings")
         given = bindings.keys() | (self._agent.capabilities.get(tool.name, Capability()).bindings or {}).keys()

@@ -16,12 +16,12 @@ from errands.agents.manifests.documents import (
     StatelessHttp,
     Tool,
 )
-from errands.agents.manifests.expressions import Check, check_expression
+from errands.agents.manifests.expressions import Check, check_expression, uses_mount
 from errands.agents.manifests.findings import Place, quoted
 from errands.agents.manifests.functions import DISCOVERING, backend, backends, declared_by
 from errands.agents.manifests.names import check_resource_name, sanitize
 from errands.agents.manifests.schemas import check_nesting, check_schema, properties
-from errands.agents.manifests.templates import CONTEXT, RUNTIME, Roots, check_template
+from errands.agents.manifests.templates import CONTEXT, RUNTIME, Roots, check_template, references
 from errands.policy.cel import scopes
 
 METHODS = ("GET", "POST", "PUT", "PATCH", "DELETE")
@@ -62,10 +62,11 @@ def _check_names(tool: Tool, place: Place) -> None:
     seen: dict[str, str] = {}
     for index, action in enumerate(tool.actions):
         check_resource_name(action.name, place / index / "name")
-        first = seen.setdefault(sanitize(action.name), action.name)
-        if sum(sanitize(other.name) == sanitize(action.name) for other in tool.actions[: index + 1]) > 1:
-            problem = f"is {quoted(action.name)}, the same function as the action {quoted(first)}"
+        name = sanitize(action.name)
+        if name in seen:
+            problem = f"is {quoted(action.name)}, the same function as the action {quoted(seen[name])}"
             (place / index / "name").error(problem, "give it a name of its own")
+        seen.setdefault(name, action.name)
 
 
 def _check_action(tool: Tool, action: Action, place: Place, check: Check) -> None:
@@ -83,6 +84,16 @@ def _check_action(tool: Tool, action: Action, place: Place, check: Check) -> Non
     if isinstance(document, Cel):
         return check_expression(document.expression, scopes.TOOL_WITH_MOUNT, check, inner / "expression")
     return _BACKENDS[name](document, _Templates(tool, action, check), inner)
+
+
+def needs_mount(tool: Tool, action: Action) -> bool:
+    """Whether an action uses the files of the agent."""
+    if len(backends(action)) != 1:
+        return False
+    _, document = backend(tool, action)
+    if isinstance(document, Cel):
+        return uses_mount(document.expression)
+    return any(reference.root == "mount" for reference in references(document))
 
 
 class _Templates:
