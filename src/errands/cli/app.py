@@ -6,6 +6,8 @@ from typing import Annotated
 
 import typer
 
+from errands.cli.agents_show import show_agents
+from errands.cli.agents_validate import validate_agents
 from errands.cli.card import card
 from errands.cli.failures import EXIT_CODES
 from errands.cli.send import send
@@ -35,12 +37,20 @@ tasks = typer.Typer(
     no_args_is_help=True,
 )
 
+agents = typer.Typer(
+    name="agents",
+    help="Look at agents that are written down in manifests.\n\n"
+    "Example:\n\n    errands agents validate examples/support-agent",
+    no_args_is_help=True,
+)
+
 app.command("serve")(serve)
 app.command("send")(send)
 app.add_typer(tasks, name="tasks")
 # The name that the protocol's own command line has for it.
 app.add_typer(tasks, name="task", hidden=True)
 app.command("card")(card)
+app.add_typer(agents, name="agents")
 app.command("version")(version)
 
 tasks.command("list")(list_tasks)
@@ -48,6 +58,9 @@ tasks.command("get")(get_task)
 tasks.command("watch")(watch_task)
 tasks.command("cancel")(cancel_task)
 tasks.command("running")(running_tasks)
+
+agents.command("validate")(validate_agents)
+agents.command("show")(show_agents)
 
 
 def _show_version(wanted: bool) -> None:
