@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Coroutine
 from functools import partial
+from typing import Any
 
 import msgspec
 
@@ -191,7 +192,7 @@ class TaskManager:
         check_message(request.message, self._input_modes)
         if self._adapter.draining:
             raise UnavailableError("The server is shutting down; send the message again in a moment")
-        receipt = receipt_of(request.message, call.scope)
+        receipt = receipt_of(request.message)
         try:
             if request.message.task_id:
                 return await self._continue(request, call, receipt)
@@ -200,7 +201,9 @@ class TaskManager:
             stored = await self._engine.load(error.task_id, call.scope)
             return Accepted(stored)
 
-    async def _create(self, request: SendMessageRequest, call: CallContext, receipt: bytes, task_id: str) -> Accepted:
+    def _create(
+        self, request: SendMessageRequest, call: CallContext, receipt: bytes, task_id: str
+    ) -> Coroutine[Any, Any, Accepted]:
         now = self._journal.now()
         context_id = request.message.context_id or self._new_context_id(task_id)
         message = msgspec.structs.replace(request.message, task_id=task_id, context_id=context_id)
@@ -208,9 +211,7 @@ class TaskManager:
         task = Task(id=task_id, context_id=context_id, status=status, history=[message])
         events = Batch()
         events.add("task", StreamResponse(task=task))
-        return await self._submit(
-            StoredTask(task=task, head=Head(), scope=call.scope), request, call, receipt, events, now
-        )
+        return self._submit(StoredTask(task=task, head=Head(), scope=call.scope), request, call, receipt, events, now)
 
     async def _continue(self, request: SendMessageRequest, call: CallContext, receipt: bytes) -> Accepted:
         message = request.message
@@ -258,7 +259,7 @@ class TaskManager:
     ) -> Accepted:
         """Commits a task that has something to do, and takes it up in the same commit when there is room."""
         options = self._options_of(request, call)
-        if not options.is_plain:
+        if options is not PLAIN and not options.is_plain:
             events.drafts.append(Draft("request", encode(options)))
         task = stored.task
         inline = self._adapter.reserve()

@@ -76,7 +76,9 @@ class Dispatcher:
     async def dispatch(self, operation: Operation, request: Any, exchange: Exchange) -> Any:
         """The operation's answer: a model, or an `EventStream`. Raises `A2AError` and nothing else."""
         try:
-            extensions = self._check_extensions(operation, exchange)
+            extensions: list[str] = []
+            if self._required or not _EXTENSION_HEADERS.isdisjoint(exchange.headers):
+                extensions = self._check_extensions(operation, exchange)
             if self._middlewares:
                 return await self._through_middleware(operation, request, extensions, exchange)
             scope = Scope(request.tenant, "", self._card.name) if request.tenant else self._anybody
@@ -107,18 +109,18 @@ class Dispatcher:
             await middleware.after_dispatch(envelope, _shown(result))
         return result
 
-    async def _perform(self, operation: Operation, request: Any, call: CallContext, exchange: Exchange) -> Any:
+    def _perform(self, operation: Operation, request: Any, call: CallContext, exchange: Exchange) -> Awaitable[Any]:
         if operation.capability is not None:
             self._check_capability(operation)
             if operation.name == "GetExtendedAgentCard":
-                return await self._extended_card(call, exchange)
+                return self._extended_card(call, exchange)
             if operation.name == "SubscribeToTask":
                 call.last_event_id = _last_event_id(exchange)
                 call.ends_at_pause = exchange.ends_at_pause
         if type(request) is SendMessageRequest and request.configuration is not None:
             self._check_push(request.configuration)
         call.on_accepted = exchange.on_accepted
-        return await self._methods[operation.name](request, call)
+        return self._methods[operation.name](request, call)
 
     def check_version(self, exchange: Exchange) -> None:
         """Raises `VersionNotSupportedError` when the client asks for a version that is not served here.
