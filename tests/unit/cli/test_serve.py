@@ -140,7 +140,8 @@ def test_what_cannot_be_served_is_a_sentence(tmp_path: Path, options: list[str],
 
 
 def test_a_program_that_fails_shows_its_own_lines_only(tmp_path: Path) -> None:
-    result = errands("serve", str(write(tmp_path, "def half():\n    return 1 / 0\n\nhalf()\n")), cwd=tmp_path)
+    code = "def half():\n    return 1 / 0\n\nhalf()\n"
+    result = errands("serve", str(write(tmp_path, code)), "--port", "0", cwd=tmp_path)
     assert result.returncode == 1
     assert "ZeroDivisionError" in result.stderr
     assert "errands/cli" not in result.stderr
