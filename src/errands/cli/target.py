@@ -87,6 +87,9 @@ def _import(target: Target) -> ModuleType:
         name, root = target.source, Path.cwd()
     if str(root) not in sys.path:
         sys.path.insert(0, str(root))
+    # A file in a package may also be written to be run by itself, and then imports its neighbours by their own names.
+    if path is not None and str(path.absolute().parent) not in sys.path:
+        sys.path.append(str(path.absolute().parent))
     try:
         return importlib.import_module(name) if path is None else _import_file(name, path.absolute())
     except ModuleNotFoundError as error:

@@ -119,6 +119,12 @@ def test_a_module_is_found_in_the_current_folder(write: Write) -> None:
     assert name_of(load_server("a_module")) == "Server"
 
 
+def test_a_file_in_a_package_finds_its_neighbours_by_their_own_names(write: Write) -> None:
+    write(name="b_package/__init__.py")
+    write(WORKER, SERVER, name="b_package/neighbour.py")
+    assert name_of(load_server(write("from neighbour import server\n", name="b_package/main.py"))) == "Server"
+
+
 def test_a_file_in_a_package_keeps_its_relative_imports(write: Write) -> None:
     write(name="a_package/__init__.py")
     write(WORKER, SERVER, name="a_package/inner.py")
