@@ -1,0 +1,95 @@
+"""The model port: what the loop asks of a language model, whoever provides it."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import msgspec
+
+from errands.agents.manifests.schemas import Schema
+from errands.errors import ErrandsError
+from errands.policy.cel.values import Json
+
+#: Told each piece of text as it comes.
+OnText = Callable[[str], Awaitable[None]]
+
+
+class ModelError(ErrandsError):
+    """The model could not be asked, and asking again would not help, or did not. The message has no secret in it."""
+
+
+class FunctionCall(msgspec.Struct, frozen=True, omit_defaults=True):
+    """The model wants a function called."""
+
+    #: Unique within the task.
+    id: str
+    name: str
+    #: What the model wrote. None when it was no JSON object; then `raw` has it.
+    arguments: dict[str, Any] | None
+    raw: str = ""
+
+
+class Offer(msgspec.Struct, frozen=True):
+    """A function that the model may call."""
+
+    name: str
+    description: str
+    parameters: Schema
+
+
+# What was said so far, in order.
+
+
+class UserSaid(msgspec.Struct, frozen=True, tag="user"):
+    #: Content parts: `{"mimeType": ..., "text": ...}`, `{"mimeType": ..., "file": ...}`.
+    parts: list[dict[str, Json]]
+
+
+class ModelSaid(msgspec.Struct, frozen=True, tag="model"):
+    text: str = ""
+    calls: tuple[FunctionCall, ...] = ()
+
+
+class FunctionSaid(msgspec.Struct, frozen=True, tag="function"):
+    """The result of a call; there is one for every call before the model is asked again."""
+
+    call: str
+    name: str
+    content: Json
+
+
+Said = UserSaid | ModelSaid | FunctionSaid
+
+
+class Question(msgspec.Struct, frozen=True, kw_only=True):
+    #: `provider/model`.
+    model: str
+    system: str
+    said: tuple[Said, ...]
+    offers: tuple[Offer, ...] = ()
+    #: What the provider brings itself, as manifests name it: `web-search` and the like.
+    builtins: tuple[str, ...] = ()
+
+
+class Answer(msgspec.Struct, frozen=True, kw_only=True):
+    text: str = ""
+    calls: tuple[FunctionCall, ...] = ()
+    #: As the provider calls it, in the form `provider/model`.
+    model: str
+    prompt_tokens: int = 0
+    completion_tokens: int = 0
+
+
+class Model(ABC):
+    @abstractmethod
+    async def ask(self, question: Question, on_text: OnText | None = None) -> Answer:
+        """One answer. With `on_text` it is streamed; the whole text is in the answer all the same.
+
+        What may pass by itself (a connection, a 429, a 5xx) is tried again, as long as no text has been told.
+        Raises `ModelError`.
+        """
+
+    async def close(self) -> None:  # noqa: B027 - most have nothing to do
+        """Lets go of connections."""

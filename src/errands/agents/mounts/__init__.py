@@ -1,0 +1,1 @@
+"""Mounts: where an agent has its files, behind one port (`base`)."""
