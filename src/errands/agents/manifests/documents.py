@@ -68,6 +68,8 @@ class Agent(Document, frozen=True):
     model_capabilities: list[Text] | None = None
     guardrails: Guardrails = Guardrails()
     exposes: dict[str, Text] | None = None
+    #: Ours: the task is completed with this many answers; without it, it goes on waiting for more.
+    close_after: Annotated[int, Meta(ge=1)] | None = None
 
 
 # Tools
