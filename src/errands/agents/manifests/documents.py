@@ -127,6 +127,19 @@ class Execute(Document, frozen=True):
     mcp: Mcp | None = None
 
 
+class Python(Document, frozen=True):
+    """A function of the program."""
+
+    #: What `errands.agents.tools.functions` made of it.
+    tool: Any
+
+
+class Programmed(Execute, frozen=True):
+    """The backend of an action that no manifest can have: it comes from the program."""
+
+    python: Python | None = None
+
+
 class Action(Document, frozen=True):
     name: Annotated[str, Meta(examples=["find-order"])]
     description: Annotated[str, Meta(examples=["Finds an order by its number."])]
