@@ -104,7 +104,9 @@ class Desk:
     async def records(self, task_id: str | None = None, owner: str = "") -> list[AnyRecord]:
         assert self.task is not None or task_id is not None
         return await stored_records(
-            self.server.engine, task_id or self.task.id, self.server.scope(owner)  # type: ignore[union-attr]
+            self.server.engine,
+            task_id or self.task.id,
+            self.server.scope(owner),  # type: ignore[union-attr]
         )
 
     async def context(self) -> Context:
@@ -147,13 +149,16 @@ def worker(
 
 @asynccontextmanager
 async def at_work(
-    folder: Path, text: str, *replies: Reply, storage: str = "memory", server: dict[str, Any] | None = None, **options: Any
+    folder: Path,
+    text: str,
+    *replies: Reply,
+    storage: str = "memory",
+    server: dict[str, Any] | None = None,
+    **options: Any,
 ) -> AsyncIterator[Desk]:
     """The agent of `text` (its first), served in this process."""
     model = Replies(*replies)
-    card = AgentCardConfig(
-        name="clerk", description="A clerk.", capabilities=CapabilitiesConfig(streaming=True)
-    )
+    card = AgentCardConfig(name="clerk", description="A clerk.", capabilities=CapabilitiesConfig(streaming=True))
     made = A2AServer(worker=worker(folder, text, model, **options), agent_card=card, storage=storage, **(server or {}))
     async with asyncio.timeout(50), connect(made) as client:
         yield Desk(made, client, model)

@@ -113,7 +113,11 @@ async def test_a_call_that_locks_ends_the_task_as_rejected(tmp_path: Path, shop:
     text = agent(BOUNDED.replace("error_message", "on_fail: lock_task\n        error_message"))
     async with at_work(tmp_path, text, call(("pay", {"amount": 500})), tools=shop.tools, storage=storage) as desk:
         task = await desk.say("Pay")
-        assert (task.status.state.short, told(task), reason(task)) == ("rejected", "At most 100, not 500.", "restricted")
+        assert (task.status.state.short, told(task), reason(task)) == (
+            "rejected",
+            "At most 100, not 500.",
+            "restricted",
+        )
         assert shop.paid == []
         assert [one.reason for one in await desk.records() if isinstance(one, Ended)] == ["restricted"]
         with pytest.raises(RequestError):
