@@ -24,6 +24,8 @@ class FunctionCall(msgspec.Struct, frozen=True, omit_defaults=True):
     #: What the model wrote. None when it was no JSON object; then `raw` has it.
     arguments: dict[str, Any] | None
     raw: str = ""
+    #: What the provider wants to see again together with this call, as it came. Nobody else reads it.
+    extra: dict[str, Any] | None = None
 
 
 class Record(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag_field="record"):
