@@ -1,4 +1,4 @@
-"""An agent from YAML with a model that says what a test wants, in a whole server: what the tests of the loop stand on."""
+"""An agent from YAML, and a model that says what a test wants, in a whole server."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from errands.agents.models.base import Answer, FunctionCall, FunctionSaid, Model
 from errands.agents.mounts.mounts import Mounts
 from errands.agents.tools.functions import PythonTool
 from errands.agents.tools.toolbox import Toolbox
+from errands.client.compose import Content
 from errands.model.core import Task
 from errands.outbound import Outbound
 from errands.policy.context import Context, replay
@@ -42,11 +43,11 @@ namespace: shop
 """
 
 
-def say(text: str, **tokens: int) -> Answer:
+def say(text: str, **tokens: Any) -> Answer:
     return Answer(text=text, model="test/model", **tokens)
 
 
-def call(*calls: tuple[str, dict[str, Any]] | FunctionCall, text: str = "", **tokens: int) -> Answer:
+def call(*calls: tuple[str, dict[str, Any]] | FunctionCall, text: str = "", **tokens: Any) -> Answer:
     made = [
         one if isinstance(one, FunctionCall) else FunctionCall(_id(number, one[0]), *one)
         for number, one in enumerate(calls)
@@ -93,7 +94,7 @@ class Desk:
         self.model = model
         self.task: Task | None = None
 
-    async def say(self, text: str, **options: Any) -> Task:
+    async def say(self, text: Content, **options: Any) -> Task:
         """Sends a message to the task that is open, or to a new one, and waits for the turn's end."""
         task_id = self.task.id if self.task is not None else None
         result = await self.client.send(text, task_id=task_id, **options)
@@ -101,13 +102,9 @@ class Desk:
         self.task = result.raw_task
         return self.task
 
-    async def records(self, task_id: str | None = None, owner: str = "") -> list[AnyRecord]:
-        assert self.task is not None or task_id is not None
-        return await stored_records(
-            self.server.engine,
-            task_id or self.task.id,
-            self.server.scope(owner),  # type: ignore[union-attr]
-        )
+    async def records(self, owner: str = "") -> list[AnyRecord]:
+        assert self.task is not None
+        return await stored_records(self.server.engine, self.task.id, self.server.scope(owner))
 
     async def context(self) -> Context:
         return replay(await self.records())

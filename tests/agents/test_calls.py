@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from errands.agents.tools.functions import tool
-from errands.client.errors import RequestError
+from errands.errors import UnsupportedOperationError
 from errands.model.core import Task
 from errands.policy.records import Decided, Ended
 from tests.agents.rig import AGENT, Desk, at_work, call
@@ -120,7 +121,7 @@ async def test_a_call_that_locks_ends_the_task_as_rejected(tmp_path: Path, shop:
         )
         assert shop.paid == []
         assert [one.reason for one in await desk.records() if isinstance(one, Ended)] == ["restricted"]
-        with pytest.raises(RequestError):
+        with pytest.raises(UnsupportedOperationError):
             await desk.say("Please")
 
 
@@ -261,7 +262,11 @@ guardrails:
 
 
 async def test_a_guardrail_may_transform_an_answer(tmp_path: Path, shop: Shop) -> None:
-    more = "guardrails:\n  after:\n    - transform: output.put('message', [{'text': 'The card is hidden.'}])\n"
+    more = """
+guardrails:
+  after:
+    - transform: "output.put('message', [{'text': 'The card is hidden.'}])"
+"""
     async with at_work(tmp_path, agent(more=more), "The card is 4111.", tools=shop.tools) as desk:
         task = await desk.say("Which card?")
         assert told(task) == "The card is hidden."
@@ -270,8 +275,6 @@ async def test_a_guardrail_may_transform_an_answer(tmp_path: Path, shop: Shop) -
 
 
 # Limits
-
-LIMITED = "limits: {{{}}}\n"
 
 
 async def test_max_turns_lets_exactly_so_many_answers_happen(tmp_path: Path, shop: Shop, storage: str) -> None:
@@ -305,8 +308,6 @@ async def test_tokens_beyond_a_limit_end_the_task(tmp_path: Path, shop: Shop, li
 
 
 async def test_max_age_ends_a_task_that_is_still_at_a_call(tmp_path: Path) -> None:
-    import asyncio  # noqa: PLC0415
-
     @tool
     async def linger() -> str:
         """Never returns."""

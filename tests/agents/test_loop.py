@@ -234,7 +234,8 @@ async def test_an_input_without_a_required_parameter_is_refused_with_the_schema_
         assert state(task) == "input-required"
         assert "ticket: is missing" in answer(task)
         assert task.status.message is not None
-        assert task.status.message.parts[1].data["schema"]["required"] == ["ticket"]
+        shape: Any = task.status.message.parts[1].data
+        assert shape["schema"]["required"] == ["ticket"]
         assert desk.model.questions == []
         assert answer(await desk.say([Part(text="Help"), Part(data={"ticket": 7})])) == "Hello."
         assert len((await desk.context()).input) == 1

@@ -35,7 +35,7 @@ _PROTOCOLS = ("jsonrpc", "http+json")
 
 
 class RemoteDelegate(Delegate):
-    """`headers` are the operator's and go to that agent only. `http` makes the client that connections are made with."""
+    """`headers` are the operator's and go to that agent only; `http` makes the client for them."""
 
     def __init__(
         self,
