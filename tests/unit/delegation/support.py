@@ -8,7 +8,8 @@ from typing import Any
 
 from errands.agents.delegation.base import Delegate, DelegationError, Errand
 from errands.agents.delegation.local import LocalDelegate
-from errands.agents.delegation.outcome import ASKS, EXPOSES
+from errands.agents.delegation.outcome import EXPOSES
+from errands.agents.delegation.remote import REVIEW
 from errands.model.card_config import AgentCardConfig, CapabilitiesConfig
 from errands.model.core import COMPLETED, INPUT_REQUIRED, Message, Part, Role
 from errands.model.log import Scope
@@ -141,8 +142,8 @@ class Reviewed(Worker):
         if ctx.history:
             await ctx.respond(f"reviewed: {ctx.user_text}")
             return
-        message = said([Part(text="Is it all right?")], metadata={ASKS: "boss@example.com"})
-        await ctx._turn.end(INPUT_REQUIRED, message=message)
+        message = said([Part(text="Is it all right?")], metadata={REVIEW: {"user": "boss@example.com"}})
+        await ctx._turn.end(INPUT_REQUIRED, message=message, asks="boss@example.com")
         self.waits.set()
 
 

@@ -30,12 +30,14 @@ logger = logging.getLogger(__name__)
 PATIENCE = 60.0
 #: Seconds between two looks at an agent that does not stream; they grow from the first to the second.
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.1, 5.0
+#: In the metadata of a question: it is not for whoever has asked.
+REVIEW = "errands/review"
 #: Not gRPC, whose connections the guard of the HTTP client does not see.
 _PROTOCOLS = ("jsonrpc", "http+json")
 
 
 class RemoteDelegate(Delegate):
-    """`headers` are the operator's and go to that agent only. `http` makes the client that connections are made with."""
+    """`headers` are the operator's and go to that agent only. `http` makes the client that it is reached with."""
 
     def __init__(
         self,
@@ -84,7 +86,7 @@ class RemoteDelegate(Delegate):
                 async with self._connected() as client, aclosing(_states(client, task_id)) as states:
                     async for task in states:
                         give_up_at = None
-                        output = outcome(task, self._name)
+                        output = outcome(task, self._name, is_reviewed=_is_reviewed(task))
                         if output is not None:
                             return output
             except TaskNotFoundError:
@@ -121,6 +123,12 @@ class RemoteDelegate(Delegate):
             else:
                 raise DelegationError(f"{self._name} speaks A2A neither as JSON-RPC nor as HTTP+JSON")
             yield client
+
+
+def _is_reviewed(task: Task) -> bool:
+    """Whether another errands says that it waits for somebody's review."""
+    said = task.status.message
+    return said is not None and REVIEW in (said.metadata or {})
 
 
 async def _states(client: A2AClient, task_id: str) -> AsyncGenerator[Task, None]:
