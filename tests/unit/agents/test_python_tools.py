@@ -19,7 +19,7 @@ from errands.agents.manifests import ManifestError, examine, load
 from errands.agents.manifests.arguments import Arguments, ArgumentsError
 from errands.agents.tools import Invocation, ToolError, tool
 from errands.agents.tools.base import BrokenToolError
-from errands.agents.tools.functions import PythonBackend, PythonTool
+from errands.agents.tools.functions import PythonTool
 from errands.errors import ConfigurationError
 from errands.policy.cel import Call, Session
 from tests.unit.agents.support import VALID, put, spoiled, told, written
@@ -58,7 +58,7 @@ def invocation(arguments: dict[str, Any], action: str = "it") -> Invocation:
 
 
 async def run(made: PythonTool[..., Any], **arguments: Any) -> Any:
-    return await PythonBackend(made.document).invoke(invocation(arguments, made.document.name))
+    return await made.run(invocation(arguments, made.document.name))
 
 
 def parameters(made: PythonTool[..., Any]) -> Any:

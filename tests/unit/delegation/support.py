@@ -9,13 +9,13 @@ from typing import Any
 from errands.agents.delegation.base import Delegate, DelegationError, Errand
 from errands.agents.delegation.local import LocalDelegate
 from errands.agents.delegation.outcome import EXPOSES
-from errands.agents.delegation.remote import REVIEW
 from errands.model.card_config import AgentCardConfig, CapabilitiesConfig
 from errands.model.core import COMPLETED, INPUT_REQUIRED, Message, Part, Role
 from errands.model.log import Scope
 from errands.policy.records import DelegationBegan, Started
 from errands.runtime.context import TaskContext
 from errands.runtime.inner import InnerAgents
+from errands.runtime.review_messages import REVIEW
 from errands.runtime.run import Run
 from errands.runtime.worker import Worker
 from errands.server.app import A2AServer

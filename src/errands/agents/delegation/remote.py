@@ -23,6 +23,7 @@ from errands.client import A2AClient, A2AClientError, NoCommonProtocolError
 from errands.errors import ErrandsError, TaskNotCancelableError, TaskNotFoundError, UnavailableError
 from errands.model.core import Task
 from errands.model.log import Scope
+from errands.runtime.review_messages import is_review
 
 logger = logging.getLogger(__name__)
 
@@ -30,8 +31,6 @@ logger = logging.getLogger(__name__)
 PATIENCE = 60.0
 #: Seconds between two looks at an agent that does not stream; they grow from the first to the second.
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.1, 5.0
-#: In the metadata of a question: it is not for whoever has asked.
-REVIEW = "errands/review"
 #: Not gRPC, whose connections the guard of the HTTP client does not see.
 _PROTOCOLS = ("jsonrpc", "http+json")
 
@@ -128,7 +127,7 @@ class RemoteDelegate(Delegate):
 def _is_reviewed(task: Task) -> bool:
     """Whether another errands says that it waits for somebody's review."""
     said = task.status.message
-    return said is not None and REVIEW in (said.metadata or {})
+    return said is not None and is_review(said)
 
 
 async def _states(client: A2AClient, task_id: str) -> AsyncGenerator[Task, None]:

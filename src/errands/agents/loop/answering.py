@@ -19,6 +19,8 @@ from errands.runtime.context import TaskContext
 
 logger = logging.getLogger(__name__)
 
+#: The newest answer; those before it are in the history.
+ARTIFACT = "answer"
 #: In the metadata of a part: its data has the values that the agent exposes.
 EXPOSES = "exposes"
 
@@ -70,16 +72,12 @@ class Answering:
         await self._course.append(called)
         self._course.check(check_after_model(self._limits, run.context))
 
-    @property
-    def _artifact_id(self) -> str:
-        return f"answer-{self._course.progress.outputs + 1}"
-
     async def _stream(self, text: str) -> None:
         if not text:
             return
         begun = self._streamed is not None
         self._streamed = (self._streamed or "") + text
-        await self._ctx.emit_text_artifact(text, artifact_id=self._artifact_id, append=begun)
+        await self._ctx.emit_text_artifact(text, artifact_id=ARTIFACT, append=begun)
 
     def output(self, text: str) -> dict[str, Any]:
         """The agent's answer: the model's text, and what the agent exposes. A value that cannot be had is null."""
@@ -102,7 +100,7 @@ class Answering:
         """The answer as an artifact: the end of what was streamed, or all of it."""
         text = said_in(output)
         was_streamed = self._streamed == text
-        artifact = Artifact(artifact_id=self._artifact_id, parts=[Part(text="" if was_streamed else text)])
+        artifact = Artifact(artifact_id=ARTIFACT, parts=[Part(text="" if was_streamed else text)])
         return self._ctx._update(artifact, append=was_streamed, last_chunk=True)
 
 

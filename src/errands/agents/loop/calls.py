@@ -19,7 +19,7 @@ from errands.agents.loop.progress import MakeCalls
 from errands.agents.manifests.arguments import ArgumentsError
 from errands.agents.manifests.functions import MESSAGE
 from errands.agents.tools.base import BrokenToolError, Invocation, ToolError
-from errands.agents.tools.toolbox import ToolTurn
+from errands.agents.tools.turn import ToolTurn
 from errands.model.log import Scope
 from errands.policy.cel import CallFailed, CelError, Session, Variables, run
 from errands.policy.cel.values import Json
@@ -231,7 +231,7 @@ class Calls:
     # Execution
 
     async def _execute(self, began: CapabilityBegan, routine: Routine) -> Ended:
-        common = {
+        common: dict[str, Any] = {
             "at": began.at,
             "call": began.call,
             "function": began.function,

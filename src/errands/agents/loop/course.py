@@ -14,6 +14,7 @@ from errands.policy.limits import Exceeded
 from errands.policy.pipeline import Blocked, Invoke, Locked, Outcome, Subject, run_steps
 from errands.policy.records import Answered, AnyRecord, Decided, Ended
 from errands.policy.steps import Steps
+from errands.runtime.review_messages import reviewer_of
 from errands.runtime.run import Run
 
 Reason = Literal["limit_exceeded", "restricted", "errored"]
@@ -84,6 +85,7 @@ class Course:
 
         async def perform(call: Call) -> Json:
             if call.function == "review":
+                _check_reviewer(call)
                 raise Suspended(call)
             at = self.run.now()
             try:
@@ -104,6 +106,13 @@ class Course:
             "mount.write": self.files.write,
         }
         return await reach[call.function](*call.arguments)
+
+
+def _check_reviewer(call: Call) -> None:
+    try:
+        reviewer_of(call)
+    except ValueError as error:
+        raise CallFailed(str(error)) from None
 
 
 def refusal(outcome: Blocked | Locked) -> str:

@@ -24,7 +24,3 @@ class PausedError(Exception):
         self.call = call
         self.session = session
         self.subject = subject
-
-    @property
-    def reviewer(self) -> str:
-        return str(self.call.arguments[0])

@@ -33,7 +33,7 @@ from errands.policy.records import (
     Waiting,
 )
 from errands.runtime.context import TaskContext
-from errands.runtime.reviews import review_message
+from errands.runtime.review_messages import review_message, reviewer_of
 from errands.runtime.run import Run
 
 if TYPE_CHECKING:
@@ -82,7 +82,7 @@ class TaskTurn:
             agent=agent.name,
             namespace=agent.namespace,
             user=ctx.owner,
-            email=ctx.email,
+            email=options.email or None,
             model=self._worker.model_name,
             functions=repertoire.names(delegations=False),
             delegations=repertoire.names(delegations=True),
@@ -225,8 +225,9 @@ class TaskTurn:
     async def _pause(self, course: Course, pause: PausedError) -> None:
         if not course.progress.waits(pause.key):
             course.note(Waiting(at=course.run.now(), call=pause.call, session=pause.session, key=pause.key))
-        message = review_message(self._ctx, pause.reviewer, pause.subject)
-        await self._ctx._turn.end(INPUT_REQUIRED, message=message, asks=pause.reviewer)
+        ctx = self._ctx
+        message = review_message(pause.call, pause.subject, task_id=ctx.task_id, context_id=ctx.context_id)
+        await ctx._turn.end(INPUT_REQUIRED, message=message, asks=reviewer_of(pause.call))
 
     async def _end(self, course: Course, tools: ToolTurn, ended: Ended) -> None:
         await self._cancel_children(course)

@@ -6,7 +6,8 @@ A turn goes on wherever the records say that the task stands: after a message, a
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Coroutine, Mapping
+from typing import Any
 
 from errands.agents.delegation.base import Delegate
 from errands.agents.loop.plan import Plan, Repertoire
@@ -48,17 +49,8 @@ class ManifestWorker(Worker):
     async def handle(self, ctx: TaskContext) -> None:
         turn = TaskTurn(self, ctx)
         if not ctx.is_cancelled:
-            # A task of its own, so that a cancel interrupts the work and nothing else.
-            working = asyncio.ensure_future(turn.work())
-            ctx._on_cancel = working.cancel
-            try:
-                await working
-            except asyncio.CancelledError:
-                if not ctx.is_cancelled or _is_stopped():
-                    raise
-            finally:
-                ctx._on_cancel = None
-        if ctx.is_cancelled and not ctx.turn_ended:
+            await _until_canceled(ctx, turn.work())
+        if ctx.is_cancelled:
             await turn.let_go()
 
     async def repertoire(self) -> Repertoire:
@@ -70,6 +62,19 @@ class ManifestWorker(Worker):
     def declared(self) -> Repertoire:
         """The functions that are written down, when the others cannot be found out."""
         return Repertoire(self.agent, self._manifests.functions(self.agent))
+
+
+async def _until_canceled(ctx: TaskContext, work: Coroutine[Any, Any, None]) -> None:
+    """Does the work, as a task of its own, so that a cancel interrupts it and nothing else."""
+    working = asyncio.ensure_future(work)
+    ctx._on_cancel = working.cancel
+    try:
+        await working
+    except asyncio.CancelledError:
+        if not ctx.is_cancelled or _is_stopped():
+            raise
+    finally:
+        ctx._on_cancel = None
 
 
 def _is_stopped() -> bool:

@@ -96,12 +96,10 @@ def tool(function: Callable[..., Any] | None = None, /, *, name: str | None = No
 class PythonBackend(Backend):
     """Runs the tools of this module."""
 
-    def __init__(self, document: Tool) -> None:
-        self._document = document
-
     async def invoke(self, invocation: Invocation) -> Json:
-        action = next(action for action in self._document.actions if action.name == invocation.action)
-        _, python = backend(self._document, action)
+        document = self.equipment.tool
+        action = next(action for action in document.actions if action.name == invocation.action)
+        _, python = backend(document, action)
         assert isinstance(python, Python)
         return await python.tool.run(invocation)
 
