@@ -113,6 +113,8 @@ class A2AServer:
         self._repertoire = Repertoire(_listed(self.settings.protocol_versions))
         self._check_card(card, extended_card_provider)
         self.card_shelf = CardShelf(card, self.settings, time.time(), versions=self._repertoire.versions)
+        #: What else a person wants to know about the agent when it is served.
+        self.facts: dict[str, str] = {}
         self.started = False
         self._starting = asyncio.Lock()
         self._stop = asyncio.Event()
@@ -156,7 +158,7 @@ class A2AServer:
             settings=settings or Settings.from_env(),
             card=agent_card,
         )
-        return cls(
+        server = cls(
             worker=ensemble.worker,
             inner=ensemble.inner,
             agent_card=ensemble.card,
@@ -164,6 +166,8 @@ class A2AServer:
             dependencies={**(dependencies or {}), ModelDependency: ModelDependency(ensemble.model)},
             **options,
         )
+        server.facts = ensemble.facts
+        return server
 
     def _check_card(self, card: AgentCardConfig, provider: ExtendedCardProvider | None) -> None:
         build_card(card, "http://localhost", versions=self._repertoire.versions)

@@ -53,11 +53,16 @@ class ModelDependency(Dependency):
 class Ensemble(NamedTuple):
     """All that a server of one agent needs."""
 
-    agent: Agent
     worker: ManifestWorker
     inner: InnerAgents
     card: AgentCardConfig
     model: Model
+
+    @property
+    def facts(self) -> dict[str, str]:
+        """What a person wants to know when it is served."""
+        offers = [offer.name for offer in self.worker.declared().offers]
+        return {"model": self.worker.model_name, "tools": ", ".join(offers) or "none"}
 
 
 def assemble(
@@ -80,7 +85,7 @@ def assemble(
     # An agent that hands work to itself does so under the name by which it is served.
     hidden = [one.name for one in reached if one.name != card.name]
     builder.inner.workers.update({name: workers[name] for name in hidden})
-    return Ensemble(served, workers[served.name], builder.inner, card, builder.model)
+    return Ensemble(workers[served.name], builder.inner, card, builder.model)
 
 
 # Which agents
