@@ -69,6 +69,13 @@ class Settings(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     model_api_key: str | None = None
     #: Seconds a model has for one answer, tries included.
     model_timeout: float = 300.0
+    #: Where tools and agents of manifests may connect to beside public addresses: addresses, networks and host names,
+    #: separated by commas.
+    outbound_allow: str | None = None
+    #: The file with what the tools of manifests need, by the names of the tools.
+    tool_settings: str | None = None
+    #: How often work may be handed down from agent to agent.
+    max_delegation_depth: int = 5
     #: Level of the `errands` logger.
     log_level: str | None = None
 
