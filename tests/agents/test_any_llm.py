@@ -395,7 +395,10 @@ async def test_an_error_says_what_to_do_and_has_no_secret(
     assert len(server.requests) == 1
 
 
-@pytest.mark.parametrize("raw", ["", "not json", "{}", '{"choices": "none"}'])
+NOTHING = '{"id": "a", "object": "chat.completion", "created": 1, "model": "m", "choices": []}'
+
+
+@pytest.mark.parametrize("raw", ["", "not json", "{}", '{"choices": "none"}', NOTHING])
 async def test_an_answer_that_makes_no_sense_is_an_error(raw: str, on_text: Heard | None) -> None:
     async with asking(*[Reply(raw=raw)] * 4) as (_, model):
         with pytest.raises(ModelError):
@@ -437,7 +440,7 @@ def test_an_agent_without_a_model_is_answered_by_the_default() -> None:
         (lambda: AnyLlmModel(), "gpt-4o", (), "the model is 'gpt-4o': models are written provider/model, such as "),
         (lambda: AnyLlmModel(), "openai/gpt", (), "there is no API key for openai: set OPENAI_API_KEY"),
         (lambda: AnyLlmModel(), "opnai/gpt", (), "there is no provider 'opnai': take one of anthropic, "),
-        (lambda: AnyLlmModel(), "gemini/flash", (), "gemini needs a package: pip install 'any-llm-sdk[gemini]'"),
+        (lambda: AnyLlmModel(), "cohere/command", (), "cohere needs a package: pip install 'any-llm-sdk[cohere]'"),
         (
             lambda: AnyLlmModel(api_key=KEY),
             "openai/gpt",
@@ -461,6 +464,14 @@ def test_what_cannot_work_is_refused_when_the_agent_is_loaded(
     with pytest.raises(ConfigurationError) as error:
         made().resolve(named, builtins)
     assert str(error.value).startswith(told)
+
+
+@pytest.mark.parametrize("url", ["models.example.com/v1", "ftp://example.com", "http://", "http://me:secret@host:port"])
+def test_an_address_that_is_none_is_refused_without_being_repeated(url: str) -> None:
+    with pytest.raises(ConfigurationError) as error:
+        AnyLlmModel(base_url=url)
+    told = "ERRANDS_MODEL_BASE_URL is no address: write it like https://models.example.com/v1"
+    assert str(error.value) == told
 
 
 async def test_what_is_refused_when_it_is_loaded_is_refused_when_it_is_asked() -> None:

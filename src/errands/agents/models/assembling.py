@@ -60,7 +60,7 @@ class Assembly:
                 self._calls.append(_Call())
                 self._calls[-1].add(call)
             self._texts.append(choice.message.content or getattr(choice.message, "refusal", None) or "")
-        self.is_finished = True
+            self.is_finished = True
         return "".join(self._texts)
 
     def answer(self) -> Answer:

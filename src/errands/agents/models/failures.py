@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from typing import Any
-from urllib.parse import urlsplit
 
 import httpx
 import msgspec
@@ -36,9 +35,8 @@ class Asked(msgspec.Struct, frozen=True, kw_only=True):
         """Where people would look, without anything that is only for machines."""
         if self.base_url is None:
             return self.provider
-        parts = urlsplit(self.base_url)
-        port = f":{parts.port}" if parts.port else ""
-        return f"{self.provider} at {parts.scheme}://{parts.hostname}{port}{parts.path}"
+        url = httpx.URL(self.base_url).copy_with(userinfo=b"", query=None, fragment=None)
+        return f"{self.provider} at {url}"
 
 
 def failed_try(error: Exception, asked: Asked) -> FailedTry:
