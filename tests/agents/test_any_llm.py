@@ -6,6 +6,8 @@ import asyncio
 import base64
 import logging
 import socket
+import subprocess
+import sys
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any
@@ -318,6 +320,12 @@ async def test_an_answer_that_takes_too_long_ends_in_an_error() -> None:
     assert told.endswith("did not finish its answer in 0.2 s: try again, or set ERRANDS_MODEL_TIMEOUT to more seconds")
 
 
+async def test_an_answer_that_takes_too_long_after_a_failure_tells_of_both() -> None:
+    told = await refused(Reply(status=503, error={"message": "busy"}), Reply(hold_before=0), timeout=0.2)
+    assert "did not finish its answer in 0.2 s (before, openai at " in told
+    assert "answers with status 503: busy; try again later): try again, or set ERRANDS_MODEL_TIMEOUT" in told
+
+
 async def test_what_the_listener_raises_is_passed_on_and_nothing_is_tried_again() -> None:
     async def deaf(_: str) -> None:
         raise ConnectionResetError("the listener has gone")
@@ -405,6 +413,23 @@ async def test_an_answer_that_makes_no_sense_is_an_error(raw: str, on_text: Hear
             await model.ask(question(), on_text)
 
 
+@pytest.mark.parametrize("raw", ["", "<html>Welcome</html>"])
+async def test_an_address_where_something_else_answers_is_told(raw: str, on_text: Heard | None) -> None:
+    async with asking(*[Reply(raw=raw, headers={"Content-Type": "text/html"})] * 4) as (_, model):
+        with pytest.raises(ModelError, match="check ERRANDS_MODEL_BASE_URL, which usually ends in /v1, and that this"):
+            await model.ask(question(), on_text)
+
+
+async def test_an_error_in_a_stream_is_tried_again_while_no_text_was_told() -> None:
+    failed = 'data: {"error": {"message": "The model is overloaded", "code": 502}}\n\n'
+    async with asking(Reply(raw=failed, headers={"Content-Type": "text/event-stream"}), Reply(text="Yes.")) as (
+        server,
+        model,
+    ):
+        assert (await model.ask(question(), Heard())).text == "Yes."
+    assert len(server.requests) == 2
+
+
 async def test_nobody_at_the_address_is_told_with_the_address_but_not_with_its_password() -> None:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
@@ -472,6 +497,18 @@ def test_an_address_that_is_none_is_refused_without_being_repeated(url: str) -> 
         AnyLlmModel(base_url=url)
     told = "ERRANDS_MODEL_BASE_URL is no address: write it like https://models.example.com/v1"
     assert str(error.value) == told
+
+
+def test_without_the_extra_it_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "any_llm", None)
+    with pytest.raises(ConfigurationError, match=r"models need an extra \(.*\): pip install 'errands\[models\]'"):
+        AnyLlmModel(api_key=KEY).resolve("openai/gpt-test")
+
+
+def test_the_packages_of_providers_are_loaded_only_when_they_are_needed() -> None:
+    program = "import sys, errands.agents.models.choose; print({'any_llm', 'openai', 'yaml'} & sys.modules.keys())"
+    loaded = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert loaded.stdout.strip() == "set()"
 
 
 async def test_what_is_refused_when_it_is_loaded_is_refused_when_it_is_asked() -> None:
