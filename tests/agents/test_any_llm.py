@@ -217,7 +217,7 @@ def data(kind: str, content: bytes) -> str:
             {"type": "input_audio", "input_audio": {"data": "d2F2", "format": "wav"}},
         ),
         (
-            {"mimeType": "application/pdf", "file": data("application/pdf", b"pdf"), "name": "a.pdf"},
+            {"mimeType": "application/pdf", "file": data("application/pdf", b"pdf"), "filename": "a.pdf"},
             {"type": "file", "file": {"filename": "a.pdf", "file_data": data("application/pdf", b"pdf")}},
         ),
     ],
@@ -234,10 +234,14 @@ async def test_files_are_sent_as_content_parts(part: dict[str, Any], sent: dict[
         ({"mimeType": "text/csv", "file": data("text/csv", "ä,b".encode())}, "ä,b"),
         ({"mimeType": "application/json; charset=utf-8", "file": "data:application/json,%7B%7D"}, "{}"),
         (
-            {"mimeType": "application/pdf", "file": "https://example.com/a.pdf", "name": "a.pdf"},
+            {"mimeType": "application/pdf", "file": "https://example.com/a.pdf", "filename": "a.pdf"},
             "[the file a.pdf of type application/pdf at https://example.com/a.pdf]",
         ),
-        ({"mimeType": "application/json", "data": {"a": 1}}, '{"mimeType":"application/json","data":{"a":1}}'),
+        ({"mimeType": "application/json", "data": {"a": 1}}, '{"a":1}'),
+        (
+            {"mimeType": "image/png", "file": "a.png", "filename": "a.png", "sizeBytes": 5},
+            "[the file a.png of type image/png]",
+        ),
     ],
 )
 async def test_what_is_text_or_cannot_be_sent_becomes_text(part: dict[str, Any], text: str) -> None:
