@@ -420,7 +420,9 @@ async def test_an_answer_that_makes_no_sense_is_an_error(raw: str, on_text: Hear
 @pytest.mark.parametrize("raw", ["", "<html>Welcome</html>"])
 async def test_an_address_where_something_else_answers_is_told(raw: str, on_text: Heard | None) -> None:
     async with asking(*[Reply(raw=raw, headers={"Content-Type": "text/html"})] * 4) as (_, model):
-        with pytest.raises(ModelError, match="check ERRANDS_MODEL_BASE_URL, which usually ends in /v1, and that this"):
+        with pytest.raises(
+            ModelError, match="check ERRANDS_MODEL_BASE_URL, which usually ends in /v1, and what answers"
+        ):
             await model.ask(question(), on_text)
 
 

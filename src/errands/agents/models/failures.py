@@ -101,7 +101,7 @@ def _final(kind: str, error: Exception, asked: Asked) -> str:
 def _is_it_there(asked: Asked) -> str:
     if asked.base_url is None:
         return ""
-    return ": check ERRANDS_MODEL_BASE_URL, which usually ends in /v1, and that this server speaks OpenAI's protocol"
+    return ": check ERRANDS_MODEL_BASE_URL, which usually ends in /v1, and what answers there"
 
 
 def _chain(error: BaseException) -> Iterator[BaseException]:
