@@ -24,6 +24,9 @@ class CallContext(msgspec.Struct):
     on_accepted: Callable[[], object] | None = None
     #: The caller's e-mail address, if middleware knows it: the other name under which a review may ask for them.
     email: str = ""
+    #: See `RequestOptions`; set by delegation and by no binding.
+    parent: str = ""
+    depth: int = 0
 
 
 class StreamItem(NamedTuple):

@@ -349,7 +349,7 @@ class TaskManager:
     def _options_of(self, request: SendMessageRequest, call: CallContext) -> RequestOptions:
         configuration = request.configuration
         if configuration is None:
-            if not request.metadata and not call.extensions:
+            if not request.metadata and not call.extensions and not call.parent:
                 return PLAIN
             configuration = SendMessageConfiguration()
         whole = self._adapter.chooses_reply
@@ -360,7 +360,37 @@ class TaskManager:
             extensions=call.extensions,
             history_length=configuration.history_length if whole else None,
             return_immediately=configuration.return_immediately and whole,
+            parent=call.parent,
+            depth=call.depth,
         )
+
+    # From inside
+
+    async def take_on(self, message: Message, call: CallContext, task_id: str) -> StoredTask:
+        """The task of this id, which another task determines: created with its first message, or found.
+
+        While the server stops it is created all the same; it then waits for another process or another time.
+        """
+        request = SendMessageRequest(message=message)
+        check_message(message, self._input_modes)
+        try:
+            return (await self._create(request, call, receipt_of(message), task_id)).stored
+        except (ConcurrencyError, DuplicateMessageError):
+            return await self._engine.load(task_id, call.scope)
+
+    async def wait_until_settled(self, task_id: str, call: CallContext, after: int = 0) -> StoredTask:
+        """The task once it has ended or waits for something, at a version above `after`; however long that takes.
+
+        Whichever process works on it. Raises `TaskNotFoundError`.
+        """
+        while True:
+            with self._engine.expect(task_id, call.scope, SETTLED_STATES) as expectation:
+                stored = await self._engine.load(task_id, call.scope)
+                if stored.state in SETTLED_STATES and stored.version > after:
+                    return stored
+                # None: waits are ended when the server stops, though turns that wait may have some time left.
+                if (settled := await expectation.wait(max(stored.version, after), None)) is not None:
+                    return settled
 
     # GetTask, ListTasks
 
