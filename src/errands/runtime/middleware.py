@@ -28,7 +28,7 @@ class RequestEnvelope:
     #: Who calls: tasks belong to their owner and nobody else can see them. "" is everybody without a name.
     owner: str = ""
     tenant: str = ""
-    #: The caller's e-mail address, if it is certain: a review may ask for them by it. Never stored.
+    #: The caller's e-mail address, if it is certain: kept with the message, and a review may ask for them by it.
     email: str = ""
 
 

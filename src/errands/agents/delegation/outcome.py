@@ -15,15 +15,13 @@ from errands.model.core import (
     Message,
     Part,
     Task,
-    TaskState,
     text_of,
 )
+from errands.runtime.review_messages import is_review
 from errands.runtime.run import content_part
 
-#: In the metadata of a part: its data has the values that the agent exposes, and in the metadata of a question: it is
-#: for a certain user, who reviews something.
+#: In the metadata of a part: its data has the values that the agent exposes.
 EXPOSES = "exposes"
-ASKS = "asks"
 
 _ENDINGS = {"failed": "failed", "rejected": "refused", "canceled": "was canceled"}
 
@@ -40,13 +38,9 @@ def outcome(task: Task, agent: str) -> dict[str, Any] | None:
         raise DelegationError(_told(f"{agent} {_ENDINGS.get(state.short, 'ended')}", said), task.id)
     if state is AUTH_REQUIRED:
         raise DelegationError(_told(f"{agent} wants an authorization that only a person can give", said), task.id)
-    if state is INPUT_REQUIRED and not is_review(state, said):
+    if state is INPUT_REQUIRED and not (said is not None and is_review(said)):
         return output_of(said.parts if said else [])
     return None
-
-
-def is_review(state: TaskState, said: Message | None) -> bool:
-    return state is INPUT_REQUIRED and said is not None and ASKS in (said.metadata or {})
 
 
 def output_of(said: list[Part], task: Task | None = None) -> dict[str, Any]:
