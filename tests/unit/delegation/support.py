@@ -143,7 +143,7 @@ class Reviewed(Worker):
             await ctx.respond(f"reviewed: {ctx.user_text}")
             return
         message = said([Part(text="Is it all right?")], metadata={REVIEW: {"user": "boss@example.com"}})
-        await ctx._turn.end(INPUT_REQUIRED, message=message)
+        await ctx._turn.end(INPUT_REQUIRED, message=message, asks="boss@example.com")
         self.waits.set()
 
 

@@ -17,7 +17,6 @@ from errands.model.core import (
     Task,
     text_of,
 )
-from errands.runtime.review_messages import is_review
 from errands.runtime.run import content_part
 
 #: In the metadata of a part: its data has the values that the agent exposes.
@@ -26,8 +25,8 @@ EXPOSES = "exposes"
 _ENDINGS = {"failed": "failed", "rejected": "refused", "canceled": "was canceled"}
 
 
-def outcome(task: Task, agent: str) -> dict[str, Any] | None:
-    """The output: `message` and what the agent exposes. None while the child goes on, or somebody reviews something.
+def outcome(task: Task, agent: str, *, is_reviewed: bool) -> dict[str, Any] | None:
+    """The output: `message` and what the agent exposes. None while the child goes on, or waits for a review.
 
     A question to whoever asked is an output. Raises `DelegationError`.
     """
@@ -38,7 +37,7 @@ def outcome(task: Task, agent: str) -> dict[str, Any] | None:
         raise DelegationError(_told(f"{agent} {_ENDINGS.get(state.short, 'ended')}", said), task.id)
     if state is AUTH_REQUIRED:
         raise DelegationError(_told(f"{agent} wants an authorization that only a person can give", said), task.id)
-    if state is INPUT_REQUIRED and not (said is not None and is_review(said)):
+    if state is INPUT_REQUIRED and not is_reviewed:
         return output_of(said.parts if said else [])
     return None
 
