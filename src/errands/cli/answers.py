@@ -91,7 +91,8 @@ class AnswerTeller:
         reason = _said(result) if result.raw_task is not None else ""
         if result.state in _FAILED:
             err().print(clean(f"{_FAILED[result.state]}: {reason}" if reason else f"{_FAILED[result.state]}."))
-        elif reason:
+        elif reason and not any(artifact.text == reason for artifact in result.artifacts):
+            # An answer may be there as an artifact, too, which has been told.
             self._writer.line(reason)
         self.advise(result)
         return exit_code_of(result.state)
