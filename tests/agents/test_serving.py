@@ -200,7 +200,7 @@ async def test_a_model_that_is_named_wins_over_what_agents_name(made: Made, tmp_
 
 
 def test_an_agent_without_a_model_is_told_where_to_get_one(made: Made) -> None:
-    with pytest.raises(ConfigurationError, match="clerk: .*ERRANDS_MODEL"):
+    with pytest.raises(ConfigurationError, match=r"clerk: .*ERRANDS_MODEL"):
         made(agent("clerk").replace("model: test/model\n", ""), model=None)
 
 
@@ -231,15 +231,15 @@ def test_tool_settings_come_from_the_program_a_file_or_the_environment(
     file = tmp_path / "settings.yaml"
     file.write_text("crm:\n  api.key: key-${CRM_KEY}\n")
     monkeypatch.setenv("CRM_KEY", "1")
-    options: dict[str, Any] = {
+    ways: dict[str, dict[str, Any]] = {
         "values": {"tool_settings": {"crm": {"api.key": "key-1"}}},
         "file": {"tool_settings": file},
         "setting": {"settings": Settings(storage="memory", tool_settings=str(file))},
         "variable": {},
-    }[how]
+    }
     if how == "variable":
         monkeypatch.setenv("ERRANDS_TOOL_CRM__API_KEY", "key-1")
-    server = made(agent("a", uses("crm")), SECRETIVE, **options)
+    server = made(agent("a", uses("crm")), SECRETIVE, **ways[how])
     assert worker_of(server).toolbox._given == {"crm": {"api.key": "key-1"}}
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import os
+import re
 import shlex
 import signal
 import socket
@@ -17,6 +18,8 @@ from errands.engines.urls import engine_from_url
 from errands.model.core import TaskState
 from errands.model.log import Scope, StoredTask
 from tests.unit.cli.processes import Running, Served, errands
+
+EXAMPLES = Path(__file__).parents[3] / "examples"
 
 #: Waits until the test writes into the pipe beside it, and answers with what it read.
 PATIENT = """
