@@ -34,10 +34,11 @@ CONTEXT: Json = {"user": {"id": "ann", "email": "ann@example.com"}, "agent": {"n
 
 
 @contextmanager
-def live(app: ASGIApp) -> Iterator[str]:
-    """The URL of an application that runs in a thread."""
+def live(app: ASGIApp, **options: Any) -> Iterator[str]:
+    """The URL of an application that runs in a thread; `options` are those of uvicorn."""
     listener = socket.create_server(("127.0.0.1", 0))
-    runner = uvicorn.Server(uvicorn.Config(app, log_config=None, lifespan="off", timeout_graceful_shutdown=1))
+    config = uvicorn.Config(app, log_config=None, lifespan="off", timeout_graceful_shutdown=1, **options)
+    runner = uvicorn.Server(config)
     thread = threading.Thread(target=runner.run, args=([listener],))
     thread.start()
     try:

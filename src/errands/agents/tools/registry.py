@@ -5,6 +5,7 @@ from __future__ import annotations
 from errands.agents.tools.base import Backend
 from errands.agents.tools.cel import CelBackend
 from errands.agents.tools.http import HttpBackend
+from errands.agents.tools.openapi import OpenApiBackend
 from errands.agents.tools.session import SessionBackend
 from errands.errors import ConfigurationError
 
@@ -12,6 +13,7 @@ BACKENDS: dict[str, type[Backend]] = {
     "cel": CelBackend,
     "stateless_http": HttpBackend,
     "stateful_session": SessionBackend,
+    "openapi": OpenApiBackend,
 }
 
 
