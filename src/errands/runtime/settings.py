@@ -61,6 +61,12 @@ class Settings(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     grpc_host: str = "127.0.0.1"
     #: Where clients reach gRPC, as `host:port`, when it is not where it listens.
     public_grpc: str | None = None
+    #: Addresses, networks and names beside the public ones that tools may reach, separated by commas; see `outbound`.
+    outbound_allow: str | None = None
+    #: Seconds a request of a tool may take.
+    tool_timeout: float = 30.0
+    #: Bytes an answer to a tool may have.
+    tool_max_bytes: int = 5 * 1024 * 1024
     #: Level of the `errands` logger.
     log_level: str | None = None
 

@@ -20,7 +20,7 @@ from starlette.types import ASGIApp
 
 from errands.agents.manifests import Function, Manifests, load
 from errands.agents.mounts.base import FileInfo, Files, MountError
-from errands.agents.tools.base import Auth, Invocation, Limits
+from errands.agents.tools.base import Auth, Bounds, Invocation
 from errands.agents.tools.toolbox import Toolbox
 from errands.agents.tools.turn import ToolTurn
 from errands.outbound import Outbound
@@ -164,7 +164,7 @@ def toolbox(
     settings: Mapping[str, Mapping[str, Any]] | None = None,
     outbound: Outbound | None = None,
     auth: Mapping[str, str] | Auth | None = None,
-    limits: Limits | None = None,
+    bounds: Bounds | None = None,
 ) -> Toolbox:
     return Toolbox(
         found,
@@ -173,7 +173,7 @@ def toolbox(
         outbound=outbound or Outbound(["127.0.0.1"]),
         runtime=RUNTIME,
         auth=auth or {},
-        limits=limits,
+        bounds=bounds,
     )
 
 

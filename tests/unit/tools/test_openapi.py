@@ -19,7 +19,7 @@ from pydantic import BaseModel
 
 from errands.agents.manifests import Function
 from errands.agents.manifests.arguments import Arguments, ArgumentsError
-from errands.agents.tools.base import BrokenToolError, Limits, ToolError
+from errands.agents.tools.base import Bounds, BrokenToolError, ToolError
 from errands.agents.tools.openapi.document import Document
 from errands.agents.tools.openapi.operations import Catalogue
 from errands.agents.tools.toolbox import Toolbox
@@ -572,7 +572,7 @@ async def test_too_many_operations_are_not_offered(tmp_path: Path, service: Serv
 async def test_a_document_that_is_too_large_is_not_read(tmp_path: Path, service: Service) -> None:
     serving(service, {"openapi": "3.1.0", "x": "x" * 2000})
     with pytest.raises(BrokenToolError, match=r"what pets offers cannot be found out: .* more than 1,000 bytes"):
-        await toolbox(discovering(tmp_path, service.url), limits=Limits(max_answer=1000)).functions()
+        await toolbox(discovering(tmp_path, service.url), bounds=Bounds(max_bytes=1000)).functions()
 
 
 async def test_a_discovery_that_failed_is_tried_again_and_one_that_worked_is_kept(
