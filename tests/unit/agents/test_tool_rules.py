@@ -55,6 +55,11 @@ RULES: dict[str, tuple[Spoil, str]] = {
             "https://example.com/api"
         ),
     ),
+    "a JSONPath that ends too early": (
+        put(*HTTP, "response_path", value="$.data."),
+        "actions[0].execute.stateless_http.response_path: is '$.data.', no JSONPath (expected a shorthand selector); "
+        "write a path such as $.data.id or $.items[*].id",
+    ),
     "a JSONPath that is none": (
         put(*HTTP, "response_path", value="data.id"),
         "actions[0].execute.stateless_http.response_path: is 'data.id', no JSONPath; begin with $, such as $.data.id",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from pathlib import Path
 from typing import Any
@@ -248,3 +249,36 @@ async def test_a_tool_says_whether_its_calls_run_one_after_the_other(tmp_path: P
         assert caller.turn.is_synchronous(caller.functions["slow"])
         assert not caller.turn.is_synchronous(caller.functions["fast"])
         assert caller.turn.tool(caller.functions["fast"]).name == "fast"
+
+
+async def test_first_calls_that_wait_for_each_other_share_one_state(
+    tmp_path: Path, service: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Both ask before either has an answer."""
+    arrived = asyncio.Barrier(2)
+    made: list[str] = []
+
+    class Slow(Counting):
+        async def initialize(self, invocation: Invocation) -> State:
+            made.append(invocation.call)
+            return {"session": "S-1"}
+
+        async def invoke(self, invocation: Invocation) -> Any:
+            await arrived.wait()
+            return invocation.state
+
+        async def close(self) -> None: ...
+
+    monkeypatch.setitem(registry.BACKENDS, "stateful_session", Slow)
+    async with calling(with_session(tmp_path)) as caller:
+
+        async def call(name: str) -> tuple[State | None, Any]:
+            state = await caller.turn.initialize(caller.functions["crm_use"], invocation(call=name))
+            return state, await caller.call("crm_use", call=name, state=state or {})
+
+        results = list(await asyncio.gather(call("one"), call("two")))
+    assert made == ["one"]
+    assert results == [
+        ({"stateful_session": {"session": "S-1"}}, {"session": "S-1"}),
+        (None, {"session": "S-1"}),
+    ]
