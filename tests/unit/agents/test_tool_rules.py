@@ -57,8 +57,7 @@ RULES: dict[str, tuple[Spoil, str]] = {
     ),
     "a JSONPath that ends too early": (
         put(*HTTP, "response_path", value="$.data."),
-        "actions[0].execute.stateless_http.response_path: is '$.data.', no JSONPath (expected a shorthand selector); "
-        "write a path such as $.data.id or $.items[*].id",
+        "actions[0].execute.stateless_http.response_path: STARTS is '$.data.', no JSONPath (expected a shorthand",
     ),
     "a JSONPath that is none": (
         put(*HTTP, "response_path", value="data.id"),

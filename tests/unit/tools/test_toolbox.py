@@ -44,7 +44,7 @@ def test_a_setting_that_is_missing_is_told_at_the_start_and_how_to_give_it(tmp_p
         toolbox(found).check()
     assert str(raised.value) == (
         "the tool crm needs the setting api.key (From the console.): "
-        "set the variable ERRANDS_TOOL_CRM__API_KEY, or give settings={'crm': {'api.key': ...}}"
+        "set the variable ERRANDS_TOOL_CRM__API_KEY, or write api.key under crm in the tool settings"
     )
 
 
@@ -105,7 +105,9 @@ def test_the_variables_of_two_tools_are_different() -> None:
 def test_auth_that_is_missing_is_told_at_the_start(tmp_path: Path) -> None:
     request = {"method": "GET", "url": "https://example.com/", "headers": {"Authorization": "Bearer {auth.github()}"}}
     found = manifests(tmp_path, tool(actions=[action("do", "stateless_http", request)]))
-    with pytest.raises(ConfigurationError, match="the tool crm needs auth for github"):
+    with pytest.raises(
+        ConfigurationError, match="the tool crm needs auth for github: write it under auth in the tool settings"
+    ):
         toolbox(found).check()
     toolbox(found, auth={"github": "x"}).check()
 

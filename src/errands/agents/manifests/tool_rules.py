@@ -11,6 +11,7 @@ from errands.agents.manifests.documents import (
     Cel,
     Mcp,
     OpenApi,
+    Python,
     Request,
     StatefulSession,
     StatelessHttp,
@@ -84,6 +85,8 @@ def _check_action(tool: Tool, action: Action, place: Place, check: Check) -> Non
     inner = place / "execute" / name
     if isinstance(document, Cel):
         return check_expression(document.expression, scopes.TOOL_WITH_MOUNT, check, inner / "expression")
+    if isinstance(document, Python):
+        return None
     return _BACKENDS[name](document, _Templates(tool, action, check), inner)
 
 

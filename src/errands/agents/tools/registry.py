@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from errands.agents.tools.base import Backend
 from errands.agents.tools.cel import CelBackend
+from errands.agents.tools.functions import PythonBackend
 from errands.agents.tools.http import HttpBackend
 from errands.agents.tools.openapi import OpenApiBackend
 from errands.agents.tools.session import SessionBackend
@@ -11,6 +12,7 @@ from errands.errors import ConfigurationError
 
 BACKENDS: dict[str, type[Backend]] = {
     "cel": CelBackend,
+    "python": PythonBackend,
     "stateless_http": HttpBackend,
     "stateful_session": SessionBackend,
     "openapi": OpenApiBackend,
