@@ -19,6 +19,7 @@ from errands.agents.manifests.registering import ToolSource
 from errands.agents.models.base import Model
 from errands.agents.models.choose import model_from
 from errands.agents.mounts.mounts import Mounts
+from errands.agents.tools.base import Bounds
 from errands.agents.tools.settings import from_environment
 from errands.agents.tools.settings_file import read_settings
 from errands.agents.tools.toolbox import Toolbox
@@ -191,6 +192,7 @@ class _Builder:
             outbound=self._outbound,
             runtime=self._runtime,
             auth=self._given.get(_AUTH, {}),
+            bounds=Bounds(timeout=self._settings.tool_timeout, max_bytes=self._settings.tool_max_bytes),
         )
         toolbox.check()
         builtins = tuple(agent.model_capabilities or ())
