@@ -68,6 +68,8 @@ class Agent(Document, frozen=True):
     model_capabilities: list[Text] | None = None
     guardrails: Guardrails = Guardrails()
     exposes: dict[str, Text] | None = None
+    #: Ours: whether the model may call several functions in one expression; see `errands.agents.script`.
+    script: bool = False
 
 
 # Tools
