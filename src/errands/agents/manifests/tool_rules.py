@@ -20,6 +20,7 @@ from errands.agents.manifests.documents import (
 from errands.agents.manifests.expressions import Check, check_expression, uses_mount
 from errands.agents.manifests.findings import Place, quoted
 from errands.agents.manifests.functions import DISCOVERING, backend, backends, declared_by
+from errands.agents.manifests.json_path import JsonPathError, compile_path
 from errands.agents.manifests.names import check_resource_name, sanitize
 from errands.agents.manifests.schemas import check_nesting, check_schema, properties
 from errands.agents.manifests.templates import CONTEXT, RUNTIME, Roots, check_template, references
@@ -149,8 +150,14 @@ def _check_http(http: StatelessHttp, templates: _Templates, place: Place) -> Non
 
 
 def _check_json_path(path: str | None, place: Place) -> None:
-    if path is not None and not path.startswith("$"):
-        place.error(f"is {quoted(path)}, no JSONPath", "begin with $, such as $.data.id")
+    if path is None:
+        return None
+    if not path.startswith("$"):
+        return place.error(f"is {quoted(path)}, no JSONPath", "begin with $, such as $.data.id")
+    try:
+        compile_path(path)
+    except JsonPathError as error:
+        place.error(f"is {quoted(path)}, no JSONPath ({error})", "write a path such as $.data.id or $.items[*].id")
 
 
 def _check_session(session: StatefulSession, templates: _Templates, place: Place) -> None:
