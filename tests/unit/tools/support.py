@@ -7,7 +7,7 @@ import threading
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 import uvicorn
@@ -34,10 +34,10 @@ CONTEXT: Json = {"user": {"id": "ann", "email": "ann@example.com"}, "agent": {"n
 
 
 @contextmanager
-def live(app: ASGIApp) -> Iterator[str]:
+def live(app: ASGIApp, lifespan: Literal["on", "off"] = "off") -> Iterator[str]:
     """The URL of an application that runs in a thread."""
     listener = socket.create_server(("127.0.0.1", 0))
-    runner = uvicorn.Server(uvicorn.Config(app, log_config=None, lifespan="off", timeout_graceful_shutdown=1))
+    runner = uvicorn.Server(uvicorn.Config(app, log_config=None, lifespan=lifespan, timeout_graceful_shutdown=1))
     thread = threading.Thread(target=runner.run, args=([listener],))
     thread.start()
     try:

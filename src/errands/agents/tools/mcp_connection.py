@@ -59,6 +59,8 @@ class Connection:
         self._server = server
         self._bridge = _Bridge(http)
         self._opened: asyncio.Future[Client] = asyncio.get_running_loop().create_future()
+        # Whoever asked may have gone.
+        self._opened.add_done_callback(lambda opened: opened.cancelled() or opened.exception())
         self._closing = asyncio.Event()
         self._task = asyncio.create_task(self._live())
 
@@ -94,8 +96,10 @@ class Connection:
                         break
         except TimeoutError:
             raise BrokenToolError(f"{self._who} did not tell its tools within {seconds:g} s") from None
-        except Exception as error:
+        except (MCPError, ToolError) as error:
             raise BrokenToolError(f"{self._who} did not tell its tools: {_short(error)}") from None
+        except Exception as error:
+            raise BrokenToolError(f"{self._who} {self._unusable('tools/list', error)}") from None
         return found
 
     async def call(self, name: str, arguments: dict[str, Any], seconds: float) -> CallToolResult:
@@ -113,9 +117,7 @@ class Connection:
         except ToolError:
             raise
         except Exception as error:
-            # Answers that break the protocol, or the tool's own schema of its results.
-            logger.warning("%s answered %s in a way that cannot be used", self._who, name, exc_info=error)
-            raise ToolError(f"{name}: {self._who} answered in a way that cannot be used") from None
+            raise ToolError(f"{name}: {self._who} {self._unusable(name, error)}") from None
 
     async def close(self) -> None:
         """A process that does not end by itself is killed, with all that it has started."""
@@ -123,6 +125,12 @@ class Connection:
         if not self._opened.done():
             self._task.cancel()
         await asyncio.shield(asyncio.wait([self._task]))
+
+    def _unusable(self, request: str, error: Exception) -> str:
+        """What to say of an answer that breaks the protocol, or the tool's own schema of its results."""
+        # Without the error's own words: they repeat the answer, and nobody knows what stands in one.
+        logger.warning("%s answered %s in a way that cannot be used (%s)", self._who, request, type(error).__name__)
+        return "answered in a way that cannot be used"
 
     @property
     def _who(self) -> str:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from errands.agents.tools.base import Backend
 from errands.agents.tools.cel import CelBackend
+from errands.agents.tools.functions import PythonBackend
 from errands.agents.tools.http import HttpBackend
+from errands.agents.tools.mcp import McpBackend
 from errands.agents.tools.session import SessionBackend
 from errands.errors import ConfigurationError
 
@@ -12,6 +14,8 @@ BACKENDS: dict[str, type[Backend]] = {
     "cel": CelBackend,
     "stateless_http": HttpBackend,
     "stateful_session": SessionBackend,
+    "mcp": McpBackend,
+    "python": PythonBackend,
 }
 
 
