@@ -22,6 +22,7 @@ import msgspec
 from errands.clock import Clock, system_clock
 from errands.model.core import TaskState
 from errands.model.log import (
+    AskingQuery,
     Change,
     Event,
     Lease,
@@ -34,6 +35,9 @@ from errands.model.log import (
     StoredTask,
 )
 
+# Inside the classes, `list` is a method.
+Tasks = list[StoredTask]
+
 
 class Retention(msgspec.Struct, frozen=True, kw_only=True):
     """How long ended tasks are kept. Live tasks are never touched."""
@@ -42,7 +46,7 @@ class Retention(msgspec.Struct, frozen=True, kw_only=True):
     ended_after: float | None = None
     #: Ended tasks kept at most, newest first; None is no bound.
     ended_at_most: int | None = None
-    #: Events kept for replay per task; older ones live on in the snapshot only. None keeps all.
+    #: Events kept for replay per task; older ones live on in the snapshot only. None keeps all. Records are not cut.
     events_per_task: int | None = None
     #: Seconds after its last change that what an agent remembers of a conversation is deleted; None keeps it for ever.
     contexts_after: float | None = None
@@ -86,6 +90,14 @@ class Storage(ABC):
         appear twice, the second time newer. A token stays good when its task is deleted or changed. Tasks
         created after the first page do not appear. `total_size` counts all matches at the time of the call.
         Raises `InvalidParamsError` for a token that is not one of ours.
+        """
+
+    @abstractmethod
+    async def asking(self, query: AskingQuery) -> Tasks:
+        """The tasks whose `Head.asks` names somebody, in every scope that the query allows, without their artifacts.
+
+        The longest waiting first, ties broken by id, `query.limit` at most. Users are compared as they are written.
+        What it costs follows from how many tasks wait, not from how many there are.
         """
 
     @abstractmethod
@@ -195,6 +207,13 @@ class EventBus(ABC):
     @abstractmethod
     async def read(self, task_id: str, scope: Scope, after: int, limit: int = 1000) -> LogSlice:
         """Up to `limit` events after version `after`, in order. Raises `TaskNotFoundError`."""
+
+    @abstractmethod
+    async def records(self, task_id: str, scope: Scope) -> list[Event]:
+        """Every event of kind `record`, in order. They are kept as long as the task, whatever else is trimmed.
+
+        Raises `TaskNotFoundError`.
+        """
 
     @abstractmethod
     def subscribe(self, task_id: str, scope: Scope, after: int, *, caught_up: bool = False) -> Subscription:

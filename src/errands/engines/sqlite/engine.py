@@ -23,7 +23,9 @@ from errands.engines.sqlite.writer import Outcome, Work, Writer
 from errands.errors import ConfigurationError, StorageError
 from errands.model.core import TaskState
 from errands.model.log import (
+    AskingQuery,
     Change,
+    Event,
     Lease,
     LeaseSignal,
     ListPage,
@@ -37,6 +39,8 @@ from errands.model.log import (
 # Inside the class, `list` is the method.
 Ids = list[str]
 Running = list[RunningTask]
+Events = list[Event]
+Tasks = list[StoredTask]
 
 
 class SQLiteEngine(Engine):
@@ -198,11 +202,17 @@ class SQLiteEngine(Engine):
     async def list(self, query: ListQuery) -> ListPage:
         return await self._open_readers.submit(reading.page, query, self.clock())
 
+    async def asking(self, query: AskingQuery) -> Tasks:
+        return await self._open_readers.submit(reading.asking, query)
+
     async def load_context(self, scope: Scope, context_id: str) -> bytes | None:
         return await self._open_readers.submit(reading.load_context, scope, context_id)
 
     async def read(self, task_id: str, scope: Scope, after: int, limit: int = READ_SIZE) -> LogSlice:
         return await self._open_readers.submit(reading.read, task_id, scope, after, limit)
+
+    async def records(self, task_id: str, scope: Scope) -> Events:
+        return await self._open_readers.submit(reading.records, task_id, scope)
 
     # Watching
 

@@ -10,6 +10,7 @@ json_array(
         'version', tasks.version, 'state', tasks.state, 'attempt', tasks.attempt,
         'attempt_base', tasks.attempt_base, 'worker', tasks.worker, 'due_at', tasks.due_at,
         'unread', tasks.unread, 'cancel_requested', tasks.cancel_requested, 'direct', tasks.direct,
+        'asks', tasks.asks,
         'created_at', tasks.created_at, 'updated_at', tasks.updated_at, 'status_at', tasks.status_at
     )
 )
@@ -35,12 +36,13 @@ ON CONFLICT (place) DO UPDATE SET data = excluded.data WHERE excluded.kind = 'sn
 -- Writes heads; the guards repeat what was checked before, and a row they hold back is missing in the row count.
 INSERT INTO tasks (
     no, id, tenant, owner, agent, context_id, version, state, attempt, attempt_base, worker, due_at, unread,
-    cancel_requested, direct, created_at, updated_at, status_at, folded, trimmed
-) VALUES /*each*/ (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+    cancel_requested, direct, asks, created_at, updated_at, status_at, folded, trimmed
+) VALUES /*each*/ (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
 ON CONFLICT (no) DO UPDATE SET
     version = excluded.version, state = excluded.state, attempt = excluded.attempt,
     attempt_base = excluded.attempt_base, worker = excluded.worker, due_at = excluded.due_at,
     unread = excluded.unread, cancel_requested = excluded.cancel_requested, direct = excluded.direct,
+    asks = excluded.asks,
     updated_at = excluded.updated_at, status_at = excluded.status_at, folded = excluded.folded
 WHERE tasks.id = excluded.id AND tasks.version <= excluded.version AND tasks.attempt <= excluded.attempt
 
@@ -73,6 +75,7 @@ UNION ALL
 SELECT {packed}
 FROM tasks JOIN events ON events.place > (tasks.no << 28) + tasks.folded AND events.place < (tasks.no + 1) << 28
 WHERE tasks.id = :id AND tasks.tenant = :tenant AND tasks.owner = :owner AND tasks.agent = :agent
+    AND events.kind <> 'record'
 GROUP BY 1
 ORDER BY 1
 
@@ -86,6 +89,7 @@ UNION ALL
 SELECT {packed}
 FROM tasks JOIN events ON events.place > (tasks.no << 28) + tasks.folded AND events.place < (tasks.no + 1) << 28
 WHERE tasks.no IN (SELECT value FROM json_each(:nos)) AND (:with_artifacts OR events.kind <> 'artifact')
+    AND events.kind <> 'record'
 GROUP BY 1
 ORDER BY 1
 
@@ -97,11 +101,24 @@ UNION ALL
 SELECT {packed}
 FROM (
     SELECT log.place, log.kind, log.data
-    FROM tasks JOIN events AS log ON log.place > (tasks.no << 28) + :after AND log.place < (tasks.no + 1) << 28
+    FROM tasks JOIN events AS log
+        ON log.place > (tasks.no << 28) + max(:after, tasks.trimmed) AND log.place < (tasks.no + 1) << 28
     WHERE tasks.id = :id AND tasks.tenant = :tenant AND tasks.owner = :owner AND tasks.agent = :agent
     ORDER BY log.place
     LIMIT :limit
 ) AS events
+GROUP BY 1
+ORDER BY 1
+
+-- name: records
+-- The records of a task, also those of the part that is trimmed.
+SELECT 0 AS pack, NULL AS labels, NULL AS data
+FROM tasks WHERE id = :id AND tenant = :tenant AND owner = :owner AND agent = :agent
+UNION ALL
+SELECT {packed}
+FROM tasks JOIN events ON events.place > tasks.no << 28 AND events.place < (tasks.no + 1) << 28
+WHERE tasks.id = :id AND tasks.tenant = :tenant AND tasks.owner = :owner AND tasks.agent = :agent
+    AND events.kind = 'record'
 GROUP BY 1
 ORDER BY 1
 
@@ -150,6 +167,19 @@ SELECT {record} {of_context} {since_changed}
 -- How many tasks of the context match.
 SELECT count(*) {of_context}
 
+-- fragment: asked
+-- The tasks that wait for one user's answer and that a query allows.
+asks <> '' AND (:tenant IS NULL OR tenant = :tenant) AND (:agent IS NULL OR agent = :agent)
+    AND (:users IS NULL OR asks IN (SELECT value FROM json_each(:users)))
+
+-- name: asking
+-- The tasks that wait for one user's answer; the index tasks_asking lists them and no other.
+SELECT {record} FROM tasks INDEXED BY tasks_asking WHERE {asked} ORDER BY status_at, id LIMIT :limit
+
+-- name: asking_by_id
+-- The task of this id, if it waits for one user's answer.
+SELECT {record} FROM tasks WHERE id = :id AND {asked} LIMIT :limit
+
 -- name: load_context
 -- What was last saved for a conversation.
 SELECT value FROM contexts WHERE tenant = ? AND owner = ? AND agent = ? AND context_id = ?
@@ -194,6 +224,10 @@ UPDATE tasks SET due_at = ? WHERE no IN (SELECT value FROM json_each(?))
 -- name: forget_events
 -- Removes the logs and snapshots between two places.
 DELETE FROM events WHERE place >= ? AND place < ?
+
+-- name: trim_events
+-- The same for what is cut off a log that goes on: records stay.
+DELETE FROM events WHERE place >= ? AND place < ? AND kind <> 'record'
 
 -- name: forget_receipts
 -- Removes the receipts of one task.
