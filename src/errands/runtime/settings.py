@@ -78,6 +78,10 @@ class Settings(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     tool_settings: str | None = None
     #: How often work may be handed down from agent to agent.
     max_delegation_depth: int = 5
+    #: Seconds a request of a tool may take.
+    tool_timeout: float = 30.0
+    #: Bytes an answer to a tool may have.
+    tool_max_bytes: int = 5 * 1024 * 1024
     #: Level of the `errands` logger.
     log_level: str | None = None
 

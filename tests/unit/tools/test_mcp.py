@@ -17,7 +17,7 @@ import msgspec
 import pytest
 
 from errands.agents.manifests.arguments import Arguments
-from errands.agents.tools.base import BrokenToolError, Limits, ToolError
+from errands.agents.tools.base import Bounds, BrokenToolError, ToolError
 from errands.agents.tools.mcp import McpBackend
 from errands.agents.tools.mcp_connection import Server
 from errands.errors import ConfigurationError
@@ -28,7 +28,7 @@ from tests.unit.tools.support import Caller, Json, Service, action, calling, liv
 pytestmark = pytest.mark.anyio
 
 PROGRAM = str(Path(__file__).with_name("mcp_server.py"))
-LIMITS = Limits(timeout=20, start=40)
+BOUNDS = Bounds(timeout=20, start=40)
 STDIO: Json = {"transport": "stdio", "command": sys.executable, "args": [PROGRAM]}
 
 
@@ -55,12 +55,12 @@ async def shop(
 
 
 def using(
-    folder: Path, mcp: Json, *, limits: Limits = LIMITS, outbound: Outbound | None = None, **fields: Any
+    folder: Path, mcp: Json, *, bounds: Bounds = BOUNDS, outbound: Outbound | None = None, **fields: Any
 ) -> AbstractAsyncContextManager[Caller]:
     """A turn of an agent that has everything the server has."""
     settings = {"shop": fields.pop("given", {})}
     found = manifests(folder, tool("shop", mcp=mcp, **fields))
-    return calling(toolbox(found, settings=settings, limits=limits, outbound=outbound))
+    return calling(toolbox(found, settings=settings, bounds=bounds, outbound=outbound))
 
 
 @asynccontextmanager
@@ -69,7 +69,7 @@ async def knowing(folder: Path, mcp: Json, *tools: str, **fields: Any) -> AsyncI
     settings = {"shop": fields.pop("given", {})}
     named = [action(name, "mcp", {"tool_name": name}) for name in ("add", "text", *tools)]
     found = manifests(folder, tool("shop", mcp=mcp, actions=named, **fields))
-    async with toolbox(found, settings=settings, limits=LIMITS).turn(task_id="T-1") as turn:
+    async with toolbox(found, settings=settings, bounds=BOUNDS).turn(task_id="T-1") as turn:
         yield Caller(turn, found.functions(found.agents[0]))
 
 
@@ -110,7 +110,7 @@ async def test_a_tool_of_a_server_is_called(shop: Caller) -> None:
 
 async def test_an_action_can_be_one_tool_of_a_server(http: Json, tmp_path: Path) -> None:
     sum_up = action("sum", "mcp", {**http, "tool_name": "add"}, a={"type": "integer", "description": "The first."})
-    async with calling(toolbox(manifests(tmp_path, tool("shop", actions=[sum_up])), limits=LIMITS)) as caller:
+    async with calling(toolbox(manifests(tmp_path, tool("shop", actions=[sum_up])), bounds=BOUNDS)) as caller:
         assert list(caller.functions) == ["shop"]
         assert caller.functions["shop"].description == "Does sum."
         assert caller.functions["shop"].parameters["properties"]["a"]["description"] == "The first."
@@ -119,7 +119,7 @@ async def test_an_action_can_be_one_tool_of_a_server(http: Json, tmp_path: Path)
 
 async def test_a_tool_that_the_server_does_not_have_is_named(http: Json, tmp_path: Path) -> None:
     missing = action("do", "mcp", {**http, "tool_name": "subtract"})
-    box = toolbox(manifests(tmp_path, tool("shop", actions=[missing])), limits=LIMITS)
+    box = toolbox(manifests(tmp_path, tool("shop", actions=[missing])), bounds=BOUNDS)
     with pytest.raises(BrokenToolError, match="shop has no tool_name subtract; it has add, order"):
         await box.functions()
 
@@ -144,7 +144,7 @@ async def test_an_error_of_the_tool_is_told_to_the_model(shop: Caller) -> None:
 
 
 async def test_a_result_has_a_greatest_size(http: Json, tmp_path: Path) -> None:
-    async with using(tmp_path, http, limits=Limits(timeout=20, max_answer=1000)) as caller:
+    async with using(tmp_path, http, bounds=Bounds(timeout=20, max_bytes=1000)) as caller:
         with pytest.raises(ToolError, match="big answered with more than 1,000 bytes"):
             await caller.call("shop_big", {"size": 2000})
 
@@ -152,10 +152,10 @@ async def test_a_result_has_a_greatest_size(http: Json, tmp_path: Path) -> None:
 async def test_a_tool_that_does_not_answer_in_time_is_an_error_that_can_be_told(shop: Caller) -> None:
     assert await shop.call("shop_add", {"a": 1}) == {"result": 2}
     backend = shop.turn._benches["shop"].backend("mcp")
-    backend.equipment = msgspec.structs.replace(backend.equipment, limits=Limits(timeout=0.2))
+    backend.equipment = msgspec.structs.replace(backend.equipment, bounds=Bounds(timeout=0.2))
     with pytest.raises(ToolError, match=r"hang did not answer within 0.2 s"):
         await shop.call("shop_hang")
-    backend.equipment = msgspec.structs.replace(backend.equipment, limits=LIMITS)
+    backend.equipment = msgspec.structs.replace(backend.equipment, bounds=BOUNDS)
     assert await shop.call("shop_add", {"a": 1}) == {"result": 2}
 
 
@@ -223,7 +223,7 @@ async def test_a_process_gets_what_the_manifest_says_and_nothing_of_the_server(
 async def test_arguments_of_a_process_may_depend_on_the_call(tmp_path: Path) -> None:
     who = action("who", "mcp", {**with_args("", "{parameters.who}"), "tool_name": "process"}, who={"type": "string"})
     found = manifests(tmp_path, tool("shop", actions=[who]))
-    async with toolbox(found, limits=LIMITS).turn(task_id="T-1") as turn:
+    async with toolbox(found, bounds=BOUNDS).turn(task_id="T-1") as turn:
         caller = Caller(turn, found.functions(found.agents[0]))
         first, again, other = [await caller.call("shop", {"who": name}) for name in ("ann", "ann", "bob")]
         assert [one["arguments"][1] for one in (first, again, other)] == ["ann", "ann", "bob"]
@@ -266,14 +266,14 @@ async def test_a_server_that_does_not_want_to_end_is_killed(tmp_path: Path) -> N
 async def test_a_server_that_never_says_it_is_ready_is_broken(tmp_path: Path) -> None:
     file = tmp_path / "pid"
     with pytest.raises(BrokenToolError, match="the MCP server of shop did not answer within 3 s"):
-        async with using(tmp_path, with_args("silent", str(file)), limits=Limits(start=3)):
+        async with using(tmp_path, with_args("silent", str(file)), bounds=Bounds(start=3)):
             pass
     assert not is_alive(int(file.read_text()))
 
 
 async def test_whoever_stops_waiting_for_a_server_leaves_no_process(tmp_path: Path) -> None:
     file = tmp_path / "pid"
-    box = toolbox(manifests(tmp_path, tool("shop", mcp=with_args("silent", str(file)))), limits=LIMITS)
+    box = toolbox(manifests(tmp_path, tool("shop", mcp=with_args("silent", str(file)))), bounds=BOUNDS)
     function = next(iter(box._declared))
 
     async def discover() -> None:
@@ -330,7 +330,7 @@ async def test_an_address_where_nobody_answers_is_broken(transport: str, tmp_pat
 async def test_what_is_no_mcp_server_is_broken(transport: str, tmp_path: Path, service: Service) -> None:
     mcp = {"transport": transport, "url": f"{service.url}/mcp"}
     with pytest.raises(BrokenToolError, match="the MCP server of shop does not answer at its address"):
-        async with using(tmp_path, mcp, limits=Limits(timeout=5, start=20)):
+        async with using(tmp_path, mcp, bounds=Bounds(timeout=5, start=20)):
             pass
 
 
@@ -359,7 +359,7 @@ def test_without_the_extra_it_is_named_at_the_start(tmp_path: Path, monkeypatch:
 async def test_a_turn_does_not_start_any_number_of_processes(tmp_path: Path) -> None:
     who = action("who", "mcp", {**with_args("", "{parameters.who}"), "tool_name": "process"}, who={"type": "string"})
     found = manifests(tmp_path, tool("shop", actions=[who]))
-    async with toolbox(found, limits=LIMITS).turn(task_id="T-1") as turn:
+    async with toolbox(found, bounds=BOUNDS).turn(task_id="T-1") as turn:
         caller = Caller(turn, found.functions(found.agents[0]))
         backend = turn._bench("shop").backend("mcp")
         assert isinstance(backend, McpBackend)

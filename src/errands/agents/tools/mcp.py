@@ -54,7 +54,7 @@ class McpBackend(Backend):
         arguments = invocation.arguments
         if None in arguments.values():
             arguments = _without_absent(arguments, await self._tools(connection), name)
-        return self._result(name, await connection.call(name, arguments, self.equipment.limits.timeout))
+        return self._result(name, await connection.call(name, arguments, self.equipment.bounds.timeout))
 
     async def discover(self, action: str | None) -> list[Discovered]:
         _, document = execution(self.equipment.tool, action)
@@ -91,19 +91,19 @@ class McpBackend(Backend):
                 raise ToolError(f"{server.tool} was called in more than {_MOST_CONNECTIONS} different ways in one turn")
             made: Connection = _extra().Connection(server, self.equipment.transport)
             self._connections[server] = made
-            await made.open(self.equipment.limits.start)
+            await made.open(self.equipment.bounds.start)
             return made
 
     async def _tools(self, connection: Connection) -> list[types.Tool]:
-        return await connection.tools(self.equipment.limits.timeout)
+        return await connection.tools(self.equipment.bounds.timeout)
 
     def _result(self, name: str, result: types.CallToolResult) -> Json:
         if result.is_error:
             texts = [block.text for block in result.content if block.type == "text"]
             raise ToolError("\n".join(texts)[:_LONGEST_ERROR] or f"{name} failed")
         value = _value(result)
-        if len(msgspec.json.encode(value)) > self.equipment.limits.max_answer:
-            raise ToolError(f"{name} answered with more than {self.equipment.limits.max_answer:,} bytes")
+        if len(msgspec.json.encode(value)) > self.equipment.bounds.max_bytes:
+            raise ToolError(f"{name} answered with more than {self.equipment.bounds.max_bytes:,} bytes")
         return value
 
 

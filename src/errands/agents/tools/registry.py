@@ -7,6 +7,7 @@ from errands.agents.tools.cel import CelBackend
 from errands.agents.tools.functions import PythonBackend
 from errands.agents.tools.http import HttpBackend
 from errands.agents.tools.mcp import McpBackend
+from errands.agents.tools.openapi import OpenApiBackend
 from errands.agents.tools.session import SessionBackend
 from errands.errors import ConfigurationError
 
@@ -16,6 +17,7 @@ BACKENDS: dict[str, type[Backend]] = {
     "stateful_session": SessionBackend,
     "mcp": McpBackend,
     "python": PythonBackend,
+    "openapi": OpenApiBackend,
 }
 
 

@@ -15,7 +15,7 @@ from errands.agents.manifests.templates import references
 from errands.agents.mounts.base import Files
 from errands.agents.tools import settings as tool_settings
 from errands.agents.tools.actions import execution
-from errands.agents.tools.base import Auth, BrokenToolError, Discovered, Equipment, Limits
+from errands.agents.tools.base import Auth, Bounds, BrokenToolError, Discovered, Equipment
 from errands.agents.tools.discovery import described, discovered_functions
 from errands.agents.tools.once import Once
 from errands.agents.tools.registry import backend_class
@@ -42,14 +42,14 @@ class Toolbox:
         outbound: Outbound,
         runtime: Mapping[str, Json],
         auth: Mapping[str, str] | Auth,
-        limits: Limits | None = None,
+        bounds: Bounds | None = None,
     ) -> None:
         self._agent = agent
         self._given = settings
         self._outbound = outbound
         self._runtime = runtime
         self._auth = auth
-        self._limits = limits or Limits()
+        self._limits = bounds or Bounds()
         self._declared = manifests.functions(agent)
         self._tools = {
             function.ref: manifests.tool(agent, function.ref)
@@ -138,7 +138,7 @@ class Toolbox:
             auth=self._token(secrets),
             outbound=self._outbound,
             transport=transport,
-            limits=self._limits,
+            bounds=self._limits,
             files=files,
             shared=self._shared,
         )
