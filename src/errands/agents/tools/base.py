@@ -83,6 +83,8 @@ class Bounds(msgspec.Struct, frozen=True, kw_only=True):
 
     #: Seconds for one request, from the look-up of the name to the last byte.
     timeout: float = 30.0
+    #: Seconds for a server to start and to be ready.
+    start: float = 60.0
     #: Bytes of one answer.
     max_bytes: int = 5 * 1024 * 1024
 
