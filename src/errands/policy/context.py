@@ -23,9 +23,11 @@ from errands.policy.records import (
     Decided,
     DelegationBegan,
     Ended,
+    InputAdmitted,
     InputArrived,
     ModelCalled,
     OutputGiven,
+    OutputHeld,
     Started,
     ToolOpened,
     ToolsClosed,
@@ -137,7 +139,7 @@ def fold(context: Context, record: AnyRecord) -> Context:
             return _called(context, record)
         case CapabilityBegan() | CapabilityShown() | ToolOpened() | ToolsClosed() | DelegationBegan():
             return context
-        case Decided() | Waiting() | Answered() | Ended():
+        case Decided() | Waiting() | Answered() | Ended() | InputAdmitted() | OutputHeld():
             return context
         case Started():
             raise ValueError("a task starts once: `started` is only ever the first record")

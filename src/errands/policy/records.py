@@ -63,6 +63,19 @@ class OutputGiven(Record, frozen=True, kw_only=True, tag="output"):
     values: dict[str, Any]
 
 
+class InputAdmitted(Record, frozen=True, kw_only=True, tag="admitted"):
+    """The policy lets the agent see a message: as it came, or else as `values`."""
+
+    message_id: str
+    values: dict[str, Any] | None = None
+
+
+class OutputHeld(Record, frozen=True, kw_only=True, tag="held"):
+    """What a turn wants to show, while its policy waits: the agent need not be run again to show it."""
+
+    turn: dict[str, Any]
+
+
 class ModelCalled(Record, frozen=True, kw_only=True, tag="llm"):
     """The model answered once."""
 
@@ -137,14 +150,17 @@ class DelegationBegan(Record, frozen=True, kw_only=True, tag="delegated"):
 
 
 class Decided(Record, frozen=True, kw_only=True, tag="decided"):
-    """A step of a policy was decided: one line of the decision log."""
+    """A step or a limit of a policy was decided: one line of the decision log."""
 
     step: str
     action: str
     outcome: str
+    #: The version of the policy.
     policy: str = ""
     call: str | None = None
     detail: str = ""
+    #: What was done about a failure.
+    on_fail: str = ""
 
 
 class Waiting(Record, frozen=True, kw_only=True, tag="waiting"):
@@ -179,6 +195,8 @@ AnyRecord = (
     Started
     | InputArrived
     | OutputGiven
+    | InputAdmitted
+    | OutputHeld
     | ModelCalled
     | CapabilityBegan
     | CapabilityFinished
