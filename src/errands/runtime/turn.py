@@ -57,6 +57,8 @@ class Ending(msgspec.Struct, kw_only=True, omit_defaults=True):
     direct: bool = False
     #: The state was emitted already.
     announced: bool = False
+    #: The one user whose answer the turn, only suspended, waits for.
+    asks: str = ""
 
 
 class Overseer(Protocol):
@@ -231,15 +233,24 @@ class Turn:
         metadata: dict[str, Any] | None = None,
         direct: bool = False,
         announced: bool = False,
+        asks: str = "",
     ) -> None:
         """Ends the turn in `state`; returns when everything is durable. The first call wins.
 
-        `announced` says that the state was emitted already.
+        `announced` says that the state was emitted already. `asks` names the one user whose answer a paused task
+        waits for: the turn is then only suspended. It goes on with the same message when that answer has come, and
+        messages that come meanwhile wait for their own turns.
 
         A call that fails has not ended the turn: what was emitted waits on, and another way may be tried.
         """
         ending = Ending(
-            state=state, message=message, artifacts=artifacts, metadata=metadata, direct=direct, announced=announced
+            state=state,
+            message=message,
+            artifacts=artifacts,
+            metadata=metadata,
+            direct=direct,
+            announced=announced,
+            asks=asks,
         )
         await (self.finish(ending) if self.overseer is None or self.ended else self.overseer.end(ending))
 
@@ -257,7 +268,7 @@ class Turn:
             now, last = self._journal.now(), None
             if not ending.announced:
                 last = status_update(self.task_id, self.context_id, state, now, ending.message, ending.metadata)
-            while not await self._close(state, last, ending.artifacts, ending.direct, now):
+            while not await self._close(ending, last, now):
                 await self._refresh()
         except Exception:
             self.ended = False
@@ -285,14 +296,7 @@ class Turn:
             flusher.cancel()
             self._flusher = None
 
-    async def _close(
-        self,
-        state: TaskState,
-        last: StreamResponse | None,
-        artifacts: Sequence[TaskArtifactUpdateEvent],
-        direct: bool,
-        now: int,
-    ) -> bool:
+    async def _close(self, ending: Ending, last: StreamResponse | None, now: int) -> bool:
         """Writes the last events of the turn; false when somebody else has written meanwhile.
 
         `last` is the status that ends the turn, None when it was emitted.
@@ -301,11 +305,12 @@ class Turn:
             return False
         if last is None and self._cancel_wanted:
             raise _CancelWantedError
+        state, asks = ending.state, ending.asks
         events = Batch() if self._pending is None else self._pending.copy()
-        for artifact in artifacts:
+        for artifact in ending.artifacts:
             events.add("artifact", StreamResponse(artifact_update=artifact))
         emitted = len(events.updates)
-        self.continues = self._unread > 1 and (state is COMPLETED or state in PAUSED_STATES)
+        self.continues = not asks and self._unread > 1 and (state is COMPLETED or state in PAUSED_STATES)
         if self.continues:
             self._carry_on(state, last, now, events)
             state = WORKING
@@ -323,8 +328,9 @@ class Turn:
             state=state if updates else None,
             fold=lifecycle.fold_updates(self._task, self._updates + updates if self._updates else updates),
             work=KEEP if self.continues else IDLE,
-            unread=-1,
-            direct=direct,
+            unread=0 if asks else -1,
+            direct=ending.direct,
+            asks=asks or None,
         )
         told = updates[emitted:]
         if self._tells:
