@@ -61,6 +61,8 @@ class Settings(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     grpc_host: str = "127.0.0.1"
     #: Where clients reach gRPC, as `host:port`, when it is not where it listens.
     public_grpc: str | None = None
+    #: The file of the policy that every task is held to. Needs `errands[agents]`.
+    policy: str | None = None
     #: Level of the `errands` logger.
     log_level: str | None = None
 

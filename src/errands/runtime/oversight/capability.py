@@ -17,7 +17,7 @@ from errands.runtime.journal import new_id
 from errands.runtime.run import Run
 
 if TYPE_CHECKING:
-    from errands.runtime.oversight.oversight import Oversight
+    from errands.runtime.oversight.recorder import Recorder
 
 #: So much of an error's text is kept.
 _MOST = 500
@@ -30,10 +30,10 @@ class CapabilityCall:
     the policy change it. An exception in the block is recorded and passed on.
     """
 
-    def __init__(self, oversight: Oversight, name: str, arguments: Mapping[str, Any]) -> None:
+    def __init__(self, recorder: Recorder, name: str, arguments: Mapping[str, Any]) -> None:
         if not name or name == "_meta":
             raise ValueError(f"{name!r} is no name for a capability")
-        self._oversight = oversight
+        self._recorder = recorder
         self._id = new_id()
         self.name = name
         #: What it is called with. A policy may have changed them.
@@ -47,30 +47,30 @@ class CapabilityCall:
         return value
 
     async def __aenter__(self) -> Self:
-        run = await self._oversight.run()
+        run = await self._recorder.run()
         self._at = run.now()
         phases = [Phase.BEFORE_FIRST] if run.context.is_first(normalise(self.name)) else []
         for phase in (*phases, Phase.BEFORE):
             self.arguments = await self._judge(run, phase, input=self.arguments)
-        under_way = self._oversight.calls_under_way
-        exceeded = check_before_capability(self._oversight.policy.limits, run.context, run.now_ms(), under_way=under_way)
+        under_way = self._recorder.calls_under_way
+        exceeded = check_before_capability(self._recorder.policy.limits, run.context, run.now_ms(), under_way=under_way)
         if exceeded is not None:
-            await self._oversight.exceed(run, exceeded)
-        self._oversight.calls_under_way += 1
+            await self._recorder.exceed(run, exceeded)
+        self._recorder.calls_under_way += 1
         try:
             await run.append(CapabilityBegan(**self._fields()))
         except BaseException:
-            self._oversight.calls_under_way -= 1
+            self._recorder.calls_under_way -= 1
             raise
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._oversight.calls_under_way -= 1
-        if isinstance(error, asyncio.CancelledError | TaskStoppedError) or self._oversight.turn_ended:
+        self._recorder.calls_under_way -= 1
+        if isinstance(error, asyncio.CancelledError | TaskStoppedError) or self._recorder.turn_ended:
             return
-        run = await self._oversight.run()
+        run = await self._recorder.run()
         if error is not None:
             text = f"{type(error).__name__}: {error}"[:_MOST]
             await run.append(CapabilityErrored(**self._fields(), error=text))
@@ -81,20 +81,20 @@ class CapabilityCall:
 
     async def _judge(self, run: Run, phase: Phase, **values: Json) -> Json:
         """What the steps of a phase let through. Raises `CapabilityBlockedError` and `TaskStoppedError`."""
-        steps = self._oversight.policy.steps(self.name, phase)
+        steps = self._recorder.policy.steps(self.name, phase)
         if not steps.steps:
             return values[phase.subject]
         subject = Subject(context=run.plain, action=self.name, **values)
-        match await self._oversight.judge(run).steps(steps, subject, call=self._id):
+        match await self._recorder.judge(run).steps(steps, subject, call=self._id):
             case Passed(value=value):
                 return value
             case Blocked(message=message):
                 self._restrict(run, phase, message)
-                await self._oversight.catch_up()
+                await self._recorder.catch_up()
                 raise CapabilityBlockedError(message)
             case Locked(reason=reason):
                 self._restrict(run, phase, reason)
-                await self._oversight.stop(run, "restricted", reason)
+                await self._recorder.stop(run, "restricted", reason)
                 raise TaskStoppedError(reason, "restricted")
 
     def _restrict(self, run: Run, phase: Phase, reason: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 import msgspec
@@ -31,22 +32,24 @@ class Output(msgspec.Struct, kw_only=True, omit_defaults=True):
     events: list[tuple[EventKind, StreamResponse]] = []
 
     @classmethod
-    def gathered(cls, held: list[tuple[EventKind, StreamResponse]], ending: Ending) -> Output:
-        events: list[tuple[EventKind, StreamResponse]] = [
-            *held,
-            *(("artifact", StreamResponse(artifact_update=update)) for update in ending.artifacts),
-        ]
-        if not ending.announced:
-            return cls(ending=msgspec.structs.replace(ending, artifacts=()), events=events)
-        # The pause that an executor has published is the end itself.
-        last = max((n for n, (_, update) in enumerate(events) if _is_pause(update)), default=None)
-        if last is None:
-            return cls(ending=Ending(state=ending.state), events=events)
-        pause = events.pop(last)[1].status_update
-        assert pause is not None
-        return cls(
-            ending=Ending(state=ending.state, message=pause.status.message, metadata=pause.metadata), events=events
-        )
+    def of(cls, ending: Ending, held: Iterable[tuple[EventKind, StreamResponse]] = ()) -> Output:
+        events = list(held)
+        events += [("artifact", StreamResponse(artifact_update=update)) for update in ending.artifacts]
+        return cls(ending=msgspec.structs.replace(ending, artifacts=()), events=events)
+
+    @classmethod
+    def gathered(cls, held: Iterable[tuple[EventKind, StreamResponse]], ending: Ending) -> Output:
+        """The same; a pause that an executor has published becomes the end that it stands for."""
+        output = cls.of(ending, held)
+        if ending.announced:
+            output.ending = Ending(state=ending.state)
+            for position, (_, update) in reversed(list(enumerate(output.events))):
+                pause = update.status_update
+                if pause is not None and pause.status.state in PAUSED_STATES:
+                    output.ending.message, output.ending.metadata = pause.status.message, pause.metadata
+                    del output.events[position]
+                    break
+        return output
 
     def stored(self) -> dict[str, Any]:
         """As a record has it."""
@@ -101,7 +104,8 @@ def new_parts(before: Task, after: Task, message: Message | None = None) -> list
     words = [said for said in after.history or () if said.role is Role.AGENT and said.message_id not in known]
     if message is not None:
         words.append(message)
-    return [part for given in (*new_artifacts(before, after), *words) for part in given.parts]
+    artifacts = new_artifacts(before, after)
+    return [*(part for given in artifacts for part in given.parts), *(part for said in words for part in said.parts)]
 
 
 def as_values(parts: list[Part]) -> dict[str, Any]:
@@ -130,10 +134,6 @@ def _as_part(shown: Any, known: list[tuple[dict[str, Any], Part]]) -> Part:
     if isinstance(shown, dict) and "data" in shown:
         return Part(data=shown["data"], media_type=shown.get("mimeType"))
     raise ValueError("a part of a transformed message has neither text nor data, and is no part of the original")
-
-
-def _is_pause(update: StreamResponse) -> bool:
-    return update.status_update is not None and update.status_update.status.state in PAUSED_STATES
 
 
 def _said(parts: list[Part], task: Task) -> Message | None:
