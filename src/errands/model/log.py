@@ -220,6 +220,11 @@ class RequestOptions(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
     #: Kept for executors only, which are shown the whole configuration.
     history_length: int | None = None
     return_immediately: bool = False
+    #: The task that handed its work to this one, and how many did so above it. No request from outside can say so.
+    #: The sender's e-mail address, when whoever let them in knows it.
+    email: str = ""
+    parent: str = ""
+    depth: int = 0
 
     @property
     def is_plain(self) -> bool:
@@ -229,6 +234,8 @@ class RequestOptions(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
             or self.extensions
             or self.history_length is not None
             or self.return_immediately
+            or self.email
+            or self.parent
         )
 
 

@@ -25,6 +25,8 @@ from errands.policy.records import (
     Ended,
     InputAdmitted,
     InputArrived,
+    InputPassed,
+    InputRefused,
     ModelCalled,
     OutputGiven,
     OutputHeld,
@@ -137,7 +139,9 @@ def fold(context: Context, record: AnyRecord) -> Context:
             return replace(context, llm=_llm(context.llm, record), history=_turn(context.history, "llm"))
         case CapabilityFinished() | CapabilityErrored() | CapabilityRestricted():
             return _called(context, record)
-        case CapabilityBegan() | CapabilityShown() | ToolOpened() | ToolsClosed() | DelegationBegan():
+        case CapabilityShown():
+            return replace(context, history=_turn(context.history, "capability")) if record.turn else context
+        case CapabilityBegan() | InputPassed() | InputRefused() | ToolOpened() | ToolsClosed() | DelegationBegan():
             return context
         case Decided() | Waiting() | Answered() | Ended() | InputAdmitted() | OutputHeld():
             return context

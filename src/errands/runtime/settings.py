@@ -63,6 +63,14 @@ class Settings(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     public_grpc: str | None = None
     #: The file of the policy that every task is held to. Needs `errands[agents]`.
     policy: str | None = None
+    #: What answers agents that name no model: `provider/model`; `scripted` answers all agents.
+    model: str | None = None
+    #: Where the provider of `model` is reached, when it is not its usual address.
+    model_base_url: str | None = None
+    #: The key for it, when it is not in the provider's own variable.
+    model_api_key: str | None = None
+    #: Seconds a model has for one answer, tries included.
+    model_timeout: float = 300.0
     #: Level of the `errands` logger.
     log_level: str | None = None
 

@@ -30,6 +30,7 @@ from errands.model.core import (
 )
 from errands.model.log import IDLE, KEEP, READY, Change, EventKind, StoredTask
 from errands.runtime.journal import Batch, Journal, status_update
+from errands.runtime.review_messages import reviewer
 
 #: What may wait to become durable before the worker has to wait as well.
 WINDOW_EVENTS = 1000
@@ -330,7 +331,7 @@ class Turn:
             work=KEEP if self.continues else IDLE,
             unread=0 if asks else -1,
             direct=ending.direct,
-            asks=asks or None,
+            asks=reviewer(asks) if asks else None,
         )
         told = updates[emitted:]
         if self._tells:

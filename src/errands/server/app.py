@@ -24,6 +24,7 @@ from errands.runtime.executor.ids import Identifiers
 from errands.runtime.executor.request import RequestContextBuilder
 from errands.runtime.executor.worker import ExecutorWorker
 from errands.runtime.hooks import LifecycleHooks
+from errands.runtime.inner import InnerAgents
 from errands.runtime.journal import Journal
 from errands.runtime.middleware import A2AMiddleware
 from errands.runtime.settings import Settings
@@ -49,7 +50,8 @@ class A2AServer:
 
     `app` is an ASGI application that runs anywhere and mounts anywhere. Settings come from `ERRANDS_*` environment
     variables unless `settings` is given; the other keyword arguments win over both. `storage` is `memory`, a URL such
-    as `sqlite:///tasks.db`, or an `Engine`; the default is the SQLite file `.errands/tasks.db`.
+    as `sqlite:///tasks.db`, or an `Engine`; the default is the SQLite file `.errands/tasks.db`. `inner` are agents that
+    it hands work to and that nobody else can reach.
     """
 
     def __init__(
@@ -75,6 +77,7 @@ class A2AServer:
         extended_card_provider: ExtendedCardProvider | None = None,
         grpc_port: int | None = None,
         policy: str | Path | Policy | None = None,
+        inner: InnerAgents | None = None,
     ) -> None:
         given = agent_card or getattr(worker or executor, "agent_card", None)
         card = None if given is None else adapt_card(given)
@@ -97,6 +100,7 @@ class A2AServer:
         self._policy: CompiledPolicy | None = None
         if policy is not None or self.settings.policy is not None:
             self.use_policy(policy or self.settings.policy or "")
+        self._inner = inner or InnerAgents()
         self._identifiers = _identifiers(worker)
         self.agent_card: AgentCardConfig = card
         if extended_card_provider is not None:
@@ -206,7 +210,6 @@ class A2AServer:
                 self._worker, journal, agent=name, deps=self._deps, settings=settings, policy=self._policy
             )
             await stack.enter_async_context(adapter)
-            stack.callback(engine.disconnect)
             tasks = TaskManager(
                 journal,
                 adapter,
@@ -214,6 +217,9 @@ class A2AServer:
                 settings=settings,
                 identifiers=self._identifiers,
             )
+            await stack.enter_async_context(self._inner.running(engine, {name: tasks}, self._deps, settings))
+            stack.push_async_callback(self._drain_turns)
+            stack.callback(engine.disconnect)
             self.engine = engine
             self.adapter = adapter
             self.task_manager = tasks
@@ -260,8 +266,12 @@ class A2AServer:
         if self._grpc is not None:
             await self._grpc.stop_serving()
         if self.started:
-            await self.adapter.drain()
+            await self._drain_turns()
             self.engine.disconnect()
+
+    async def _drain_turns(self) -> None:
+        # At the same time: a turn may wait for one of an inner agent.
+        await asyncio.gather(self.adapter.drain(), self._inner.drain())
 
     async def problem(self) -> str | None:
         """Why the server cannot take requests right now, or None."""
