@@ -23,7 +23,6 @@ from errands.policy.records import (
     Decided,
     DelegationBegan,
     Ended,
-    InputAdmitted,
     InputArrived,
     InputPassed,
     InputRefused,
@@ -143,7 +142,7 @@ def fold(context: Context, record: AnyRecord) -> Context:
             return replace(context, history=_turn(context.history, "capability")) if record.turn else context
         case CapabilityBegan() | InputPassed() | InputRefused() | ToolOpened() | ToolsClosed() | DelegationBegan():
             return context
-        case Decided() | Waiting() | Answered() | Ended() | InputAdmitted() | OutputHeld():
+        case Decided() | Waiting() | Answered() | Ended() | OutputHeld():
             return context
         case Started():
             raise ValueError("a task starts once: `started` is only ever the first record")

@@ -198,13 +198,13 @@ class _Run:
 
     def _replacement(self, value: Json) -> Json:
         """What a transform puts in place of the value. Arguments stay a map, and bound ones stay as they are."""
-        if self._phase.subject == "output" and not self._phase.guards:
+        if self._phase.subject == "output":
             return value
         if not isinstance(value, dict):
-            raise _Failed("a transform before a call, of an input or of an answer must give a map")
+            raise _Failed("a transform before a call or of an input must give a map")
         if self._phase.guards:
             if not isinstance(value.get("message"), list):
-                raise _Failed(f"a transformed {self._phase.subject} must have a message, which is a list of parts")
+                raise _Failed("a transformed input must have a message, which is a list of parts")
             return value
         bound = {name: given for name, given in self.value.items() if name in self._subject.bound}
         free = {name: given for name, given in value.items() if name not in self._subject.bound}

@@ -79,16 +79,12 @@ class OutputGiven(Record, frozen=True, kw_only=True, tag="output"):
     values: dict[str, Any]
 
 
-class InputAdmitted(Record, frozen=True, kw_only=True, tag="admitted"):
-    """The policy lets the agent see a message: as it came, or else as `values`."""
-
-    message_id: str
-    values: dict[str, Any] | None = None
-
-
 class OutputHeld(Record, frozen=True, kw_only=True, tag="held"):
     """What a turn wants to show, while its policy waits: the agent need not be run again to show it."""
 
+    #: As guardrails see it.
+    values: dict[str, Any]
+    #: Its events and its end.
     turn: dict[str, Any]
 
 
@@ -177,8 +173,6 @@ class Decided(Record, frozen=True, kw_only=True, tag="decided"):
     policy: str = ""
     call: str | None = None
     detail: str = ""
-    #: What was done about a failure.
-    on_fail: str = ""
 
 
 class Waiting(Record, frozen=True, kw_only=True, tag="waiting"):
@@ -215,7 +209,6 @@ AnyRecord = (
     | InputPassed
     | InputRefused
     | OutputGiven
-    | InputAdmitted
     | OutputHeld
     | ModelCalled
     | CapabilityBegan

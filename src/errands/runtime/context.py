@@ -84,7 +84,7 @@ class TaskContext:
         message = (stored.task.history or [])[self._position]
         self._message = message
         if policy is not None:
-            self._oversight = Oversight(self._turn, journal, stored, message, policy)
+            self._oversight = Oversight(self._turn, journal, stored, message, options=self._options, policy=policy)
         #: The task's identifier.
         self.task_id: str = stored.task.id
         #: The conversation's identifier.
@@ -384,7 +384,7 @@ class TaskContext:
 
     def _overseen(self) -> Oversight:
         if self._oversight is None:
-            self._oversight = Oversight(self._turn, self._journal, self._stored, self._message)
+            self._oversight = Oversight(self._turn, self._journal, self._stored, self._message, options=self._options)
         return self._oversight
 
     async def _admit(self) -> bool:

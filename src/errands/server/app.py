@@ -139,6 +139,11 @@ class A2AServer:
 
         Raises `ConfigurationError` with everything that is wrong with a file.
         """
+        if self._worker.keeps_records:
+            raise ConfigurationError(
+                "a policy cannot be put on an agent that is written as a manifest: write its limits, guardrails and "
+                "steps into the manifest, and leave policy out"
+            )
         self._policy = compile_policy(policy if isinstance(policy, Policy) else _from_file(policy))
 
     @property

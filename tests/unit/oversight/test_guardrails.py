@@ -35,9 +35,9 @@ async def test_a_message_that_is_refused_never_reaches_the_agent(kind: str, stor
         assert (refused.state, said(refused)) == ("rejected", "Keep a secret to yourself.")
         assert reason(refused) == "restricted"
         assert heard == ["hello"]
-        assert await server.kinds(fine) == ["Started", "InputArrived", "Decided", "InputAdmitted", "OutputGiven"]
+        assert await server.kinds(fine) == ["Started", "InputArrived", "Decided", "InputPassed", "OutputGiven"]
         assert await server.kinds(refused) == ["Started", "InputArrived", "Decided", "Ended"]
-        assert await server.decisions(refused) == [("guardrails.before[0]", "failed")]
+        assert await server.decisions(refused) == [("guardrails.before[0]", "failed: lock_task")]
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -70,7 +70,7 @@ async def test_a_transform_replaces_what_is_answered(kind: str) -> None:
         result = await server.client.send("hi")
         assert (result.state, result.text, len(result.artifacts)) == ("completed", "Echo: hi!", 1)
         records = await server.records(result)
-        assert records[-1].values == {"message": [{"text": "Echo: hi!"}]}  # type: ignore[union-attr]
+        assert records[-1].values == {"message": [{"mimeType": "text/plain", "text": "Echo: hi!"}]}  # type: ignore[union-attr]
 
 
 async def test_later_turns_see_earlier_messages_as_they_were_let_in() -> None:
@@ -104,7 +104,7 @@ async def test_what_streams_is_held_back_only_when_the_answer_is_guarded() -> No
 
 
 async def test_a_transform_that_makes_no_message_ends_the_task() -> None:
-    for wrong in ("{'message': [1]}", "{'message': 'text'}", "'text'"):
+    for wrong in ("{'message': [1]}", "{'message': 'text'}", "1"):
         async with serving(echoes([])["worker"], policy=after({"transform": wrong})) as server:
             result = await server.client.send("hi")
             assert (result.state, reason(result)) == ("rejected", "restricted"), wrong
@@ -117,10 +117,10 @@ async def test_a_failing_step_may_be_passed_over_and_leaves_its_decision(caplog:
             result = await server.client.send("hi")
             assert result.state == "completed"
             decided = await server.decisions(result)
-            assert decided == [("guardrails.before[0]", "error"), ("guardrails.before[1]", "passed")]
+            assert decided == [("guardrails.before[0]", "error: continue"), ("guardrails.before[1]", "passed")]
     lines = [record.getMessage() for record in caplog.records]
     assert len(lines) == 2
-    assert "guardrails.before[0] error" in lines[0]
+    assert "guardrails.before[0] error: continue" in lines[0]
     assert lines[1] == f"task {result.task_id}: guardrails.before[1] passed, policy v1"
 
 

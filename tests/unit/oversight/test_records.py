@@ -224,7 +224,7 @@ async def test_a_blocked_capability_is_not_called() -> None:
     async with serving(Agent(handle), policy=around("pay", before=[rule])) as server:
         result = await server.client.send("pay")
         assert result.text == "I may not: 500 is too much."
-        assert await server.decisions(result) == [("capabilities.pay.before[0]", "failed")]
+        assert await server.decisions(result) == [("capabilities.pay.before[0]", "failed: block")]
         restricted = next(r for r in await server.records(result) if isinstance(r, CapabilityRestricted))
         assert restricted.reason == "500 is too much."
 

@@ -12,6 +12,7 @@ from errands.policy.limits import Exceeded
 from errands.policy.pipeline import Invocation, Outcome, Subject, run_steps
 from errands.policy.records import Answered, Decided, Waiting
 from errands.policy.steps import Steps
+from errands.runtime.review_messages import reviewer_of
 from errands.runtime.run import Run
 
 #: One line for each decision.
@@ -31,7 +32,7 @@ class Judge:
         """
         session, waiting = self._session(key)
         try:
-            outcome = await run_steps(steps, subject, session, invoke=_refuse)
+            outcome = await run_steps(steps, subject, session, invoke=_refuse, perform=_wait)
         except Suspended as suspended:
             if suspended.call != waiting:
                 self._run.note(Waiting(at=self._run.now(), call=suspended.call, session=session, key=key))
@@ -42,11 +43,10 @@ class Judge:
                     at=self._run.now(),
                     step=decision.step,
                     action=decision.action,
-                    outcome=decision.outcome,
+                    outcome=decision.outcome if decision.on_fail is None else f"{decision.outcome}: {decision.on_fail}",
                     policy=self._policy.version,
                     call=call,
                     detail=decision.detail,
-                    on_fail=decision.on_fail or "",
                 )
             )
         return outcome
@@ -67,7 +67,6 @@ class Judge:
             outcome=outcome,
             policy=self._policy.version,
             detail=detail,
-            on_fail="lock_task",
         )
 
     def _decided(self, decided: Decided) -> None:
@@ -91,6 +90,15 @@ class Judge:
                 else:
                     session.fail(record.call, record.error)
         return session, waiting
+
+
+async def _wait(call: Call) -> None:
+    """All that an expression can call here is `review()`, if it names somebody."""
+    try:
+        reviewer_of(call)
+    except ValueError as error:
+        raise CallFailed(str(error)) from None
+    raise Suspended(call)
 
 
 async def _refuse(invocation: Invocation) -> None:

@@ -113,13 +113,16 @@ def as_values(parts: list[Part]) -> dict[str, Any]:
     return {"message": [content_part(part) for part in parts]}
 
 
-def as_parts(values: dict[str, Any], originals: list[Part]) -> list[Part]:
+def as_parts(value: Any, originals: list[Part]) -> list[Part]:
     """Parts again, of what a transform has made; those that it left alone are the originals, files and all.
 
-    Raises ValueError.
+    It may have made a text of the whole. Raises ValueError when it is neither that nor a message.
     """
+    shown = [value] if isinstance(value, str) else value.get("message") if isinstance(value, dict) else None
+    if not isinstance(shown, list):
+        raise ValueError("what a transform has made is neither a text nor a map with a message, a list of parts")
     known = [(content_part(part), part) for part in originals]
-    return [_as_part(shown, known) for shown in values["message"]]
+    return [_as_part(part, known) for part in shown]
 
 
 def _as_part(shown: Any, known: list[tuple[dict[str, Any], Part]]) -> Part:

@@ -16,17 +16,18 @@ from errands.model.core import (
     StreamResponse,
     Task,
 )
-from errands.model.log import EventKind, StoredTask
+from errands.model.log import EventKind, RequestOptions, StoredTask
 from errands.policy.cel import Suspended
 from errands.policy.cel.values import Json
 from errands.policy.document import CompiledPolicy
 from errands.policy.limits import Limits, check_age
 from errands.policy.pipeline import Passed, Subject
-from errands.policy.records import Ended, InputAdmitted, OutputGiven, OutputHeld
+from errands.policy.records import Ended, InputPassed, OutputGiven, OutputHeld
 from errands.policy.steps import Phase, Steps
 from errands.runtime.journal import Journal
 from errands.runtime.oversight.output import Output, as_parts, as_values, new_parts, without_words
 from errands.runtime.oversight.recorder import Recorder
+from errands.runtime.review_messages import held_review_message, review_message
 from errands.runtime.run import Run
 from errands.runtime.turn import ALREADY_ENDED, Ending, Turn
 
@@ -40,9 +41,16 @@ class Oversight(Recorder):
     """Made with the turn when there is a policy, and otherwise when the agent first records something."""
 
     def __init__(
-        self, turn: Turn, journal: Journal, stored: StoredTask, message: Message, policy: CompiledPolicy = NO_POLICY
+        self,
+        turn: Turn,
+        journal: Journal,
+        stored: StoredTask,
+        message: Message,
+        *,
+        options: RequestOptions,
+        policy: CompiledPolicy = NO_POLICY,
     ) -> None:
-        super().__init__(turn, journal, stored, message, policy)
+        super().__init__(turn, journal, stored, message, options, policy)
         #: Events that nobody may see before the guardrails have.
         self._held: list[tuple[EventKind, StreamResponse]] = []
         self._is_deciding = False
@@ -65,7 +73,7 @@ class Oversight(Recorder):
 
     def _is_admitted(self, run: Run) -> bool:
         message_id = self._message.message_id
-        return any(isinstance(record, InputAdmitted) and record.message_id == message_id for record in run.records)
+        return any(isinstance(record, InputPassed) and record.message_id == message_id for record in run.records)
 
     async def _look_at_input(self, run: Run) -> bool:
         exceeded = check_age(self.policy.limits, run.context, run.now_ms())
@@ -78,7 +86,7 @@ class Oversight(Recorder):
         if passed.transformed and await self._parts(run, passed, self._message.parts) is None:
             return False
         values = passed.value if passed.transformed else None
-        run.note(InputAdmitted(at=run.now(), message_id=self._message.message_id, values=values))
+        run.note(InputPassed(at=run.now(), message_id=self._message.message_id, values=values))
         return True
 
     def _as_admitted(self, run: Run) -> Task:
@@ -86,7 +94,7 @@ class Oversight(Recorder):
         changed = {
             record.message_id: record.values
             for record in run.records
-            if isinstance(record, InputAdmitted) and record.values is not None
+            if isinstance(record, InputPassed) and record.values is not None
         }
         task = self._stored.task
         if not changed:
@@ -156,9 +164,9 @@ class Oversight(Recorder):
             replaced = await self._parts(run, passed, parts)
             if replaced is None:
                 return None
-            output = output.replaced(replaced, self._stored.task, self._turn.task)
+            output, parts = output.replaced(replaced, self._stored.task, self._turn.task), replaced
         if is_answer:
-            run.note(OutputGiven(at=run.now(), values=passed.value))
+            run.note(OutputGiven(at=run.now(), values=as_values(parts)))
         for kind, update in output.events:
             self._turn.show(kind, update)
         return await self._turn.finish(output.ending)
@@ -174,9 +182,12 @@ class Oversight(Recorder):
         try:
             outcome = await self.judge(run).steps(steps, Subject(context=run.plain, **value), key=key)
         except Suspended as suspended:
+            call, subject = suspended.call, value.get("input")
             if held is not None and _unshown(run) is None:
-                run.note(OutputHeld(at=run.now(), turn=held.stored()))
-            await self._suspend(str(suspended.call.arguments[0]))
+                run.note(OutputHeld(at=run.now(), values=value["output"], turn=held.stored()))
+            ids = {"task_id": self._turn.task_id, "context_id": self._turn.context_id}
+            question = review_message(call, subject, **ids) if held is None else held_review_message(call, **ids)
+            await self._suspend(call, question)
             return None
         if isinstance(outcome, Passed):
             return outcome

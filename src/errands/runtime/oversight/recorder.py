@@ -11,7 +11,8 @@ import msgspec
 from errands.clock import to_iso
 from errands.errors import TaskStoppedError
 from errands.model.core import FAILED, INPUT_REQUIRED, REJECTED, Message, Part, Role
-from errands.model.log import StoredTask
+from errands.model.log import RequestOptions, StoredTask
+from errands.policy.cel import Call
 from errands.policy.cel.values import Json
 from errands.policy.document import CompiledPolicy
 from errands.policy.limits import Exceeded, check_after_model, check_before_model
@@ -19,6 +20,7 @@ from errands.policy.records import Ended, InputArrived, ModelCalled, Started
 from errands.runtime.journal import Journal, new_id
 from errands.runtime.oversight.capability import CapabilityCall
 from errands.runtime.oversight.judging import Judge
+from errands.runtime.review_messages import reviewer_of
 from errands.runtime.run import Run, content_parts
 from errands.runtime.turn import Ending, Turn
 
@@ -29,12 +31,19 @@ class Recorder:
     """The records of one turn. The run begins with the first of them."""
 
     def __init__(
-        self, turn: Turn, journal: Journal, stored: StoredTask, message: Message, policy: CompiledPolicy
+        self,
+        turn: Turn,
+        journal: Journal,
+        stored: StoredTask,
+        message: Message,
+        options: RequestOptions,
+        policy: CompiledPolicy,
     ) -> None:
         self._turn = turn
         self._journal = journal
         self._stored = stored
         self._message = message
+        self._options = options
         self.policy = policy
         #: Capability calls that began and are not over.
         self.calls_under_way = 0
@@ -51,11 +60,18 @@ class Recorder:
         return self._run
 
     def _begin(self, run: Run) -> None:
-        scope, message = self._stored.scope, self._message
+        scope, options, message = self._stored.scope, self._options, self._message
         if not run.started:
-            began = to_iso(self._stored.head.created_at)
-            functions = tuple(self.policy.capabilities)
-            run.note(Started(at=began, agent=scope.agent, user=scope.owner, functions=functions))
+            started = Started(
+                at=to_iso(self._stored.head.created_at),
+                agent=scope.agent,
+                user=scope.owner,
+                email=options.email or None,
+                functions=tuple(self.policy.capabilities),
+                parent=options.parent,
+                depth=options.depth,
+            )
+            run.note(started)
         if not run.has_input(message.message_id):
             values = {"message": content_parts(message)}
             run.note(InputArrived(at=run.now(), values=values, message_id=message.message_id))
@@ -107,20 +123,16 @@ class Recorder:
     async def stop(self, run: Run, reason: Literal["limit_exceeded", "restricted"], text: str) -> None:
         """Ends the task for good. What is held back is never shown."""
         run.note(Ended(at=run.now(), reason=reason, detail=text))
-        message = self._say(text, {"reason": reason})
-        await self._turn.finish(Ending(state=_ENDS[reason], message=message))
-
-    async def _suspend(self, user: str) -> None:
-        """Lets go of the task until this user has answered; the turn goes on then."""
-        message = self._say(f"Waiting for a review by {user}.")
-        await self._turn.finish(Ending(state=INPUT_REQUIRED, message=message, asks=user))
-
-    def _say(self, text: str, metadata: dict[str, Any] | None = None) -> Message:
-        return Message(
+        message = Message(
             message_id=new_id(),
             role=Role.AGENT,
             parts=[Part(text=text)],
             task_id=self._turn.task_id,
             context_id=self._turn.context_id,
-            metadata=metadata,
+            metadata={"reason": reason},
         )
+        await self._turn.finish(Ending(state=_ENDS[reason], message=message))
+
+    async def _suspend(self, call: Call, question: Message) -> None:
+        """Lets go of the task until the reviewer has answered; the turn goes on then."""
+        await self._turn.finish(Ending(state=INPUT_REQUIRED, message=question, asks=reviewer_of(call)))
