@@ -38,7 +38,9 @@ from errands.agents.models.base import (
 from errands.agents.models.script import Script, load_script
 from errands.agents.models.scripted import ScriptedModel
 
-COMPLETIONS = "/v1/chat/completions"
+#: What a provider with another protocol asks for; it can only be answered with `Reply.raw`.
+MESSAGES = "/v1/messages"
+PATHS = ("/v1/chat/completions", MESSAGES)
 
 
 class Call(msgspec.Struct, kw_only=True):
@@ -137,7 +139,7 @@ class OpenAIServer:
         if (method, path) == ("POST", "/replies"):
             self.replies += msgspec.json.decode(body, type=list[Reply])
             return await _write(writer, 200, b"{}")
-        if (method, path) != ("POST", COMPLETIONS):
+        if method != "POST" or path not in PATHS:
             return await _write(writer, 404, _error_body({"message": f"there is no {method} {path}"}))
         request = Request(path, headers, msgspec.json.decode(body))
         self.requests.append(request)

@@ -6,6 +6,8 @@ import asyncio
 import base64
 import logging
 import socket
+import subprocess
+import sys
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any
@@ -215,7 +217,7 @@ def data(kind: str, content: bytes) -> str:
             {"type": "input_audio", "input_audio": {"data": "d2F2", "format": "wav"}},
         ),
         (
-            {"mimeType": "application/pdf", "file": data("application/pdf", b"pdf"), "name": "a.pdf"},
+            {"mimeType": "application/pdf", "file": data("application/pdf", b"pdf"), "filename": "a.pdf"},
             {"type": "file", "file": {"filename": "a.pdf", "file_data": data("application/pdf", b"pdf")}},
         ),
     ],
@@ -232,10 +234,14 @@ async def test_files_are_sent_as_content_parts(part: dict[str, Any], sent: dict[
         ({"mimeType": "text/csv", "file": data("text/csv", "ä,b".encode())}, "ä,b"),
         ({"mimeType": "application/json; charset=utf-8", "file": "data:application/json,%7B%7D"}, "{}"),
         (
-            {"mimeType": "application/pdf", "file": "https://example.com/a.pdf", "name": "a.pdf"},
+            {"mimeType": "application/pdf", "file": "https://example.com/a.pdf", "filename": "a.pdf"},
             "[the file a.pdf of type application/pdf at https://example.com/a.pdf]",
         ),
-        ({"mimeType": "application/json", "data": {"a": 1}}, '{"mimeType":"application/json","data":{"a":1}}'),
+        ({"mimeType": "application/json", "data": {"a": 1}}, '{"a":1}'),
+        (
+            {"mimeType": "image/png", "file": "a.png", "filename": "a.png", "sizeBytes": 5},
+            "[the file a.png of type image/png]",
+        ),
     ],
 )
 async def test_what_is_text_or_cannot_be_sent_becomes_text(part: dict[str, Any], text: str) -> None:
@@ -318,6 +324,12 @@ async def test_an_answer_that_takes_too_long_ends_in_an_error() -> None:
     assert told.endswith("did not finish its answer in 0.2 s: try again, or set ERRANDS_MODEL_TIMEOUT to more seconds")
 
 
+async def test_an_answer_that_takes_too_long_after_a_failure_tells_of_both() -> None:
+    told = await refused(Reply(status=503, error={"message": "busy"}), Reply(hold_before=0), timeout=0.2)
+    assert "did not finish its answer in 0.2 s (before, openai at " in told
+    assert "answers with status 503: busy; try again later): try again, or set ERRANDS_MODEL_TIMEOUT" in told
+
+
 async def test_what_the_listener_raises_is_passed_on_and_nothing_is_tried_again() -> None:
     async def deaf(_: str) -> None:
         raise ConnectionResetError("the listener has gone")
@@ -395,11 +407,33 @@ async def test_an_error_says_what_to_do_and_has_no_secret(
     assert len(server.requests) == 1
 
 
-@pytest.mark.parametrize("raw", ["", "not json", "{}", '{"choices": "none"}'])
+NOTHING = '{"id": "a", "object": "chat.completion", "created": 1, "model": "m", "choices": []}'
+
+
+@pytest.mark.parametrize("raw", ["", "not json", "{}", '{"choices": "none"}', NOTHING])
 async def test_an_answer_that_makes_no_sense_is_an_error(raw: str, on_text: Heard | None) -> None:
     async with asking(*[Reply(raw=raw)] * 4) as (_, model):
         with pytest.raises(ModelError):
             await model.ask(question(), on_text)
+
+
+@pytest.mark.parametrize("raw", ["", "<html>Welcome</html>"])
+async def test_an_address_where_something_else_answers_is_told(raw: str, on_text: Heard | None) -> None:
+    async with asking(*[Reply(raw=raw, headers={"Content-Type": "text/html"})] * 4) as (_, model):
+        with pytest.raises(
+            ModelError, match="check ERRANDS_MODEL_BASE_URL, which usually ends in /v1, and what answers"
+        ):
+            await model.ask(question(), on_text)
+
+
+async def test_an_error_in_a_stream_is_tried_again_while_no_text_was_told() -> None:
+    failed = 'data: {"error": {"message": "The model is overloaded", "code": 502}}\n\n'
+    async with asking(Reply(raw=failed, headers={"Content-Type": "text/event-stream"}), Reply(text="Yes.")) as (
+        server,
+        model,
+    ):
+        assert (await model.ask(question(), Heard())).text == "Yes."
+    assert len(server.requests) == 2
 
 
 async def test_nobody_at_the_address_is_told_with_the_address_but_not_with_its_password() -> None:
@@ -437,7 +471,7 @@ def test_an_agent_without_a_model_is_answered_by_the_default() -> None:
         (lambda: AnyLlmModel(), "gpt-4o", (), "the model is 'gpt-4o': models are written provider/model, such as "),
         (lambda: AnyLlmModel(), "openai/gpt", (), "there is no API key for openai: set OPENAI_API_KEY"),
         (lambda: AnyLlmModel(), "opnai/gpt", (), "there is no provider 'opnai': take one of anthropic, "),
-        (lambda: AnyLlmModel(), "gemini/flash", (), "gemini needs a package: pip install 'any-llm-sdk[gemini]'"),
+        (lambda: AnyLlmModel(), "cohere/command", (), "cohere needs a package: pip install 'any-llm-sdk[cohere]'"),
         (
             lambda: AnyLlmModel(api_key=KEY),
             "openai/gpt",
@@ -461,6 +495,26 @@ def test_what_cannot_work_is_refused_when_the_agent_is_loaded(
     with pytest.raises(ConfigurationError) as error:
         made().resolve(named, builtins)
     assert str(error.value).startswith(told)
+
+
+@pytest.mark.parametrize("url", ["models.example.com/v1", "ftp://example.com", "http://", "http://me:secret@host:port"])
+def test_an_address_that_is_none_is_refused_without_being_repeated(url: str) -> None:
+    with pytest.raises(ConfigurationError) as error:
+        AnyLlmModel(base_url=url)
+    told = "ERRANDS_MODEL_BASE_URL is no address: write it like https://models.example.com/v1"
+    assert str(error.value) == told
+
+
+def test_without_the_extra_it_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "any_llm", None)
+    with pytest.raises(ConfigurationError, match=r"models need an extra \(.*\): pip install 'errands\[models\]'"):
+        AnyLlmModel(api_key=KEY).resolve("openai/gpt-test")
+
+
+def test_the_packages_of_providers_are_loaded_only_when_they_are_needed() -> None:
+    program = "import sys, errands.agents.models.choose; print({'any_llm', 'openai', 'yaml'} & sys.modules.keys())"
+    loaded = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert loaded.stdout.strip() == "set()"
 
 
 async def test_what_is_refused_when_it_is_loaded_is_refused_when_it_is_asked() -> None:

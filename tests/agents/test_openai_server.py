@@ -38,7 +38,7 @@ async def test_a_process_answers_by_the_script_and_tells_what_it_was_asked(url: 
     second = await model.ask(question(user, ModelSaid(calls=first.calls), result, model="openai/support"), heard)
     await model.close()
     assert (first.calls[0].name, first.calls[0].arguments) == ("orders", {"number": "A-17"})
-    assert second.text == "Order A-17 is a kettle for 45. Do you want a refund for A-17?"
+    assert second.text == "Order A-17 is a kettle for 45. If something is wrong, ask for a refund for A-17."
     assert "".join(heard.pieces) == second.text
     async with httpx.AsyncClient() as client:
         requests = (await client.get(httpx.URL(url).join("/requests"))).json()

@@ -236,6 +236,12 @@ async def test_an_agent_may_name_the_scripted_model_beside_others(tmp_path: Path
     await model.close()
 
 
+def test_rules_that_are_not_there_are_refused_when_the_agent_is_loaded(tmp_path: Path) -> None:
+    scripted(tmp_path, {"say": "I help."})
+    with pytest.raises(ConfigurationError, match=r"scripted\.json has no rules for suport; did you mean support\?"):
+        model_from("scripted", script=tmp_path).resolve("scripted/suport")
+
+
 def test_scripted_without_a_script_is_refused() -> None:
     with pytest.raises(ConfigurationError, match=r"needs a script: put scripted\.json beside the manifests"):
         model_from("scripted")

@@ -53,10 +53,7 @@ class Handler:
         try:
             if not await self._admit(ctx):
                 return ctx._turn.continues
-            if self._threads is None:
-                await self._worker.handle(ctx)
-            else:
-                await self._handle_in_thread(ctx)
+            await self._handle(ctx)
         except asyncio.CancelledError:
             await self._stopped(execution, ctx)
             return False
@@ -84,6 +81,28 @@ class Handler:
             await ctx._turn.end(CANCELED)
             return False
         return await ctx._admit()
+
+    async def _handle(self, ctx: TaskContext) -> None:
+        """Calls the worker, for as long as the policy allows."""
+        left = None if ctx._oversight is None else await ctx._oversight.time_left()
+        handling = self._worker.handle(ctx) if self._threads is None else self._handle_in_thread(ctx)
+        if left is None:
+            await handling
+            return
+        try:
+            async with asyncio.timeout(left) as timer:
+                await handling
+        except TimeoutError:
+            if not timer.expired():
+                raise
+            await self._too_late(ctx)
+
+    async def _too_late(self, ctx: TaskContext) -> None:
+        turn = ctx._turn
+        if turn.settled or (turn.ended and not await turn.reopen()):
+            return
+        assert ctx._oversight is not None
+        await ctx._oversight.time_is_up()
 
     async def _handle_in_thread(self, ctx: TaskContext) -> None:
         loop = asyncio.get_running_loop()

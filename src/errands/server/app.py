@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
@@ -40,6 +40,8 @@ from errands.wire.proto import grpc_extra
 if TYPE_CHECKING:
     from fastapi import FastAPI
 
+    from errands.agents.manifests.registering import ToolSource
+    from errands.agents.models.base import Model
     from errands.server.grpc_server import GrpcServer
 
 logger = logging.getLogger(__name__)
@@ -116,6 +118,8 @@ class A2AServer:
         self._repertoire = Repertoire(_listed(self.settings.protocol_versions))
         self._check_card(card, extended_card_provider)
         self.card_shelf = CardShelf(card, self.settings, time.time(), versions=self._repertoire.versions)
+        #: What else a person wants to know about the agent when it is served.
+        self.facts: dict[str, str] = {}
         self.started = False
         self._starting = asyncio.Lock()
         self._stop = asyncio.Event()
@@ -126,6 +130,49 @@ class A2AServer:
         self.http_address: tuple[str, int] | None = None
         if self.settings.grpc_port is not None:
             _grpc_server()  # a missing package is told now, not at the start
+
+    @classmethod
+    def from_manifest(
+        cls,
+        path: str | Path,
+        *,
+        agent: str | None = None,
+        model: str | Model | None = None,
+        tools: Iterable[ToolSource] = (),
+        tool_settings: Mapping[str, Mapping[str, Any]] | str | Path | None = None,
+        settings: Settings | None = None,
+        agent_card: AgentCardConfig | None = None,
+        dependencies: dict[Any, Any] | None = None,
+        **options: Any,
+    ) -> Self:
+        """Serves an agent that is written down in YAML, with the agents that it uses. Needs `errands[agents]`.
+
+        `agent` says which, when there are several; `model` wins over what agents name; `tools` are those of the
+        program; `tool_settings` are a file, or values by tool. The other arguments are those of `A2AServer`. Raises
+        `ManifestError` with everything that is wrong with the manifests, and `ConfigurationError`.
+        """
+        # Most servers have no manifests.
+        from errands.server.manifests import ModelDependency, assemble  # noqa: PLC0415
+
+        ensemble = assemble(
+            path,
+            agent=agent,
+            model=model,
+            tools=tools,
+            tool_settings=tool_settings,
+            settings=settings or Settings.from_env(),
+            card=agent_card,
+        )
+        server = cls(
+            worker=ensemble.worker,
+            inner=ensemble.inner,
+            agent_card=ensemble.card,
+            settings=settings,
+            dependencies={**(dependencies or {}), ModelDependency: ModelDependency(ensemble.model)},
+            **options,
+        )
+        server.facts = ensemble.facts
+        return server
 
     def _check_card(self, card: AgentCardConfig, provider: ExtendedCardProvider | None) -> None:
         build_card(card, "http://localhost", versions=self._repertoire.versions)

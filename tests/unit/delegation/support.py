@@ -8,13 +8,14 @@ from typing import Any
 
 from errands.agents.delegation.base import Delegate, DelegationError, Errand
 from errands.agents.delegation.local import LocalDelegate
-from errands.agents.delegation.outcome import ASKS, EXPOSES
+from errands.agents.delegation.outcome import EXPOSES
 from errands.model.card_config import AgentCardConfig, CapabilitiesConfig
 from errands.model.core import COMPLETED, INPUT_REQUIRED, Message, Part, Role
 from errands.model.log import Scope
 from errands.policy.records import DelegationBegan, Started
 from errands.runtime.context import TaskContext
 from errands.runtime.inner import InnerAgents
+from errands.runtime.review_messages import REVIEW
 from errands.runtime.run import Run
 from errands.runtime.worker import Worker
 from errands.server.app import A2AServer
@@ -141,8 +142,8 @@ class Reviewed(Worker):
         if ctx.history:
             await ctx.respond(f"reviewed: {ctx.user_text}")
             return
-        message = said([Part(text="Is it all right?")], metadata={ASKS: "boss@example.com"})
-        await ctx._turn.end(INPUT_REQUIRED, message=message)
+        message = said([Part(text="Is it all right?")], metadata={REVIEW: {"user": "boss@example.com"}})
+        await ctx._turn.end(INPUT_REQUIRED, message=message, asks="boss@example.com")
         self.waits.set()
 
 

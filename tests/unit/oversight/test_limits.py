@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import threading
 from typing import Any
 
 import pytest
@@ -121,3 +123,29 @@ async def test_an_agent_that_ignores_that_it_was_stopped_writes_nothing_more() -
     async with serving(Agent(handle), policy=policy(limits={"max_turns": 1})) as server:
         result = await server.client.send("hi")
         assert (result.state, result.artifacts) == ("failed", [])
+
+
+@pytest.mark.parametrize("kind", ["worker", "thread", "executor"])
+async def test_an_agent_that_takes_too_long_is_interrupted(kind: str) -> None:
+    let_go = threading.Event()
+
+    async def forever(ctx: TaskContext) -> None:
+        await asyncio.Event().wait()
+
+    def forever_in_thread(ctx: Any) -> None:
+        let_go.wait()
+
+    class Forever(AgentExecutor):
+        async def execute(self, context: RequestContext, event_queue: EventQueue) -> None:
+            await asyncio.Event().wait()
+
+        async def cancel(self, context: RequestContext, event_queue: EventQueue) -> None:
+            pass
+
+    agents = {"worker": Agent(forever), "thread": ThreadedAgent(forever_in_thread), "executor": Forever()}
+    try:
+        async with serving(agents[kind], policy=policy(limits={"max_age": "20ms"})) as server:
+            result = await server.client.send("hi")
+            assert (result.state, reason(result)) == ("failed", "limit_exceeded")
+    finally:
+        let_go.set()

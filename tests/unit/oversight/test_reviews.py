@@ -122,3 +122,15 @@ async def test_two_reviews_of_one_message_are_asked_for_one_after_the_other() ->
         await desk_of(server).answer(reviews[0].task_id, True, by="dave")
         result = await reaches(server.client, task_id, "completed")
         assert len([r for r in await server.records(result) if isinstance(r, Waiting)]) == 2
+
+
+async def test_another_version_of_the_policy_asks_anew(storage: str) -> None:
+    heard: list[str] = []
+    async with serving(echoes(heard)["worker"], policy=before(ASK), storage=storage) as server:
+        waiting = await server.client.send("hello")
+    changed = before({"assert": "review('dave')"}, version="v2")
+    async with serving(echoes(heard)["worker"], policy=changed, storage=storage) as server:
+        await desk_of(server).answer(waiting.task_id or "", True, by="carol")
+        while not (reviews := await desk_of(server).list(user="dave")):
+            await asyncio.sleep(0)
+        assert (reviews[0].task_id, heard) == (waiting.task_id, [])

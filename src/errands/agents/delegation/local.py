@@ -52,7 +52,7 @@ class LocalDelegate(Delegate):
                 stored = await manager.wait_until_settled(task_id, call, after=version)
             except TaskNotFoundError:
                 raise DelegationError(f"the task of {self._agent} is no longer there", task_id) from None
-            output = outcome(stored.task, self._agent)
+            output = outcome(stored.task, self._agent, is_reviewed=bool(stored.head.asks))
             if output is not None:
                 return output
             version = stored.version

@@ -15,21 +15,18 @@ from errands.model.core import (
     Message,
     Part,
     Task,
-    TaskState,
     text_of,
 )
 from errands.runtime.run import content_part
 
-#: In the metadata of a part: its data has the values that the agent exposes, and in the metadata of a question: it is
-#: for a certain user, who reviews something.
+#: In the metadata of a part: its data has the values that the agent exposes.
 EXPOSES = "exposes"
-ASKS = "asks"
 
 _ENDINGS = {"failed": "failed", "rejected": "refused", "canceled": "was canceled"}
 
 
-def outcome(task: Task, agent: str) -> dict[str, Any] | None:
-    """The output: `message` and what the agent exposes. None while the child goes on, or somebody reviews something.
+def outcome(task: Task, agent: str, *, is_reviewed: bool) -> dict[str, Any] | None:
+    """The output: `message` and what the agent exposes. None while the child goes on, or waits for a review.
 
     A question to whoever asked is an output. Raises `DelegationError`.
     """
@@ -40,13 +37,9 @@ def outcome(task: Task, agent: str) -> dict[str, Any] | None:
         raise DelegationError(_told(f"{agent} {_ENDINGS.get(state.short, 'ended')}", said), task.id)
     if state is AUTH_REQUIRED:
         raise DelegationError(_told(f"{agent} wants an authorization that only a person can give", said), task.id)
-    if state is INPUT_REQUIRED and not is_review(state, said):
+    if state is INPUT_REQUIRED and not is_reviewed:
         return output_of(said.parts if said else [])
     return None
-
-
-def is_review(state: TaskState, said: Message | None) -> bool:
-    return state is INPUT_REQUIRED and said is not None and ASKS in (said.metadata or {})
 
 
 def output_of(said: list[Part], task: Task | None = None) -> dict[str, Any]:

@@ -23,6 +23,7 @@ from errands.client import A2AClient, A2AClientError, NoCommonProtocolError
 from errands.errors import ErrandsError, TaskNotCancelableError, TaskNotFoundError, UnavailableError
 from errands.model.core import Task
 from errands.model.log import Scope
+from errands.runtime.review_messages import is_review
 
 logger = logging.getLogger(__name__)
 
@@ -35,7 +36,7 @@ _PROTOCOLS = ("jsonrpc", "http+json")
 
 
 class RemoteDelegate(Delegate):
-    """`headers` are the operator's and go to that agent only; `http` makes the client for them."""
+    """`headers` are the operator's and go to that agent only. `http` makes the client that it is reached with."""
 
     def __init__(
         self,
@@ -84,7 +85,7 @@ class RemoteDelegate(Delegate):
                 async with self._connected() as client, aclosing(_states(client, task_id)) as states:
                     async for task in states:
                         give_up_at = None
-                        output = outcome(task, self._name)
+                        output = outcome(task, self._name, is_reviewed=_is_reviewed(task))
                         if output is not None:
                             return output
             except TaskNotFoundError:
@@ -121,6 +122,12 @@ class RemoteDelegate(Delegate):
             else:
                 raise DelegationError(f"{self._name} speaks A2A neither as JSON-RPC nor as HTTP+JSON")
             yield client
+
+
+def _is_reviewed(task: Task) -> bool:
+    """Whether another errands says that it waits for somebody's review."""
+    said = task.status.message
+    return said is not None and is_review(said)
 
 
 async def _states(client: A2AClient, task_id: str) -> AsyncGenerator[Task, None]:

@@ -53,6 +53,7 @@ class Answering:
             said=self._course.progress.said,
             offers=repertoire.offers,
             builtins=tuple(self._plan.agent.model_capabilities or ()),
+            agent=self._plan.agent.name,
         )
         # What guardrails have yet to look at is not shown.
         held_back = bool(self._plan.guards_output.steps)

@@ -10,10 +10,10 @@ from typing import Any
 from errands.agents.models.assembling import Assembly
 from errands.agents.models.base import Answer, Model, ModelError, OnText, Question
 from errands.agents.models.builtins import options_for
-from errands.agents.models.failures import Asked, cut_off, failed_try
+from errands.agents.models.failures import Asked, failed_try, unfinished
 from errands.agents.models.messages import messages, tools
 from errands.agents.models.providers import Provider, Providers, split
-from errands.agents.models.retrying import Patience
+from errands.agents.models.retrying import FailedTry, Patience
 from errands.errors import ConfigurationError
 
 DEFAULT_TIMEOUT = 300.0
@@ -58,7 +58,7 @@ class AnyLlmModel(Model):
         except TimeoutError:
             if not limit.expired():
                 raise
-            told = f"{exchange.asked.address} did not finish its answer in {self._timeout:g} s"
+            told = f"{exchange.asked.address} did not finish its answer in {self._timeout:g} s{exchange.before}"
             raise ModelError(f"{told}: try again, or set ERRANDS_MODEL_TIMEOUT to more seconds") from None
 
     async def close(self) -> None:
@@ -76,9 +76,18 @@ class _Exchange:
         self.options: dict[str, Any] = {}
         #: Whether somebody has heard a part of the answer.
         self.has_told = False
+        #: What is to be said about the try before.
+        self.before = ""
 
     async def attempt(self, on_text: OnText | None) -> Answer:
         """One try. Raises `FailedTry`, and what `on_text` raises."""
+        try:
+            return await self._attempt(on_text)
+        except FailedTry as failure:
+            self.before = f" (before, {failure})"
+            raise
+
+    async def _attempt(self, on_text: OnText | None) -> Answer:
         assembly = Assembly(self.question, self.asked.provider)
         async with aclosing(self._texts(assembly, on_text is not None)) as texts:
             async for text in texts:
@@ -86,7 +95,7 @@ class _Exchange:
                     self.has_told = True
                     await on_text(text)
         if not assembly.is_finished:
-            raise cut_off(self.asked)
+            raise unfinished(self.asked, is_begun=assembly.is_begun)
         return assembly.answer()
 
     async def _texts(self, assembly: Assembly, streaming: bool) -> AsyncGenerator[str, None]:
@@ -98,8 +107,6 @@ class _Exchange:
             async with aclosing(await self._send(stream=True, stream_options={"include_usage": True})) as chunks:
                 async for chunk in chunks:
                     yield assembly.piece(chunk)
-        except (GeneratorExit, asyncio.CancelledError):
-            raise
         except Exception as error:
             raise failed_try(error, self.asked) from error
 

@@ -43,7 +43,8 @@ class Assembly:
         self._open: dict[int, _Call] = {}
         self._prompt_tokens = 0
         self._completion_tokens = 0
-        #: Whether the provider has said that this is all.
+        #: Whether anything has come, and whether the provider has said that this is all.
+        self.is_begun = False
         self.is_finished = False
 
     def piece(self, chunk: Any) -> str:
@@ -60,7 +61,7 @@ class Assembly:
                 self._calls.append(_Call())
                 self._calls[-1].add(call)
             self._texts.append(choice.message.content or getattr(choice.message, "refusal", None) or "")
-        self.is_finished = True
+            self.is_finished = True
         return "".join(self._texts)
 
     def answer(self) -> Answer:
@@ -76,6 +77,7 @@ class Assembly:
         )
 
     def _told_by(self, chunk: Any) -> None:
+        self.is_begun = True
         self._model = chunk.model or self._model
         if chunk.usage is not None:
             # Some providers tell the two at different times, some tell more with every piece.

@@ -51,8 +51,8 @@ class Offer(msgspec.Struct, frozen=True):
 
 
 class UserSaid(msgspec.Struct, frozen=True, tag="user"):
-    #: Content parts: `{"mimeType": ..., "text": ...}`, or `{"mimeType": ..., "file": ..., "name": ...}`. A file is an
-    #: address: `data:` with the content itself, or `https:`. Its name may be missing.
+    #: Content parts: `mimeType` and one of `text`, `data` and `file`; beside a file may be its `filename`. A file that
+    #: can be sent is an address: `data:` with the content itself, or `https:`. Of any other the model hears the name.
     parts: list[dict[str, Json]]
 
 

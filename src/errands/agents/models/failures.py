@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from typing import Any
-from urllib.parse import urlsplit
 
 import httpx
 import msgspec
@@ -36,9 +35,8 @@ class Asked(msgspec.Struct, frozen=True, kw_only=True):
         """Where people would look, without anything that is only for machines."""
         if self.base_url is None:
             return self.provider
-        parts = urlsplit(self.base_url)
-        port = f":{parts.port}" if parts.port else ""
-        return f"{self.provider} at {parts.scheme}://{parts.hostname}{port}{parts.path}"
+        url = httpx.URL(self.base_url).copy_with(userinfo=b"", query=None, fragment=None)
+        return f"{self.provider} at {url}"
 
 
 def failed_try(error: Exception, asked: Asked) -> FailedTry:
@@ -53,11 +51,17 @@ def failed_try(error: Exception, asked: Asked) -> FailedTry:
     if status is not None and (status >= 500 or status in _PASSING_STATUSES):
         told = f"{asked.address} answers with status {status}: {_quoted(error, asked)}; try again later"
         return FailedTry(told, is_passing=True, retry_after=_retry_after(error))
+    if kind == "ProviderError" and status is None and _body(error):
+        # A stream that had begun well, and in which the provider tells of an error.
+        return FailedTry(f"{asked.address} failed: {_quoted(error, asked)}; try again later", is_passing=True)
     return FailedTry(_final(kind, error, asked))
 
 
-def cut_off(asked: Asked) -> FailedTry:
-    return FailedTry(f"the answer of {asked.address} broke off before its end; try again", is_passing=True)
+def unfinished(asked: Asked, *, is_begun: bool) -> FailedTry:
+    """The answer ended, and nobody had said that this was all."""
+    if is_begun:
+        return FailedTry(f"the answer of {asked.address} broke off before its end; try again", is_passing=True)
+    return FailedTry(f"{asked.address} gives no answer{_is_it_there(asked)}", is_passing=True)
 
 
 def _too_many(error: Exception, asked: Asked) -> FailedTry:
@@ -91,7 +95,13 @@ def _final(kind: str, error: Exception, asked: Asked) -> str:
             return f"the account at {asked.provider} has no credit left: add some, or use another key or model"
         case "InvalidRequestError" | "UnsupportedParameterError":
             return f"{asked.address} refuses the request for {asked.model}: {_quoted(error, asked)}"
-    return f"the answer of {asked.address} cannot be used ({kind}): {_quoted(error, asked)}"
+    return f"the answer of {asked.address} cannot be read ({_quoted(error, asked)}){_is_it_there(asked)}"
+
+
+def _is_it_there(asked: Asked) -> str:
+    if asked.base_url is None:
+        return ""
+    return ": check ERRANDS_MODEL_BASE_URL, which usually ends in /v1, and what answers there"
 
 
 def _chain(error: BaseException) -> Iterator[BaseException]:
@@ -123,10 +133,14 @@ def _retry_after(error: Exception) -> str | None:
     return found if isinstance(found, str) else None
 
 
-def _quoted(error: Exception, asked: Asked) -> str:
+def _body(error: Exception) -> dict[str, Any]:
+    """What the provider said in place of an answer."""
     body = getattr(getattr(error, "original_exception", None), "body", None)
-    said = body.get("message") if isinstance(body, dict) else None
-    text = " ".join(str(said or getattr(error, "message", None) or error).split())
+    return body if isinstance(body, dict) else {}
+
+
+def _quoted(error: Exception, asked: Asked) -> str:
+    text = " ".join(str(_body(error).get("message") or getattr(error, "message", None) or error).split())
     for secret in asked.secrets:
         text = text.replace(secret, "…")
     text = _KEYS.sub("…", text)

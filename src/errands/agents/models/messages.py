@@ -71,14 +71,15 @@ def _content(parts: list[dict[str, Json]]) -> str | list[dict[str, Any]]:
 
 def _part(part: dict[str, Json]) -> dict[str, Any]:
     if "file" not in part:
-        return _text(as_text(part["text"]) if "text" in part else as_text(part))
+        return _text(as_text(part.get("text", part.get("data"))))
     kind = str(part.get("mimeType") or "application/octet-stream").partition(";")[0].strip().lower()
-    address, name = str(part["file"]), str(part.get("name") or "file")
+    address = str(part["file"])
+    name = str(part.get("filename") or "file")
     if kind.startswith("image/") and _is_sendable(address):
         return {"type": "image_url", "image_url": {"url": address}}
     data = _data(address)
     if data is None:
-        return _text(f"[the file {name} of type {kind} at {address}]")
+        return _text(f"[the file {name} of type {kind}{f' at {address}' if ':' in address else ''}]")
     if kind.startswith("text/") or kind in _TEXTS:
         return _text(data.decode("utf-8", "replace"))
     if kind in _AUDIO:

@@ -7,6 +7,8 @@ import inspect
 import os
 from typing import Any, Protocol
 
+import httpx
+
 from errands.agents.models.failures import Asked
 from errands.errors import ConfigurationError
 
@@ -38,6 +40,7 @@ class Providers:
     def __init__(self, owner: str | None, base_url: str | None, api_key: str | None) -> None:
         #: Whose the URL and the key are. When nobody has said so, there may be only one provider.
         self._owner = owner
+        _check_url(base_url)
         self._is_owner_told = owner is not None
         self._base_url = base_url
         self._api_key = api_key
@@ -123,6 +126,17 @@ class Providers:
         client = getattr(self._made.get(name), "client", None)
         keys = (self._api_key, getattr(client, "api_key", None))
         return tuple(key for key in keys if isinstance(key, str) and key and key != _NO_KEY)
+
+
+def _check_url(url: str | None) -> None:
+    """The URL is not repeated: there may be a password in it."""
+    try:
+        parts = httpx.URL(url or "https://example.com")
+        is_usable = parts.scheme in ("http", "https") and bool(parts.host)
+    except httpx.InvalidURL:
+        is_usable = False
+    if not is_usable:
+        raise ConfigurationError("ERRANDS_MODEL_BASE_URL is no address: write it like https://models.example.com/v1")
 
 
 def _any_llm() -> Any:

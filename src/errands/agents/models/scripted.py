@@ -6,7 +6,7 @@ import re
 
 import msgspec
 
-from errands.agents.manifests.findings import quoted
+from errands.agents.manifests.findings import quoted, suggestion
 from errands.agents.models.assembling import unused_id
 from errands.agents.models.base import (
     Answer,
@@ -21,6 +21,7 @@ from errands.agents.models.base import (
 )
 from errands.agents.models.messages import as_text, messages
 from errands.agents.models.script import Call, Placed, Script, Unfilled, filled
+from errands.errors import ConfigurationError
 from errands.policy.cel.values import Json
 
 #: The model's name. `scripted/NAME` takes the rules of NAME, whoever asks.
@@ -41,7 +42,12 @@ class ScriptedModel(Model):
         self._name = name
 
     def resolve(self, model: str | None, builtins: tuple[str, ...] = ()) -> str:
-        return model if model and is_scripted(model) else self._name
+        chosen = model if model and is_scripted(model) else self._name
+        _, _, agent = chosen.partition("/")
+        if agent and not self._script.rules(agent):
+            remedy = suggestion(agent, self._script.agents, "check it")
+            raise ConfigurationError(f"{chosen}: {self._script.file} has no rules for {agent}; {remedy}")
+        return chosen
 
     async def ask(self, question: Question, on_text: OnText | None = None) -> Answer:
         answer = self.answer(question)

@@ -47,7 +47,7 @@ class CapabilityCall:
         return value
 
     async def __aenter__(self) -> Self:
-        run = await self._recorder.run()
+        self._run = run = await self._recorder.run()
         self._at = run.now()
         phases = [Phase.BEFORE_FIRST] if run.context.is_first(normalise(self.name)) else []
         for phase in (*phases, Phase.BEFORE):
@@ -70,14 +70,19 @@ class CapabilityCall:
         self._recorder.calls_under_way -= 1
         if isinstance(error, asyncio.CancelledError | TaskStoppedError) or self._recorder.turn_ended:
             return
-        run = await self._recorder.run()
         if error is not None:
-            text = f"{type(error).__name__}: {error}"[:_MOST]
-            await run.append(CapabilityErrored(**self._fields(), error=text))
+            await self._failed(f"{type(error).__name__}: {error}")
             return
-        self.output = normalise(self.output)
-        await run.append(CapabilityFinished(**self._fields(), output=self.output))
-        self.output = await self._judge(run, Phase.AFTER, input=self.arguments, output=self.output)
+        try:
+            self.output = normalise(self.output)
+        except ValueError as problem:
+            await self._failed(str(problem))
+            raise
+        await self._run.append(CapabilityFinished(**self._fields(), output=self.output))
+        self.output = await self._judge(self._run, Phase.AFTER, input=self.arguments, output=self.output)
+
+    async def _failed(self, error: str) -> None:
+        await self._run.append(CapabilityErrored(**self._fields(), error=error[:_MOST]))
 
     async def _judge(self, run: Run, phase: Phase, **values: Json) -> Json:
         """What the steps of a phase let through. Raises `CapabilityBlockedError` and `TaskStoppedError`."""

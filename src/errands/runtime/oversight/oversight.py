@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
+from errands.clock import from_iso
 from errands.errors import TurnError
 from errands.model.core import (
     CANCELED,
@@ -20,7 +21,7 @@ from errands.model.log import EventKind, RequestOptions, StoredTask
 from errands.policy.cel import Suspended
 from errands.policy.cel.values import Json
 from errands.policy.document import CompiledPolicy
-from errands.policy.limits import Limits, check_age
+from errands.policy.limits import Exceeded, Limits, check_age, parse_duration
 from errands.policy.pipeline import Passed, Subject
 from errands.policy.records import Ended, InputPassed, OutputGiven, OutputHeld
 from errands.policy.steps import Phase, Steps
@@ -102,6 +103,22 @@ class Oversight(Recorder):
         history = [_changed(message, changed.get(message.message_id)) for message in task.history or ()]
         return msgspec.structs.replace(task, history=history)
 
+    async def time_left(self) -> float | None:
+        """How many seconds the agent has, when its policy bounds the age of a task."""
+        if self.policy.limits.max_age is None:
+            return None
+        run = await self.run()
+        age = run.now_ms() - from_iso(run.context.agent.started_at)
+        # An age that is just reached is not exceeded.
+        return max(parse_duration(self.policy.limits.max_age) - age + 1, 0) / 1000
+
+    async def time_is_up(self) -> None:
+        """Ends the task of an agent that has taken longer than that."""
+        allowed = parse_duration(self.policy.limits.max_age or "0")
+        run = await self.run()
+        age = max(run.now_ms() - from_iso(run.context.agent.started_at), allowed + 1)
+        await self._stop_at(run, Exceeded("max_age", allowed, age))
+
     # What goes out
 
     @property
@@ -178,7 +195,8 @@ class Oversight(Recorder):
 
     async def _ask(self, run: Run, steps: Steps, *, held: Output | None = None, **value: Json) -> Passed | None:
         """What the guardrails let through; None when they have ended or suspended the turn."""
-        key = f"{steps.phase.subject}:{self._message.message_id}"
+        # Another version of the policy decides anew, whatever was answered to this one.
+        key = f"{steps.phase.subject}:{self._message.message_id}:{self.policy.version}"
         try:
             outcome = await self.judge(run).steps(steps, Subject(context=run.plain, **value), key=key)
         except Suspended as suspended:
