@@ -349,7 +349,7 @@ class TaskManager:
     def _options_of(self, request: SendMessageRequest, call: CallContext) -> RequestOptions:
         configuration = request.configuration
         if configuration is None:
-            if not (request.metadata or call.extensions or call.email or call.parent):
+            if not (request.metadata or call.extensions or call.parent or call.email):
                 return PLAIN
             configuration = SendMessageConfiguration()
         whole = self._adapter.chooses_reply
