@@ -63,6 +63,8 @@ class Settings(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     grpc_host: str = "127.0.0.1"
     #: Where clients reach gRPC, as `host:port`, when it is not where it listens.
     public_grpc: str | None = None
+    #: The file of the policy that every task is held to. Needs `errands[agents]`.
+    policy: str | None = None
     #: What answers agents that name no model: `provider/model`; `scripted` answers all agents.
     model: str | None = None
     #: Where the provider of `model` is reached, when it is not its usual address.
