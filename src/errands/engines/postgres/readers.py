@@ -1,0 +1,74 @@
+"""The pool of connections that read: nobody waits for the writer."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from functools import partial
+from typing import Any, Concatenate, ParamSpec, TypeVar
+
+import asyncpg
+
+from errands.engines.postgres.connection import Connection, Options, arguments, prepare
+from errands.engines.postgres.failures import explain, is_lost
+from errands.errors import ErrandsError
+
+_P = ParamSpec("_P")
+_T = TypeVar("_T")
+
+#: Seconds between two tries on broken connections.
+_PAUSE = 0.05
+
+
+class Readers:
+    def __init__(self, options: Options) -> None:
+        self._options = options
+        self._pool: Any = asyncpg.create_pool(
+            min_size=0,
+            # One writes and one listens beside them.
+            max_size=options.pool_size - 2,
+            init=partial(_prepare, options=options),
+            **arguments(options),
+        )
+
+    async def start(self) -> None:
+        await self._pool
+
+    async def call(
+        self, function: Callable[Concatenate[Connection, _P], Awaitable[_T]], *args: _P.args, **kwargs: _P.kwargs
+    ) -> _T:
+        """Calls a function of `reading`, again when a connection breaks. Raises `StorageError` when none can be had."""
+        deadline = asyncio.get_running_loop().time() + self._options.patience
+        while True:
+            try:
+                async with self._pool.acquire() as connection:
+                    return await function(connection, *args, **kwargs)
+            except ErrandsError:
+                raise
+            except Exception as error:
+                if not is_lost(error) or asyncio.get_running_loop().time() > deadline:
+                    raise explain(error, self._options.name) from error
+            await asyncio.sleep(_PAUSE)
+
+    @asynccontextmanager
+    async def connection(self) -> AsyncIterator[Connection]:
+        """A connection for several steps. Raises `StorageError` when one of them fails."""
+        try:
+            async with self._pool.acquire() as connection:
+                yield connection
+        except ErrandsError:
+            raise
+        except Exception as error:
+            raise explain(error, self._options.name) from error
+
+    async def close(self) -> None:
+        try:
+            async with asyncio.timeout(5.0):
+                await self._pool.close()
+        except Exception:
+            self._pool.terminate()
+
+
+async def _prepare(connection: Connection, options: Options) -> None:
+    await prepare(connection, options)
