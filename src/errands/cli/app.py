@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from errands.cli.card import card
+from errands.cli.db import check_db, print_sql, upgrade_db
 from errands.cli.failures import EXIT_CODES
 from errands.cli.send import send
 from errands.cli.serve import serve
@@ -34,18 +35,29 @@ tasks = typer.Typer(
     no_args_is_help=True,
 )
 
+db = typer.Typer(
+    name="db",
+    help="Look after the tables of a store.\n\nExample:\n\n    errands db upgrade --storage sqlite:///tasks.db",
+    no_args_is_help=True,
+)
+
 app.command("serve")(serve)
 app.command("send")(send)
 app.add_typer(tasks, name="tasks")
 # The name that the protocol's own command line has for it.
 app.add_typer(tasks, name="task", hidden=True)
 app.command("card")(card)
+app.add_typer(db, name="db")
 app.command("version")(version)
 
 tasks.command("list")(list_tasks)
 tasks.command("get")(get_task)
 tasks.command("watch")(watch_task)
 tasks.command("cancel")(cancel_task)
+
+db.command("upgrade")(upgrade_db)
+db.command("check")(check_db)
+db.command("sql")(print_sql)
 
 
 def _show_version(wanted: bool) -> None:

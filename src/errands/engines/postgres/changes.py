@@ -76,9 +76,9 @@ class Changes:
         before, which is nearly always so; when it is not, the next one looks.
         """
         changes = [work for work in works if isinstance(work, Change)]
-        await self._provide_numbers(connection, len(changes))
+        new = sum(change.expected == 0 for change in changes)
         for careful in (False, True, True, True):
-            batch = _Batch(self._process, self._numbers)
+            batch = _Batch(self._process, await self._take_numbers(connection, new))
             await batch.look(connection, changes, careful)
             outcomes = batch.judge(works)
             if batch.is_doubtful and not careful:
@@ -91,10 +91,16 @@ class Changes:
             await connection.execute("ROLLBACK; BEGIN")
         raise StorageError("Other processes keep writing to the same tasks; nothing was written. Try again")
 
-    async def _provide_numbers(self, connection: Connection, needed: int) -> None:
-        if len(self._numbers) < needed:
-            rows = await connection.fetch(QUERIES["numbers"], max(needed, NUMBERS))
+    async def _take_numbers(self, connection: Connection, count: int) -> list[int]:
+        """Numbers for so many new tasks, the lowest last."""
+        if not count:
+            return []
+        if len(self._numbers) < count:
+            rows = await connection.fetch(QUERIES["numbers"], max(count, NUMBERS))
             self._numbers[:0] = [row[0] for row in reversed(rows)]
+        taken = self._numbers[-count:]
+        del self._numbers[-count:]
+        return taken
 
 
 class _Batch:
@@ -134,15 +140,16 @@ class _Batch:
         outcomes: Outcomes = []
         for work in works:
             try:
-                outcomes.append(self._add(work) if isinstance(work, Change) else self._save(work))
+                if isinstance(work, Change):
+                    outcomes.append(self._add(work))
+                else:
+                    self._contexts[work.scope, work.context_id] = work.value, work.at
+                    outcomes.append(None)
             except ErrandsError as error:
                 outcomes.append(error)
                 if isinstance(work, Change) and work.receipt is not None:
                     self.is_doubtful = True
         return outcomes
-
-    def _save(self, context: SavedContext) -> None:
-        self._contexts[context.scope, context.context_id] = context.value, context.at
 
     def _add(self, change: Change) -> Written:
         key = None
@@ -213,7 +220,10 @@ class _Batch:
             QUERIES["store"],
             *_columns(map(_task_row, sorted(self._touched.values(), key=_id)), 22),
             *_columns(self._events, 4),
-            *_columns(((key, no, storable(id), at, since) for key, (no, id, at, since) in self._sorted_receipts()), 5),
+            *_columns(
+                ((key, no, storable(task_id), at, since) for key, (no, task_id, at, since) in self._sorted_receipts()),
+                5,
+            ),
             *_columns(map(_context_row, sorted(self._contexts.items())), 6),
             scopes,
             states,

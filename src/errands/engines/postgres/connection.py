@@ -10,9 +10,11 @@ import asyncpg
 from errands.errors import ConfigurationError
 
 DEFAULT_SCHEMA = "errands"
-DEFAULT_POOL_SIZE = 8
-#: One writes and one listens.
+DEFAULT_POOL_SIZE = 10
+#: One listens, one writes, one reads.
 MIN_POOL_SIZE = 3
+#: More connections that write gain nothing: one writes while the others wait for the disk.
+_MOST_LANES = 4
 
 #: asyncpg has no types of its own.
 Connection = Any
@@ -21,8 +23,8 @@ Connection = Any
 #: not depend on what the tables hold, so they are made once, and always by index.
 _SESSION = """
 SET search_path TO {schema};
-SET idle_in_transaction_session_timeout TO '10s';
-SET lock_timeout TO '10s';
+SET idle_in_transaction_session_timeout TO '3s';
+SET lock_timeout TO '2s';
 SET jit TO off;
 SET enable_seqscan TO off;
 SET plan_cache_mode TO force_generic_plan
@@ -59,6 +61,16 @@ class Options(NamedTuple):
         database = unquote(parts.path.removeprefix("/")) or query.get("database") or "(the user's own)"
         dsn = f"postgresql://{parts.netloc}{parts.path}" + (f"?{urlencode(query)}" if query else "")
         return cls(dsn, f"{database} at {place}", schema, pool_size, **options)
+
+    @property
+    def lanes(self) -> int:
+        """How many of the connections write."""
+        return min((self.pool_size - 1) // 2, _MOST_LANES)
+
+    @property
+    def readers(self) -> int:
+        """How many of them read; one more listens."""
+        return self.pool_size - 1 - self.lanes
 
     @property
     def session(self) -> str:

@@ -14,13 +14,14 @@ from typing import Any
 import asyncpg
 
 from errands.clock import Clock, system_clock
-from errands.engines.base import Engine, Retention
+from errands.engines.base import Engine, Retention, Schema
 from errands.engines.fanout import READ_SIZE, Fanout, LocalExpectation, LocalSubscription
-from errands.engines.postgres import jobs, reading, retention, schema
+from errands.engines.postgres import jobs, reading, retention
 from errands.engines.postgres.changes import Changes, Process, SavedContext, Written
 from errands.engines.postgres.connection import Options, connect
 from errands.engines.postgres.failures import explain
 from errands.engines.postgres.readers import Readers
+from errands.engines.postgres.schema import PostgresSchema, ensure_schema
 from errands.engines.postgres.watching import Watching
 from errands.engines.postgres.writer import Outcome, Writer
 from errands.errors import ConfigurationError, StorageError
@@ -66,13 +67,17 @@ class PostgresEngine(Engine):
         """How many transactions this engine has committed since it was opened."""
         return self._open_writer.transactions
 
+    @property
+    def schema(self) -> Schema:
+        return PostgresSchema(self._options)
+
     async def open(self) -> None:
         if self._writer is not None:
             raise StorageError(f"The database {self._options.name} is already open in this engine")
         try:
             connection = await connect(self._options)
             try:
-                await schema.ensure(connection, self._options)
+                await ensure_schema(connection, self._options)
                 readers = Readers(self._options)
                 await readers.start()
             except BaseException:
@@ -128,14 +133,16 @@ class PostgresEngine(Engine):
     # Writing
 
     async def commit(self, change: Change) -> int:
-        version: int = await self._open_writer.submit(change)
+        version: int = await self._open_writer.submit(change, change.task_id)
         return version
 
     async def delete(self, task_id: str, scope: Scope) -> None:
-        await self._open_writer.submit(partial(jobs.delete, task_id=task_id, scope=scope, shard=self._shard))
+        work = partial(jobs.delete, task_id=task_id, scope=scope, shard=self._shard)
+        await self._open_writer.submit(work, task_id)
 
     async def save_context(self, scope: Scope, context_id: str, value: bytes) -> None:
-        await self._open_writer.submit(SavedContext(scope, context_id, value, self.clock()))
+        context = SavedContext(scope, context_id, value, self.clock())
+        await self._open_writer.submit(context, (scope, context_id))
 
     async def claim(self, worker: str, agents: Sequence[str], limit: int, until: int) -> list[StoredTask]:
         work = partial(jobs.claim, worker=worker, agents=agents, limit=limit, now=self.clock(), until=until)

@@ -44,8 +44,8 @@ _LOST = (
     asyncpg.InternalClientError,
 )
 
-#: Two transactions were in each other's way; the same again will succeed.
-_IN_THE_WAY = (asyncpg.SerializationError, asyncpg.DeadlockDetectedError)
+#: Another transaction was in the way; the same again may succeed.
+_IN_THE_WAY = (asyncpg.SerializationError, asyncpg.DeadlockDetectedError, asyncpg.LockNotAvailableError)
 
 
 def is_lost(error: Exception) -> bool:
@@ -57,6 +57,7 @@ def is_lost(error: Exception) -> bool:
 
 
 def is_in_the_way(error: Exception) -> bool:
+    """Whether another transaction is to blame, so that the same may succeed later."""
     return isinstance(error, _IN_THE_WAY)
 
 

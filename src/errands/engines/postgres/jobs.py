@@ -21,20 +21,20 @@ async def claim(
 ) -> list[StoredTask]:
     due: list[tuple[int, str]] = []
     for agent in sorted(set(agents)):
-        due += [(at, id) for id, at in await connection.fetch(QUERIES["due"], storable(agent), now, limit)]
-    ids = [id for _, id in sorted(due)[:limit]]
+        due += [(at, key) for key, at in await connection.fetch(QUERIES["due"], storable(agent), now, limit)]
+    ids = [key for _, key in sorted(due)[:limit]]
     if not ids:
         return []
     await connection.execute(QUERIES["lease"], ids, storable(worker), until)
     found = await contents(connection, ids)
-    return [found[id] for id in ids]
+    return [found[key] for key in ids]
 
 
 async def extend(connection: Connection, worker: str, leases: Sequence[Lease], until: int) -> list[LeaseSignal]:
     ids = [storable(lease.task_id) for lease in leases]
     attempts = [lease.attempt for lease in leases]
     rows = await connection.fetch(QUERIES["extend"], ids, attempts, storable(worker), until) if leases else []
-    cancels = {Lease(readable(id), attempt): cancel for id, attempt, cancel in rows}
+    cancels = {Lease(readable(key), attempt): cancel for key, attempt, cancel in rows}
     return [
         LeaseSignal(lease.task_id, lost=lease not in cancels, cancel_requested=cancels.get(lease, False))
         for lease in leases

@@ -26,8 +26,7 @@ class Readers:
         self._options = options
         self._pool: Any = asyncpg.create_pool(
             min_size=0,
-            # One writes and one listens beside them.
-            max_size=options.pool_size - 2,
+            max_size=options.readers,
             init=partial(_prepare, options=options),
             **arguments(options),
         )

@@ -54,9 +54,7 @@ async def tail(connection: Connection, task_id: str, after: int, limit: int) -> 
     return found[1], found[0].head.state
 
 
-async def _slice(
-    connection: Connection, task_id: str, after: int, limit: int
-) -> tuple[Record, list[Event]] | None:
+async def _slice(connection: Connection, task_id: str, after: int, limit: int) -> tuple[Record, list[Event]] | None:
     if not is_text(task_id):
         return None
     row = await connection.fetchrow(QUERIES["read"], storable(task_id), min(max(after, 0), MAX_VERSION), limit)
@@ -83,13 +81,11 @@ async def wanted_canceled(connection: Connection, worker: str) -> list[str]:
 
 async def versions(connection: Connection, task_ids: Sequence[str]) -> dict[str, int]:
     """Where these tasks stand; one that does not exist is missing."""
-    rows = await connection.fetch(QUERIES["versions"], [storable(id) for id in task_ids if is_text(id)])
-    return {readable(id): version for id, version in rows}
+    rows = await connection.fetch(QUERIES["versions"], [storable(task_id) for task_id in task_ids if is_text(task_id)])
+    return {readable(key): version for key, version in rows}
 
 
-async def contents(
-    connection: Connection, ids: Sequence[str], *, with_artifacts: bool = True
-) -> dict[str, StoredTask]:
+async def contents(connection: Connection, ids: Sequence[str], *, with_artifacts: bool = True) -> dict[str, StoredTask]:
     """These tasks by their ids; both as they are stored."""
     return {row[0]: read_stored(row) for row in await connection.fetch(QUERIES["contents"], ids, with_artifacts)}
 
@@ -103,7 +99,7 @@ async def page(connection: Connection, query: ListQuery, now: int) -> ListPage:
     total = await listing.count()
     found = await contents(connection, ids, with_artifacts=query.with_artifacts)
     # One that was deleted since the first look is left out.
-    tasks = [found[id] for id in ids if id in found]
+    tasks = [found[key] for key in ids if key in found]
     if not query.with_artifacts:
         for stored in tasks:
             stored.task = msgspec.structs.replace(stored.task, artifacts=None)

@@ -56,8 +56,8 @@ async def _forget_some(connection: Connection, before: int, limit: int, shard: i
     async with connection.transaction():
         ids: list[str] = []
         events = 0
-        for id, length in await connection.fetch(QUERIES["ended_before"], before, limit):
-            ids.append(id)
+        for key, length in await connection.fetch(QUERIES["ended_before"], before, limit):
+            ids.append(key)
             events += length
             if events >= SWEEP_EVENTS:
                 break
@@ -74,21 +74,21 @@ async def _trim_all(connection: Connection, keep: int) -> None:
             pass
 
 
-async def _trim(connection: Connection, id: str, keep: int) -> bool:
+async def _trim(connection: Connection, key: str, keep: int) -> bool:
     """Cuts a piece off the beginning of a log; false when it is short enough.
 
     What is cut off lives on in the snapshot, so that is brought up to date first.
     """
     async with connection.transaction():
-        rows = await connection.fetch(QUERIES["lock"], [id])
+        rows = await connection.fetch(QUERIES["lock"], [key])
         record = read_record(rows[0]) if rows else None
         if record is None or record.head.version - record.trimmed <= keep:
             return False
         upto = min(record.head.version - keep, record.trimmed + SWEEP_EVENTS)
         if record.folded < upto:
-            stored = (await contents(connection, [id]))[id]
+            stored = (await contents(connection, [key]))[key]
             await connection.execute(QUERIES["save_snapshot"], record.no, encode(stored.task))
             record.folded = record.head.version
         await connection.execute(QUERIES["forget_events"], record.no, upto)
-        await connection.execute(QUERIES["trim"], id, upto, record.folded)
+        await connection.execute(QUERIES["trim"], key, upto, record.folded)
         return True

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from collections.abc import Awaitable, Callable
+from typing import NamedTuple, TypeVar
 
+from errands.engines.base import Schema
 from errands.engines.postgres.connection import Connection, Options, connect
 from errands.engines.postgres.failures import explain
 from errands.engines.postgres.sql import QUERIES, Migration, migrations
 from errands.errors import StorageError
+
+_T = TypeVar("_T")
 
 
 class State(NamedTuple):
@@ -50,7 +54,7 @@ def check(state: State, options: Options) -> None:
         )
 
 
-async def ensure(connection: Connection, options: Options) -> None:
+async def ensure_schema(connection: Connection, options: Options) -> None:
     """Makes the tables when there are none; raises `StorageError` when those that are there do not fit."""
     state = await look(connection, options)
     if state.version == 0:
@@ -79,25 +83,20 @@ def _missing(state: State) -> list[Migration]:
     return [migration for migration in migrations() if migration.version > state.version]
 
 
-class PostgresSchema:
-    """What `errands db` does with a PostgreSQL database."""
-
-    def __init__(self, url: str) -> None:
-        self._options = Options.parse(url)
+class PostgresSchema(Schema):
+    def __init__(self, options: Options) -> None:
+        self._options = options
 
     async def upgrade(self) -> tuple[int, int]:
-        """Brings the tables up to this release; the version before and after."""
         return await self._with_connection(self._upgrade)
 
     async def check(self) -> int:
-        """The version of the tables. Raises `StorageError` when this release cannot use them."""
         return await self._with_connection(self._check)
 
     async def sql(self) -> str:
-        """What `upgrade` would run, for somebody who runs it in another way."""
         return await self._with_connection(self._sql)
 
-    async def _with_connection(self, work):  # type: ignore[no-untyped-def]
+    async def _with_connection(self, work: Callable[[Connection], Awaitable[_T]]) -> _T:
         try:
             connection = await connect(self._options)
             try:
@@ -124,5 +123,6 @@ class PostgresSchema:
         lines = ["BEGIN;"] + ([] if state.has_schema else [f"CREATE SCHEMA {schema};"])
         lines.append(f"SET LOCAL search_path TO {schema};")
         for version, oldest, script in (missing := _missing(state)):
-            lines += [script.rstrip(), f"INSERT INTO schema_versions (version, oldest) VALUES ({version}, {oldest});"]
+            applied = QUERIES["schema_applied"].replace("$1", str(version)).replace("$2", str(oldest))
+            lines += [script.rstrip(), f"{applied};"]
         return "\n".join([*lines, "COMMIT;", ""]) if missing else ""

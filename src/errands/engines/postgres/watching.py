@@ -15,6 +15,7 @@ from errands.engines.fanout import READ_SIZE, Fanout
 from errands.engines.postgres import reading
 from errands.engines.postgres.connection import Connection, Options, connect
 from errands.engines.postgres.failures import is_lost
+from errands.engines.postgres.link import FIRST_PAUSE, LONGEST_PAUSE
 from errands.engines.postgres.news import News, read_news
 from errands.engines.postgres.readers import Readers
 from errands.engines.postgres.records import is_text, readable, storable
@@ -26,7 +27,6 @@ logger = logging.getLogger(__name__)
 #: Seconds after which the row of a task that somebody reads says so. A task that this process writes to meanwhile,
 #: as it does for the most part, says so by that write.
 MARK_DELAY = 0.02
-_FIRST_PAUSE, _LONGEST_PAUSE = 0.02, 1.0
 
 
 class Watching:
@@ -95,7 +95,7 @@ class Watching:
     async def _mark(self, task_ids: list[str]) -> None:
         ids = [storable(task_id) for task_id in task_ids]
         rows = await self._readers.call(_watch, ids, self._name)
-        marked = {readable(id): version for id, version in rows}
+        marked = {readable(key): version for key, version in rows}
         for task_id, version in marked.items():
             self._seen[task_id] = max(version, self._seen.get(task_id, 0))
         # What was written before the row said so was not told to us.
@@ -105,7 +105,7 @@ class Watching:
 
     async def _listen(self) -> None:
         """Keeps one connection listening, whatever happens to it."""
-        pause = _FIRST_PAUSE
+        pause = FIRST_PAUSE
         while True:
             connection: Connection | None = None
             try:
@@ -114,7 +114,7 @@ class Watching:
                 self._broken.clear()
                 await connection.add_listener(self._options.schema, self._hear)
                 self.is_listening.set()
-                pause = _FIRST_PAUSE
+                pause = FIRST_PAUSE
                 while not self._broken.is_set():
                     await self._poll(connection)
                     await _wait(self._broken, self._poll_interval)
@@ -126,7 +126,7 @@ class Watching:
                 if connection is not None:
                     connection.terminate()
             await asyncio.sleep(pause)
-            pause = min(2 * pause, _LONGEST_PAUSE)
+            pause = min(2 * pause, LONGEST_PAUSE)
 
     def _hear(self, connection: Connection, pid: int, channel: str, payload: str) -> None:
         news = read_news(payload)
