@@ -1,21 +1,25 @@
 """A real PostgreSQL for tests: started once per test run, for every process of it, and gone with the last of them.
 
-A test gets a schema of its own, which the engine makes when it opens. Where the server's package is missing, tests
+The tests of a process share the tables of one schema, emptied for each of them. Where the server's package is missing, tests
 are skipped on a laptop and fail in CI.
 """
 
 from __future__ import annotations
 
+import asyncio
 import fcntl
 import hashlib
 import os
 import subprocess
 import tempfile
+import threading
 import warnings
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
 from typing import Any
 
+import asyncpg
 import pytest
 
 #: What a test server need not do: survive a loss of power.
@@ -74,6 +78,39 @@ def shared_server() -> Server:
     return Server(Path(tempfile.gettempdir()) / f"errands-postgres-{run}")
 
 
+class _Cleaner:
+    """Empties tables from tests that may run in an event loop or not: in a thread with a loop of its own."""
+
+    def __init__(self) -> None:
+        self._loop = asyncio.new_event_loop()
+        threading.Thread(target=self._loop.run_forever, daemon=True).start()
+        self._connection: Any = None
+
+    def clean(self, schema: str) -> None:
+        asyncio.run_coroutine_threadsafe(self._clean(schema), self._loop).result()
+
+    async def _clean(self, schema: str) -> None:
+        if self._connection is None:
+            self._connection = await asyncpg.connect(shared_server().url())
+        names = ", ".join(f"{schema}.{table}" for table in ("tasks", "events", "receipts", "contexts", "tallies"))
+        with suppress(asyncpg.InvalidSchemaNameError, asyncpg.UndefinedTableError):
+            await self._connection.execute(f"TRUNCATE {names}")
+
+
+_cleaner = cache(_Cleaner)
+#: The folder of the test that has the tables of this process.
+_folders: list[Path] = []
+
+
 def url_for(folder: Path) -> str:
-    """The storage URL of the test that has this folder."""
-    return shared_server().url(schema="t" + hashlib.blake2b(str(folder).encode(), digest_size=8).hexdigest())
+    """The storage URL of the test that has this folder: tables that are empty when it first asks."""
+    schema = f"process_{os.getpid()}"
+    if _folders != [folder]:
+        _cleaner().clean(schema)
+        _folders[:] = [folder]
+    return shared_server().url(schema=schema)
+
+
+def own_schema(folder: Path) -> str:
+    """The same for a test that changes the tables themselves: a schema that does not exist yet."""
+    return shared_server().url(schema="own_" + hashlib.blake2b(str(folder).encode(), digest_size=8).hexdigest())

@@ -17,7 +17,7 @@ from errands.engines.postgres.connection import Options, connect
 from errands.engines.postgres.sql import Migration
 from errands.errors import StorageError
 from tests.contract.changes import ME, Changes, ManualClock
-from tests.postgres import shared_server, url_for
+from tests.postgres import own_schema, shared_server
 
 pytestmark = pytest.mark.anyio
 
@@ -27,7 +27,7 @@ PACKAGE = files("errands.engines.postgres")
 
 @pytest.fixture
 def url(tmp_path: Path) -> str:
-    return url_for(tmp_path)
+    return own_schema(tmp_path)
 
 
 async def run(url: str, script: str) -> list[Any]:

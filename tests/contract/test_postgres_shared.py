@@ -20,7 +20,7 @@ from errands.errors import ConcurrencyError, DuplicateMessageError, LeaseLostErr
 from errands.model.core import TERMINAL_STATES, TaskState
 from errands.model.log import Lease, LeaseSignal
 from tests.contract.changes import AGENT, LEASE_MS, ME, WORKER, Changes, ManualClock, collect, log_of, text_in
-from tests.postgres import url_for
+from tests.postgres import own_schema, url_for
 
 pytestmark = pytest.mark.anyio
 
@@ -349,7 +349,8 @@ async def run_process(url: str, name: str, then: str = "") -> tuple[list[int], l
     return versions, claimed
 
 
-async def test_processes_that_make_the_tables_together_share_them(url: str, clock: ManualClock) -> None:
+async def test_processes_that_make_the_tables_together_share_them(tmp_path: Path, clock: ManualClock) -> None:
+    url = own_schema(tmp_path)
     names = ["a", "b", "c", "d"]
     results = await asyncio.gather(*(run_process(url, name) for name in names))
     versions = sorted(version for written, _ in results for version in written)

@@ -16,7 +16,7 @@ from errands.errors import ConfigurationError, LeaseLostError, StorageError
 from errands.model.core import TERMINAL_STATES
 from errands.model.log import ListQuery
 from tests.contract.changes import AGENT, LEASE_MS, ME, WORKER, Changes, ManualClock, collect, log_of
-from tests.postgres import Server, shared_server, url_for
+from tests.postgres import Server, own_schema, shared_server, url_for
 
 pytestmark = pytest.mark.anyio
 
@@ -54,7 +54,8 @@ async def test_a_url_that_asyncpg_cannot_read_is_a_wrong_configuration() -> None
         await PostgresEngine(shared_server().url(sslmode="sometimes")).open()
 
 
-async def test_a_user_without_rights_is_told_which_it_needs(url: str) -> None:
+async def test_a_user_without_rights_is_told_which_it_needs(tmp_path: Path) -> None:
+    url = own_schema(tmp_path)
     connection = await asyncpg.connect(shared_server().url())
     with suppress(asyncpg.DuplicateObjectError):
         await connection.execute("CREATE ROLE powerless LOGIN")
@@ -62,8 +63,8 @@ async def test_a_user_without_rights_is_told_which_it_needs(url: str) -> None:
     assert "db upgrade" in await refusal(url.replace("postgres@", "powerless@"))
 
 
-async def test_a_read_only_database_says_so(url: str) -> None:
-    said = await refusal(f"{url}&default_transaction_read_only=on")
+async def test_a_read_only_database_says_so(tmp_path: Path) -> None:
+    said = await refusal(f"{own_schema(tmp_path)}&default_transaction_read_only=on")
     assert "read-only" in said
     assert "primary" in said
 

@@ -85,21 +85,27 @@ class Writer:
 
     async def _run(self, link: Link) -> None:
         """One lane."""
-        while True:
-            async with self._pen:
-                jobs = await self._next()
-                if not jobs:
-                    break
-                self._busy.update(job.key for job in jobs)
-                self._first[link] = jobs[0].number
-                prepared = await self._prepare(link, jobs)
-            try:
-                self._deliver(await self._finish(link, jobs, prepared))
-            finally:
-                self._busy.difference_update(job.key for job in jobs)
-                del self._first[link]
-                self._news.set()
+        while await self._turn(link):
+            pass
         await link.close()
+
+    async def _turn(self, link: Link) -> bool:
+        """Takes, writes, commits and delivers; false when nothing will follow. A method, so that a lane which waits
+        holds on to nothing."""
+        async with self._pen:
+            jobs = await self._next()
+            if not jobs:
+                return False
+            self._busy.update(job.key for job in jobs)
+            self._first[link] = jobs[0].number
+            prepared = await self._prepare(link, jobs)
+        try:
+            self._deliver(await self._finish(link, jobs, prepared))
+        finally:
+            self._busy.difference_update(job.key for job in jobs)
+            del self._first[link]
+            self._news.set()
+        return True
 
     async def _next(self) -> list[Job]:
         """Jobs that may share a transaction, as soon as there are any; none when nothing will follow."""
