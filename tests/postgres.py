@@ -1,7 +1,7 @@
 """A real PostgreSQL for tests: started once per test run, for every process of it, and gone with the last of them.
 
-The tests of a process share the tables of one schema, emptied for each of them. Where the server's package is missing, tests
-are skipped on a laptop and fail in CI.
+The tests of a process share the tables of one schema, emptied for each of them. Where the server's package is
+missing, tests are skipped on a laptop and fail in CI.
 """
 
 from __future__ import annotations

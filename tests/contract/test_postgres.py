@@ -137,7 +137,7 @@ async def test_work_on_one_task_is_done_in_the_order_it_was_asked_for(
         engine.delete("t", ME),
         engine.commit(changes.create()),
     )
-    assert ended == [2, 3, None, 1]
+    assert [*ended] == [2, 3, None, 1]
     assert (await engine.load("t", ME)).state is TaskState.SUBMITTED
 
 

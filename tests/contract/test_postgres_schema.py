@@ -170,7 +170,7 @@ async def connection(url: str) -> AsyncIterator[Any]:
                 CASE WHEN n % 100 = 0 THEN 'w' ELSE '' END, CASE WHEN n % 100 = 0 THEN n END,
                 1, n % 1000 = 0, false, n, n, n, 0, 0, ''
             FROM generate_series(1, 20000) AS n;
-            INSERT INTO events SELECT n, v, 'status', '{}' FROM generate_series(1, 20000) AS n, generate_series(1, 2) AS v;
+            INSERT INTO events SELECT n, v, 'status', '{}' FROM generate_series(1, 20000) AS n, generate_series(1, 2) v;
             INSERT INTO receipts SELECT n::text::bytea, n, 'id ' || n, n FROM generate_series(1, 20000) AS n;
             INSERT INTO contexts SELECT 't', 'o', 'a', 'c ' || n, '', n FROM generate_series(1, 20000) AS n;
             ANALYZE tasks, events, receipts, contexts

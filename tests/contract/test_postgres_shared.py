@@ -297,7 +297,7 @@ async def sweeping(engine: PostgresEngine) -> AsyncIterator[None]:
         await connection.fetchval("SELECT pg_advisory_unlock_all()")
 
 
-#: A process of its own: appends to the shared task, creates tasks, claims some, says what it got, and then does as told.
+#: A process of its own: appends to the shared task, creates tasks, claims some, says what it got, and does as told.
 PROCESS = """
 import asyncio, json, sys
 from errands.engines.postgres import PostgresEngine

@@ -92,7 +92,6 @@ class Proxy:
         self._server.close()
         self.resume()
         self.break_all()
-        self._folder.cleanup()
 
     def pause(self) -> None:
         self._flowing.clear()
@@ -142,6 +141,7 @@ async def proxy() -> AsyncIterator[Proxy]:
     await proxy.start()
     yield proxy
     await proxy.stop()
+    proxy._folder.cleanup()
 
 
 @pytest.fixture
@@ -239,14 +239,9 @@ async def test_a_server_that_stays_away_is_reported_when_patience_ends(
         for result in results:
             assert isinstance(result, StorageError)
             assert "cannot be reached" in str(result)
-        await proxy_again(proxy)
+        await proxy.start()
         assert await engine.commit(changes.chunk()) == 3
         await engine.check()
-
-
-async def proxy_again(proxy: Proxy) -> None:
-    Path(proxy._folder.name).mkdir(exist_ok=True)
-    await proxy.start()
 
 
 @pytest.fixture(scope="module")
