@@ -48,7 +48,7 @@ class Process(NamedTuple):
     """Who writes."""
 
     name: str
-    #: Which of the tallies are its own.
+    #: The first of the tallies that are its own; each lane has one, so that none waits for another's commit.
     shard: int
     #: On which processes tell each other.
     channel: str
@@ -68,7 +68,7 @@ class Changes:
         self._numbers: list[int] = []
 
     async def write(
-        self, connection: Connection, works: Sequence[Change | SavedContext]
+        self, connection: Connection, works: Sequence[Change | SavedContext], lane: int
     ) -> tuple[Outcomes, str | None]:
         """Writes what is acceptable; says of each what became of it, and which transaction that was.
 
@@ -78,7 +78,7 @@ class Changes:
         changes = [work for work in works if isinstance(work, Change)]
         new = sum(change.expected == 0 for change in changes)
         for careful in (False, True, True, True):
-            batch = _Batch(self._process, await self._take_numbers(connection, new))
+            batch = _Batch(self._process, lane, await self._take_numbers(connection, new))
             await batch.look(connection, changes, careful)
             outcomes = batch.judge(works)
             if batch.is_doubtful and not careful:
@@ -106,8 +106,9 @@ class Changes:
 class _Batch:
     """The tasks of a batch as they stand after the changes so far, and the rows to be written for them."""
 
-    def __init__(self, process: Process, numbers: list[int]) -> None:
+    def __init__(self, process: Process, lane: int, numbers: list[int]) -> None:
         self._process = process
+        self._lane = lane
         self._numbers = numbers
         self._records: dict[str, Record] = {}
         #: By key: the task that accepted the message, when, and whether in this batch.
@@ -227,7 +228,7 @@ class _Batch:
             *_columns(map(_context_row, sorted(self._contexts.items())), 6),
             scopes,
             states,
-            self._process.shard,
+            self._process.shard + self._lane,
             counts,
             self._process.channel,
             payloads(self._process.name, self._wakes, list(self._told.values())),

@@ -28,8 +28,8 @@ from errands.errors import ConfigurationError, StorageError
 from errands.model.core import TaskState
 from errands.model.log import Change, Lease, LeaseSignal, ListPage, ListQuery, LogSlice, Scope, StoredTask
 
-#: Processes that write to different shards of the tallies do not wait for each other.
-_SHARDS = 64
+#: So many processes write to tallies of their own and do not wait for each other; more share some.
+_SHARES = 32
 
 # Inside the class, `list` is the method.
 Ids = list[str]
@@ -58,7 +58,6 @@ class PostgresEngine(Engine):
         self._writer: Writer | None = None
         self._readers: Readers | None = None
         self._watching: Watching | None = None
-        self._shard = 0
         self._fanout = Fanout()
         self._wakers: list[Callable[[], None]] = []
 
@@ -88,8 +87,8 @@ class PostgresEngine(Engine):
         except Exception as error:
             raise explain(error, self._options.name) from error
         name = secrets.token_hex(6)
-        self._shard = int(name, 16) % _SHARDS
-        process = Process(name, self._shard, self._options.schema, self._fanout.watches)
+        first_shard = 1 + int(name, 16) % _SHARES * self._options.lanes
+        process = Process(name, first_shard, self._options.schema, self._fanout.watches)
         self._writer = Writer(self._options, Changes(process), self._deliver)
         self._writer.start(connection)
         self._readers = readers
@@ -113,7 +112,7 @@ class PostgresEngine(Engine):
         self._fanout.close()
 
     async def check(self) -> None:
-        await self._open_readers.call(reading.check)
+        await self._open_readers.check()
 
     @property
     def _open_writer(self) -> Writer:
@@ -137,7 +136,7 @@ class PostgresEngine(Engine):
         return version
 
     async def delete(self, task_id: str, scope: Scope) -> None:
-        work = partial(jobs.delete, task_id=task_id, scope=scope, shard=self._shard)
+        work = partial(jobs.delete, task_id=task_id, scope=scope)
         await self._open_writer.submit(work, task_id)
 
     async def save_context(self, scope: Scope, context_id: str, value: bytes) -> None:
@@ -156,7 +155,7 @@ class PostgresEngine(Engine):
 
     async def sweep(self) -> int:
         async with self._open_readers.connection() as connection:
-            return await retention.sweep(connection, self.retention, self.clock(), self._shard)
+            return await retention.sweep(connection, self.retention, self.clock())
 
     def _deliver(self, outcomes: Outcomes) -> None:
         """Once everything is durable: tells subscribers, callers and workers."""

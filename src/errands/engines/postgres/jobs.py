@@ -42,11 +42,11 @@ async def extend(connection: Connection, worker: str, leases: Sequence[Lease], u
     ]
 
 
-async def delete(connection: Connection, task_id: str, scope: Scope, shard: int) -> None:
+async def delete(connection: Connection, task_id: str, scope: Scope) -> None:
     rows = await connection.fetch(QUERIES["lock"], [storable(task_id)])
     record = read_record(rows[0]) if rows else None
     if record is None or record.scope != scope:
         raise TaskNotFoundError(taskId=task_id)
     if record.head.state not in TERMINAL_STATES:
         raise ConcurrencyError(f"task {task_id} is {record.head.state.short}: only ended tasks can be deleted")
-    await connection.execute(QUERIES["forget_tasks"], [storable(task_id)], shard)
+    await connection.execute(QUERIES["forget_tasks"], [storable(task_id)])

@@ -14,8 +14,10 @@ FIRST_PAUSE, LONGEST_PAUSE = 0.02, 1.0
 
 
 class Link:
-    def __init__(self, options: Options, connection: Connection | None = None) -> None:
+    def __init__(self, options: Options, lane: int, connection: Connection | None = None) -> None:
         self._options = options
+        #: Counts the links of a process.
+        self.lane = lane
         self._connection = connection
 
     async def get(self) -> Connection:

@@ -211,7 +211,7 @@ WITH gone AS (
     DELETE FROM receipts WHERE task IN (SELECT no FROM gone)
 ), gone_tallies AS (
     INSERT INTO tallies (scope, state, shard, tasks)
-    SELECT scope, state, $2::integer, -count(*) FROM gone GROUP BY scope, state ORDER BY scope, state
+    SELECT scope, state, 0, -count(*) FROM gone GROUP BY scope, state ORDER BY scope, state
     ON CONFLICT (scope, state, shard) DO UPDATE SET tasks = tallies.tasks + excluded.tasks
 )
 SELECT count(*) FROM gone

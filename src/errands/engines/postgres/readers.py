@@ -10,6 +10,7 @@ from typing import Any, Concatenate, ParamSpec, TypeVar
 
 import asyncpg
 
+from errands.engines.postgres import reading
 from errands.engines.postgres.connection import Connection, Options, arguments, prepare
 from errands.engines.postgres.failures import explain, is_lost
 from errands.errors import ErrandsError
@@ -17,6 +18,8 @@ from errands.errors import ErrandsError
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
 
+#: Seconds after which a store that cannot be reached is not well.
+_SOON = 1.0
 #: Seconds between two tries on broken connections.
 _PAUSE = 0.05
 
@@ -38,11 +41,18 @@ class Readers:
         self, function: Callable[Concatenate[Connection, _P], Awaitable[_T]], *args: _P.args, **kwargs: _P.kwargs
     ) -> _T:
         """Calls a function of `reading`, again when a connection breaks. Raises `StorageError` when none can be had."""
-        deadline = asyncio.get_running_loop().time() + self._options.patience
+        return await self._call(self._options.patience, lambda connection: function(connection, *args, **kwargs))
+
+    async def check(self) -> None:
+        """Raises `StorageError` when the tables cannot be read right now. Whoever asks wants to know soon."""
+        await self._call(min(_SOON, self._options.patience), reading.check)
+
+    async def _call(self, patience: float, function: Callable[[Connection], Awaitable[_T]]) -> _T:
+        deadline = asyncio.get_running_loop().time() + patience
         while True:
             try:
                 async with self._pool.acquire() as connection:
-                    return await function(connection, *args, **kwargs)
+                    return await function(connection)
             except ErrandsError:
                 raise
             except Exception as error:

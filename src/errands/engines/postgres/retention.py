@@ -16,25 +16,28 @@ SWEEP_EVENTS = 10_000
 _LONG = 1000
 
 
-async def sweep(connection: Connection, retention: Retention, now: int, shard: int) -> int:
+async def sweep(connection: Connection, retention: Retention, now: int) -> int:
     """Applies the policy once, unless another replica is at it; returns how many tasks were deleted."""
     if not await connection.fetchval(QUERIES["sweeper"]):
         return 0
     try:
-        return await _sweep(connection, retention, now, shard)
+        return await _sweep(connection, retention, now)
     finally:
-        if not connection.is_closed():
+        try:
             await connection.fetchval(QUERIES["swept"])
+        except Exception:
+            # The lock goes with the connection.
+            connection.terminate()
 
 
-async def _sweep(connection: Connection, retention: Retention, now: int, shard: int) -> int:
+async def _sweep(connection: Connection, retention: Retention, now: int) -> int:
     deleted = 0
     if retention.ended_after is not None:
         before = now - int(retention.ended_after * 1000)
-        while count := await _forget_some(connection, before, SWEEP_TASKS, shard):
+        while count := await _forget_some(connection, before, SWEEP_TASKS):
             deleted += count
     if retention.ended_at_most is not None:
-        while count := await _forget_excess(connection, retention.ended_at_most, shard):
+        while count := await _forget_excess(connection, retention.ended_at_most):
             deleted += count
     if retention.contexts_after is not None:
         before = now - int(retention.contexts_after * 1000)
@@ -45,13 +48,13 @@ async def _sweep(connection: Connection, retention: Retention, now: int, shard: 
     return deleted
 
 
-async def _forget_excess(connection: Connection, at_most: int, shard: int) -> int:
+async def _forget_excess(connection: Connection, at_most: int) -> int:
     """Deletes some of the ended tasks that are too many; 0 means that none is left."""
     excess = await connection.fetchval(QUERIES["count_ended"]) - at_most
-    return await _forget_some(connection, 2**62, min(excess, SWEEP_TASKS), shard) if excess > 0 else 0
+    return await _forget_some(connection, 2**62, min(excess, SWEEP_TASKS)) if excess > 0 else 0
 
 
-async def _forget_some(connection: Connection, before: int, limit: int, shard: int) -> int:
+async def _forget_some(connection: Connection, before: int, limit: int) -> int:
     """Deletes some tasks that ended before a moment; 0 means that none is left."""
     async with connection.transaction():
         ids: list[str] = []
@@ -61,7 +64,7 @@ async def _forget_some(connection: Connection, before: int, limit: int, shard: i
             events += length
             if events >= SWEEP_EVENTS:
                 break
-        count: int = await connection.fetchval(QUERIES["forget_tasks"], ids, shard) if ids else 0
+        count: int = await connection.fetchval(QUERIES["forget_tasks"], ids) if ids else 0
         return count
 
 

@@ -26,7 +26,7 @@ logger = logging.getLogger(__name__)
 
 #: Seconds after which the row of a task that somebody reads says so. A task that this process writes to meanwhile,
 #: as it does for the most part, says so by that write.
-MARK_DELAY = 0.02
+MARK_DELAY = 0.05
 
 
 class Watching:

@@ -66,7 +66,8 @@ class Writer:
 
     def start(self, connection: Connection) -> None:
         """Begins with this connection; the lanes make further ones when they need them."""
-        links = [Link(self._options, connection), *(Link(self._options) for _ in range(self._options.lanes - 1))]
+        links = [Link(self._options, 0, connection)]
+        links += [Link(self._options, lane) for lane in range(1, self._options.lanes)]
         self._lanes = [self._loop.create_task(self._run(link), name="errands-postgres-writer") for link in links]
 
     def submit(self, work: Work, key: object = None) -> asyncio.Future[Any]:
@@ -140,14 +141,14 @@ class Writer:
         try:
             connection = await link.get()
             await connection.execute("BEGIN")
-            return await self._do(connection, jobs)
+            return await self._do(connection, link.lane, jobs)
         except Exception as error:
             return error
 
-    async def _do(self, connection: Connection, jobs: list[Job]) -> Prepared:
+    async def _do(self, connection: Connection, lane: int, jobs: list[Job]) -> Prepared:
         works: list[Any] = [job.work for job in jobs]
         if _is_batched(jobs[0]):
-            return await self._changes.write(connection, works)
+            return await self._changes.write(connection, works, lane)
         try:
             result = await works[0](connection)
         except ErrandsError as error:
