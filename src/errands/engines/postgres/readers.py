@@ -27,6 +27,7 @@ _PAUSE = 0.05
 class Readers:
     def __init__(self, options: Options) -> None:
         self._options = options
+        self._closing = False
         self._pool: Any = asyncpg.create_pool(
             min_size=0,
             max_size=options.readers,
@@ -56,7 +57,7 @@ class Readers:
             except ErrandsError:
                 raise
             except Exception as error:
-                if not is_lost(error) or asyncio.get_running_loop().time() > deadline:
+                if self._closing or not is_lost(error) or asyncio.get_running_loop().time() > deadline:
                     raise explain(error, self._options.name) from error
             await asyncio.sleep(_PAUSE)
 
@@ -72,6 +73,7 @@ class Readers:
             raise explain(error, self._options.name) from error
 
     async def close(self) -> None:
+        self._closing = True
         try:
             async with asyncio.timeout(5.0):
                 await self._pool.close()

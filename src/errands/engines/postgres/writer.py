@@ -159,37 +159,42 @@ class Writer:
         """Commits, in spite of connections that break, for as long as there is patience."""
         pause = FIRST_PAUSE
         while True:
-            if not isinstance(prepared, Exception):
-                try:
-                    await link.commit(prepared[1])
-                    self.transactions += 1
-                    return list(zip(jobs, prepared[0], strict=True))
-                except Exception as error:
-                    prepared = error
-            failure = prepared
-            await self._clean(link, failure)
-            again = is_lost(failure) or is_in_the_way(failure)
-            if again and len(jobs) > 1 and not is_lost(failure):
-                again = False  # one of them is in somebody's way: the others need not wait for it
-            if not again and len(jobs) > 1 and not isinstance(failure, StorageError):
-                # One of the jobs cannot be stored at all: alone, it fails alone.
-                return [
-                    outcome
-                    for job in jobs
-                    for outcome in await self._finish(link, [job], await self._prepare(link, [job]))
-                ]
-            if not again or self._loop.time() - jobs[0].at > self._options.patience:
-                return self._failed(jobs, failure)
+            result = await self._commit(link, prepared)
+            if not isinstance(result, Exception):
+                return list(zip(jobs, result, strict=True))
+            if not is_lost(result) and len(jobs) > 1 and not isinstance(result, StorageError):
+                return await self._one_by_one(link, jobs)
+            is_final = not (is_lost(result) or is_in_the_way(result))
+            if is_final or self._loop.time() - jobs[0].at > self._options.patience:
+                return self._failed(jobs, result)
             await asyncio.sleep(pause)
             pause = min(2 * pause, LONGEST_PAUSE)
             # Without the pen: it may be held by a lane that waits for work.
             prepared = await self._prepare(link, jobs)
 
-    async def _clean(self, link: Link, failure: Exception) -> None:
+    async def _commit(self, link: Link, prepared: Prepared | Exception) -> Sequence[Any] | Exception:
+        """The results, once they are durable, or why they are not; then nothing is left of them."""
+        failure = prepared
+        if not isinstance(prepared, Exception):
+            try:
+                await link.commit(prepared[1])
+                self.transactions += 1
+                return prepared[0]
+            except Exception as error:
+                failure = error
+        assert isinstance(failure, Exception)
         if is_lost(failure):
             link.drop()
         else:
             await link.roll_back()
+        return failure
+
+    async def _one_by_one(self, link: Link, jobs: list[Job]) -> list[Outcome]:
+        """One of the jobs cannot be stored at all, or has to wait for somebody: alone, it fails or waits alone."""
+        outcomes: list[Outcome] = []
+        for job in jobs:
+            outcomes += await self._finish(link, [job], await self._prepare(link, [job]))
+        return outcomes
 
     def _failed(self, jobs: list[Job], error: Exception) -> list[Outcome]:
         # An error of its own for each: callers may add to it.
