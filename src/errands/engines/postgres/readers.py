@@ -29,7 +29,8 @@ class Readers:
         self._options = options
         self._closing = False
         self._pool: Any = asyncpg.create_pool(
-            min_size=0,
+            # Made at the start: the first readers would wait for them.
+            min_size=min(2, options.readers),
             max_size=options.readers,
             init=partial(_prepare, options=options),
             **arguments(options),
