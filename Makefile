@@ -12,7 +12,7 @@ else
   INSTALL   = $(BIN)/python -m pip install --quiet --disable-pip-version-check
 endif
 
-.PHONY: help run test check soak bench format clean
+.PHONY: help run test check soak bench conformance format clean
 
 help:
 	@echo "make run    serve the echo example at http://127.0.0.1:8000"
@@ -20,6 +20,7 @@ help:
 	@echo "make check  lint, types and layers"
 	@echo "make soak   the long crash and soak runs"
 	@echo "make bench  errands beside its peers, in one run"
+	@echo "make conformance  the public conformance kits (fetched from GitHub)"
 
 $(BIN)/python:
 	@$(MAKE_VENV)
@@ -33,7 +34,7 @@ $(VENV)/.run: pyproject.toml | $(BIN)/python
 $(VENV)/.dev: pyproject.toml scripts/dev_requirements.py $(VENV)/.run
 	@echo "Installing the development tools ..."
 	@$(BIN)/python scripts/dev_requirements.py > $(VENV)/dev-requirements.txt
-	@$(INSTALL) -e '.[fastapi,grpc,postgres]' -r $(VENV)/dev-requirements.txt
+	@$(INSTALL) -e '.[agents,fastapi,grpc,policy,postgres,sdk]' -r $(VENV)/dev-requirements.txt
 	@touch $@
 
 run: $(VENV)/.run
@@ -58,5 +59,8 @@ soak: $(VENV)/.dev
 bench: $(VENV)/.dev
 	$(BIN)/python benchmarks/run.py
 
+conformance: $(VENV)/.dev
+	$(BIN)/python conformance/run.py
+
 clean:
-	rm -rf $(VENV) .bench .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf $(VENV) .bench .interop .mypy_cache .ruff_cache .pytest_cache .hypothesis

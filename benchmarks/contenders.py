@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import http.client
 import os
-import shutil
 import socket
 import subprocess
 import sys
@@ -18,9 +17,9 @@ from pathlib import Path
 from workloads import MEMORY, SQLITE
 
 SERVERS_DIR = Path(__file__).parent / "servers"
+ENVIRONMENT = Path(__file__).resolve().parent.parent / "scripts" / "environment.py"
 STARTUP_S = 30.0
 STOP_S = 5.0
-INSTALL_S = 600.0
 
 #: The HTTP stack is the same everywhere, in the versions of the interpreter that runs the benchmark.
 HTTP_STACK = ("uvicorn", "uvloop", "httptools")
@@ -43,6 +42,8 @@ class Contender:
     requirements: tuple[str, ...] = ()
     #: Served by its own command, as its users do it, and not by uvicorn's.
     has_command: bool = False
+    #: Measured by nothing but the work that names it.
+    has_own_work: bool = False
     #: Settings that make a peer faster than it is as installed.
     tuning: Mapping[str, str] = field(default_factory=dict)
 
@@ -58,6 +59,7 @@ class Running:
 
 CONTENDERS = (
     Contender("errands", "errands_server", "1.0", has_command=True),
+    Contender("errands+sdk", "errands_sdk_server", "1.0", storages=(SQLITE,), has_command=True, has_own_work=True),
     Contender("bare", "bare_server", "1.0", storages=(MEMORY,)),
     Contender(
         "a2a-sdk",
@@ -76,35 +78,16 @@ CONTENDERS = (
 )
 
 
-def run_quietly(command: list[str]) -> None:
-    try:
-        subprocess.run(command, check=True, capture_output=True, text=True, timeout=INSTALL_S)
-    except subprocess.CalledProcessError as error:
-        raise ContenderError(f"{command[0]} failed: {error.stderr.strip()[-500:]}") from error
-    except subprocess.TimeoutExpired as error:
-        raise ContenderError(f"{command[0]} took longer than {INSTALL_S:.0f} s") from error
-
-
 def install(contender: Contender, bench_dir: Path) -> Path:
     """The interpreter for this contender; its environment is kept while the pinned versions stay the same."""
     if not contender.requirements:
         return Path(sys.executable)
-    directory = bench_dir / contender.name
-    python, stamp = directory / "bin" / "python", directory / "installed.txt"
     requirements = [*contender.requirements, *(f"{package}=={version(package)}" for package in HTTP_STACK)]
-    wanted = "\n".join(requirements)
-    if stamp.is_file() and stamp.read_text() == wanted:
-        return python
-    shutil.rmtree(directory, ignore_errors=True)
-    uv = shutil.which("uv")
-    if uv:
-        run_quietly([uv, "venv", "--quiet", "--python", sys.executable, str(directory)])
-        run_quietly([uv, "pip", "install", "--quiet", "--python", str(python), *requirements])
-    else:
-        run_quietly([sys.executable, "-m", "venv", str(directory)])
-        run_quietly([str(python), "-m", "pip", "install", "--quiet", *requirements])
-    stamp.write_text(wanted)
-    return python
+    command = [sys.executable, str(ENVIRONMENT), str(bench_dir / contender.name), *requirements]
+    made = subprocess.run(command, capture_output=True, text=True, check=False)
+    if made.returncode:
+        raise ContenderError(made.stderr.strip()[-500:])
+    return Path(made.stdout.strip())
 
 
 def cores() -> tuple[int, ...]:

@@ -43,7 +43,8 @@ class Plan:
         return [
             workload
             for workload in self.workloads
-            if storage in workload.storages and (not workload.servers or contender.name in workload.servers)
+            if storage in workload.storages
+            and (contender.name in workload.servers or not (workload.servers or contender.has_own_work))
         ]
 
 
@@ -63,7 +64,7 @@ def measure(server: Running, dialect: str, workload: Workload, seconds: float) -
     """Run the load generator beside the server."""
     options = {
         "port": server.grpc_port if workload.is_grpc else server.port,
-        "dialect": dialect,
+        "dialect": workload.dialect or dialect,
         "chunks": workload.chunks,
         "connections": workload.connections,
         "seconds": seconds * workload.share,

@@ -28,6 +28,8 @@ class Workload:
     share: float = 1.0
     #: Over gRPC, and not over JSON-RPC.
     is_grpc: bool = False
+    #: The protocol version; empty means the one that the server speaks best.
+    dialect: str = ""
 
     @property
     def is_chunk_cost(self) -> bool:
@@ -47,10 +49,12 @@ def chunk_cost(chunks: int) -> Workload:
 
 WORKLOADS = (
     Workload("send-32", 32, (MEMORY, SQLITE)),
+    Workload("send-32-v0.3", 32, (MEMORY,), servers=("errands",), dialect="0.3"),
     Workload("send-1", 1, (SQLITE,)),
     Workload("stream-100", 8, (MEMORY, SQLITE), chunks=100),
     Workload("grpc-send", 32, (MEMORY,), servers=("errands", "a2a-sdk"), is_grpc=True),
     Workload("grpc-stream-100", 8, (MEMORY,), chunks=100, servers=("errands", "a2a-sdk"), is_grpc=True),
+    Workload("sdk-executor", 32, (SQLITE,), servers=("errands+sdk",)),
     chunk_cost(100),
     chunk_cost(1_000),
     chunk_cost(10_000),
@@ -158,6 +162,7 @@ SDK_STREAM = Cell("a2a-sdk", MEMORY, "stream-100")
 TARGETS = (
     Target(Cell("errands", MEMORY, "send-32"), rate, 30, SDK_SEND),
     Target(Cell("errands", MEMORY, "send-32"), rate, 0.40, Cell("bare", MEMORY, "send-32")),
+    Target(Cell("errands", MEMORY, "send-32-v0.3"), rate, 0.80, Cell("errands", MEMORY, "send-32")),
     Target(Cell("errands", SQLITE, "send-32"), rate, 10, SDK_SEND),
     Target(Cell("errands", SQLITE, "send-32"), rate, 60, Cell("a2a-sdk", SQLITE, "send-32")),
     Target(Cell("errands", SQLITE, "send-1"), latency, 1.5, at_most=True),
@@ -165,6 +170,7 @@ TARGETS = (
     Target(Cell("errands", SQLITE, "stream-100"), rate, 10, SDK_STREAM),
     Target(Cell("errands", MEMORY, "grpc-send"), rate, 5, Cell("a2a-sdk", MEMORY, "grpc-send")),
     Target(Cell("errands", MEMORY, "grpc-stream-100"), rate, 5, Cell("a2a-sdk", MEMORY, "grpc-stream-100")),
+    Target(Cell("errands+sdk", SQLITE, "sdk-executor"), rate, 5, SDK_SEND),
     flat_chunk_cost(MEMORY),
     flat_chunk_cost(SQLITE),
 )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
 import pytest
@@ -16,9 +16,15 @@ STORAGES: dict[str, Callable[[Path], str]] = {
 }
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def anyio_backend() -> str:
     return "asyncio"
+
+
+@pytest.fixture(scope="session")
+async def one_loop(anyio_backend: str) -> AsyncIterator[None]:
+    """Holds one event loop for the tests of a process: gRPC may still have a word for the loop of a test before."""
+    yield  # noqa: PT022 - what ends with the fixture is the loop
 
 
 @pytest.fixture(params=STORAGES)

@@ -1,13 +1,9 @@
 """The benchmark agent on errands."""
 
-import os
-
-from bench_agent import DATABASE, GRPC_PORT, STORAGE, chunks, echo
+from bench_agent import GRPC_PORT, chunks, echo
+from errands_storage import storage
 
 from errands import A2AServer, AgentCardConfig, CapabilitiesConfig, TaskContext, Worker
-
-#: NORMAL is what errands does by itself; FULL also survives the loss of power, as SQLite does by itself.
-SYNCHRONOUS = os.environ.get("BENCH_SYNCHRONOUS", "NORMAL")
 
 
 class BenchAgent(Worker):
@@ -31,6 +27,6 @@ server = A2AServer(
         capabilities=CapabilitiesConfig(streaming=True),
     ),
     grpc_port=GRPC_PORT,
-    storage=f"sqlite:///{DATABASE}?synchronous={SYNCHRONOUS}" if STORAGE == "sqlite" else "memory",
+    storage=storage,
 )
 app = server.app

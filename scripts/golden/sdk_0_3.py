@@ -144,7 +144,7 @@ async def talk(client: Any, recorder: Recorder, agent: Agent) -> None:
         config = t.PushNotificationConfig(
             id="p-1",
             url="http://hook.example/",
-            token="token",  # noqa: S106
+            token="token",
             authentication=t.PushNotificationAuthenticationInfo(schemes=["Bearer"], credentials="c"),
         )
         await client.set_task_callback(

@@ -29,10 +29,28 @@ from errands.model.card_config import (
     SignatureConfig,
     SkillConfig,
 )
-from errands.model.core import Artifact, Message, Part, Role, Task, TaskState, TaskStatus
+from errands.model.core import (
+    Artifact,
+    Message,
+    Part,
+    Role,
+    Task,
+    TaskArtifactUpdateEvent,
+    TaskState,
+    TaskStatus,
+    TaskStatusUpdateEvent,
+)
 from errands.model.log import Scope
+from errands.runtime.active import ActiveTask
 from errands.runtime.context import InvalidAnswerError, TaskContext
 from errands.runtime.dependencies import Dependency, DependencyContainer
+from errands.runtime.executor.agent import AgentExecutor
+from errands.runtime.executor.call import ServerCallContext, User
+from errands.runtime.executor.ids import IDGenerator, IDGeneratorContext, UUIDGenerator
+from errands.runtime.executor.queue import EventQueue
+from errands.runtime.executor.request import RequestContext, RequestContextBuilder, SimpleRequestContextBuilder
+from errands.runtime.executor.updater import TaskUpdater
+from errands.runtime.executor.worker import ExecutorWorker
 from errands.runtime.functions import agent
 from errands.runtime.hooks import LifecycleHooks
 from errands.runtime.middleware import (
@@ -53,7 +71,9 @@ __all__ = [
     "A2AError",
     "A2AMiddleware",
     "A2AServer",
+    "ActiveTask",
     "AgentCardConfig",
+    "AgentExecutor",
     "ApiKeyMiddleware",
     "Artifact",
     "AuthenticationRequiredError",
@@ -70,9 +90,13 @@ __all__ = [
     "DependencyContainer",
     "Engine",
     "ErrandsError",
+    "EventQueue",
+    "ExecutorWorker",
     "ExtensionConfig",
     "FileInfo",
     "HistoryMessage",
+    "IDGenerator",
+    "IDGeneratorContext",
     "InvalidAgentResponseError",
     "InvalidAnswerError",
     "LeaseLostError",
@@ -82,24 +106,33 @@ __all__ = [
     "PermissionDeniedError",
     "PreviousArtifact",
     "ProviderConfig",
+    "RequestContext",
+    "RequestContextBuilder",
     "RequestEnvelope",
     "Retention",
     "Role",
     "Scope",
+    "ServerCallContext",
     "Settings",
     "SignatureConfig",
+    "SimpleRequestContextBuilder",
     "SkillConfig",
     "StorageError",
     "Task",
+    "TaskArtifactUpdateEvent",
     "TaskContext",
     "TaskManager",
     "TaskNotCancelableError",
     "TaskNotFoundError",
     "TaskState",
     "TaskStatus",
+    "TaskStatusUpdateEvent",
     "TaskTerminalStateError",
+    "TaskUpdater",
     "TurnError",
+    "UUIDGenerator",
     "UnsupportedOperationError",
+    "User",
     "Worker",
     "__version__",
     "agent",

@@ -20,7 +20,12 @@ def system_clock() -> int:
 def to_iso(ms: int) -> str:
     """`2026-01-31T12:00:00.000Z`: the form the specification asks for."""
     seconds, rest = divmod(ms, 1000)
-    return f"{time.strftime('%Y-%m-%dT%H:%M:%S', time.gmtime(seconds))}.{rest:03d}Z"
+    return f"{_iso_second(seconds)}.{rest:03d}Z"
+
+
+@lru_cache(maxsize=64)
+def _iso_second(seconds: int) -> str:
+    return time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(seconds))
 
 
 def from_iso(text: str) -> int:

@@ -29,6 +29,7 @@ from errands.model.core import (
     UNSPECIFIED,
     WORKING,
     Artifact,
+    Message,
     Part,
     StreamResponse,
     Task,
@@ -62,6 +63,13 @@ CLAIMED: dict[TaskState, frozenset[TaskState]] = {
     state: reachable | {WORKING} if SUBMITTED in reachable else reachable for state, reachable in TRANSITIONS.items()
 }
 
+#: The same for a change by whoever holds the lease. An executor tells the state of its task itself: it may end it
+#: without having been seen at work, and go on while the task waits for an authentication that happens elsewhere. No
+#: other writer is in between, so every way between live states is the holder's own account of how far it is.
+HELD: dict[TaskState, frozenset[TaskState]] = {
+    state: TRANSITIONS[WORKING] | {SUBMITTED} for state in (SUBMITTED, WORKING, INPUT_REQUIRED, AUTH_REQUIRED)
+}
+
 _decode = msgspec.json.Decoder(StreamResponse).decode
 
 
@@ -84,7 +92,10 @@ def accept(head: Head | None, change: Change) -> None:
         raise TaskTerminalStateError(f"Task {change.task_id} is already {head.state.short}", taskId=change.task_id)
     if change.expected_states is not None and head.state not in change.expected_states:
         raise ConcurrencyError(f"task {change.task_id} is {head.state.short} now")
-    if change.state is not None and change.state not in (CLAIMED if change.work is LEASE else TRANSITIONS)[head.state]:
+    if change.state is None:
+        return
+    ways = CLAIMED if change.work is LEASE else TRANSITIONS if change.fence is None else HELD
+    if change.state not in ways[head.state]:
         raise IllegalTransitionError(f"a task cannot go from {head.state.short} to {change.state.short}")
 
 
@@ -123,10 +134,11 @@ def advance(head: Head, change: Change) -> Head:
 def fold(task: Task | None, events: Iterable[Event | Draft]) -> Task:
     """The task after `events`. The given task is not changed; untouched parts are shared with it."""
     updates = [_decode(event.data) for event in events if event.kind not in UNFOLDED_KINDS]
-    if updates and updates[0].task is not None:
-        task = updates.pop(0).task
     if task is None:
-        raise ValueError("a log begins with the task")
+        if not updates or updates[0].task is None:
+            raise ValueError("a log begins with the task")
+        task = updates.pop(0).task
+        assert task is not None
     return fold_updates(task, updates)
 
 
@@ -141,7 +153,7 @@ def apply(task: Task | None, response: StreamResponse) -> Task:
 
 def fold_updates(task: Task, updates: Iterable[StreamResponse]) -> Task:
     """`fold` for events that are already decoded."""
-    status, history = task.status, list(task.history or ())
+    status, history, metadata = task.status, list(task.history or ()), task.metadata
     artifacts = {artifact.artifact_id: artifact for artifact in task.artifacts} if task.artifacts else {}
     #: Joined once, at the end, so that folding stays linear.
     appended: dict[str, list[Part]] = {}
@@ -160,6 +172,10 @@ def fold_updates(task: Task, updates: Iterable[StreamResponse]) -> Task:
                 history.append(new.message)
         elif update.message is not None:
             history.append(update.message)
+        elif update.task is not None:
+            status = update.task.status
+            metadata = {**(metadata or {}), **(update.task.metadata or {})} or None
+            _fold_task(update.task, history, artifacts, appended)
     for artifact_id, parts in appended.items():
         artifact = artifacts[artifact_id]
         artifacts[artifact_id] = msgspec.structs.replace(artifact, parts=join_text([*artifact.parts, *parts]))
@@ -169,8 +185,19 @@ def fold_updates(task: Task, updates: Iterable[StreamResponse]) -> Task:
         context_id=task.context_id,
         artifacts=list(artifacts.values()) or None,
         history=history or None,
-        metadata=task.metadata,
+        metadata=metadata,
     )
+
+
+def _fold_task(
+    task: Task, history: list[Message], artifacts: dict[str, Artifact], appended: dict[str, list[Part]]
+) -> None:
+    """What a published task brings with it. What it leaves out stays: a message may have come since."""
+    known = {message.message_id for message in history}
+    history += [message for message in task.history or () if message.message_id not in known]
+    for artifact in task.artifacts or ():
+        artifacts[artifact.artifact_id] = artifact
+        appended.pop(artifact.artifact_id, None)
 
 
 def _fold_artifact(
@@ -215,3 +242,11 @@ def join_text(parts: list[Part]) -> list[Part]:
 
 def _is_plain_text(part: Part) -> bool:
     return part.text is not None and part.metadata is None and part.filename is None and part.media_type is None
+
+
+def trim(task: Task, history_length: int | None) -> Task:
+    """The task with at most so many of its newest messages; 0 leaves the history out."""
+    if history_length is None or task.history is None or len(task.history) <= history_length:
+        return task
+    history = task.history[-history_length:] if history_length else None
+    return msgspec.structs.replace(task, history=history)

@@ -15,6 +15,7 @@ import httpx
 
 from errands.client import A2AClient
 from errands.errors import ConfigurationError
+from errands.interop import Executor, is_executor_class
 from errands.model.card_config import AgentCardConfig, CapabilitiesConfig
 from errands.runtime.worker import Worker
 from errands.server.app import A2AServer
@@ -113,7 +114,7 @@ def http_client(server: A2AServer, **options: Any) -> httpx.AsyncClient:
 
 @asynccontextmanager
 async def connect(
-    agent: Worker | A2AServer, *, client: dict[str, Any] | None = None, **server_options: Any
+    agent: Worker | Executor | A2AServer, *, client: dict[str, Any] | None = None, **server_options: Any
 ) -> AsyncIterator[A2AClient]:
     """A connected client of an agent, in memory unless `storage` says otherwise. `client` are A2AClient's options."""
     if isinstance(agent, A2AServer) and server_options:
@@ -127,9 +128,9 @@ async def connect(
         yield connected
 
 
-def serve(worker: Worker, **options: Any) -> A2AServer:
+def serve(agent: Worker | Executor, **options: Any) -> A2AServer:
     """A server for tests: in memory, streaming, under a card of its own unless told otherwise."""
-    if getattr(worker, "agent_card", None) is None:
+    if getattr(agent, "agent_card", None) is None:
         options.setdefault(
             "agent_card",
             AgentCardConfig(
@@ -139,4 +140,5 @@ def serve(worker: Worker, **options: Any) -> A2AServer:
             ),
         )
     options.setdefault("storage", "memory")
-    return A2AServer(worker=worker, **options)
+    options["executor" if is_executor_class(type(agent)) else "worker"] = agent
+    return A2AServer(**options)

@@ -14,10 +14,12 @@ from tests.contract.changes import (
     AGENT,
     LEASE_MS,
     ME,
+    OTHER_AGENT,
     OTHER_TENANT,
     WORKER,
     Changes,
     ManualClock,
+    context_of,
     text_in,
 )
 
@@ -277,3 +279,36 @@ async def test_a_worker_learns_which_of_its_tasks_are_wanted_canceled(
         await engine.commit(changes.cancel(task_id))
     await engine.commit(changes.complete("ended", work=Work.IDLE))
     assert await engine.wanted_canceled(WORKER) == ["wanted"]
+
+
+async def test_what_runs_is_what_is_leased_now_by_whoever_and_for_whichever_agent(
+    engine: Engine, changes: Changes, clock: ManualClock
+) -> None:
+    await engine.commit(changes.create("ready"))
+    await engine.commit(changes.start("mine"))
+    clock.advance(1)
+    await engine.commit(changes.start("theirs", scope=OTHER_AGENT, worker="another worker"))
+    await engine.commit(changes.start("ended"))
+    await engine.commit(changes.complete("ended"))
+    mine, theirs = await engine.running()
+    assert (mine.task_id, mine.context_id, mine.scope) == ("mine", context_of("mine"), ME)
+    assert mine.head == (await engine.load("mine", ME)).head
+    assert (theirs.task_id, theirs.scope, theirs.head.worker) == ("theirs", OTHER_AGENT, "another worker")
+
+
+async def test_a_task_whose_lease_has_run_out_does_not_run_until_it_is_claimed(
+    engine: Engine, changes: Changes, clock: ManualClock
+) -> None:
+    await engine.commit(changes.start())
+    clock.advance(LEASE_MS)
+    assert await engine.running() == []
+    await claim(engine, clock)
+    assert [task.head.attempt for task in await engine.running()] == [2]
+
+
+async def test_a_paused_task_that_is_held_runs(engine: Engine, changes: Changes) -> None:
+    await engine.commit(changes.start())
+    await engine.commit(changes.status("t", TaskState.AUTH_REQUIRED, fence=1))
+    assert [task.head.state for task in await engine.running()] == [TaskState.AUTH_REQUIRED]
+    await engine.commit(changes.move(fence=1, work=Work.IDLE, unread=-1))
+    assert await engine.running() == []

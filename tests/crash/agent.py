@@ -7,7 +7,20 @@ import sys
 
 import uvicorn
 
-from errands import A2AServer, AgentCardConfig, CapabilitiesConfig, Settings, TaskContext, Worker
+from errands import (
+    A2AServer,
+    AgentCardConfig,
+    AgentExecutor,
+    CapabilitiesConfig,
+    EventQueue,
+    ExecutorWorker,
+    Part,
+    RequestContext,
+    Settings,
+    TaskContext,
+    TaskUpdater,
+    Worker,
+)
 
 PIECES = 20
 
@@ -28,9 +41,28 @@ class Writer(Worker):
         await ctx.complete()
 
 
-def build(storage: str) -> A2AServer:
+class WriterExecutor(AgentExecutor):
+    """The same as an executor."""
+
+    async def execute(self, context: RequestContext, event_queue: EventQueue) -> None:
+        updater = TaskUpdater(event_queue, context.task_id, context.context_id)
+        await updater.start_work()
+        for index in range(PIECES):
+            parts = [Part(text=piece(context.get_user_input(), index))]
+            await updater.add_artifact(parts, "answer", append=index > 0, last_chunk=index == PIECES - 1)
+            await asyncio.sleep(0.001)
+        await updater.complete()
+
+    async def cancel(self, context: RequestContext, event_queue: EventQueue) -> None:
+        pass
+
+
+WORKERS: dict[str, Worker] = {"worker": Writer(), "executor": ExecutorWorker(WriterExecutor())}
+
+
+def build(storage: str, kind: str) -> A2AServer:
     return A2AServer(
-        worker=Writer(),
+        worker=WORKERS[kind],
         agent_card=AgentCardConfig(
             name="Writer", description="Writes.", capabilities=CapabilitiesConfig(streaming=True)
         ),
@@ -40,5 +72,5 @@ def build(storage: str) -> A2AServer:
 
 
 if __name__ == "__main__":
-    port, storage = int(sys.argv[1]), sys.argv[2]
-    uvicorn.run(build(storage).app, host="127.0.0.1", port=port, log_level="error")
+    port, storage, kind = int(sys.argv[1]), sys.argv[2], sys.argv[3]
+    uvicorn.run(build(storage, kind).app, host="127.0.0.1", port=port, log_level="error")

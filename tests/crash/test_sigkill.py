@@ -42,10 +42,11 @@ def free_port() -> int:
 class Process:
     """The agent in a process of its own, at a fixed address, on a fixed file."""
 
-    def __init__(self, database: Path) -> None:
+    def __init__(self, database: Path, kind: str) -> None:
         self.port = free_port()
         self.url = f"http://127.0.0.1:{self.port}"
-        self._arguments = [sys.executable, "-m", "tests.crash.agent", str(self.port), f"sqlite:///{database}"]
+        storage = f"sqlite:///{database}"
+        self._arguments = [sys.executable, "-m", "tests.crash.agent", str(self.port), storage, kind]
         self._process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
@@ -69,8 +70,8 @@ class Process:
 
 
 @contextmanager
-def agent_process(database: Path) -> Iterator[Process]:
-    process = Process(database)
+def agent_process(database: Path, kind: str) -> Iterator[Process]:
+    process = Process(database, kind)
     try:
         yield process
     finally:
@@ -172,20 +173,23 @@ async def log_of(client: httpx.AsyncClient, url: str, task_id: str) -> dict[int,
         return {int(event.id or 0): event.data async for event in events_of(answer)}
 
 
-async def test_a_server_killed_at_random_moments_loses_nothing_it_has_acknowledged(tmp_path: Path) -> None:
-    with agent_process(tmp_path / "tasks.db") as server:
+@pytest.mark.parametrize(("kind", "kills"), [("worker", KILLS), ("executor", KILLS // 2)])
+async def test_a_server_killed_at_random_moments_loses_nothing_it_has_acknowledged(
+    tmp_path: Path, kind: str, kills: int
+) -> None:
+    with agent_process(tmp_path / "tasks.db", kind) as server:
         load = Load(server.url)
         server.start()
         await server.ready()
         async with under_load(load):
-            for _ in range(KILLS):
+            for _ in range(kills):
                 # While work is under way, at a moment nobody has chosen.
                 await load.accept_more(random.randint(1, 30))
                 server.kill()
                 server.start()
                 await server.ready()
         async with httpx.AsyncClient(timeout=30.0) as client:
-            assert len(load.accepted) >= KILLS
+            assert len(load.accepted) >= kills
             for task_id, text in load.accepted.items():
                 task = await final_task(client, server.url, task_id)
                 assert task.status.state is TaskState.COMPLETED

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import inspect
 import io
+import re
 import runpy
 import shlex
 import sys
@@ -23,24 +24,33 @@ import errands
 from errands import (
     A2AClient,
     A2AServer,
+    ActiveTask,
     AgentCardConfig,
     CapabilitiesConfig,
     ClientResult,
     Conversation,
     LifecycleHooks,
+    RequestContext,
     RequestEnvelope,
     Retention,
+    ServerCallContext,
     Settings,
     TaskContext,
+    TaskUpdater,
     Worker,
     client,
     testing,
 )
+from errands.agents import manifests
+from errands.agents.manifests import documents
+from errands.agents.manifests.reading import field_names
 from errands.cli.app import app
 from errands.cli.failures import EXIT_CODES
 from errands.client import A2AClientError, ArtifactInfo, StreamEvent
 from errands.client.compose import MessageOptions
 from errands.operations import OPERATIONS
+from errands.policy.limits import Limits
+from errands.policy.steps import StepConfig
 from errands.runtime.settings import ENV_PREFIX
 from errands.server import praisonai
 from errands.server.asgi import CARD_PATHS
@@ -275,6 +285,19 @@ LISTED = {
     ("agents.md", "field of `RequestEnvelope`"): fields_of(RequestEnvelope),
     ("agents.md", "hook"): fields_of(LifecycleHooks),
     ("durability.md", "field of `Retention`"): fields_of(Retention),
+    ("serving.md", "field of `ActiveTask`"): fields_of(ActiveTask),
+    ("executors.md", "member of `RequestContext`"): members_of(RequestContext) | {"current_task"},
+    ("executors.md", "field of `ServerCallContext`"): fields_of(ServerCallContext),
+    ("executors.md", "method of `TaskUpdater`"): members_of(TaskUpdater),
+    ("manifests.md", "field of an agent"): set(field_names(documents.Agent)),
+    ("manifests.md", "limit"): set(field_names(Limits)),
+    ("manifests.md", "field of a capability"): set(field_names(documents.Capability)),
+    ("manifests.md", "field of a step"): set(field_names(StepConfig)),
+    ("manifests.md", "field of a tool"): set(field_names(documents.Tool)),
+    ("manifests.md", "field of an action"): set(field_names(documents.Action)),
+    ("manifests.md", "backend"): set(field_names(documents.Execute)),
+    ("manifests.md", "field of a mount"): set(field_names(documents.Mount)),
+    ("manifests.md", "field of a descriptor"): set(field_names(documents.Descriptor)),
 }
 
 
@@ -282,6 +305,19 @@ LISTED = {
 def test_a_table_lists_exactly_what_there_is(page: str, header: str) -> None:
     documented = {name.partition("(")[0] for name in table(f"docs/{page}", header)}
     assert documented == LISTED[page, header]
+
+
+@pytest.mark.parametrize("name", field_names(documents.Execute))
+def test_every_field_of_a_backend_is_documented(name: str) -> None:
+    kind = inspect.get_annotations(documents.Execute, eval_str=True)[name].__args__[0]
+    assert re.findall(r"`(\w+)`", table("docs/manifests.md", "backend")[name][1]) == list(field_names(kind))
+
+
+def test_the_manifests_of_a_page_are_valid_together(tmp_path: Path) -> None:
+    page = ROOT / "docs" / "manifests.md"
+    bundle = tmp_path / "bundle.yaml"
+    bundle.write_text("---\n".join(block.source for block in blocks(page) if block.language == "yaml"))
+    assert manifests.examine(bundle).findings == []
 
 
 def test_every_member_of_a_conversation_is_mentioned() -> None:

@@ -43,6 +43,16 @@ async def echo(server: A2AServer, client: A2AClient) -> None:
 
 
 @check
+async def executor(server: A2AServer, client: A2AClient) -> None:
+    assert (await client.send("ping")).raw_message is not None
+    asked = await client.send("a table for two")
+    assert (asked.state, asked.text) == ("input-required", "For which day?")
+    assert (await client.send("friday", task_id=asked.task_id)).text == "Booked for friday."
+    again = await client.send("a table for four")
+    assert (await client.cancel(again.task_id)).text == "The table is free again."
+
+
+@check
 async def streaming(server: A2AServer, client: A2AClient) -> None:
     events = [event async for event in client.stream("the quick fox")]
     words = [event.text for event in events if event.kind == "artifact"]

@@ -184,6 +184,16 @@ async def test_an_extension_that_is_required_must_be_declared_and_is_acknowledge
             pass
 
 
+async def test_clients_of_0_3_declare_extensions_under_their_own_name() -> None:
+    needed = card(extensions=[ExtensionConfig(uri="urn:needed", required=True)])
+    async with over_grpc(Echo(), agent_card=needed) as served:
+        call = served.v0_3.SendMessage(old_send(), metadata=(("x-a2a-extensions", "urn:needed"),))
+        assert (await call).task.id
+        answered = dict(await call.initial_metadata())
+        assert answered["x-a2a-extensions"] == "urn:needed"
+        assert "a2a-extensions" not in answered
+
+
 async def verify(token: str) -> dict[str, Any] | None:
     return {"sub": token} if token in ("anna", "ben") else None
 

@@ -7,7 +7,22 @@ from typing import Any
 
 from msgspec import UNSET
 
-from errands import AgentCardConfig, CapabilitiesConfig, TaskContext, Worker
+from errands import (
+    AgentCardConfig,
+    AgentExecutor,
+    CapabilitiesConfig,
+    EventQueue,
+    Message,
+    Part,
+    RequestContext,
+    Role,
+    Task,
+    TaskContext,
+    TaskState,
+    TaskStatus,
+    TaskUpdater,
+    Worker,
+)
 
 
 def card(**options: Any) -> AgentCardConfig:
@@ -78,3 +93,43 @@ class Patient(Worker):
         self.started.set()
         while not ctx.is_cancelled:
             await asyncio.sleep(0.001)
+
+
+class Replies(AgentExecutor):
+    """An executor whose whole answer is a message."""
+
+    async def execute(self, context: RequestContext, event_queue: EventQueue) -> None:
+        text = f"You said {context.get_user_input()}"
+        await event_queue.enqueue_event(Message(message_id="answer", role=Role.AGENT, parts=[Part(text=text)]))
+
+    async def cancel(self, context: RequestContext, event_queue: EventQueue) -> None:
+        return None
+
+
+class Executes(AgentExecutor):
+    """An executor that publishes its task, works on it, and asks once before it completes it."""
+
+    async def execute(self, context: RequestContext, event_queue: EventQueue) -> None:
+        updater = TaskUpdater(event_queue, context.task_id, context.context_id)
+        if context.current_task is None:
+            assert context.task_id is not None
+            assert context.message is not None
+            await event_queue.enqueue_event(
+                Task(
+                    id=context.task_id,
+                    context_id=context.context_id,
+                    status=TaskStatus(state=TaskState.SUBMITTED),
+                    history=[context.message],
+                    metadata={"made": "here"},
+                )
+            )
+            await updater.start_work()
+            await updater.requires_input(updater.new_agent_message([Part(text="Which language?")]))
+            return
+        await updater.start_work()
+        await updater.add_artifact([Part(text=f"In {context.get_user_input()}")], artifact_id="answer")
+        await updater.complete()
+
+    async def cancel(self, context: RequestContext, event_queue: EventQueue) -> None:
+        updater = TaskUpdater(event_queue, context.task_id, context.context_id)
+        await updater.cancel(updater.new_agent_message([Part(text="Gone")]))

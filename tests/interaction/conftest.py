@@ -8,12 +8,17 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from errands import A2AClient, A2AServer, Worker
+from errands import A2AClient, A2AServer, AgentExecutor, Worker
 from errands.testing import connect, serve
 
 BINDINGS = ["jsonrpc", "http+json"]
 
 Connect = Callable[..., AbstractAsyncContextManager[A2AClient]]
+
+
+@pytest.fixture(autouse=True)
+def loop_for_grpc(one_loop: None) -> None:
+    """See `one_loop`."""
 
 
 @pytest.fixture(params=BINDINGS)
@@ -42,7 +47,7 @@ def connected(dialect: Dialect, storage: str) -> Connect:
 
     @asynccontextmanager
     async def connect_over(
-        agent: Worker | A2AServer, *, client: dict[str, Any] | None = None, **options: Any
+        agent: Worker | AgentExecutor | A2AServer, *, client: dict[str, Any] | None = None, **options: Any
     ) -> AsyncIterator[A2AClient]:
         if dialect.binding == "grpc":
             options.setdefault("grpc_port", 0)

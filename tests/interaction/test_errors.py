@@ -28,7 +28,7 @@ from errands.errors import (
 )
 from errands.wire.status import ERRORS
 from tests.interaction.agents import Asks, Echo, card
-from tests.interaction.conftest import Connect
+from tests.interaction.conftest import Connect, Dialect
 
 pytestmark = pytest.mark.anyio
 
@@ -98,11 +98,25 @@ async def test_the_extended_card_is_what_its_provider_makes(connected: Connect) 
 async def test_a_required_extension_must_be_declared(connected: Connect) -> None:
     required = card(extensions=[ExtensionConfig(uri="https://example.com/ext/v1", required=True)])
     async with connected(Echo(), agent_card=required) as client:
-        with pytest.raises(ExtensionSupportRequiredError, match="example.com"):
+        with pytest.raises(ExtensionSupportRequiredError, match=r"example\.com"):
             await client.send("hi")
     declared = {"extensions": ["https://example.com/ext/v1"]}
     async with connected(Echo(), agent_card=required, client=declared) as client:
         assert (await client.send("hi")).text == "Echo: hi"
+
+
+async def test_a_client_of_0_3_declares_extensions_under_the_name_they_have_there(
+    connected: Connect, dialect: Dialect
+) -> None:
+    seen: list[str] = []
+
+    class Sees(A2AMiddleware):
+        async def before_dispatch(self, envelope: RequestEnvelope, request: Request) -> None:
+            seen.append(request.headers.get("x-a2a-extensions", ""))
+
+    async with connected(Echo(), middlewares=[Sees()], client={"extensions": ["urn:a", "urn:b"]}) as client:
+        await client.send("hi")
+    assert seen == ["urn:a,urn:b" if dialect.version == "0.3" else ""]
 
 
 async def test_who_has_no_token_is_not_let_in_and_who_has_one_sees_their_own_tasks(connected: Connect) -> None:

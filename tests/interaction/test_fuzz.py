@@ -1,11 +1,11 @@
-"""Bad input of any kind gets a specified error and changes nothing."""
+"""Bad input of any kind, over every HTTP binding and in every spelling, gets a specified error and changes nothing."""
 
 from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
 from urllib.parse import quote
 
 import httpx
@@ -16,35 +16,97 @@ from hypothesis import strategies as st
 
 from errands import A2AServer, TaskContext, Worker
 from errands.model.log import ListQuery
-from errands.operations import OPERATIONS
 from errands.testing import BASE_URL, http_client, serve
-from errands.wire.status import STATUS
+from errands.wire import v0_3, v1_0
+from errands.wire.dialect import Dialect
+from errands.wire.status import ERRORS, STATUS
 
 JSONRPC_CODES = {status.jsonrpc for status in STATUS.values()} - {STATUS["INTERNAL"].jsonrpc}
-HTTP_CODES = {status.http for status in STATUS.values()} - {500} | {405}
-FUZZ = settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck))
+#: What a server says of itself and not of a request.
+FAULTS = {500, 502}
+FUZZ = settings(max_examples=120, deadline=None, suppress_health_check=list(HealthCheck))
 
-MESSAGE = {
+FIELDS = {
     "messageId": "m1",
-    "role": "ROLE_USER",
-    "parts": [{"text": "hi"}, {"data": {"a": 1}}, {"raw": "aGk=", "mediaType": "text/plain", "filename": "f"}],
     "contextId": "c1",
     "taskId": "no-such-task",
     "metadata": {"k": "v"},
     "extensions": ["x"],
-    "referenceTaskIds": ["t"],
 }
-REQUEST = {
-    "jsonrpc": "2.0",
-    "id": 1,
-    "method": "SendMessage",
-    "params": {
+FILE = {"mimeType": "text/plain", "name": "f"}
+
+
+class Spelled(NamedTuple):
+    """One dialect, and the body of a message that is sent in it."""
+
+    dialect: Dialect
+    body: dict[str, Any]
+
+    @property
+    def http_codes(self) -> set[int]:
+        return {self.dialect.http_error(kind())[0] for kind in ERRORS.values()} - FAULTS
+
+    def error_in(self, answer: httpx.Response) -> dict[str, Any]:
+        """The error in an HTTP+JSON answer, as this dialect has it."""
+        body = msgspec.json.decode(answer.content)
+        error: dict[str, Any] = body["error"] if self.dialect.version == "1.0" else body
+        return error
+
+
+V1_0 = Spelled(
+    v1_0.JSON,
+    {
         "tenant": "",
-        "message": MESSAGE,
+        "message": {
+            **FIELDS,
+            "role": "ROLE_USER",
+            "parts": [{"text": "hi"}, {"data": {"a": 1}}, {"raw": "aGk=", "mediaType": "text/plain", "filename": "f"}],
+            "referenceTaskIds": ["t"],
+        },
         "configuration": {"historyLength": 1, "returnImmediately": True, "acceptedOutputModes": ["text/plain"]},
         "metadata": {"k": "v"},
     },
+)
+#: 0.3 as its JSON schema has it, over either binding.
+SCHEMA_BODY: dict[str, Any] = {
+    "message": {
+        **FIELDS,
+        "kind": "message",
+        "role": "user",
+        "parts": [
+            {"kind": "text", "text": "hi"},
+            {"kind": "data", "data": {"a": 1}},
+            {"kind": "file", "file": {**FILE, "bytes": "aGk="}},
+            {"kind": "file", "file": {**FILE, "uri": "https://x.test"}},
+        ],
+        "referenceTaskIds": ["t"],
+    },
+    "configuration": {"historyLength": 1, "blocking": False, "acceptedOutputModes": ["text/plain"]},
+    "metadata": {"k": "v"},
 }
+#: 0.3 over HTTP+JSON as the official SDKs write it.
+PROTO_BODY: dict[str, Any] = {
+    "message": {
+        **FIELDS,
+        "role": "ROLE_USER",
+        "content": [
+            {"text": "hi"},
+            {"data": {"data": {"a": 1}}},
+            {"file": {**FILE, "fileWithBytes": "YUdrPQ=="}},
+            {"file": {**FILE, "fileWithUri": "https://x.test"}},
+        ],
+    },
+    "configuration": {"historyLength": 1, "blocking": False, "acceptedOutputModes": ["text/plain"]},
+    "metadata": {"k": "v"},
+}
+OVER_JSONRPC = {"1.0": V1_0, "0.3": Spelled(v0_3.JSONRPC, SCHEMA_BODY)}
+OVER_REST = {
+    "1.0": V1_0,
+    "0.3 as the SDKs write it": Spelled(v0_3.REST, PROTO_BODY),
+    "0.3 as the text has it": Spelled(v0_3.REST, SCHEMA_BODY),
+}
+#: Would be followed for as long as the task waits.
+ENDLESS = "SubscribeToTask"
 
 json_values = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=20),
@@ -76,44 +138,59 @@ def replaced(value: Any, path: tuple[Any, ...], new: Any, *, drop: bool) -> Any:
     return copy
 
 
-mutations = st.builds(
-    lambda path, new, drop: json.dumps(replaced(REQUEST, path, new, drop=drop)).encode(),
-    st.sampled_from(list(paths(REQUEST))),
-    json_values,
-    st.booleans(),
-)
-truncations = st.integers(0, len(json.dumps(REQUEST)) - 1).map(lambda end: json.dumps(REQUEST).encode()[:end])
-depths = st.integers(1, 200_000)
-deep = st.one_of(
-    depths.map(lambda depth: b"[" * depth),
-    depths.map(lambda depth: b'{"params":' * depth),
-    st.integers(1, 2000).map(
-        lambda depth: json.dumps(REQUEST).encode().replace(b'{"a": 1}', b"[" * depth + b"1" + b"]" * depth)
-    ),
-)
-bodies = st.binary(max_size=200) | mutations | truncations | deep | json_values.map(lambda v: json.dumps(v).encode())
+def wrecked(documents: Sequence[Any]) -> st.SearchStrategy[bytes]:
+    """These documents malformed, truncated, huge, nested deeply, with values of wrong types; and some as they are."""
+    places = [(document, path) for document in documents for path in paths(document)]
+    wholes = [json.dumps(document).encode() for document in documents]
+    mutations = st.builds(
+        lambda place, new, drop: json.dumps(replaced(place[0], place[1], new, drop=drop)).encode(),
+        st.sampled_from(places),
+        json_values | huge_values,
+        st.booleans(),
+    )
+    truncations = st.builds(lambda whole, end: whole[: end % len(whole)], st.sampled_from(wholes), st.integers(0))
+    nested = st.builds(
+        lambda whole, depth: whole.replace(b'{"a": 1}', b"[" * depth + b"1" + b"]" * depth),
+        st.sampled_from(wholes),
+        st.integers(1, 2000),
+    )
+    return st.one_of(
+        mutations, truncations, nested, deep, st.binary(max_size=200), json_values.map(json.dumps).map(str.encode)
+    )
+
+
+openings = st.sampled_from([b"[", b'{"params":'])
+deep = st.builds(lambda opening, depth: opening * depth, openings, st.integers(1, 200_000))
+huge_values = st.sampled_from([10**400, -(10**30), 1e308, float("inf"), "x" * 100_000, ["x"] * 10_000])
 
 
 class Quiet(Worker):
     async def handle(self, ctx: TaskContext) -> None:
-        await ctx.complete("done")
+        if ctx.user_text == "wait":
+            await ctx.request_input("For what?")
+        else:
+            await ctx.complete("done")
 
 
 class Target:
-    """A server in this process that is driven from synchronous tests."""
+    """A server in this process that is driven from synchronous tests, with a task that waits."""
 
     def __init__(self) -> None:
         self.runner = asyncio.Runner()
         self.server: A2AServer = serve(Quiet())
         self.runner.run(self.server.start())
         self.client = http_client(self.server)
+        message = {"messageId": "w", "role": "ROLE_USER", "parts": [{"text": "wait"}]}
+        self.waiting: str = self.request("POST", "/message:send", json={"message": message}).json()["task"]["id"]
 
     def request(self, method: str, path: str, **options: Any) -> httpx.Response:
         return self.runner.run(self.client.request(method, path, **options))
 
-    def count(self) -> int:
+    def tasks(self) -> tuple[int, int]:
+        """What no refused request may change: how many tasks there are, and the version of the one that waits."""
         page = self.runner.run(self.server.engine.list(ListQuery(scope=self.server.scope())))
-        return page.total_size
+        stored = self.runner.run(self.server.engine.load(self.waiting, self.server.scope()))
+        return page.total_size, stored.version
 
     def close(self) -> None:
         self.runner.run(self.client.aclose())
@@ -133,10 +210,23 @@ def check_clean(answer: httpx.Response) -> None:
     assert 'File "' not in answer.text
 
 
-@given(body=bodies)
+@pytest.mark.parametrize("spelled", OVER_JSONRPC.values(), ids=OVER_JSONRPC)
+@given(data=st.data())
 @FUZZ
-def test_any_body_over_jsonrpc_is_answered_or_refused_with_a_code_of_the_table(target: Target, body: bytes) -> None:
-    before = target.count()
+def test_any_body_over_jsonrpc_is_answered_or_refused_with_a_code_of_the_table(
+    target: Target, spelled: Spelled, data: st.DataObject
+) -> None:
+    requests = [
+        {
+            "jsonrpc": "2.0",
+            "id": 1,
+            "method": method,
+            "params": {**spelled.body, "id": "none" if operation.name == ENDLESS else target.waiting},
+        }
+        for method, operation in spelled.dialect.methods.items()
+    ]
+    body = data.draw(wrecked(requests))
+    before = target.tasks()
     answer = target.request("POST", "/", content=body, headers={"content-type": "application/json"})
     check_clean(answer)
     if answer.headers["content-type"].startswith("text/event-stream"):
@@ -146,30 +236,37 @@ def test_any_body_over_jsonrpc_is_answered_or_refused_with_a_code_of_the_table(t
     if "error" in document:
         assert document["error"]["code"] in JSONRPC_CODES
         assert document["error"]["message"]
-        assert target.count() == before
+        assert target.tasks() == before
 
 
-@given(body=bodies, operation=st.sampled_from([o for o in OPERATIONS.values() if o.http_method == "POST"]))
+@pytest.mark.parametrize("spelled", OVER_REST.values(), ids=OVER_REST)
+@given(data=st.data())
 @FUZZ
 def test_any_body_over_http_json_is_answered_or_refused_with_a_code_of_the_table(
-    target: Target, body: bytes, operation: Any
+    target: Target, spelled: Spelled, data: st.DataObject
 ) -> None:
-    before = target.count()
-    path = operation.path.replace("{id}", "t1").replace("{task_id}", "t1")
-    answer = target.request("POST", path, content=body, headers={"content-type": "application/a2a+json"})
+    route = data.draw(st.sampled_from([route for route in spelled.dialect.routes if "POST" in route.methods]))
+    task_id = "none" if route.operation.name == ENDLESS else target.waiting
+    path = route.path.replace("{id}", task_id).replace("{task_id}", task_id)
+    body = data.draw(wrecked([spelled.body]))
+    before = target.tasks()
+    answer = target.request("POST", path, content=body, headers={"content-type": spelled.dialect.media_type})
     check_clean(answer)
     if answer.status_code != 200:
-        assert answer.status_code in HTTP_CODES
-        error = msgspec.json.decode(answer.content)["error"]
-        assert error["code"] == answer.status_code
+        assert answer.status_code in spelled.http_codes
+        error = spelled.error_in(answer)
+        assert error["code"] in {answer.status_code} | JSONRPC_CODES
         assert error["message"]
-        assert error["details"]
-        assert target.count() == before
+        assert error["details" if spelled.dialect.version == "1.0" else "data"]
+        assert target.tasks() == before
 
 
 @given(
     method=st.sampled_from(["GET", "POST", "DELETE", "PUT", "PATCH", "HEAD", "OPTIONS"]),
-    segments=st.lists(st.text(max_size=12) | st.sampled_from(["tasks", "message:send", "t1:cancel"]), max_size=4),
+    segments=st.lists(
+        st.text(max_size=12) | st.sampled_from(["v1", "tasks", "message:send", "message:stream", "t1:cancel", "card"]),
+        max_size=4,
+    ),
     query=st.dictionaries(
         st.sampled_from(["pageSize", "pageToken", "status", "historyLength", "contextId", "A2A-Version", "x"]),
         st.text(max_size=12),
@@ -181,25 +278,36 @@ def test_any_path_and_query_is_answered_or_refused_with_a_code_of_the_table(
     target: Target, method: str, segments: list[str], query: dict[str, str]
 ) -> None:
     path = "/" + "/".join(quote(segment, safe=":") for segment in segments)
+    before = target.tasks()
     answer = target.request(method, BASE_URL + path, params=query)
     check_clean(answer)
-    assert answer.status_code in HTTP_CODES | {200}
+    assert answer.status_code in {200, 405}.union(*(spelled.http_codes for spelled in OVER_REST.values()))
+    assert target.tasks() == before
 
 
+@pytest.mark.parametrize("method", ["SubscribeToTask", "tasks/resubscribe"])
 @given(
-    name=st.sampled_from(["A2A-Version", "A2A-Extensions", "Last-Event-ID", "Content-Type", "Content-Length"]),
+    name=st.sampled_from(
+        ["A2A-Version", "A2A-Extensions", "X-A2A-Extensions", "Last-Event-ID", "Content-Type", "Content-Length"]
+    ),
     value=st.text(st.characters(min_codepoint=32, max_codepoint=126), max_size=40),
 )
 @FUZZ
-def test_any_header_is_answered_or_refused_with_a_code_of_the_table(target: Target, name: str, value: str) -> None:
-    body = b'{"jsonrpc":"2.0","id":1,"method":"SubscribeToTask","params":{"id":"none"}}'
+def test_any_header_is_answered_or_refused_with_a_code_of_the_table(
+    target: Target, method: str, name: str, value: str
+) -> None:
+    body = b'{"jsonrpc":"2.0","id":1,"method":"%b","params":{"id":"none"}}' % method.encode()
     answer = target.request("POST", "/", content=body, headers={"content-type": "application/json", name: value})
     check_clean(answer)
     assert answer.status_code in (200, 413)
-    assert msgspec.json.decode(answer.content)["error"]["code"] in JSONRPC_CODES
+    # 0.3 refuses a stream in a stream.
+    content = answer.content.removeprefix(b"data: ")
+    assert msgspec.json.decode(content)["error"]["code"] in JSONRPC_CODES
 
 
-def test_a_body_over_the_limit_is_refused_before_it_is_read(target: Target) -> None:
-    answer = target.request("POST", "/", content=b" " * (10 * 1024 * 1024 + 1))
+@pytest.mark.parametrize("path", ["/", "/a2a", "/message:send", "/v1/message:send"])
+def test_a_body_over_the_limit_is_refused_before_it_is_read(target: Target, path: str) -> None:
+    answer = target.request("POST", path, content=b" " * (10 * 1024 * 1024 + 1))
     assert answer.status_code == 413
-    assert msgspec.json.decode(answer.content)["error"]["code"] == -32600
+    document = msgspec.json.decode(answer.content)
+    assert document.get("error", document)["code"] in {-32600, 413}

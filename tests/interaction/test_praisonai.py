@@ -28,9 +28,11 @@ from errands import (
 )
 from errands.model.core import Task, TaskStatus
 from errands.testing import http_client, serve
-from errands.wire.praisonai import METHODS, MOST_LISTED, STATES, write_tasks
+from errands.wire.praisonai.names import METHODS, STATES
+from errands.wire.praisonai.requests import MOST_LISTED
+from errands.wire.praisonai.writing import write_tasks
 from errands.wire.sse import ServerSentEvent, SSEParser
-from tests.interaction.agents import Asks, Direct, Echo, Gated, Parrot, Patient, card
+from tests.interaction.agents import Asks, Direct, Echo, Gated, Parrot, Patient, Replies, card
 
 pytestmark = pytest.mark.anyio
 
@@ -106,6 +108,13 @@ async def test_an_answer_that_is_a_message_is_an_artifact_too() -> None:
         task = await client.send()
         assert texts(task["artifacts"][0]) == ["Done."]
         assert [m["role"] for m in task["history"]] == ["user", "agent"]
+
+
+async def test_the_message_of_an_executor_is_a_task_here_too() -> None:
+    async with praison(serve(Replies())) as client:
+        assert texts((await client.send("hi"))["artifacts"][0]) == ["You said hi"]
+        events = await client.stream("hi")
+    assert [event.event for event in events] == ["task.artifact", "task.status", "done"]
 
 
 async def test_a_direct_reply_is_a_task_here() -> None:
@@ -563,6 +572,15 @@ async def test_middleware_decides_who_is_let_in_and_whose_tasks_are_seen() -> No
         assert error == {"code": -32000, "message": f"Task not found: {task['id']}"}
         error = (await client.call("tasks/cancel", {"id": task["id"]}, **alan))["error"]
         assert error["code"] == -32000
+
+
+async def test_middleware_may_refuse_with_any_error() -> None:
+    class Refuses(A2AMiddleware):
+        async def before_dispatch(self, envelope: RequestEnvelope, request: Request) -> None:
+            raise TaskNotCancelableError("Not now")
+
+    async with praison(Echo(), middlewares=[Refuses()]) as client:
+        assert await client.refused("tasks/get", {"id": "t"}) == (-32002, "Not now")
 
 
 async def test_middleware_sees_the_message_of_a_send() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
@@ -197,6 +198,23 @@ async def test_a_required_extension_must_be_declared(binding: str) -> None:
         answer = await client.post("/message:send", json={"message": message()}, headers=headers)
         assert answer.status_code == 200
         assert answer.headers["a2a-extensions"] == "urn:liked, urn:needed"
+        assert "x-a2a-extensions" not in answer.headers
+
+
+async def test_extensions_are_declared_in_the_header_of_either_version_and_confirmed_in_the_same() -> None:
+    needed, liked = ExtensionConfig(uri="urn:needed", required=True), ExtensionConfig(uri="urn:liked")
+    params = {"message": message(role="user")}
+    async with http(serve(Echo(), agent_card=card(extensions=[needed, liked]))) as client:
+        answer = await client.post("/", json=rpc("message/send", params), headers={"X-A2A-Extensions": "urn:needed"})
+        assert "result" in answer.json()
+        assert answer.headers["x-a2a-extensions"] == "urn:needed"
+        assert "a2a-extensions" not in answer.headers
+        refused = await client.post("/", json=rpc("message/send", params), headers={"X-A2A-Extensions": "urn:liked"})
+        assert "X-A2A-Extensions" in refused.json()["error"]["message"]
+        both = [("A2A-Extensions", "urn:needed"), ("X-A2A-Extensions", "urn:needed"), ("X-A2A-Extensions", "urn:liked")]
+        answer = await client.post("/", json=rpc("message/send", params), headers=both)
+        for name in ("a2a-extensions", "x-a2a-extensions"):
+            assert answer.headers.get_list(name) == ["urn:needed, urn:liked"]
 
 
 # Capabilities
@@ -403,6 +421,18 @@ async def test_a_stream_is_server_sent_events_with_the_version_as_id(binding: st
         assert [frame.split("\n")[0] for frame in frames] == [f"id: {n}" for n in range(1, 6)]
         start = 'data: {"jsonrpc":"2.0","id":7,"result":{"task":' if binding == "jsonrpc" else 'data: {"task":'
         assert frames[0].split("\n")[1].startswith(start)
+
+
+@pytest.mark.parametrize(
+    ("method", "content_type"), [("tasks/resubscribe", "text/event-stream"), ("SubscribeToTask", "application/json")]
+)
+async def test_a_stream_is_refused_as_the_clients_of_its_version_expect_it(method: str, content_type: str) -> None:
+    async with http(serve(Echo(), agent_card=card())) as client:
+        answer = await client.post("/", json=rpc(method, {"id": "no-such-task"}, "7"))
+    assert answer.status_code == 200
+    assert answer.headers["content-type"].startswith(content_type)
+    document = json.loads(answer.text.removeprefix("data: "))
+    assert (document["id"], document["error"]["code"]) == ("7", -32001)
 
 
 async def test_a_quiet_stream_is_kept_alive_with_comments() -> None:

@@ -6,6 +6,8 @@ from typing import Annotated
 
 import typer
 
+from errands.cli.agents_show import show_agents
+from errands.cli.agents_validate import validate_agents
 from errands.cli.card import card
 from errands.cli.db import check_db, print_sql, upgrade_db
 from errands.cli.failures import EXIT_CODES
@@ -14,6 +16,7 @@ from errands.cli.serve import serve
 from errands.cli.tasks_cancel import cancel_task
 from errands.cli.tasks_get import get_task
 from errands.cli.tasks_list import list_tasks
+from errands.cli.tasks_running import running_tasks
 from errands.cli.tasks_watch import watch_task
 from errands.cli.version import version
 
@@ -40,6 +43,12 @@ db = typer.Typer(
     help="Look after the tables of a store.\n\nExample:\n\n    errands db upgrade --storage sqlite:///tasks.db",
     no_args_is_help=True,
 )
+agents = typer.Typer(
+    name="agents",
+    help="Look at agents that are written down in manifests.\n\n"
+    "Example:\n\n    errands agents validate examples/support-agent",
+    no_args_is_help=True,
+)
 
 app.command("serve")(serve)
 app.command("send")(send)
@@ -48,12 +57,17 @@ app.add_typer(tasks, name="tasks")
 app.add_typer(tasks, name="task", hidden=True)
 app.command("card")(card)
 app.add_typer(db, name="db")
+app.add_typer(agents, name="agents")
 app.command("version")(version)
 
 tasks.command("list")(list_tasks)
 tasks.command("get")(get_task)
 tasks.command("watch")(watch_task)
 tasks.command("cancel")(cancel_task)
+tasks.command("running")(running_tasks)
+
+agents.command("validate")(validate_agents)
+agents.command("show")(show_agents)
 
 db.command("upgrade")(upgrade_db)
 db.command("check")(check_db)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import shlex
 import socket
+from contextlib import suppress
 from urllib.parse import urlsplit
 
 from rich.text import Text
@@ -39,6 +40,12 @@ def greeting(url: str) -> functools.partial[None]:
 
 
 def greet(url: str, server: A2AServer) -> None:
+    # Whoever reads it may have read enough (`errands serve … | head`), at which rich would exit; the server goes on.
+    with suppress(BrokenPipeError, SystemExit):
+        _print_facts(url, server)
+
+
+def _print_facts(url: str, server: A2AServer) -> None:
     console = out()
     facts = {
         "agent": clean(f"{server.agent_card.name} {server.agent_card.version}"),

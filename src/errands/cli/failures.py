@@ -49,7 +49,9 @@ class ExitCode(enum.IntEnum):
 #: What each exit code means, for `errands --help`.
 EXIT_CODES = {
     ExitCode.OK: "done; the task completed, or waits for an answer",
-    ExitCode.FAILED: "the task failed, was canceled or was rejected; the server could not run; the card is not valid",
+    ExitCode.FAILED: (
+        "the task failed, was canceled or was rejected; the server could not run; the card or a manifest is not valid"
+    ),
     ExitCode.USAGE: "the command cannot be run as it was written",
     ExitCode.UNREACHABLE: "the agent could not be reached, refused the request, or did not answer as A2A says",
     ExitCode.INTERRUPTED: "interrupted with Ctrl-C",

@@ -21,7 +21,7 @@ from errands.client.compose import MessageOptions
 from errands.model.core import Part
 
 Text = Annotated[
-    str | None, typer.Argument(metavar="[TEXT]", help="What to say; - reads it from stdin.", show_default=False)
+    str | None, typer.Argument(metavar="TEXT", help="What to say; - reads it from stdin.", show_default=False)
 ]
 Task = Annotated[str | None, typer.Option("--task", metavar="ID", help="Answer this task, which waits for it.")]
 Context = Annotated[str | None, typer.Option("--context", metavar="ID", help="Say it in this conversation.")]

@@ -59,7 +59,7 @@ def serve(
 ) -> None:
     """Serve an agent over HTTP.
 
-    TARGET has an A2AServer, a function with @agent, or a Worker with an agent_card.
+    TARGET has an A2AServer, a function with @agent, or a Worker or AgentExecutor with an agent_card.
 
     SIGTERM and Ctrl-C let running tasks finish; a second one exits at once.
 

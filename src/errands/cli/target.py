@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 from errands.cli.failures import CommandError, UsageError, blame
 from errands.engines.base import Engine
 from errands.errors import ConfigurationError, ErrandsError
+from errands.interop import is_executor_class
 from errands.runtime.worker import Worker
 from errands.server.app import A2AServer
 
@@ -152,11 +153,11 @@ def _find(target: Target, module: ModuleType) -> Any:
             there = ", ".join(_agents(module)) or "no agents"
             raise UsageError(f"{target.source} has no {target.name}; there is {there}")
         found = getattr(found, step)
-    if isinstance(found, A2AServer | Worker) or _is_worker_class(found):
+    if isinstance(found, A2AServer) or _is_worker(found) or _is_worker_class(found):
         return found
     raise UsageError(
         f"{target.source}:{target.name} is of type {type(found).__name__}; errands serves an A2AServer, a function "
-        "with @agent, or a Worker with an agent_card"
+        "with @agent, or a Worker or AgentExecutor with an agent_card"
     )
 
 
@@ -173,7 +174,8 @@ def _only_agent(target: Target, module: ModuleType) -> Any:
     if without_card:
         raise UsageError(
             f"{target.source} has the worker {', '.join(without_card)} but no agent card; write "
-            f"`server = A2AServer(worker={without_card[0]}(), agent_card=AgentCardConfig(...))`"
+            f"`server = A2AServer({_argument(vars(module)[without_card[0]])}={without_card[0]}(), "
+            "agent_card=AgentCardConfig(...))`"
         )
     raise UsageError(f"{target.source} has no agent; {_WRITE_ONE}")
 
@@ -185,7 +187,7 @@ def _agents(module: ModuleType) -> dict[str, Any]:
     if servers:
         return servers
     with_card = [(name, value) for name, value in public if getattr(value, "agent_card", None) is not None]
-    workers = _distinct((name, value) for name, value in with_card if isinstance(value, Worker))
+    workers = _distinct((name, value) for name, value in with_card if _is_worker(value))
     if workers:
         return workers
     return _distinct((name, value) for name, value in with_card if _is_own_worker_class(value, module))
@@ -203,8 +205,14 @@ def _distinct(named: Iterable[tuple[str, Any]]) -> dict[str, Any]:
     return dict(names.values())
 
 
+def _is_worker(value: Any) -> bool:
+    return isinstance(value, Worker) or is_executor_class(type(value))
+
+
 def _is_worker_class(value: Any) -> bool:
-    return inspect.isclass(value) and issubclass(value, Worker) and not inspect.isabstract(value)
+    if not inspect.isclass(value) or inspect.isabstract(value):
+        return False
+    return issubclass(value, Worker) or is_executor_class(value)
 
 
 def _is_own_worker_class(value: Any, module: ModuleType) -> bool:
@@ -230,5 +238,10 @@ def _put_on(server: A2AServer, storage: str) -> None:
 def _served(found: Any) -> A2AServer:
     if isinstance(found, A2AServer):
         return found
-    worker: Any = found() if inspect.isclass(found) else found
-    return A2AServer(worker=worker)
+    agent: Any = found() if inspect.isclass(found) else found
+    return A2AServer(**{_argument(type(agent)): agent})
+
+
+def _argument(agent: type) -> str:
+    """The name under which A2AServer takes an agent of this class."""
+    return "executor" if is_executor_class(agent) else "worker"

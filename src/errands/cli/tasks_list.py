@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import datetime
 from typing import Annotated
 
 import typer
@@ -11,7 +10,7 @@ from rich.text import Text
 
 from errands.cli.failures import ExitCode, UsageError, run
 from errands.cli.options import AsJson, Headers, Remote, Timeout, Token, Url
-from errands.cli.terminal import STATE_STYLES, clean, err, one_line, out, print_json
+from errands.cli.terminal import STATE_STYLES, clean, duration, err, one_line, out, print_json
 from errands.client import ClientResult
 from errands.clock import from_iso, system_clock
 from errands.model.core import text_of
@@ -121,8 +120,4 @@ def _updated(task: ClientResult) -> str:
 
 def age(ms: int) -> str:
     """How long ago, in the largest unit that fits."""
-    passed = datetime.timedelta(milliseconds=max(ms, 0))
-    for unit, length in (("d", 86_400), ("h", 3600), ("m", 60)):
-        if passed.total_seconds() >= length:
-            return f"{int(passed.total_seconds() // length)}{unit} ago"
-    return f"{int(passed.total_seconds())}s ago"
+    return f"{duration(ms)} ago"

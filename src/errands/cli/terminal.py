@@ -43,6 +43,15 @@ def one_line(text: str, limit: int = 60) -> str:
     return words if len(words) <= limit else words[: limit - 1] + "…"
 
 
+def duration(ms: int) -> str:
+    """A span of time in the largest unit that fits."""
+    seconds = max(ms, 0) // 1000
+    for unit, length in (("d", 86_400), ("h", 3600), ("m", 60)):
+        if seconds >= length:
+            return f"{seconds // length}{unit}"
+    return f"{seconds}s"
+
+
 def print_json(value: Any, *, pretty: bool = True) -> None:
     """The value as the protocol writes it: indented, or on one line."""
     raw = msgspec.json.encode(value)

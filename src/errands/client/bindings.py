@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import uuid
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 from urllib.parse import urlencode, urlsplit, urlunsplit
 
 import msgspec
@@ -11,9 +11,12 @@ import msgspec
 from errands.client.errors import ProtocolError
 from errands.errors import A2AError
 from errands.model.base import Model
+from errands.model.core import StreamResponse
+from errands.model.requests import Empty
 from errands.operations import Operation
 from errands.wire import jsonrpc
-from errands.wire.dialect import Dialect
+from errands.wire.dialect import ClientDialect
+from errands.wire.sse import ServerSentEvent
 from errands.wire.status import from_http
 
 #: What these say is plain without a body that explains it; of others a body must say that they are A2A.
@@ -32,9 +35,17 @@ class Outgoing(NamedTuple):
 class Binding(Protocol):
     #: Its name as in `A2AClient(protocol=...)`.
     name: str
-    dialect: Dialect
+    dialect: ClientDialect
 
     def wrap(self, operation: Operation, request: Model) -> Outgoing: ...
+
+    def read_response(self, operation: Operation, request: Model, body: bytes) -> Any:
+        """The answer to `request`. Raises as `unwrap` does, and `MalformedAnswerError`."""
+        ...
+
+    def read_event(self, event: ServerSentEvent) -> StreamResponse | None:
+        """The content of an event, None when it has nothing to say. Raises likewise."""
+        ...
 
     def unwrap(self, body: bytes | str) -> bytes | msgspec.Raw:
         """The result in an answer or an event. Raises the agent's `A2AError`, or `ProtocolError`."""
@@ -48,7 +59,7 @@ class Binding(Protocol):
 class JsonRpcBinding:
     name = "jsonrpc"
 
-    def __init__(self, url: str, dialect: Dialect) -> None:
+    def __init__(self, url: str, dialect: ClientDialect) -> None:
         self.dialect = dialect
         self._url = url
 
@@ -57,16 +68,31 @@ class JsonRpcBinding:
         body = jsonrpc.request_bytes(uuid.uuid4().hex, method, params)
         return Outgoing("POST", self._url, body, "application/json")
 
+    def read_response(self, operation: Operation, request: Model, body: bytes) -> Any:
+        if operation.response is not Empty:
+            return self.dialect.read_response(operation, self.unwrap(body))
+        # a2a-sdk leaves out a result that is null.
+        if body and self._open(body).jsonrpc != "2.0":
+            self.unwrap(body)
+        return Empty()
+
+    def read_event(self, event: ServerSentEvent) -> StreamResponse | None:
+        return self.dialect.read_event(self.unwrap(event.data))
+
     def unwrap(self, body: bytes | str) -> bytes | msgspec.Raw:
+        response = self._open(body)
+        if not memoryview(response.result):
+            raise ProtocolError("a JSON-RPC answer with neither result nor error")
+        return response.result
+
+    def _open(self, body: bytes | str) -> jsonrpc.RpcResponse:
         try:
             response = jsonrpc.read_response(body)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
             raise ProtocolError(f"no JSON-RPC ({error})") from None
         if response.error is not None:
             raise self.dialect.read_jsonrpc_error(response.error)
-        if not memoryview(response.result):
-            raise ProtocolError("a JSON-RPC answer with neither result nor error")
-        return response.result
+        return response
 
     def error_in(self, body: bytes, status: int) -> A2AError | None:
         try:
@@ -81,13 +107,19 @@ class JsonRpcBinding:
 class RestBinding:
     name = "http+json"
 
-    def __init__(self, url: str, dialect: Dialect) -> None:
+    def __init__(self, url: str, dialect: ClientDialect) -> None:
         self.dialect = dialect
         self._base = urlsplit(url)
 
     def wrap(self, operation: Operation, request: Model) -> Outgoing:
         method, path, query, body = self.dialect.locate(operation, request)
         return Outgoing(method, self._url(path, query), body, None if body is None else self.dialect.media_type)
+
+    def read_response(self, operation: Operation, request: Model, body: bytes) -> Any:
+        return Empty() if operation.response is Empty else self.dialect.read_response(operation, body)
+
+    def read_event(self, event: ServerSentEvent) -> StreamResponse | None:
+        return self.dialect.read_event(self.unwrap(event.data))
 
     def unwrap(self, body: bytes | str) -> bytes | msgspec.Raw:
         return body.encode() if isinstance(body, str) else body
@@ -110,8 +142,3 @@ def plain_error(status: int) -> A2AError | ProtocolError:
     if status in _TELLING_STATUSES:
         return from_http(status, None)
     return ProtocolError(f"HTTP {status}; is the interface's URL on the agent card right?")
-
-
-BINDINGS: dict[str, type[JsonRpcBinding] | type[RestBinding]] = {
-    binding.name: binding for binding in (JsonRpcBinding, RestBinding)
-}

@@ -40,6 +40,7 @@ from errands.model.requests import (
     SendMessageResponse,
     TaskPushNotificationConfig,
 )
+from errands.wire.extensions import EXTENSIONS
 
 
 class A2AClient:
@@ -77,7 +78,7 @@ class A2AClient:
         self._url = url
         self._headers = checked_headers(headers or {})
         if extensions:
-            self._headers.update(checked_headers({"A2A-Extensions": ",".join(extensions)}))
+            self._headers.update(checked_headers({EXTENSIONS: ",".join(extensions)}))
         self._timeout = timeout
         self._protocol = protocol_name(protocol) if protocol else None
         self._version = version_name(version) if version else None
@@ -127,7 +128,13 @@ class A2AClient:
         transport = open_transport(choice, http, headers=self._headers, timeout=self._timeout)
         self._transports.append(transport)
         return Session(
-            card, transport, self._retry, version=choice.version, tenant=choice.tenant, timeout=self._timeout
+            card,
+            transport,
+            self._retry,
+            version=choice.version,
+            lacks=choice.lacks,
+            tenant=choice.tenant,
+            timeout=self._timeout,
         )
 
     async def refresh_card(self) -> AgentCard:
@@ -182,7 +189,7 @@ class A2AClient:
 
     @property
     def protocol(self) -> str:
-        """The binding in use, "jsonrpc", "http+json" or "grpc"; "" before `connect()`."""
+        """The binding in use, "jsonrpc", "http+json", "grpc" or "praisonai"; "" before `connect()`."""
         return self._session.transport.protocol if self._session is not None else ""
 
     @property

@@ -6,12 +6,12 @@ from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from dataclasses import replace
 
-from errands.client.errors import AnswerLostError, StreamInterruptedError
+from errands.client.errors import A2AClientError, AnswerLostError, StreamInterruptedError
 from errands.client.ledger import Ledger
 from errands.client.result import StreamEvent
 from errands.client.session import Session, final_error
 from errands.client.transport import Received, TransientError
-from errands.errors import UnsupportedOperationError
+from errands.errors import InvalidParamsError, UnsupportedOperationError
 from errands.model.core import PAUSED_STATES, TERMINAL_STATES, StreamResponse, Task
 from errands.model.requests import GetTaskRequest, SendMessageRequest, SubscribeToTaskRequest
 
@@ -34,6 +34,8 @@ class Follower:
         idle_timeout: float | None = None,
     ) -> None:
         session.require("streaming")
+        if request is None:
+            session.require_operation("SubscribeToTask")
         self._session = session
         self._request = request
         self._idle_timeout = idle_timeout
@@ -64,21 +66,35 @@ class Follower:
 
     async def _connection(self) -> AsyncGenerator[StreamEvent, None]:
         """The news of one connection."""
-        opening = True
+        opening, ended = True, None
         try:
             async with aclosing(self._open()) as incoming:
                 async for received in incoming:
                     if self._ledger.admit(received, opening=opening):
                         yield StreamEvent.from_response(received.response, event_id=received.event_id, gap=received.gap)
                     opening = False
-        except UnsupportedOperationError:
-            if self._is_sending:
+        except (UnsupportedOperationError, InvalidParamsError, TransientError) as refusal:
+            if self._is_sending or not opening or (ended := await self._ended(refusal)) is None:
                 raise
         if opening and not self._is_sending:
             # Refused, or closed without a word: the usual reason is that the task has ended.
-            snapshot = Received(StreamResponse(task=await self._load()))
+            snapshot = Received(StreamResponse(task=ended or await self._load()))
             if self._ledger.admit(snapshot, opening=True):
                 yield StreamEvent.from_response(snapshot.response)
+
+    async def _ended(self, refusal: Exception) -> Task | None:
+        """The task, if that it has ended is why we may not subscribe; some agents just cut the connection then.
+
+        Raises `TaskNotFoundError` when there is no such task, which is told in the same way.
+        """
+        if isinstance(refusal, TransientError) and not (refusal.reached and self._ledger.is_empty):
+            return None  # more likely a cut like any other
+        try:
+            task = await self._load()
+        except A2AClientError:
+            return None
+        is_over = isinstance(refusal, UnsupportedOperationError) or task.status.state in TERMINAL_STATES
+        return task if is_over else None
 
     def _open(self) -> AsyncGenerator[Received, None]:
         ledger = self._ledger

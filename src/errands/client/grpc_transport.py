@@ -24,6 +24,7 @@ from errands.errors import ConfigurationError, InternalError, UnavailableError
 from errands.model.base import Model
 from errands.operations import Operation
 from errands.wire.dialect import MalformedAnswerError
+from errands.wire.extensions import EXTENSIONS, HEADERS
 from errands.wire.proto import v0_3, v1_0
 from errands.wire.proto.codec import Codec, Rpc, read_response, write_request
 from errands.wire.proto.failures import DETAILS_KEY, has_error_info, read_failure
@@ -205,6 +206,8 @@ def _codec(version: str) -> Codec:
 
 def _metadata(headers: Mapping[str, str], version: str) -> tuple[tuple[str, str], ...]:
     sent = {name.lower(): value for name, value in headers.items() if name.lower() not in _RESERVED}
+    if (declared := sent.get(EXTENSIONS.lower())) is not None:
+        sent[HEADERS[version].lower()] = declared
     return tuple({**sent, "a2a-version": version}.items())
 
 

@@ -16,9 +16,9 @@ from errands.client.result import content_of
 from errands.client.transport import Received, TransientError
 from errands.errors import A2AError, ConfigurationError, InternalError, UnavailableError
 from errands.model.base import Model
-from errands.model.requests import Empty
 from errands.operations import Operation
 from errands.wire.dialect import MalformedAnswerError
+from errands.wire.extensions import EXTENSIONS, HEADERS
 from errands.wire.sse import GAP_EVENT, ServerSentEvent, SSEParser
 
 #: Raised before a single byte of the request was written.
@@ -44,6 +44,8 @@ class HttpTransport:
         self._binding = binding
         self._headers = httpx.Headers(headers)
         self._headers["A2A-Version"] = binding.dialect.version
+        if EXTENSIONS in self._headers:
+            self._headers[HEADERS[binding.dialect.version]] = self._headers[EXTENSIONS]
         self._timeout = timeout
 
     async def call(self, operation: Operation, request: Model, *, read_timeout: float | None) -> Any:
@@ -51,15 +53,8 @@ class HttpTransport:
         http_request.headers["Accept"] = f"{self._binding.dialect.media_type}, application/json"
         with translated_failures():
             response = await self._client.send(http_request, follow_redirects=False)
-        with self._answer(response):
-            body = response.content
-            if operation.response is Empty and not body:
-                return Empty()
-            result = self._binding.unwrap(body)
-            if operation.response is Empty:
-                return Empty()
-            with _well_formed():
-                return self._binding.dialect.read_response(operation, result)
+        with self._answer(response), _well_formed():
+            return self._binding.read_response(operation, request, response.content)
 
     async def stream(
         self,
@@ -80,8 +75,10 @@ class HttpTransport:
                 parser, begun = SSEParser(), False
                 async for chunk in response.aiter_bytes():
                     for event in parser.feed(chunk):
-                        yield self._receive(event, begun)
-                        begun = True
+                        received = self._receive(event, begun)
+                        if received is not None:
+                            yield received
+                            begun = True
             finally:
                 await response.aclose()
 
@@ -128,7 +125,7 @@ class HttpTransport:
                 error.retry_after = int(wait)
             raise TransientError(error, reached=status in _GATEWAY_STATUSES, retry_after=wait) from error
 
-    def _receive(self, event: ServerSentEvent, begun: bool) -> Received:
+    def _receive(self, event: ServerSentEvent, begun: bool) -> Received | None:
         try:
             return self._read_event(event)
         except (InternalError, UnavailableError) as error:
@@ -137,9 +134,11 @@ class HttpTransport:
             # Said in the middle of a stream, it is about the stream and not about the task.
             raise TransientError(error, reached=True) from error
 
-    def _read_event(self, event: ServerSentEvent) -> Received:
+    def _read_event(self, event: ServerSentEvent) -> Received | None:
         with _well_formed():
-            response = self._binding.dialect.read_event(self._binding.unwrap(event.data))
+            response = self._binding.read_event(event)
+        if response is None:
+            return None
         if content_of(response) is None:
             error = self._binding.error_in(event.data.encode(), httpx.codes.INTERNAL_SERVER_ERROR)
             raise error or ProtocolError(f"an unknown event: {event.data[:200]}")

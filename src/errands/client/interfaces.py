@@ -6,28 +6,37 @@ import importlib
 from collections.abc import Mapping
 from functools import cache
 from typing import Any, Literal, NamedTuple
-from urllib.parse import urljoin, urlsplit
+from urllib.parse import urljoin, urlsplit, urlunsplit
 
 import httpx
+import msgspec
 
-from errands.client.bindings import BINDINGS
+from errands.client.bindings import JsonRpcBinding, RestBinding
 from errands.client.errors import NoCommonProtocolError
 from errands.client.http_transport import HttpTransport
+from errands.client.praisonai import PraisonAIBinding
 from errands.client.transport import Transport
 from errands.errors import ConfigurationError
 from errands.model.card import AgentCard, AgentInterface
 from errands.wire import v0_3, v1_0
-from errands.wire.dialect import Dialect
+from errands.wire.dialect import ClientDialect
+from errands.wire.praisonai.answers import DIALECT as PRAISONAI
+from errands.wire.v0_3.card import PRAISONAI_TRANSPORT
 
 #: What is spoken over each binding in each version, the preferred version first. gRPC has codecs of its own.
-DIALECTS: dict[tuple[str, str], Dialect | Literal["grpc"]] = {
+DIALECTS: dict[tuple[str, str], ClientDialect | Literal["grpc"]] = {
     ("1.0", "jsonrpc"): v1_0.JSON,
     ("1.0", "http+json"): v1_0.JSON,
     ("1.0", "grpc"): "grpc",
     ("0.3", "jsonrpc"): v0_3.JSONRPC,
     ("0.3", "http+json"): v0_3.REST,
     ("0.3", "grpc"): "grpc",
+    ("0.3", "praisonai"): PRAISONAI,
 }
+#: The bindings over HTTP, by the name in `A2AClient(protocol=...)`.
+BINDINGS = {binding.name: binding for binding in (JsonRpcBinding, RestBinding, PraisonAIBinding)}
+#: Where PraisonAI's dialect is spoken, as a rule.
+PRAISONAI_PATH = "/a2a"
 
 _GRPC_TRANSPORT = "errands.client.grpc_transport"
 
@@ -38,8 +47,13 @@ class Choice(NamedTuple):
     protocol: str
     version: str
     url: str
-    dialect: Dialect | Literal["grpc"]
+    dialect: ClientDialect | Literal["grpc"]
     tenant: str | None
+
+    @property
+    def lacks(self) -> frozenset[str]:
+        """The operations that cannot be asked for."""
+        return frozenset() if self.dialect == "grpc" else self.dialect.lacks
 
 
 def protocol_name(name: str) -> str:
@@ -84,7 +98,8 @@ def choose_interface(
     `protocol` and `version` insist on one. Raises `NoCommonProtocolError` with what is offered.
     """
     versions = _versions()
-    fitting = [face for face in card.supported_interfaces if _short(face.protocol_version) in versions]
+    offered = [*card.supported_interfaces, *(_beside(card) if protocol == "praisonai" else ())]
+    fitting = [face for face in offered if _short(face.protocol_version) in versions]
     for interface in sorted(fitting, key=lambda face: versions.index(_short(face.protocol_version))):
         binding = interface.protocol_binding.lower()
         if protocol not in (None, binding) or version not in (None, _short(interface.protocol_version)):
@@ -108,6 +123,21 @@ def open_transport(
         return transport
     binding = BINDINGS[choice.protocol](choice.url, choice.dialect)
     return HttpTransport(http, binding, headers=headers, timeout=timeout)
+
+
+def _beside(card: AgentCard) -> list[AgentInterface]:
+    """PraisonAI's dialect beside 0.3's JSON-RPC: errands has it there, and names it on no card."""
+    return [
+        msgspec.structs.replace(face, protocol_binding=PRAISONAI_TRANSPORT, url=_praisonai_url(face.url))
+        for face in card.supported_interfaces
+        if (_short(face.protocol_version), face.protocol_binding.lower()) == ("0.3", "jsonrpc")
+    ]
+
+
+def _praisonai_url(url: str) -> str:
+    parts = urlsplit(url)
+    path = parts.path.rstrip("/").removesuffix(PRAISONAI_PATH) + PRAISONAI_PATH
+    return urlunsplit(parts._replace(path=path))
 
 
 def _usable(interface: AgentInterface, card_url: str) -> Choice | None:

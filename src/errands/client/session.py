@@ -16,7 +16,7 @@ from errands.client.errors import (
 )
 from errands.client.retry import RetryPolicy
 from errands.client.transport import Received, TransientError, Transport
-from errands.errors import A2AError
+from errands.errors import A2AError, UnsupportedOperationError
 from errands.model.base import Model
 from errands.model.card import AgentCard
 from errands.operations import OPERATIONS, Capability
@@ -32,6 +32,7 @@ class Session:
         retry: RetryPolicy,
         *,
         version: str,
+        lacks: frozenset[str] = frozenset(),
         tenant: str | None,
         timeout: float | None,
     ) -> None:
@@ -41,12 +42,18 @@ class Session:
         self.version = version
         self.retry = retry
         self.timeout = timeout
+        self._lacks = lacks
         self._tenant = tenant
 
     def require(self, capability: Capability) -> None:
         """Raises `AgentCapabilityError` unless the card offers it."""
         if not getattr(self.card.capabilities, capability):
             raise AgentCapabilityError(self.card.name, capability)
+
+    def require_operation(self, name: str) -> None:
+        """Raises `UnsupportedOperationError` unless there are words for it in what is spoken here."""
+        if name in self._lacks:
+            raise UnsupportedOperationError(f"{self.transport.protocol} has no {name}; ask for the task instead")
 
     async def call(self, name: str, request: Model, *, message_id: str | None = None) -> Any:
         """The response; retried where that is safe, within the client's timeout per try."""

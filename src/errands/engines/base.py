@@ -29,6 +29,7 @@ from errands.model.log import (
     ListPage,
     ListQuery,
     LogSlice,
+    RunningTask,
     Scope,
     StoredTask,
 )
@@ -131,6 +132,13 @@ class Broker(ABC):
     @abstractmethod
     async def wanted_canceled(self, worker: str) -> list[str]:
         """The tasks that `worker` holds and that somebody wants canceled."""
+
+    @abstractmethod
+    async def running(self) -> list[RunningTask]:
+        """The tasks of every agent that are leased at this moment, in all processes, the oldest task first.
+
+        A lease that has run out is not among them, though its task may not have been claimed again yet.
+        """
 
     @abstractmethod
     def on_work(self, wake: Callable[[], None]) -> None:

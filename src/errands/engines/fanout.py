@@ -188,13 +188,17 @@ class LocalExpectation(Expectation):
             stored = await future
             if self._abandoned:
                 return None
-            # Renewed before looking, so that no change falls between the look and the next wait.
-            if self._future is future:
-                self._future = asyncio.get_running_loop().create_future()
             if stored is None:
+                # Renewed before looking, so that no change falls between the look and the next wait.
+                self._renew(future)
                 stored = await self._load()
             if stored.head.version > after and stored.head.state in self.states:
                 return stored
+            self._renew(future)
+
+    def _renew(self, seen: asyncio.Future[StoredTask | None]) -> None:
+        if self._future is seen:
+            self._future = asyncio.get_running_loop().create_future()
 
 
 class Fanout:

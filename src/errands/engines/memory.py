@@ -34,6 +34,7 @@ from errands.model.log import (
     ListPage,
     ListQuery,
     LogSlice,
+    RunningTask,
     Scope,
     StoredTask,
 )
@@ -52,6 +53,7 @@ _decode = msgspec.json.Decoder(Task).decode
 Tasks = list[StoredTask]
 Signals = list[LeaseSignal]
 Ids = list[str]
+Running = list[RunningTask]
 
 
 class _Row(msgspec.Struct, gc=False):
@@ -309,6 +311,16 @@ class MemoryEngine(Engine):
 
     async def wanted_canceled(self, worker: str) -> Ids:
         return [task_id for task_id in self._canceling if self._rows[task_id].head.worker == worker]
+
+    async def running(self) -> Running:
+        now = self.clock()
+        held = [(task_id, self._rows[task_id]) for task_id in self._leased]
+        found = [
+            RunningTask(task_id=task_id, context_id=row.context_id, scope=row.scope, head=row.head)
+            for task_id, row in held
+            if row.head.due_at is not None and row.head.due_at > now
+        ]
+        return sorted(found, key=lambda task: (task.head.created_at, task.task_id))
 
     def on_work(self, wake: Callable[[], None]) -> None:
         self._wakers.append(wake)

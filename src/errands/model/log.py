@@ -10,7 +10,7 @@ from typing import Any, Literal, NamedTuple
 
 import msgspec
 
-from errands.model.core import Task, TaskState
+from errands.model.core import PAUSED_STATES, Task, TaskState
 
 
 class Scope(NamedTuple):
@@ -141,6 +141,20 @@ class StoredTask(msgspec.Struct, kw_only=True, gc=False):
     def state(self) -> TaskState:
         return self.head.state
 
+    @property
+    def pause_fence(self) -> int | None:
+        """The fence for what whoever runs a paused task is to see: once it is let go of, nobody looks any more."""
+        return self.head.attempt if self.head.state in PAUSED_STATES else None
+
+
+class RunningTask(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """A task that somebody holds, without its content."""
+
+    task_id: str
+    context_id: str
+    scope: Scope
+    head: Head
+
 
 class Lease(NamedTuple):
     """A running task as its holder knows it; `attempt` is the fence."""
@@ -188,10 +202,19 @@ class RequestOptions(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
     accepted_output_modes: list[str] = []
     metadata: dict[str, Any] = {}
     extensions: list[str] = []
+    #: Kept for executors only, which are shown the whole configuration.
+    history_length: int | None = None
+    return_immediately: bool = False
 
     @property
     def is_plain(self) -> bool:
-        return not (self.accepted_output_modes or self.metadata or self.extensions)
+        return not (
+            self.accepted_output_modes
+            or self.metadata
+            or self.extensions
+            or self.history_length is not None
+            or self.return_immediately
+        )
 
 
 #: Nothing was asked for.

@@ -19,6 +19,7 @@ from errands import lifecycle
 from errands.errors import ErrandsError, LeaseLostError, StorageError, TaskTerminalStateError
 from errands.model.core import CANCELED, WORKING
 from errands.model.log import Change, RequestOptions, StoredTask
+from errands.runtime.active import ActiveTask
 from errands.runtime.context import TaskContext, current_position
 from errands.runtime.dependencies import DependencyContainer
 from errands.runtime.execution import Execution
@@ -51,6 +52,8 @@ class WorkerAdapter:
         self._deps = deps
         self._settings = settings
         self._handler = Handler(worker, max_attempts=settings.max_attempts, threads=settings.max_concurrent_tasks)
+        #: See `Worker.chooses_reply`.
+        self.chooses_reply = worker.chooses_reply
         #: Names this process among all that share the store.
         self.worker_id = f"{socket.gethostname()}:{os.getpid()}:{secrets.token_hex(4)}"
         self.running: dict[str, Execution] = {}
@@ -144,6 +147,16 @@ class WorkerAdapter:
         # Held in `running` until it is over, and waited for in `drain`.
         execution.task = self._loop.create_task(self._run(execution, stored, options, request_context))
 
+    async def active_tasks(self) -> list[ActiveTask]:
+        """What is running of this agent, here and in other processes."""
+        now = self._journal.now()
+        active: list[ActiveTask] = []
+        for running in await self._engine.running():
+            if running.scope.agent == self._agent:
+                mine = self.running.get(running.task_id) if running.head.worker == self.worker_id else None
+                active.append(ActiveTask.of(running, now, None if mine is None else mine.started_at))
+        return active
+
     def queueing(self, task_id: str, message_id: str, request_context: dict[str, Any]) -> AbstractContextManager[None]:
         """For the commit that puts a task into the queue: those that come now stand behind it."""
         self._backlog = True
@@ -164,7 +177,7 @@ class WorkerAdapter:
                     options = await self._stored_options(stored)
                 if request_context is None:
                     request_context = self.waiting.take(execution.task_id, _current_message_id(stored))
-                if stored.head.state is not WORKING:
+                if stored.head.state is not WORKING and not self.chooses_reply:
                     stored = await self._begin(stored)
                 execution.ctx = TaskContext(
                     self._journal, stored, deps=self._deps, options=options, request_context=request_context

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
 import msgspec
@@ -27,7 +27,7 @@ from errands.model.core import (
     TaskState,
     text_of,
 )
-from errands.model.log import RequestOptions, StoredTask
+from errands.model.log import PLAIN, RequestOptions, StoredTask
 from errands.runtime.artifacts import ArtifactWriter, build_part
 from errands.runtime.dependencies import DependencyContainer
 from errands.runtime.journal import Journal, new_id, status_update
@@ -62,10 +62,12 @@ class TaskContext:
         self._journal = journal
         self._stored = stored
         self._turn = Turn(journal, stored)
-        self._options = options or RequestOptions()
+        self._options = options or PLAIN
         self._request_context = request_context if request_context is not None else {}
         self._deps = deps
         self._cancelled = False
+        #: For a handler that wants to be interrupted by a cancel.
+        self._on_cancel: Callable[[], object] | None = None
         self._position = current_position(stored)
         self._artifacts_opened = 0
         message = (stored.task.history or [])[self._position]
@@ -180,14 +182,17 @@ class TaskContext:
 
     async def complete(self, text: str | None = None, *, artifact_id: str = "final-answer") -> None:
         """Ends the task well, with `text` as an artifact or, without one, with what was emitted."""
-        artifacts = [] if text is None else [self._artifact(artifact_id, Part(text=text), last_chunk=True)]
-        await self._turn.end(COMPLETED, artifacts=artifacts)
+        if text is None:
+            await self._turn.end(COMPLETED)
+        else:
+            artifact = Artifact(artifact_id=artifact_id, parts=[Part(text=text)])
+            await self._turn.end(COMPLETED, artifacts=[self._update(artifact, last_chunk=True)])
 
     async def complete_json(self, data: Any, *, artifact_id: str = "final-answer") -> None:
         """Ends the task well, with a JSON artifact."""
         part = Part(data=data, media_type=_JSON)
-        update = self._artifact(artifact_id, part, metadata={"media_type": _JSON}, last_chunk=True)
-        await self._turn.end(COMPLETED, artifacts=[update])
+        artifact = Artifact(artifact_id=artifact_id, parts=[part], metadata={"media_type": _JSON})
+        await self._turn.end(COMPLETED, artifacts=[self._update(artifact, last_chunk=True)])
 
     async def respond(self, text: str | None = None) -> None:
         """Ends the task well, with a message and no artifact."""
@@ -287,26 +292,21 @@ class TaskContext:
             media_type=media_type,
             filename=filename,
         )
-        update = self._artifact(
-            artifact_id,
-            part,
+        artifact = Artifact(
+            artifact_id=artifact_id,
+            parts=[part],
             name=name,
             description=description,
             metadata=metadata,
             extensions=extensions,
-            append=append,
-            last_chunk=last_chunk,
         )
-        if self._turn.emit("artifact", StreamResponse(artifact_update=update)):
-            await self._turn.catch_up()
+        await self._emit(artifact, append, last_chunk)
 
     async def emit_text_artifact(
         self, text: str, *, artifact_id: str = "answer", append: bool = False, last_chunk: bool = False
     ) -> None:
         """Sends a piece of text; `append=True` for every piece after the first."""
-        update = self._artifact(artifact_id, Part(text=text), append=append, last_chunk=last_chunk)
-        if self._turn.emit("artifact", StreamResponse(artifact_update=update)):
-            await self._turn.catch_up()
+        await self._emit(Artifact(artifact_id=artifact_id, parts=[Part(text=text)]), append, last_chunk)
 
     async def emit_data_artifact(
         self,
@@ -318,15 +318,9 @@ class TaskContext:
         last_chunk: bool = False,
     ) -> None:
         """Sends a piece of JSON."""
-        update = self._artifact(
-            artifact_id,
-            Part(data=data, media_type=media_type),
-            metadata={"media_type": media_type},
-            append=append,
-            last_chunk=last_chunk,
-        )
-        if self._turn.emit("artifact", StreamResponse(artifact_update=update)):
-            await self._turn.catch_up()
+        part = Part(data=data, media_type=media_type)
+        artifact = Artifact(artifact_id=artifact_id, parts=[part], metadata={"media_type": media_type})
+        await self._emit(artifact, append, last_chunk)
 
     def artifact(
         self,
@@ -367,19 +361,16 @@ class TaskContext:
         if self.context_id is not None:
             await self._journal.engine.save_context(self._stored.scope, self.context_id, encode(context))
 
-    def _artifact(
-        self,
-        artifact_id: str,
-        part: Part,
-        *,
-        append: bool = False,
-        last_chunk: bool = False,
-        **described: Any,
-    ) -> TaskArtifactUpdateEvent:
+    async def _emit(self, artifact: Artifact, append: bool, last_chunk: bool) -> None:
+        update = self._update(artifact, append, last_chunk)
+        if self._turn.emit("artifact", StreamResponse(artifact_update=update)):
+            await self._turn.catch_up()
+
+    def _update(self, artifact: Artifact, append: bool = False, last_chunk: bool = False) -> TaskArtifactUpdateEvent:
         return TaskArtifactUpdateEvent(
             task_id=self.task_id,
             context_id=self.context_id or "",
-            artifact=Artifact(artifact_id=artifact_id, parts=[part], **described),
+            artifact=artifact,
             append=append,
             last_chunk=last_chunk,
         )

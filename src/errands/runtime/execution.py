@@ -34,10 +34,12 @@ class Execution:
         return self.ctx is not None and self.ctx.turn_ended
 
     def signal_cancel(self) -> None:
-        """Tells the handler, which may look at `ctx.is_cancelled` or not."""
+        """Tells the handler, which may look at `ctx.is_cancelled` or not, or have asked to be called."""
         self.cancel_requested = True
-        if self.ctx is not None:
+        if self.ctx is not None and not self.ctx._cancelled:
             self.ctx._cancelled = True
+            if self.ctx._on_cancel is not None:
+                self.ctx._on_cancel()
 
     def stop(self, why: Stop) -> None:
         self.stopped = why

@@ -18,7 +18,7 @@ def check_message(message: Message, input_modes: list[str]) -> None:
         raise InvalidParamsError("message.role must be ROLE_USER", field="message.role")
     for index, part in enumerate(message.parts):
         media_type = media_type_of(part)
-        if media_type is not None and not _matches(media_type, input_modes):
+        if media_type is not None and media_type not in input_modes and not _matches(media_type, input_modes):
             raise ContentTypeNotSupportedError(
                 f"This agent does not take {media_type}; it takes {', '.join(input_modes)}",
                 mediaType=media_type,
@@ -38,7 +38,7 @@ def media_type_of(part: Part) -> str | None:
 
 
 def _matches(media_type: str, modes: list[str]) -> bool:
-    if not modes or media_type in modes:
+    if not modes:
         return True
     family = media_type.partition("/")[0] + "/*"
     return any(mode.lower() in (media_type, family, "*/*", "*") for mode in modes)

@@ -34,8 +34,7 @@ class Batch:
 
     def copy(self) -> Batch:
         twin = Batch()
-        if self.drafts:
-            twin.drafts, twin.updates, twin.size = list(self.drafts), list(self.updates), self.size
+        twin.drafts, twin.updates, twin.size = list(self.drafts), list(self.updates), self.size
         return twin
 
 
@@ -78,10 +77,16 @@ os.register_at_fork(after_in_child=_random.clear)
 
 
 def status_update(
-    task_id: str, context_id: str, state: TaskState, at: int, message: Message | None = None
+    task_id: str,
+    context_id: str,
+    state: TaskState,
+    at: int,
+    message: Message | None = None,
+    metadata: dict[str, Any] | None = None,
 ) -> StreamResponse:
     status = TaskStatus(state=state, message=message, timestamp=to_iso(at))
-    return StreamResponse(status_update=TaskStatusUpdateEvent(task_id=task_id, context_id=context_id, status=status))
+    update = TaskStatusUpdateEvent(task_id=task_id, context_id=context_id, status=status, metadata=metadata)
+    return StreamResponse(status_update=update)
 
 
 def status_draft(update: StreamResponse) -> Draft:

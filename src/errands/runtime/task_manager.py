@@ -3,24 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
+from functools import partial
 
 import msgspec
 
 from errands import lifecycle
 from errands.clock import from_iso, to_iso
+from errands.engines.base import Expectation
 from errands.errors import (
     ConcurrencyError,
     ContextMismatchError,
     DuplicateMessageError,
     InvalidParamsError,
-    TaskNotCancelableError,
-    TaskTerminalStateError,
+    LeaseLostError,
     UnavailableError,
     UnsupportedOperationError,
 )
+from errands.lifecycle import trim
 from errands.model.base import encode
 from errands.model.core import (
-    CANCELED,
     COMPLETED,
     PAUSED_STATES,
     SETTLED_STATES,
@@ -36,7 +37,6 @@ from errands.model.core import (
     TaskStatusUpdateEvent,
 )
 from errands.model.log import (
-    IDLE,
     LEASE,
     PLAIN,
     READY,
@@ -54,12 +54,16 @@ from errands.model.requests import (
     GetTaskRequest,
     ListTasksRequest,
     ListTasksResponse,
+    SendMessageConfiguration,
     SendMessageRequest,
     SendMessageResponse,
     SubscribeToTaskRequest,
 )
 from errands.runtime.adapter import WorkerAdapter
 from errands.runtime.call import CallContext, EventStream, StreamItem, streamed
+from errands.runtime.canceling import Canceler
+from errands.runtime.executor.ids import Identifiers
+from errands.runtime.executor.reply import chosen, first_published
 from errands.runtime.intake import check_message, receipt_of
 from errands.runtime.journal import Batch, Journal, new_id, status_update
 from errands.runtime.settings import Settings
@@ -73,11 +77,21 @@ class Accepted(msgspec.Struct):
     stored: StoredTask
     #: The events of a new task; none when the message went to a task that was there before.
     drafts: list[Draft] = []
+    #: The message waits for a later turn.
+    queued: bool = False
 
     @property
     def version(self) -> int:
         """The log up to here is known to the caller."""
         return self.stored.version
+
+    @property
+    def settled(self) -> bool:
+        """Whether the task as it stands is the answer. One that paused while it runs on has not come to a message
+        that waits."""
+        head = self.stored.head
+        waits = self.queued and head.unread > 1 and head.worker
+        return head.state in SETTLED_STATES and not waits
 
     @property
     def first(self) -> list[StreamItem]:
@@ -92,12 +106,22 @@ class Accepted(msgspec.Struct):
 
 
 class TaskManager:
-    def __init__(self, journal: Journal, adapter: WorkerAdapter, *, input_modes: list[str], settings: Settings) -> None:
+    def __init__(
+        self,
+        journal: Journal,
+        adapter: WorkerAdapter,
+        *,
+        input_modes: list[str],
+        settings: Settings,
+        identifiers: Identifiers | None = None,
+    ) -> None:
         self._journal = journal
         self._engine = journal.engine
         self._adapter = adapter
         self._input_modes = input_modes
         self._settings = settings
+        self._identifiers = identifiers
+        self._canceler = Canceler(journal, adapter, settings)
         self._receipts_last = int(settings.idempotency_window * 1000)
 
     # SendMessage, SendStreamingMessage
@@ -106,36 +130,62 @@ class TaskManager:
         """Accepts the message and, unless the client wants to go on at once, waits for the turn's end."""
         configuration = request.configuration
         wait = configuration is None or not configuration.return_immediately
-        task_id = request.message.task_id or new_id()
+        task_id = request.message.task_id or self._new_task_id(request.message)
         with self._engine.expect(task_id, call.scope, SETTLED_STATES) as expectation:
             accepted = await self._accept(request, call, task_id)
             if call.on_accepted is not None:
                 call.on_accepted()
             stored = accepted.stored
-            if wait and stored.head.state not in SETTLED_STATES:
-                if stored.task.id == task_id:
-                    settled = await expectation.wait(stored.head.version, self._settings.blocking_timeout)
-                else:
+            if wait and (stored.head.state not in SETTLED_STATES or accepted.queued):
+                if stored.task.id != task_id:
                     settled = await self._wait_for_first(stored, call)
+                elif accepted.queued:
+                    settled = await self._wait_for_turn(accepted, expectation)
+                else:
+                    settled = await expectation.wait(stored.head.version, self._settings.blocking_timeout)
                 stored = settled or await self._engine.load(stored.task.id, call.scope)
+            elif not wait and self._is_to_choose(accepted):
+                stored = await first_published(self._engine, stored, self._settings.blocking_timeout)
         if stored.head.direct and stored.head.state is COMPLETED:
             return SendMessageResponse(message=stored.task.status.message)
         if configuration is None:
             return SendMessageResponse(task=stored.task)
         return SendMessageResponse(task=trim(stored.task, configuration.history_length))
 
-    async def _wait_for_first(self, stored: StoredTask, call: CallContext) -> StoredTask:
+    async def _wait_for_first(self, stored: StoredTask, call: CallContext) -> StoredTask | None:
         """The same message came before: the answer is that of its task."""
         return await self._engine.wait_for_state(
             stored.task.id, call.scope, SETTLED_STATES, self._settings.blocking_timeout
         )
 
+    async def _wait_for_turn(self, accepted: Accepted, expectation: Expectation) -> StoredTask | None:
+        """The task once it has come to a message that waited, and settled; None when the time is up."""
+        while not accepted.settled:
+            settled = await expectation.wait(accepted.version, self._settings.blocking_timeout)
+            if settled is None:
+                return None
+            accepted.stored = settled
+        return accepted.stored
+
+    def _is_to_choose(self, accepted: Accepted) -> bool:
+        """Whether the agent has yet to say if it answers with a task or with a message."""
+        return self._adapter.chooses_reply and accepted.stored.state is SUBMITTED and not accepted.queued
+
     async def send_streaming_message(self, request: SendMessageRequest, call: CallContext) -> EventStream:
         """Accepts the message and shows the task and everything that happens until the turn has ended."""
-        accepted = await self._accept(request, call, request.message.task_id or new_id())
+        accepted = await self._accept(request, call, request.message.task_id or self._new_task_id(request.message))
         length = request.configuration.history_length if request.configuration else None
-        first = accepted.first if length is None else [_trim_item(item, length) for item in accepted.first]
-        return self._stream(accepted.stored, call, accepted.version, first, SETTLED_STATES, caught_up=True)
+        shape = None if length is None else partial(_trim_item, history_length=length)
+        first = accepted.first if shape is None else [shape(item) for item in accepted.first]
+        stored, waits = accepted.stored, not accepted.settled
+        stream = self._stream(stored, call, stored.version, first, SETTLED_STATES, caught_up=True, waits=waits)
+        return chosen(self._engine, stored, stream, shape) if self._is_to_choose(accepted) else stream
+
+    def _new_task_id(self, message: Message) -> str:
+        return new_id() if self._identifiers is None else self._identifiers.new_task(message.context_id)
+
+    def _new_context_id(self, task_id: str) -> str:
+        return new_id() if self._identifiers is None else self._identifiers.new_context(task_id)
 
     async def _accept(self, request: SendMessageRequest, call: CallContext, task_id: str) -> Accepted:
         check_message(request.message, self._input_modes)
@@ -152,7 +202,7 @@ class TaskManager:
 
     async def _create(self, request: SendMessageRequest, call: CallContext, receipt: bytes, task_id: str) -> Accepted:
         now = self._journal.now()
-        context_id = request.message.context_id or new_id()
+        context_id = request.message.context_id or self._new_context_id(task_id)
         message = msgspec.structs.replace(request.message, task_id=task_id, context_id=context_id)
         status = TaskStatus(state=SUBMITTED, timestamp=to_iso(now))
         task = Task(id=task_id, context_id=context_id, status=status, history=[message])
@@ -174,10 +224,10 @@ class TaskManager:
                 )
             joined = msgspec.structs.replace(message, context_id=stored.task.context_id)
             try:
-                if stored.state in PAUSED_STATES:
+                if stored.state in PAUSED_STATES and not stored.head.worker:
                     return await self._resume(stored, joined, request, call, receipt)
                 return await self._queue(stored, joined, request, call, receipt)
-            except ConcurrencyError:
+            except (ConcurrencyError, LeaseLostError):
                 continue
 
     async def _resume(
@@ -207,12 +257,14 @@ class TaskManager:
         now: int,
     ) -> Accepted:
         """Commits a task that has something to do, and takes it up in the same commit when there is room."""
-        options = _options_of(request, call)
+        options = self._options_of(request, call)
         if not options.is_plain:
             events.drafts.append(Draft("request", encode(options)))
         task = stored.task
         inline = self._adapter.reserve()
-        if inline:
+        # An executor tells itself when it begins.
+        starts = inline and not self._adapter.chooses_reply
+        if starts:
             working = TaskStatus(state=WORKING, timestamp=to_iso(now))
             update = TaskStatusUpdateEvent(task_id=task.id, context_id=task.context_id or "", status=working)
             events.add("status", StreamResponse(status_update=update))
@@ -225,7 +277,7 @@ class TaskManager:
             receipt=receipt,
             receipt_since=now - self._receipts_last,
             at=now,
-            state=WORKING if inline else SUBMITTED,
+            state=WORKING if starts else SUBMITTED,
             work=LEASE if inline else READY,
             due_at=self._adapter.lease_until(now) if inline else now,
             worker=self._adapter.worker_id if inline else "",
@@ -256,7 +308,7 @@ class TaskManager:
     ) -> Accepted:
         """A message to a task that is at work waits for its next turn."""
         now = self._journal.now()
-        options = _options_of(request, call)
+        options = self._options_of(request, call)
         drafts = [Draft("message", encode(StreamResponse(message=message)))]
         if not options.is_plain:
             drafts.append(Draft("request", encode(options)))
@@ -265,6 +317,7 @@ class TaskManager:
             scope=call.scope,
             events=drafts,
             expected_states=frozenset({stored.state}),
+            fence=stored.pause_fence,
             receipt=receipt,
             receipt_since=now - self._receipts_last,
             at=now,
@@ -276,7 +329,23 @@ class TaskManager:
         with self._adapter.waiting.keeping(stored.task.id, message.message_id, call.request_context):
             await self._journal.commit(change)
         stored = await self._engine.load(stored.task.id, call.scope)
-        return Accepted(stored)
+        return Accepted(stored, queued=True)
+
+    def _options_of(self, request: SendMessageRequest, call: CallContext) -> RequestOptions:
+        configuration = request.configuration
+        if configuration is None:
+            if not request.metadata and not call.extensions:
+                return PLAIN
+            configuration = SendMessageConfiguration()
+        whole = self._adapter.chooses_reply
+        return RequestOptions(
+            message_id=request.message.message_id,
+            accepted_output_modes=configuration.accepted_output_modes or [],
+            metadata=request.metadata or {},
+            extensions=call.extensions,
+            history_length=configuration.history_length if whole else None,
+            return_immediately=configuration.return_immediately and whole,
+        )
 
     # GetTask, ListTasks
 
@@ -318,65 +387,7 @@ class TaskManager:
 
     async def cancel_task(self, request: CancelTaskRequest, call: CallContext) -> Task:
         """Cancels at once what does not run; asks a running worker, and forces it after the grace period."""
-        while True:
-            stored = await self._engine.load(request.id, call.scope)
-            if stored.state in TERMINAL_STATES:
-                raise TaskNotCancelableError(f"Task is already {stored.state.short}", taskId=request.id)
-            try:
-                if not self._is_held(stored.head):
-                    return await self._cancel_now(stored)
-                await self._ask_to_cancel(stored)
-                break
-            except (ConcurrencyError, TaskTerminalStateError):
-                continue
-        self._adapter.request_cancel(request.id)
-        grace = self._settings.cancel_force_timeout + 1.0
-        stored = await self._engine.wait_for_state(request.id, call.scope, SETTLED_STATES, grace)
-        while stored.state not in TERMINAL_STATES:
-            # It paused all the same, or its process did not react either: the log decides, later writes are refused.
-            try:
-                return await self._cancel_now(stored)
-            except (ConcurrencyError, TaskTerminalStateError):
-                stored = await self._engine.load(request.id, call.scope)
-        if stored.state is not CANCELED:
-            raise TaskNotCancelableError(f"Task had already {_ended(stored.state)}", taskId=request.id)
-        return stored.task
-
-    def _is_held(self, head: Head) -> bool:
-        return bool(head.worker) and head.due_at is not None and head.due_at > self._journal.now()
-
-    async def _cancel_now(self, stored: StoredTask) -> Task:
-        now = self._journal.now()
-        events = Batch()
-        events.add("status", status_update(stored.task.id, stored.task.context_id or "", CANCELED, now))
-        task = lifecycle.fold_updates(stored.task, events.updates)
-        change = Change(
-            task_id=stored.task.id,
-            scope=stored.scope,
-            events=events.drafts,
-            expected=stored.version,
-            at=now,
-            state=CANCELED,
-            fold=task,
-            work=IDLE,
-        )
-        await self._journal.commit(change, events.updates)
-        self._adapter.waiting.forget(stored.task.id)
-        return task
-
-    async def _ask_to_cancel(self, stored: StoredTask) -> None:
-        if stored.head.cancel_requested:
-            return
-        await self._journal.commit(
-            Change(
-                task_id=stored.task.id,
-                scope=stored.scope,
-                events=(Draft("cancel", b"{}"),),
-                expected_states=frozenset({stored.state}),
-                at=self._journal.now(),
-                cancel_requested=True,
-            )
-        )
+        return await self._canceler.cancel(request.id, call)
 
     # SubscribeToTask
 
@@ -403,6 +414,7 @@ class TaskManager:
         until: frozenset[TaskState],
         *,
         caught_up: bool = False,
+        waits: bool = False,
     ) -> EventStream:
         subscription = self._engine.subscribe(stored.task.id, call.scope, after, caught_up=caught_up)
 
@@ -410,7 +422,7 @@ class TaskManager:
             try:
                 if first:
                     yield first
-                if stored.state in until and after >= stored.version:
+                if stored.state in until and after >= stored.version and not waits:
                     return
                 while (events := await subscription.next(self._settings.keep_alive)) is not None:
                     items = streamed(events, STREAMED_KINDS)
@@ -436,14 +448,6 @@ class TaskManager:
                 yield batch
 
 
-def trim(task: Task, history_length: int | None) -> Task:
-    """The task with at most so many of its newest messages; 0 leaves the history out."""
-    if history_length is None or task.history is None or len(task.history) <= history_length:
-        return task
-    history = task.history[-history_length:] if history_length else None
-    return msgspec.structs.replace(task, history=history)
-
-
 def _trim_item(item: StreamItem, history_length: int) -> StreamItem:
     response = _decode_stream(item.data)
     if response.task is None:
@@ -459,23 +463,8 @@ def _snapshot(stored: StoredTask) -> StreamItem:
 def _settles(events: list[Event], until: frozenset[TaskState]) -> bool:
     """Whether the last status among these events ends the stream."""
     for event in reversed(events):
-        if event.kind == "status":
-            update = _decode_stream(event.data).status_update
-            return update is not None and update.status.state in until
+        if event.kind in ("status", "task"):
+            update = _decode_stream(event.data)
+            changed = update.status_update or update.task
+            return changed is not None and changed.status.state in until
     return False
-
-
-def _options_of(request: SendMessageRequest, call: CallContext) -> RequestOptions:
-    if request.configuration is None and not request.metadata and not call.extensions:
-        return PLAIN
-    modes = request.configuration.accepted_output_modes if request.configuration else None
-    return RequestOptions(
-        message_id=request.message.message_id,
-        accepted_output_modes=modes or [],
-        metadata=request.metadata or {},
-        extensions=call.extensions,
-    )
-
-
-def _ended(state: TaskState) -> str:
-    return {"completed": "completed", "failed": "failed", "rejected": "been rejected"}.get(state.short, "ended")

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from typing import Any
 
 from errands import lifecycle
 from errands.errors import ConcurrencyError, TurnError
@@ -21,6 +22,7 @@ from errands.model.core import (
     WORKING,
     Message,
     StreamResponse,
+    Task,
     TaskArtifactUpdateEvent,
     TaskState,
 )
@@ -34,6 +36,10 @@ WINDOW_BYTES = 1024 * 1024
 FOLD_BYTES = 1024 * 1024
 
 
+class _CancelWantedError(Exception):
+    """A turn cannot rest: nobody would see the wish."""
+
+
 class Turn:
     #: A lifecycle method was called.
     ended = False
@@ -43,10 +49,14 @@ class Turn:
     continues = False
     #: The task has ended with the turn.
     ends_task = False
+    #: Not only artifacts were emitted.
+    _tells = False
     #: Stored since the snapshot, and in it.
     _tail_bytes = 0
     _folded_bytes = 0
     _flusher: asyncio.Task[None] | None = None
+    #: Emitted, and not yet on its way.
+    _pending: Batch | None = None
     _writing = False
     _failure: Exception | None = None
 
@@ -56,17 +66,24 @@ class Turn:
         self.context_id = stored.task.context_id or ""
         self._scope = stored.scope
         self._fence = stored.head.attempt
-        self._pending = Batch()
         self._view(stored)
 
     def _view(self, stored: StoredTask) -> None:
         self._task = stored.task
+        self._state = stored.head.state
         self._version = stored.head.version
         self._unread = stored.head.unread
+        self._cancel_wanted = stored.head.cancel_requested
         #: Durable, and not yet in `_task`.
         self._updates: list[StreamResponse] = []
         #: Somebody else wrote in between: `_task` is not the whole truth.
         self._stale = False
+
+    @property
+    def task(self) -> Task:
+        """The task as this turn knows it, with what was emitted and is not yet durable."""
+        pending = [] if self._pending is None else self._pending.updates
+        return lifecycle.fold_updates(self._task, [*self._updates, *pending])
 
     def emit(self, kind: EventKind, update: StreamResponse) -> bool:
         """Puts an event into the window; true when the window is full and the caller should `catch_up`."""
@@ -75,7 +92,11 @@ class Turn:
         if self._failure is not None:
             raise self._failure
         pending = self._pending
+        if pending is None:
+            pending = self._pending = Batch()
         pending.add(kind, update)
+        if kind != "artifact":
+            self._tells = True
         if self._flusher is None:
             self._flusher = asyncio.get_running_loop().create_task(self._flush())
         return len(pending.drafts) >= WINDOW_EVENTS or pending.size >= WINDOW_BYTES
@@ -89,15 +110,15 @@ class Turn:
 
     async def _flush(self) -> None:
         try:
-            while self._pending.drafts:
-                await self._write_pending()
+            while self._pending is not None:
+                await self._write_pending(self._pending)
         except Exception as error:
             self._failure = error
         finally:
             self._flusher = None
 
-    async def _write_pending(self) -> None:
-        pending, self._pending = self._pending, Batch()
+    async def _write_pending(self, pending: Batch) -> None:
+        self._pending = None
         self._tail_bytes += pending.size
         self._writing = True
         try:
@@ -107,7 +128,7 @@ class Turn:
 
     async def _write(self, pending: Batch) -> None:
         drafts, updates = pending.drafts, pending.updates
-        tells = any(u.status_update is not None and u.status_update.status.message is not None for u in updates)
+        state, moves = self._moves(updates) if self._tells else (None, [])
         fold = None
         if self._tail_bytes >= max(FOLD_BYTES, self._folded_bytes):
             if self._stale:
@@ -120,11 +141,11 @@ class Turn:
             expected=self._version if fold is not None else None,
             fence=self._fence,
             at=self._journal.now(),
-            state=WORKING if tells else None,
+            state=state,
             fold=fold,
         )
         try:
-            version = await self._journal.commit(change)
+            version = await self._journal.commit(change, moves)
         except ConcurrencyError:
             self._stale = True
             await self._write(pending)
@@ -135,8 +156,24 @@ class Turn:
             self._tail_bytes = 0
         else:
             self._updates += updates
+        self._state = state or self._state
         self._stale = self._stale or version != self._version + len(drafts)
         self._version = version
+
+    def _moves(self, updates: Sequence[StreamResponse]) -> tuple[TaskState | None, list[StreamResponse]]:
+        """The state that these events tell, None when they are mere signs of life; and those that change it."""
+        state, told = self._state, None
+        moves: list[StreamResponse] = []
+        for update in updates:
+            if update.artifact_update is not None or (changed := update.status_update or update.task) is None:
+                continue
+            status = changed.status
+            if status.state is not state:
+                moves.append(update)
+                state = told = status.state
+            elif status.message is not None:
+                told = status.state
+        return told, moves
 
     async def _refresh(self) -> None:
         self._view(await self._journal.engine.load(self.task_id, self._scope))
@@ -147,9 +184,13 @@ class Turn:
         *,
         message: Message | None = None,
         artifacts: Sequence[TaskArtifactUpdateEvent] = (),
+        metadata: dict[str, Any] | None = None,
         direct: bool = False,
+        announced: bool = False,
     ) -> None:
         """Ends the turn in `state`; returns when everything is durable. The first call wins.
+
+        `announced` says that the state was emitted already.
 
         A call that fails has not ended the turn: what was emitted waits on, and another way may be tried.
         """
@@ -164,17 +205,28 @@ class Turn:
                 await self._settle_flusher(self._flusher)
             if self._failure is not None:
                 raise self._failure
-            events = self._pending.copy()
-            for artifact in artifacts:
-                events.add("artifact", StreamResponse(artifact_update=artifact))
-            while not await self._close(state, message, events, direct):
+            now, last = self._journal.now(), None
+            if not announced:
+                last = status_update(self.task_id, self.context_id, state, now, message, metadata)
+            while not await self._close(state, last, artifacts, direct, now):
                 await self._refresh()
         except Exception:
             self.ended = False
             raise
-        self._pending = Batch()
+        self._pending = None
         self.settled = True
         self.ends_task = state in TERMINAL_STATES and not self.continues
+
+    async def rest(self, state: TaskState) -> bool:
+        """Ends the turn in the pause that was emitted last: lets go of the task, or goes on with the next message.
+
+        False when the task is wanted canceled: then the turn has not ended and is still to be.
+        """
+        try:
+            await self.end(state, announced=True)
+        except _CancelWantedError:
+            return False
+        return True
 
     async def _settle_flusher(self, flusher: asyncio.Task[None]) -> None:
         if self._writing:
@@ -184,46 +236,65 @@ class Turn:
             flusher.cancel()
             self._flusher = None
 
-    async def _close(self, state: TaskState, message: Message | None, events: Batch, direct: bool) -> bool:
-        """Writes the last events of the turn; false when somebody else has written meanwhile."""
+    async def _close(
+        self,
+        state: TaskState,
+        last: StreamResponse | None,
+        artifacts: Sequence[TaskArtifactUpdateEvent],
+        direct: bool,
+        now: int,
+    ) -> bool:
+        """Writes the last events of the turn; false when somebody else has written meanwhile.
+
+        `last` is the status that ends the turn, None when it was emitted.
+        """
         if self._stale:
             return False
-        now = self._journal.now()
-        closing = Batch()
+        if last is None and self._cancel_wanted:
+            raise _CancelWantedError
+        events = Batch() if self._pending is None else self._pending.copy()
+        for artifact in artifacts:
+            events.add("artifact", StreamResponse(artifact_update=artifact))
+        emitted = len(events.drafts)
         self.continues = self._unread > 1 and (state is COMPLETED or state in PAUSED_STATES)
         if self.continues:
-            self._carry_on(state, message, now, closing)
+            self._carry_on(state, last, now, events)
             state = WORKING
-        else:
-            closing.add("status", status_update(self.task_id, self.context_id, state, now, message))
-        updates = events.updates + closing.updates
+        elif last is not None:
+            events.add("status", last)
+        updates = events.updates
         change = Change(
             task_id=self.task_id,
             scope=self._scope,
-            events=events.drafts + closing.drafts,
+            events=events.drafts,
             expected=self._version,
             fence=self._fence,
             at=now,
-            state=state,
+            # Without events it is let go of and nothing else.
+            state=state if updates else None,
             fold=lifecycle.fold_updates(self._task, self._updates + updates if self._updates else updates),
             work=KEEP if self.continues else IDLE,
             unread=-1,
             direct=direct,
         )
+        told = updates[emitted:]
+        if self._tells:
+            told = [*self._moves(updates[:emitted])[1], *told]
         try:
-            await self._journal.commit(change, closing.updates)
+            await self._journal.commit(change, told)
         except ConcurrencyError:
             return False
         return True
 
-    def _carry_on(self, state: TaskState, message: Message | None, now: int, closing: Batch) -> None:
+    def _carry_on(self, state: TaskState, last: StreamResponse | None, now: int, events: Batch) -> None:
         """Another message is waiting: what was said joins the history, and the task stays at work."""
         if state in PAUSED_STATES:
-            closing.add("status", status_update(self.task_id, self.context_id, state, now, message))
-            closing.add("status", status_update(self.task_id, self.context_id, SUBMITTED, now))
-        elif message is not None:
-            closing.add("message", StreamResponse(message=message))
-        closing.add("status", status_update(self.task_id, self.context_id, WORKING, now))
+            if last is not None:
+                events.add("status", last)
+            events.add("status", status_update(self.task_id, self.context_id, SUBMITTED, now))
+        elif last is not None and last.status_update is not None and last.status_update.status.message is not None:
+            events.add("message", StreamResponse(message=last.status_update.status.message))
+        events.add("status", status_update(self.task_id, self.context_id, WORKING, now))
 
     async def reopen(self) -> bool:
         """After an interrupted `end`: whether the turn still has to be ended, by looking at the log."""
@@ -231,7 +302,7 @@ class Turn:
         if stored.head.attempt != self._fence or not stored.head.worker:
             return False
         self._view(stored)
-        self._pending = Batch()  # went with the interrupted commit
+        self._pending = None  # went with the interrupted commit
         self.ended = False
         self._failure = None
         return True
@@ -241,8 +312,9 @@ class Turn:
         self.ended = True
         if self._flusher is not None:
             await self._settle_flusher(self._flusher)
-        drafts = self._pending.drafts
-        self._pending = Batch()
+        pending, self._pending = self._pending or Batch(), None
+        drafts = pending.drafts
+        state, moves = self._moves(pending.updates)
         now = self._journal.now()
         await self._journal.commit(
             Change(
@@ -251,7 +323,9 @@ class Turn:
                 events=drafts,
                 fence=self._fence,
                 at=now,
+                state=state,
                 work=READY,
                 due_at=now,
-            )
+            ),
+            moves,
         )

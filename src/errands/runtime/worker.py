@@ -20,7 +20,10 @@ class Worker(ABC):
     """
 
     #: What becomes of a turn whose process died: run it again, or fail the task.
-    on_interrupted: ClassVar[Literal["redeliver", "fail"]] = "redeliver"
+    on_interrupted: Literal["redeliver", "fail"] = "redeliver"
+    #: Whether a send is answered with a task or with a message is known only when the worker has published something,
+    #: so answers wait for that; and the worker tells every state of the task itself. See `ExecutorWorker`.
+    chooses_reply: ClassVar[bool] = False
 
     @abstractmethod
     async def handle(self, ctx: TaskContext) -> None:

@@ -12,10 +12,15 @@ from typing import TYPE_CHECKING, Any, Self
 from errands.engines.base import Engine, Retention
 from errands.engines.urls import engine_from_url
 from errands.errors import ConfigurationError, StorageError
+from errands.interop import Card, Executor, adapt, adapt_card
 from errands.model.card_config import AgentCardConfig
 from errands.model.log import Scope
+from errands.runtime.active import ActiveTask
 from errands.runtime.adapter import WorkerAdapter
 from errands.runtime.dependencies import DependencyContainer
+from errands.runtime.executor.ids import Identifiers
+from errands.runtime.executor.request import RequestContextBuilder
+from errands.runtime.executor.worker import ExecutorWorker
 from errands.runtime.hooks import LifecycleHooks
 from errands.runtime.journal import Journal
 from errands.runtime.middleware import A2AMiddleware
@@ -24,7 +29,7 @@ from errands.runtime.task_manager import TaskManager
 from errands.runtime.task_store import TaskStore
 from errands.runtime.worker import Worker
 from errands.server.asgi import A2AApp
-from errands.server.card import CardShelf, build_card, check_binding, offers_extended_card
+from errands.server.card import CardShelf, build_card, check_binding, extensions_of, offers_extended_card
 from errands.server.dispatch import Dispatcher, ExtendedCardProvider
 from errands.server.repertoire import Repertoire
 from errands.wire.proto import grpc_extra
@@ -48,8 +53,10 @@ class A2AServer:
     def __init__(
         self,
         *,
-        worker: Worker,
-        agent_card: AgentCardConfig | None = None,
+        worker: Worker | None = None,
+        executor: Executor | None = None,
+        request_context_builder: RequestContextBuilder | None = None,
+        agent_card: Card | None = None,
         middlewares: Sequence[A2AMiddleware] = (),
         storage: str | Engine | None = None,
         broker: str | Engine | None = None,
@@ -66,9 +73,9 @@ class A2AServer:
         extended_card_provider: ExtendedCardProvider | None = None,
         grpc_port: int | None = None,
     ) -> None:
-        if not isinstance(worker, Worker):
-            raise ConfigurationError(f"worker must be an instance of errands.Worker, not {type(worker).__name__}")
-        card = agent_card or getattr(worker, "agent_card", None)
+        given = agent_card or getattr(worker or executor, "agent_card", None)
+        card = None if given is None else adapt_card(given)
+        worker = _worker(worker, executor, request_context_builder, card)
         if card is None:
             raise ConfigurationError("an agent needs a card: pass agent_card=AgentCardConfig(...)")
         for protocol in (card.protocol, *additional_protocols):
@@ -84,6 +91,7 @@ class A2AServer:
             grpc_port=grpc_port,
         )
         self._worker = worker
+        self._identifiers = _identifiers(worker)
         self.agent_card: AgentCardConfig = card
         if extended_card_provider is not None:
             card.supports_authenticated_extended_card = True
@@ -184,7 +192,13 @@ class A2AServer:
             adapter = WorkerAdapter(self._worker, journal, agent=name, deps=self._deps, settings=settings)
             await stack.enter_async_context(adapter)
             stack.callback(engine.disconnect)
-            tasks = TaskManager(journal, adapter, input_modes=self.agent_card.input_modes, settings=settings)
+            tasks = TaskManager(
+                journal,
+                adapter,
+                input_modes=self.agent_card.input_modes,
+                settings=settings,
+                identifiers=self._identifiers,
+            )
             self.engine = engine
             self.adapter = adapter
             self.task_manager = tasks
@@ -222,6 +236,10 @@ class A2AServer:
         """The tasks of callers without a name; `tasks.of(owner, tenant)` has those of others. From `start()` on."""
         return TaskStore(self.task_manager, self.scope())
 
+    async def active_tasks(self) -> list[ActiveTask]:
+        """What is running of this agent, here and in other processes on the same store. From `start()` on."""
+        return await self.adapter.active_tasks()
+
     async def drain(self) -> None:
         """Takes no more work, waits for what runs, then ends streams and waiting requests: before a shutdown."""
         if self._grpc is not None:
@@ -240,6 +258,34 @@ class A2AServer:
             logger.error("not ready: %s", error)
             return "the task store is not available"
         return None
+
+
+def _worker(
+    worker: Worker | None,
+    executor: Executor | None,
+    builder: RequestContextBuilder | None,
+    card: AgentCardConfig | None,
+) -> Worker:
+    """What runs the turns, whichever way the agent is written."""
+    if (worker is None) == (executor is None):
+        raise ConfigurationError("an agent is given once: pass worker=... or executor=..., and not both")
+    if executor is None:
+        if not isinstance(worker, Worker):
+            raise ConfigurationError(f"worker must be an instance of errands.Worker, not {type(worker).__name__}")
+        if builder is not None:
+            raise ConfigurationError("request_context_builder goes with executor=...; a worker has its TaskContext")
+        return worker
+    extensions = [extension.uri for extension in extensions_of(card)] if card else ()
+    return ExecutorWorker(adapt(executor), builder, extensions)
+
+
+def _identifiers(worker: Worker) -> Identifiers | None:
+    """Where the identifiers of new tasks come from, when an executor's context builder says so."""
+    if isinstance(worker, ExecutorWorker):
+        builder = worker.builder
+        if builder.task_id_generator or builder.context_id_generator:
+            return Identifiers(builder.task_id_generator, builder.context_id_generator)
+    return None
 
 
 def _grpc_server() -> type[GrpcServer]:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import logging
 import secrets
-from collections.abc import Awaitable, Callable, Sequence
-from typing import Any, TypeVar
+from collections.abc import Awaitable, Callable, Sequence, Set
+from typing import Any
 
 import msgspec
 
@@ -22,10 +22,11 @@ from errands.errors import (
     UnsupportedOperationError,
     VersionNotSupportedError,
 )
+from errands.interop import Card, adapt_card
 from errands.model.card import AgentCard
 from errands.model.card_config import AgentCardConfig
 from errands.model.log import Scope
-from errands.model.requests import SendMessageRequest, SendMessageResponse
+from errands.model.requests import SendMessageConfiguration, SendMessageRequest, SendMessageResponse
 from errands.operations import OPERATIONS, Operation
 from errands.runtime.call import CallContext, EventStream
 from errands.runtime.middleware import A2AMiddleware, RequestEnvelope
@@ -33,14 +34,15 @@ from errands.runtime.task_manager import TaskManager
 from errands.server.card import CardShelf, extensions_of, offers_extended_card
 from errands.server.exchange import Exchange
 from errands.server.repertoire import Repertoire
+from errands.wire.extensions import HEADERS
 
 logger = logging.getLogger(__name__)
 
 #: What does an operation, as `TaskManager` has it.
 Perform = Callable[[Any, CallContext], Awaitable[Any]]
-ExtendedCardProvider = Callable[..., Awaitable[AgentCardConfig]]
+ExtendedCardProvider = Callable[..., Awaitable[Card]]
 
-T = TypeVar("T")
+_EXTENSION_HEADERS = frozenset(name.lower().encode() for name in HEADERS.values())
 
 
 class Dispatcher:
@@ -113,8 +115,8 @@ class Dispatcher:
             if operation.name == "SubscribeToTask":
                 call.last_event_id = _last_event_id(exchange)
                 call.ends_at_pause = exchange.ends_at_pause
-        if not self._card.capabilities.push_notifications and _wants_push(request):
-            raise PushNotificationNotSupportedError
+        if type(request) is SendMessageRequest and request.configuration is not None:
+            self._check_push(request.configuration)
         call.on_accepted = exchange.on_accepted
         return await self._methods[operation.name](request, call)
 
@@ -135,19 +137,18 @@ class Dispatcher:
             )
 
     def _check_extensions(self, operation: Operation, exchange: Exchange) -> list[str]:
-        declared: list[str] = []
-        if b"a2a-extensions" in exchange.headers:
-            items = exchange.header(b"a2a-extensions").split(",")
-            declared = [uri for item in items if (uri := item.strip())]
+        headers = _EXTENSION_HEADERS & exchange.headers.keys()
+        declared = _declared(exchange, headers) if headers else []
         if self._required and operation.name != "GetExtendedAgentCard":
             missing = [uri for uri in self._required if uri not in declared]
             if missing:
                 raise ExtensionSupportRequiredError(
-                    f"This agent requires the extension {missing[0]}; declare it in A2A-Extensions",
+                    f"This agent requires the extension {missing[0]}; declare it in {' or '.join(HEADERS.values())}",
                     extensions=", ".join(missing),
                 )
         if declared and (active := [uri for uri in declared if uri in self._extensions]):
-            exchange.extra_headers.append((b"a2a-extensions", ", ".join(active).encode("latin-1", "replace")))
+            value = ", ".join(active).encode("latin-1", "replace")
+            exchange.extra_headers.extend((name, value) for name in headers)
         return declared
 
     def _check_capability(self, operation: Operation) -> None:
@@ -159,18 +160,23 @@ class Dispatcher:
         if operation.capability == "extended_agent_card" and not offers_extended_card(self._card):
             raise UnsupportedOperationError("This agent has no extended card")
 
+    def _check_push(self, configuration: SendMessageConfiguration) -> None:
+        if configuration.task_push_notification_config is not None and not self._card.capabilities.push_notifications:
+            raise PushNotificationNotSupportedError
+
     async def _extended_card(self, call: CallContext, exchange: Exchange) -> AgentCard:
         if self._card.security_schemes and not call.scope.owner:
             raise AuthenticationRequiredError("The extended card is for authenticated clients")
         if self._extended_card_provider is None:
             raise ExtendedAgentCardNotConfiguredError
-        config = await self._extended_card_provider(exchange.request)
-        return self._shelf.build(config, exchange)
+        card = await self._extended_card_provider(exchange.request)
+        return self._shelf.build(adapt_card(card), exchange)
 
 
-def _wants_push(request: Any) -> bool:
-    configuration = getattr(request, "configuration", None)
-    return configuration is not None and configuration.task_push_notification_config is not None
+def _declared(exchange: Exchange, headers: Set[bytes]) -> list[str]:
+    """Every URI in these headers, each of which may come more than once."""
+    values = [value.decode("latin-1") for name, value in exchange.scope["headers"] if name in headers]
+    return list(dict.fromkeys(uri for value in values for item in value.split(",") if (uri := item.strip())))
 
 
 def _shown(result: Any) -> Any:

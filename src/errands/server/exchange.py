@@ -75,21 +75,27 @@ class Exchange:
                 raise InvalidRequestError("Content-Length is not a number")
             if int(length) > limit:
                 raise PayloadTooLargeError(f"The body may have {limit} bytes, not {int(length)}")
+        message = await self.receive()
+        body: bytes = message.get("body", b"")
+        if message["type"] == "http.disconnect" or message.get("more_body", False):
+            body = await self._rest_of(message)
+        if len(body) > limit:
+            raise PayloadTooLargeError(f"The body may have {limit} bytes")
+        check_depth(body)
+        return body
+
+    async def _rest_of(self, message: Message) -> bytes:
+        """A body that comes in several pieces; no more of it is taken than is allowed."""
         chunks: list[bytes] = []
         size = 0
         while True:
-            message = await self.receive()
             if message["type"] == "http.disconnect":
                 raise ClientDisconnectedError
-            chunk = message.get("body", b"")
-            size += len(chunk)
-            if size > limit:
-                raise PayloadTooLargeError(f"The body may have {limit} bytes")
-            if not message.get("more_body", False):
-                body = b"".join((*chunks, chunk)) if chunks else chunk
-                check_depth(body)
-                return body
-            chunks.append(chunk)
+            chunks.append(message.get("body", b""))
+            size += len(chunks[-1])
+            if size > self._max_body_bytes or not message.get("more_body", False):
+                return b"".join(chunks)
+            message = await self.receive()
 
     async def respond(
         self, status: int, body: bytes, content_type: bytes = JSON_TYPE, headers: tuple[Header, ...] = ()

@@ -17,6 +17,7 @@ JSON_TYPES = frozenset({"", "application/json", "application/a2a+json"})
 async def serve(exchange: Exchange, dispatcher: Dispatcher) -> None:
     request_id = b"null"
     dialect: Dialect = v1_0.JSON
+    wants_stream = False
     try:
         if exchange.content_type not in JSON_TYPES:
             raise ContentTypeNotSupportedError(
@@ -35,11 +36,16 @@ async def serve(exchange: Exchange, dispatcher: Dispatcher) -> None:
         dispatcher.check_version(exchange)
         request = dialect.read_request(operation, call.params)
         exchange.ends_at_pause = dialect.ends_at_pause
+        wants_stream = operation.capability == "streaming"
         result = await dispatcher.dispatch(operation, request, exchange)
     except A2AError as error:
         status = JSONRPC_HTTP.get(error.reason, 200)
         body = jsonrpc.error_bytes(request_id, dialect.jsonrpc_error(error))
-        await exchange.respond(status, body, headers=error_headers(error))
+        if wants_stream and dialect.refuses_in_stream and status == 200:
+            await exchange.begin_stream()
+            await exchange.write(b"data: %b\n\n" % body, more=False)
+        else:
+            await exchange.respond(status, body, headers=error_headers(error))
         return
     if isinstance(result, EventStream):
         await send_stream(

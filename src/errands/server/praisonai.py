@@ -24,7 +24,10 @@ from errands.server.exchange import Exchange
 from errands.server.jsonrpc import JSON_TYPES, error_headers
 from errands.server.repertoire import Repertoire
 from errands.server.streaming import send_frames
-from errands.wire import jsonrpc, praisonai
+from errands.wire import jsonrpc
+from errands.wire.praisonai.requests import read_request
+from errands.wire.praisonai.streams import StreamWriter, error_frame
+from errands.wire.praisonai.writing import write_error, write_task, write_tasks
 from errands.wire.status import JSONRPC_HTTP
 from errands.wire.v0_3.card import VERSION, to_v0_3
 
@@ -51,18 +54,18 @@ async def serve(exchange: Exchange, dispatcher: Dispatcher, shelf: CardShelf) ->
             request_id = bad.request_id
             raise bad.error from None
         request_id = call.id
-        operation, request = praisonai.read_request(call.method, call.params)
+        operation, request = read_request(call.method, call.params)
         if operation.name == "GetExtendedAgentCard":
             result: Any = await _extended_card(operation, request, exchange, dispatcher, shelf)
         else:
             result = await _perform(operation, request, exchange, dispatcher)
     except A2AError as error:
-        body = encode({"jsonrpc": "2.0", "id": msgspec.Raw(request_id), "error": praisonai.write_error(error)})
+        body = encode({"jsonrpc": "2.0", "id": msgspec.Raw(request_id), "error": write_error(error)})
         await exchange.respond(JSONRPC_HTTP.get(error.reason, 200), body, headers=error_headers(error))
         return
     if isinstance(result, EventStream):
-        writer = praisonai.StreamWriter()
-        await send_frames(exchange, result, lambda item: writer.write(item.data), praisonai.error_frame, end=writer.end)
+        writer = StreamWriter()
+        await send_frames(exchange, result, lambda item: writer.write(item.data), error_frame, end=writer.end)
         return
     await exchange.respond(200, jsonrpc.result_bytes(request_id, result))
 
@@ -73,24 +76,25 @@ async def _perform(
     try:
         result = await dispatcher.dispatch(operation, request, exchange)
     except TaskNotCancelableError:
+        if not isinstance(request, CancelTaskRequest):
+            raise
         # PraisonAI never refuses a cancel. A task that has ended stays as it is, and that is the answer.
-        assert isinstance(request, CancelTaskRequest)
         return await _task(request.id, exchange, dispatcher)
     if isinstance(result, EventStream):
         return result
     if isinstance(result, ListTasksResponse):
-        return praisonai.write_tasks(result.tasks)
+        return write_tasks(result.tasks)
     if isinstance(result, SendMessageResponse):
         if result.message is not None:
             # A direct reply: its task is in the store like any other, and here the answer is always a task.
             return await _task(result.message.task_id or "", exchange, dispatcher)
         result = result.task
-    return praisonai.write_task(result)
+    return write_task(result)
 
 
 async def _task(task_id: str, exchange: Exchange, dispatcher: Dispatcher) -> bytes:
     exchange.extra_headers.clear()  # the second dispatch says the same again
-    return praisonai.write_task(await dispatcher.dispatch(_GET_TASK, GetTaskRequest(id=task_id), exchange))
+    return write_task(await dispatcher.dispatch(_GET_TASK, GetTaskRequest(id=task_id), exchange))
 
 
 async def _extended_card(

@@ -45,10 +45,45 @@ class Located(NamedTuple):
     body: bytes | None
 
 
-class Dialect(ABC):
+class ClientDialect(ABC):
+    """What a client does: requests are written, answers and events read."""
+
     #: `Major.Minor`, as in the `A2A-Version` header.
     version: str
     media_type: str
+    #: The operations that it has no words for.
+    lacks: frozenset[str] = frozenset()
+
+    @abstractmethod
+    def method_of(self, operation: Operation) -> str:
+        """The operation's JSON-RPC method. Raises `UnsupportedOperationError` when this version has none."""
+
+    @abstractmethod
+    def write_request(self, operation: Operation, request: Model) -> bytes: ...
+
+    @abstractmethod
+    def locate(self, operation: Operation, request: Model) -> Located:
+        """Method, path, query and body over HTTP+JSON. Raises `UnsupportedOperationError` likewise."""
+
+    @abstractmethod
+    def read_response(self, operation: Operation, raw: Json) -> Any:
+        """The operation's response. Raises `MalformedAnswerError` when it is none."""
+
+    @abstractmethod
+    def read_event(self, raw: Json) -> StreamResponse:
+        """One event of a stream. Raises `MalformedAnswerError` when it is none."""
+
+    @abstractmethod
+    def read_jsonrpc_error(self, error: dict[str, Any]) -> A2AError: ...
+
+    @abstractmethod
+    def read_http_error(self, status: int, body: Any) -> A2AError | None:
+        """The agent's error, or None when the body is not in this dialect's form of one."""
+
+
+class Dialect(ClientDialect):
+    """What a server does besides: requests are read, answers and events written."""
+
     #: JSON-RPC: the operation behind each method name. Empty for a dialect that is not spoken there.
     methods: Mapping[str, Operation] = {}
     #: HTTP+JSON: the operations' paths. Empty likewise.
@@ -57,8 +92,8 @@ class Dialect(ABC):
     takes_tenant = False
     #: Whether a subscription is over when the task pauses, and not only when it has ended.
     ends_at_pause = False
-
-    # What a server does
+    #: Whether, over JSON-RPC, what is asked for as a stream is also refused as one, of one event.
+    refuses_in_stream = False
 
     @abstractmethod
     def read_request(self, operation: Operation, body: bytes, fields: Mapping[str, str] | None = None) -> Any:
@@ -89,34 +124,6 @@ class Dialect(ABC):
     def variant(self, body: bytes) -> Dialect:
         """The dialect this very body is written in: a version may have been implemented in more than one way."""
         return self
-
-    # What a client does
-
-    @abstractmethod
-    def method_of(self, operation: Operation) -> str:
-        """The operation's JSON-RPC method. Raises `UnsupportedOperationError` when this version has none."""
-
-    @abstractmethod
-    def write_request(self, operation: Operation, request: Model) -> bytes: ...
-
-    @abstractmethod
-    def locate(self, operation: Operation, request: Model) -> Located:
-        """Method, path, query and body over HTTP+JSON. Raises `UnsupportedOperationError` likewise."""
-
-    @abstractmethod
-    def read_response(self, operation: Operation, raw: Json) -> Any:
-        """The operation's response. Raises `MalformedAnswerError` when it is none."""
-
-    @abstractmethod
-    def read_event(self, raw: Json) -> StreamResponse:
-        """One event of a stream. Raises `MalformedAnswerError` when it is none."""
-
-    @abstractmethod
-    def read_jsonrpc_error(self, error: dict[str, Any]) -> A2AError: ...
-
-    @abstractmethod
-    def read_http_error(self, status: int, body: Any) -> A2AError | None:
-        """The agent's error, or None when the body is not in this dialect's form of one."""
 
 
 def path_segment(value: str) -> str:

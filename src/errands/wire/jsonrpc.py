@@ -34,6 +34,7 @@ class _RpcRequest(msgspec.Struct):
 class RpcResponse(msgspec.Struct):
     """`result` and `error` are told apart by presence; a `result` that is not there is empty."""
 
+    jsonrpc: Any = None
     id: str | int | float | None = None
     result: msgspec.Raw = msgspec.Raw()
     error: dict[str, Any] | None = None

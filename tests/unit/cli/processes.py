@@ -31,10 +31,12 @@ def errands(*arguments: str, cwd: Path | None = None) -> subprocess.CompletedPro
 class Running:
     """A command that is still running."""
 
-    def __init__(self, *arguments: str, cwd: Path, settings: dict[str, str] | None = None) -> None:
+    def __init__(
+        self, *arguments: str, cwd: Path, settings: dict[str, str] | None = None, python: str = sys.executable
+    ) -> None:
         environment = {name: value for name, value in os.environ.items() if not name.startswith("ERRANDS_")}
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "errands", *arguments],
+            [python, "-m", "errands", *arguments],
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
@@ -84,9 +86,21 @@ class Running:
 class Served(Running):
     """`errands serve`, from when it takes requests."""
 
-    def __init__(self, target: Path | str, *options: str, cwd: Path, **settings: str) -> None:
+    def __init__(
+        self,
+        target: Path | str,
+        *options: str,
+        cwd: Path,
+        python: str = sys.executable,
+        python_path: str | None = None,
+        port: int = 0,
+        **settings: str,
+    ) -> None:
         environment = {f"ERRANDS_{name.upper()}": value for name, value in settings.items()}
-        super().__init__("serve", str(target), "--port", "0", *options, cwd=cwd, settings=environment)
+        if python_path is not None:
+            environment["PYTHONPATH"] = python_path
+        command = ("serve", str(target), "--port", str(port), *options)
+        super().__init__(*command, cwd=cwd, settings=environment, python=python)
         self.greeting = self.read_until("Ctrl-C stops it.")
         [self.url] = re.findall(r"^url +(\S+)$", self.greeting, re.MULTILINE)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import re
 import shlex
@@ -14,6 +15,7 @@ import typer.main
 from errands import __version__
 from errands.cli.app import app
 from errands.cli.failures import EXIT_CODES
+from errands.engines.urls import engine_from_url
 from tests.unit.cli.conftest import Errands
 from tests.unit.cli.processes import Served
 from tests.unit.cli.processes import errands as run_errands
@@ -50,12 +52,20 @@ def test_the_examples_of_every_command_run(
         errands("db", "upgrade", "--storage", "sqlite:///tasks.db")
     # A task that can still be canceled, for the command that does so.
     task = json.loads(errands("send", url, "ask" if "cancel" in command else "hello", "--json").stdout)
+    store = f"sqlite:///{tmp_path / 'tasks.db'}"
+    asyncio.run(make(store))
     for example in found:
-        _, *arguments = shlex.split(example.replace("http://localhost:8000", url).replace("TASK_ID", task["id"]))
+        example = example.replace("http://localhost:8000", url).replace("TASK_ID", task["id"])
+        _, *arguments = shlex.split(example.replace("sqlite:///.errands/tasks.db", store))
         if arguments[0] == "serve":
             assert_serves(arguments, tmp_path)
         else:
             assert errands(*arguments).exit_code == 0, example
+
+
+async def make(store: str) -> None:
+    async with engine_from_url(store):
+        pass
 
 
 def assert_serves(arguments: list[str], folder: Path) -> None:

@@ -14,13 +14,24 @@ from tests.unit.cli.modules import forgotten_imports
 
 Write = Callable[..., str]
 
-IMPORTS = "from errands import A2AServer, AgentCardConfig, TaskContext, Worker, agent\n"
+IMPORTS = "from errands import A2AServer, AgentCardConfig, AgentExecutor, TaskContext, Worker, agent\n"
 WORKER = """
 class Quiet(Worker):
     async def handle(self, ctx: TaskContext) -> None:
         await ctx.complete()
 """
 WORKER_WITH_CARD = WORKER + "    agent_card = AgentCardConfig(name='Quiet', description='.')\n"
+EXECUTOR = """
+class Executes(AgentExecutor):
+    async def execute(self, context, event_queue) -> None: ...
+    async def cancel(self, context, event_queue) -> None: ...
+"""
+EXECUTOR_WITH_CARD = EXECUTOR + "    agent_card = AgentCardConfig(name='Executor', description='.')\n"
+EXECUTOR_SERVER = (
+    "server = A2AServer(executor=Executes(), agent_card=AgentCardConfig(name='Server', description='.'))\n"
+)
+SDK_EXECUTOR = "from a2a.types import AgentCard\nfrom a2a.server.agent_execution import AgentExecutor\n" + EXECUTOR
+SDK_EXECUTOR_WITH_CARD = SDK_EXECUTOR + "    agent_card = AgentCard(name='Official', description='.')\n"
 FUNCTION = """
 @agent(name="Function")
 def shout(text: str) -> str:
@@ -64,9 +75,28 @@ def refusal(target: str, storage: str | None = None) -> CommandError:
         (WORKER_WITH_CARD + FUNCTION + SERVER, "Server"),
         (WORKER_WITH_CARD + FUNCTION, "Function"),
         (WORKER + SERVER + "app = server.app\nalias = server\n", "Server"),
+        (EXECUTOR + EXECUTOR_SERVER, "Server"),
+        (EXECUTOR_WITH_CARD, "Executor"),
+        (EXECUTOR_WITH_CARD + "executes = Executes()\n", "Executor"),
+        (SDK_EXECUTOR_WITH_CARD, "Official"),
+        (SDK_EXECUTOR_WITH_CARD + "executes = Executes()\n", "Official"),
         (FUNCTION + "_hidden = agent(lambda text: text, name='Hidden', description='.')\n", "Function"),
     ],
-    ids=["server", "function", "class", "instance", "server first", "instance first", "alias", "private"],
+    ids=[
+        "server",
+        "function",
+        "class",
+        "instance",
+        "server first",
+        "instance first",
+        "alias",
+        "server of an executor",
+        "executor class",
+        "executor instance",
+        "class of the SDK's executor",
+        "instance of the SDK's executor",
+        "private",
+    ],
 )
 def test_a_file_with_one_agent_is_served_without_naming_it(write: Write, code: str, name: str) -> None:
     assert name_of(load_server(write(code))) == name
@@ -196,3 +226,8 @@ def test_a_setting_that_is_wrong_is_told_with_its_line(write: Write) -> None:
 def test_a_program_that_failed_can_be_loaded_again(write: Write) -> None:
     refusal(write("1 / 0\n"))
     assert name_of(load_server(write(WORKER, SERVER))) == "Server"
+
+
+@pytest.mark.parametrize("code", [EXECUTOR, SDK_EXECUTOR], ids=["ours", "the SDK's"])
+def test_an_executor_without_a_card_is_told_how_to_be_served(write: Write, code: str) -> None:
+    assert "A2AServer(executor=Executes(), agent_card=" in str(refusal(write(code)))

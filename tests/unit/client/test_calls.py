@@ -8,7 +8,7 @@ from typing import Any
 import httpx
 import pytest
 
-from errands.client import TaskTerminalError
+from errands.client import ProtocolError, TaskTerminalError
 from errands.errors import ConfigurationError, InvalidParamsError, TaskNotFoundError, UnavailableError
 from errands.model.card import AgentInterface
 from errands.model.core import Artifact, Message, Part, Role, Task, TaskState, TaskStatus
@@ -302,6 +302,27 @@ async def test_an_error_of_the_protocol_arrives_as_its_class(agent: ScriptedAgen
     assert type(caught.value) is kind
     assert caught.value.message == "what happened"
     assert len(agent.calls) == 1
+
+
+async def test_an_operation_without_a_result_takes_an_answer_without_one() -> None:
+    # As a2a-sdk 1.3.0 answers a deleted push config in 0.3.
+    agent = ScriptedAgent("jsonrpc")
+    agent.plays(httpx.Response(200, json={"jsonrpc": "2.0", "id": "1"}), httpx.Response(200))
+    async with agent.client() as client:
+        await client.delete_push_config("t1", "p1")
+        await client.delete_push_config("t1", "p1")
+    agent.plays(
+        httpx.Response(200, json={"jsonrpc": "2.0", "id": "1"}),
+        httpx.Response(200, json={"detail": "Where am I?"}),
+        agent.refusal(TaskNotFoundError("gone")),
+    )
+    async with agent.client() as client:
+        with pytest.raises(ProtocolError, match="neither result nor error"):
+            await client.get_task("t1")
+        with pytest.raises(ProtocolError, match="neither result nor error"):
+            await client.delete_push_config("t1", "p1")
+        with pytest.raises(TaskNotFoundError):
+            await client.delete_push_config("t1", "p1")
 
 
 async def test_an_error_brings_its_facts_along(agent: ScriptedAgent) -> None:

@@ -294,7 +294,7 @@ async def test_a_card_of_both_versions_is_read_as_1_0() -> None:
 
 
 @pytest.mark.usefixtures("with_grpc")
-async def test_the_card_of_a_praisonai_agent_is_read_as_0_3_over_json_rpc() -> None:
+async def test_the_card_of_a_praisonai_agent_leads_to_its_dialect() -> None:
     fields = {
         "name": "Assistant",
         "url": f"{URL}/a2a",
@@ -312,7 +312,7 @@ async def test_the_card_of_a_praisonai_agent_is_read_as_0_3_over_json_rpc() -> N
         "security": [{"bearer": []}],
     }
     async with Site({OLD: httpx.Response(200, json=fields)}).client() as client:
-        assert (client.protocol, client.version) == ("jsonrpc", "0.3")
+        assert (client.protocol, client.version) == ("praisonai", "0.3")
         assert client.agent_card.supported_interfaces[0].url == f"{URL}/a2a"
         assert client.agent_card.provider is not None
         assert client.agent_card.provider.organization == "PraisonAI"

@@ -8,11 +8,12 @@ import httpx
 import pytest
 
 from errands.client import AnswerLostError
-from errands.errors import InternalError, TaskNotFoundError, UnsupportedOperationError
+from errands.errors import InternalError, InvalidParamsError, TaskNotFoundError, UnsupportedOperationError
 from errands.model.core import SETTLED_STATES, StreamResponse, TaskState
 from tests.unit.client.agent import (
     ScriptedAgent,
     chunk,
+    cut,
     message,
     snapshot,
     status,
@@ -209,6 +210,30 @@ async def test_subscribing_to_an_ended_task_yields_the_task(agent: ScriptedAgent
         events = [event async for event in client.subscribe("t1")]
     assert [(e.kind, e.state, e.text, e.is_final) for e in events] == [("task", "completed", "all", True)]
     assert agent.operations == ["SubscribeToTask", "GetTask"]
+
+
+async def test_an_agent_that_refuses_an_ended_task_in_another_way_is_understood(agent: ScriptedAgent) -> None:
+    agent.plays(agent.refusal(InvalidParamsError("it has ended")), agent.result(task(COMPLETED)))
+    async with agent.client() as client:
+        assert [event.state async for event in client.subscribe("t1")] == ["completed"]
+    agent.plays(streaming([], then=cut()), agent.result(task(COMPLETED)))
+    async with agent.client() as client:
+        assert [event.state async for event in client.subscribe("t1")] == ["completed"]
+
+
+async def test_an_agent_that_cuts_the_connection_of_an_unknown_task_is_not_asked_again(agent: ScriptedAgent) -> None:
+    agent.plays(streaming([], then=cut()), agent.refusal(TaskNotFoundError("no such task")))
+    async with agent.client() as client:
+        with pytest.raises(TaskNotFoundError):
+            [event async for event in client.subscribe("t1")]
+    assert agent.operations == ["SubscribeToTask", "GetTask"]
+
+
+async def test_a_refusal_that_has_another_reason_is_raised(agent: ScriptedAgent) -> None:
+    agent.plays(agent.refusal(InvalidParamsError("id is too long")), agent.result(task(WORKING)))
+    async with agent.client() as client:
+        with pytest.raises(InvalidParamsError):
+            [event async for event in client.subscribe("t1")]
 
 
 async def test_subscribing_after_the_last_event_of_an_ended_task_yields_the_task(agent: ScriptedAgent) -> None:

@@ -64,6 +64,17 @@ def test_the_table_is_exactly_the_diagram_and_what_it_leaves_out() -> None:
     assert table == LEGAL
 
 
+@pytest.mark.parametrize(("left", "right"), list(itertools.product(REAL_STATES, REAL_STATES)), ids=name_of)
+def test_whoever_holds_the_lease_may_go_from_any_live_state_to_any_other(left: TaskState, right: TaskState) -> None:
+    head = Head(version=1, state=left, attempt=1, worker="here")
+    change = step("t", right, fence=1)
+    if left in TERMINAL_STATES:
+        with pytest.raises(TaskTerminalStateError):
+            lifecycle.accept(head, change)
+    else:
+        lifecycle.accept(head, change)
+
+
 def test_the_terminal_states_are_those_without_a_way_on() -> None:
     assert {TaskState.COMPLETED, TaskState.FAILED, TaskState.CANCELED, TaskState.REJECTED} == TERMINAL_STATES
     assert {state for state in STATES if not lifecycle.TRANSITIONS.get(state)} == TERMINAL_STATES

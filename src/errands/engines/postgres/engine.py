@@ -26,13 +26,14 @@ from errands.engines.postgres.watching import Watching
 from errands.engines.postgres.writer import Outcome, Writer
 from errands.errors import ConfigurationError, StorageError
 from errands.model.core import TaskState
-from errands.model.log import Change, Lease, LeaseSignal, ListPage, ListQuery, LogSlice, Scope, StoredTask
+from errands.model.log import Change, Lease, LeaseSignal, ListPage, ListQuery, LogSlice, RunningTask, Scope, StoredTask
 
 #: So many processes write to tallies of their own and do not wait for each other; more share some.
 _SHARES = 32
 
 # Inside the class, `list` is the method.
 Ids = list[str]
+Running = list[RunningTask]
 Outcomes = list[Outcome]
 
 
@@ -195,6 +196,9 @@ class PostgresEngine(Engine):
 
     async def wanted_canceled(self, worker: str) -> Ids:
         return await self._open_readers.call(reading.wanted_canceled, worker)
+
+    async def running(self) -> Running:
+        return await self._open_readers.call(reading.running, self.clock())
 
     def on_work(self, wake: Callable[[], None]) -> None:
         self._wakers.append(wake)

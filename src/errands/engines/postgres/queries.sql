@@ -201,6 +201,10 @@ RETURNING tasks.id, tasks.attempt, tasks.cancel_requested
 -- The tasks a worker holds that somebody wants canceled.
 SELECT id FROM tasks WHERE worker = $1 AND cancel_requested AND due_at IS NOT NULL
 
+-- name: running
+-- The tasks that somebody holds; among the live ones, which the index tasks_due lists.
+SELECT {record} FROM tasks WHERE due_at IS NOT NULL AND due_at > $1 AND worker <> '' ORDER BY created_at, id
+
 -- name: forget_tasks
 -- Removes ended tasks with their logs and receipts, and counts them out.
 WITH gone AS (

@@ -22,7 +22,7 @@ from errands.engines.postgres.records import (
 from errands.engines.postgres.sql import QUERIES
 from errands.errors import TaskNotFoundError
 from errands.model.core import UNSPECIFIED, TaskState
-from errands.model.log import Event, ListPage, ListQuery, LogSlice, Scope, StoredTask
+from errands.model.log import Event, ListPage, ListQuery, LogSlice, RunningTask, Scope, StoredTask
 
 #: Beyond every time, and still a number that PostgreSQL can compare.
 _FAR = 2**62
@@ -77,6 +77,11 @@ async def check(connection: Connection) -> None:
 
 async def wanted_canceled(connection: Connection, worker: str) -> list[str]:
     return [readable(row[0]) for row in await connection.fetch(QUERIES["wanted_canceled"], storable(worker))]
+
+
+async def running(connection: Connection, now: int) -> list[RunningTask]:
+    records = [read_record(row) for row in await connection.fetch(QUERIES["running"], now)]
+    return [RunningTask(task_id=r.id, context_id=r.context_id, scope=r.scope, head=r.head) for r in records]
 
 
 async def versions(connection: Connection, task_ids: Sequence[str]) -> dict[str, int]:

@@ -23,10 +23,21 @@ from errands.engines.sqlite.schema import SQLiteSchema
 from errands.engines.sqlite.writer import Outcome, Work, Writer
 from errands.errors import ConfigurationError, StorageError
 from errands.model.core import TaskState
-from errands.model.log import Change, Lease, LeaseSignal, ListPage, ListQuery, LogSlice, Scope, StoredTask
+from errands.model.log import (
+    Change,
+    Lease,
+    LeaseSignal,
+    ListPage,
+    ListQuery,
+    LogSlice,
+    RunningTask,
+    Scope,
+    StoredTask,
+)
 
 # Inside the class, `list` is the method.
 Ids = list[str]
+Running = list[RunningTask]
 
 
 class SQLiteEngine(Engine):
@@ -202,6 +213,9 @@ class SQLiteEngine(Engine):
 
     async def wanted_canceled(self, worker: str) -> Ids:
         return await self._open_readers.submit(reading.wanted_canceled, worker)
+
+    async def running(self) -> Running:
+        return await self._open_readers.submit(reading.running, self.clock())
 
     def on_work(self, wake: Callable[[], None]) -> None:
         self._wakers.append(wake)

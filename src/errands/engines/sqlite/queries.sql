@@ -167,6 +167,11 @@ SELECT {record} FROM tasks WHERE agent = ? AND due_at <= ? ORDER BY due_at, id L
 -- The tasks a worker holds that somebody wants canceled.
 SELECT id FROM tasks WHERE worker = ? AND cancel_requested = 1 AND due_at IS NOT NULL
 
+-- name: running
+-- The tasks that somebody holds; among the live ones, which the index tasks_due lists.
+SELECT {record} FROM tasks INDEXED BY tasks_due WHERE due_at IS NOT NULL AND due_at > ? AND worker <> ''
+ORDER BY created_at, id
+
 -- name: forget_contexts
 -- Removes some of what agents have not touched since a moment.
 DELETE FROM contexts WHERE (tenant, owner, agent, context_id) IN (

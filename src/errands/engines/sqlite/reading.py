@@ -22,7 +22,7 @@ from errands.engines.sqlite.records import (
 from errands.engines.sqlite.sql import QUERIES
 from errands.errors import TaskNotFoundError
 from errands.model.base import encode
-from errands.model.log import ListPage, ListQuery, LogSlice, Scope, StoredTask
+from errands.model.log import ListPage, ListQuery, LogSlice, RunningTask, Scope, StoredTask
 
 _read_versions = msgspec.json.Decoder(dict[str, int]).decode
 
@@ -79,6 +79,11 @@ def check(connection: sqlite3.Connection) -> None:
 
 def wanted_canceled(connection: sqlite3.Connection, worker: str) -> list[str]:
     return [row[0] for row in connection.execute(QUERIES["wanted_canceled"], (worker,)).fetchall()]
+
+
+def running(connection: sqlite3.Connection, now: int) -> list[RunningTask]:
+    records = [read_record(row[0]) for row in connection.execute(QUERIES["running"], (now,)).fetchall()]
+    return [RunningTask(task_id=r.id, context_id=r.context_id, scope=r.scope, head=r.head) for r in records]
 
 
 def overgrown(connection: sqlite3.Connection, events: int) -> list[str]:

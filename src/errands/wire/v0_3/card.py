@@ -33,6 +33,8 @@ VERSION = "0.3"
 PROTOCOL_VERSION = "0.3.0"
 
 _DEFAULT_TRANSPORT = "JSONRPC"
+#: The name under which a card of PraisonAI's gives its interface: such a card names no version and no transport.
+PRAISONAI_TRANSPORT = "PRAISONAI"
 #: OpenAPI's `type`, the field of the 1.0 scheme that stands for it, and what is in that field.
 _SCHEMES: tuple[tuple[str, str, type[Model]], ...] = (
     ("apiKey", "api_key_security_scheme", APIKeySecurityScheme),
@@ -65,6 +67,7 @@ class _Card(Model):
     url: str
     description: str = ""
     version: str = ""
+    protocol_version: str | None = None
     preferred_transport: str | None = None
     additional_interfaces: list[_Interface] | None = None
     capabilities: AgentCapabilities = msgspec.field(default_factory=AgentCapabilities)
@@ -188,12 +191,18 @@ def _modern(card: _Card) -> AgentCard:
 
 def _modern_interfaces(card: _Card) -> list[AgentInterface]:
     """The preferred interface first; the list beside it may name it again."""
-    pairs = [(card.url, card.preferred_transport or _DEFAULT_TRANSPORT)]
+    transport = PRAISONAI_TRANSPORT if _is_praisonai(card) else _DEFAULT_TRANSPORT
+    pairs = [(card.url, card.preferred_transport or transport)]
     pairs += [(i.url, i.transport) for i in card.additional_interfaces or ()]
     return [
         AgentInterface(url=url, protocol_binding=transport, protocol_version=VERSION)
         for url, transport in dict.fromkeys(pairs)
     ]
+
+
+def _is_praisonai(card: _Card) -> bool:
+    says_what_it_speaks = card.protocol_version or card.preferred_transport or card.additional_interfaces
+    return not says_what_it_speaks and str((card.provider or {}).get("name")).lower().startswith("praison")
 
 
 def _modern_provider(fields: dict[str, Any]) -> AgentProvider:

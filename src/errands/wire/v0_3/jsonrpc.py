@@ -53,6 +53,8 @@ _TELLING_FIELDS: tuple[tuple[str, type[Model]], ...] = (
 
 class JsonRpcDialect(LegacyDialect):
     methods = {method: OPERATIONS[name] for method, name in _METHODS.items()}
+    # Clients of 0.3 take any other answer for a broken stream, and never see the error in it.
+    refuses_in_stream = True
 
     def read_request(self, operation: Operation, body: bytes, fields: Mapping[str, str] | None = None) -> Any:
         known = _PARAMS.get(operation.request)

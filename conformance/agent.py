@@ -1,0 +1,142 @@
+"""The agent that the public conformance kits talk to: `errands serve conformance/agent.py`.
+
+What it does is named by the beginning of the message's id. Environment variables make it another agent:
+
+    CONFORMANCE_VERSIONS=1.0      serve these protocol versions alone, separated by commas
+    CONFORMANCE_CAPABILITIES=     offer these, separated by commas; without it: streaming,extended_agent_card
+    CONFORMANCE_EXTENSION=URI     require this extension
+    CONFORMANCE_SECURITY=bearer   ask for this before the extended card is shown
+    CONFORMANCE_OTHERWISE=NAME    what to do with messages whose ids say nothing; without it: tck-complete-task
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from errands import (
+    A2AServer,
+    AgentCardConfig,
+    CapabilitiesConfig,
+    ExtensionConfig,
+    Settings,
+    SkillConfig,
+    TaskContext,
+    Worker,
+)
+from errands.model.card import HTTPAuthSecurityScheme, SecurityScheme
+
+#: The kit waits two seconds for a stream before it looks whether the task goes on.
+LONG_S = 4.0
+
+Behaviour = Callable[[TaskContext], Awaitable[None]]
+
+
+async def complete(ctx: TaskContext) -> None:
+    await ctx.respond("Hello from TCK")
+
+
+async def ask(ctx: TaskContext) -> None:
+    await ctx.request_input("What else?")
+
+
+async def answer_directly(ctx: TaskContext) -> None:
+    await ctx.reply_directly("Direct message response")
+
+
+async def reject(ctx: TaskContext) -> None:
+    await ctx.reject("rejected")
+
+
+async def take_long(ctx: TaskContext) -> None:
+    await ctx.send_status("working")
+    await asyncio.sleep(LONG_S)
+    await ctx.complete()
+
+
+async def write_in_chunks(ctx: TaskContext) -> None:
+    await ctx.emit_text_artifact("chunk-1 ")
+    await ctx.emit_text_artifact("chunk-2", append=True, last_chunk=True)
+    await ctx.complete()
+
+
+def produce(**part: Any) -> Behaviour:
+    """Gives one artifact with this part, and completes."""
+
+    async def behave(ctx: TaskContext) -> None:
+        await ctx.emit_artifact(artifact_id="artifact", last_chunk=True, **part)
+        await ctx.complete()
+
+    return behave
+
+
+FILE = {"filename": "output.txt", "media_type": "text/plain"}
+
+BEHAVIOURS: dict[str, Behaviour] = {
+    "tck-complete-task": complete,
+    "tck-input-required": ask,
+    "tck-message-response": answer_directly,
+    "tck-reject-task": reject,
+    "tck-artifact-text": produce(text="Generated text content"),
+    "tck-artifact-file": produce(file_bytes=b"tck", **FILE),
+    "tck-artifact-file-url": produce(file_url="https://example.com/output.txt", **FILE),
+    "tck-artifact-data": produce(data={"key": "value", "count": 42}),
+    "tck-stream-001": produce(text="Stream hello from TCK"),
+    "tck-stream-002": complete,
+    "tck-stream-003": produce(text="Stream task lifecycle"),
+    "tck-stream-ordering-001": produce(text="Ordered output"),
+    "tck-stream-artifact-text": produce(text="Streamed text content"),
+    "tck-stream-artifact-file": produce(file_bytes=b"tck", **FILE),
+    "tck-stream-artifact-chunked": write_in_chunks,
+    "test-resubscribe-message-id": take_long,
+}
+LONGEST_FIRST = sorted(BEHAVIOURS, key=len, reverse=True)
+OTHERWISE = os.environ.get("CONFORMANCE_OTHERWISE", "tck-complete-task")
+
+
+class Conformance(Worker):
+    async def handle(self, ctx: TaskContext) -> None:
+        name = next((prefix for prefix in LONGEST_FIRST if ctx.message_id.startswith(prefix)), OTHERWISE)
+        await BEHAVIOURS[name](ctx)
+
+
+def listed(variable: str, default: str = "") -> list[str]:
+    return [word for word in os.environ.get(variable, default).split(",") if word]
+
+
+def card(*extra_skills: SkillConfig) -> AgentCardConfig:
+    offered: dict[str, Any] = dict.fromkeys(listed("CONFORMANCE_CAPABILITIES", "streaming,extended_agent_card"), True)
+    skill = SkillConfig(id="conformance", name="Conformance", description="Does what a kit asks.", tags=["test"])
+    bearer = SecurityScheme(http_auth_security_scheme=HTTPAuthSecurityScheme(scheme="Bearer"))
+    return AgentCardConfig(
+        name="errands conformance agent",
+        description="Does what the conformance kits ask it to.",
+        capabilities=CapabilitiesConfig(**offered),
+        extensions=[ExtensionConfig(uri=uri, required=True) for uri in listed("CONFORMANCE_EXTENSION")],
+        skills=[skill, *extra_skills],
+        security_schemes=dict.fromkeys(listed("CONFORMANCE_SECURITY"), bearer) or None,
+        # The kit for 1.0 sends a part of an unknown type and wants it taken. That for 0.3 looks for the word "data"; it
+        # looks for "file" too, and then sends a file with `url` where 0.3 has `uri`.
+        input_modes=["*/*", "text", "data"],
+    )
+
+
+async def extended_card(_request: Any) -> AgentCardConfig:
+    return card(SkillConfig(id="more", name="More", description="Only for those who ask.", tags=["test"]))
+
+
+def build() -> A2AServer:
+    options: dict[str, Any] = {}
+    if versions := listed("CONFORMANCE_VERSIONS"):
+        options["protocol_versions"] = versions
+    config = card()
+    if config.capabilities.extended_agent_card:
+        options["extended_card_provider"] = extended_card
+    # The kits send one message again and again, each time for a new task: here it is never a retry.
+    settings = Settings.from_env(storage="memory", idempotency_window=0.0)
+    return A2AServer(worker=Conformance(), agent_card=config, settings=settings, **options)
+
+
+server = build()

@@ -1,0 +1,1 @@
+"""Agents that are written down instead of programmed: manifests, their tools and the loop that runs them."""

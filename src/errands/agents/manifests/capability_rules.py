@@ -1,0 +1,110 @@
+"""What an agent's capabilities must be like: that they name something, and fit it."""
+
+from __future__ import annotations
+
+from errands.agents.manifests import schemas
+from errands.agents.manifests.documents import Action, Agent, Capability, Tool
+from errands.agents.manifests.expressions import Check, check_expression
+from errands.agents.manifests.findings import Place, quoted, suggestion
+from errands.agents.manifests.functions import MESSAGE, declared_by, is_discovering
+from errands.agents.manifests.library import Library
+from errands.agents.manifests.step_rules import MIDDLEWARE, StepRules, check_declared
+from errands.agents.manifests.tool_rules import check_address, needs_mount
+from errands.policy.cel.scopes import BINDING
+from errands.policy.steps import StepConfig
+
+
+class CapabilityRules:
+    """The rules for the capabilities of one agent."""
+
+    def __init__(self, agent: Agent, library: Library, check: Check, steps: StepRules) -> None:
+        self._agent = agent
+        self._library = library
+        self._check = check
+        self._steps = steps
+
+    def check(self, ref: str, capability: Capability, place: Place) -> None:
+        for key, source in (capability.bindings or {}).items():
+            check_expression(source, BINDING, self._check, place / "bindings" / key)
+        for name, phase in MIDDLEWARE.items():
+            self._steps.check(getattr(capability, name), phase, place / name)
+        if capability.url is not None:
+            self._check_remote(ref, capability, place)
+        elif tool := self._library.tool(self._agent, ref):
+            self._check_tool(tool, capability, place)
+        elif other := self._library.agent(self._agent, ref):
+            self._check_agent(other, capability, place)
+        elif self._library.is_complete:
+            problem = f"is neither a tool nor an agent of the namespace {self._agent.namespace}"
+            place.error(problem, suggestion(ref, self._library.names(self._agent), "load it, too"))
+
+    # Tools
+
+    def _check_tool(self, tool: Tool, capability: Capability, place: Place) -> None:
+        names = [action.name for action in tool.actions]
+        if not is_discovering(tool):
+            for index, name in enumerate(capability.include or []):
+                if name not in names:
+                    problem = f"is {quoted(name)}, which is no action of {tool.name}"
+                    (place / "include" / index).error(problem, suggestion(name, names, "take it away"))
+            self._check_matches(tool, capability, names, place)
+        declared = {name: one for action in tool.actions for name, one in declared_by(tool, action).items()}
+        check_declared(capability.bindings or {}, declared, tool, place / "bindings")
+        for action in tool.actions:
+            if capability.include is None or action.name in capability.include:
+                self._check_offered(tool, action, capability.bindings or {}, place)
+
+    def _check_matches(self, tool: Tool, capability: Capability, names: list[str], place: Place) -> None:
+        for name, index, step in _steps(capability):
+            if step.match is not None and step.match not in names:
+                problem = f"is {quoted(step.match)}, which is no action of {tool.name}"
+                (place / name / index / "match").error(problem, suggestion(step.match, names, "take it away"))
+
+    def _check_offered(self, tool: Tool, action: Action, bound: dict[str, str], place: Place) -> None:
+        for name, parameter in declared_by(tool, action).items():
+            if schemas.needs_binding(parameter) and name not in bound:
+                _lacks_binding(name, tool.name, place)
+        if self._agent.mount == "none" and needs_mount(tool, action):
+            problem = f"uses files, as {tool.name}:{action.name} does, and the agent's mount is none"
+            place.error(problem, "add mount: task")
+
+    # Agents
+
+    def _check_agent(self, other: Agent, capability: Capability, place: Place) -> None:
+        self._refuse_actions(other.name, capability, place)
+        declared = schemas.properties(other.parameters)
+        for name in capability.bindings or {}:
+            if name not in declared and name != MESSAGE:
+                remedy = suggestion(name, [*declared, MESSAGE], "take it away, or declare it there")
+                (place / "bindings" / name).error(f"is no parameter of {other.name}", remedy)
+        for name, parameter in declared.items():
+            if name == MESSAGE or name in (capability.bindings or {}):
+                continue
+            if schemas.needs_binding(parameter):
+                _lacks_binding(name, other.name, place)
+            elif schemas.is_required(parameter):
+                problem = f"gives {other.name} no {name}, which it needs; the model can only give it a message"
+                place.error(problem, f"add bindings: {{{name}: ...}}, or give it a default there")
+
+    def _check_remote(self, ref: str, capability: Capability, place: Place) -> None:
+        check_address(capability.url or "", place / "url")
+        if ref in self._library.names(self._agent):
+            place.error("has a url, and is a tool or an agent of the namespace, too", "take the url away, or rename it")
+        self._refuse_actions(ref, capability, place)
+
+    def _refuse_actions(self, name: str, capability: Capability, place: Place) -> None:
+        if capability.include is not None:
+            (place / "include").error(f"means nothing, as {name} is an agent and has no actions", "take it away")
+        for field, index, step in _steps(capability):
+            if step.match is not None:
+                problem = f"means nothing, as {name} is an agent and has no actions"
+                (place / field / index / "match").error(problem, "take it away")
+
+
+def _steps(capability: Capability) -> list[tuple[str, int, StepConfig]]:
+    return [(name, index, step) for name in MIDDLEWARE for index, step in enumerate(getattr(capability, name) or [])]
+
+
+def _lacks_binding(name: str, target: str, place: Place) -> None:
+    problem = f"does not bind {name}, and {target} requires it"
+    place.error(problem, f"add bindings: {{{name}: ...}} with an expression such as context.user.id")

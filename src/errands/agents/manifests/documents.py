@@ -1,0 +1,199 @@
+"""Agents, tools and mounts as they are written down: the resources of the Common Agent Specification.
+
+The structs are the only declaration of the fields; those of steps and limits are in `errands.policy`. The reader
+(`reading`) takes types, defaults and examples from here, and the tables of docs/manifests.md are compared with it.
+What one field says about another is checked in `agent_rules`, `tool_rules` and `mount_rules`.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, ClassVar, Literal
+
+import msgspec
+from msgspec import Meta
+
+from errands.policy.limits import Limits
+from errands.policy.steps import StepConfig
+
+AGENT_KIND = "commonagents.info/v1beta2/agent"
+TOOL_KIND = "commonagents.info/v1beta2/tool"
+DESCRIPTOR_KIND = "commonagents.info/v1/bundledescription"
+
+Text = Annotated[str, Meta(min_length=1)]
+Scope = Literal["none", "task", "agent", "workspace"]
+
+
+class Document(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A part of a manifest. Unknown fields are errors."""
+
+    #: Fields of the specification that errands does not have yet, and what they are.
+    NOT_YET: ClassVar[dict[str, str]] = {}
+
+
+# Agents
+
+
+class Capability(Document, frozen=True):
+    """How an agent uses a tool or another agent. `"*"` is one in which nothing is said."""
+
+    SHORTHAND: ClassVar[str] = "*"
+    NOT_YET = {"event_timeout": "tool events are"}
+
+    include: list[Text] | None = None
+    bindings: dict[str, Text] | None = None
+    before_first: list[StepConfig] | None = None
+    before: list[StepConfig] | None = None
+    after: list[StepConfig] | None = None
+    #: Ours: the key is the name of a remote A2A agent, and this is its address.
+    url: Text | None = None
+
+
+class Guardrails(Document, frozen=True):
+    before: list[StepConfig] | None = None
+    after: list[StepConfig] | None = None
+
+
+class Agent(Document, frozen=True):
+    kind: Annotated[str, Meta(examples=[AGENT_KIND])]
+    namespace: Annotated[str, Meta(examples=["default"])]
+    name: Annotated[str, Meta(examples=["support"])]
+    description: Annotated[str, Meta(examples=["Answers questions about orders."])]
+    prompt: Annotated[str, Meta(examples=["You help customers with their orders."])]
+    model: Text | None = None
+    priority: int | None = None
+    mount: Scope = "none"
+    limits: Limits = Limits()
+    parameters: dict[str, Any] | None = None
+    capabilities: dict[str, Capability] = {}
+    model_capabilities: list[Text] | None = None
+    guardrails: Guardrails = Guardrails()
+    exposes: dict[str, Text] | None = None
+
+
+# Tools
+
+
+class Cel(Document, frozen=True):
+    expression: Annotated[str, Meta(examples=["input.a + input.b"])]
+
+
+class Request(Document, frozen=True):
+    """An HTTP request; texts are templates."""
+
+    method: Text | None = None
+    url: Text | None = None
+    headers: dict[str, str] | None = None
+    body: Any = None
+
+
+class StatelessHttp(Request, frozen=True):
+    response_path: Text | None = None
+
+
+class StatefulSession(Document, frozen=True):
+    create: Request | None = None
+    extract: dict[str, Text] | None = None
+    execute: Request | None = None
+    destroy: Request | None = None
+
+
+class OpenApi(Document, frozen=True):
+    url: Text | None = None
+    #: Ours: the `operationId` of the one operation this action is; without it every operation becomes an action.
+    operation: Text | None = None
+
+
+class Mcp(Document, frozen=True):
+    transport: Literal["stdio", "sse", "http"] | None = None
+    command: Text | None = None
+    args: list[str] | None = None
+    url: Text | None = None
+    env: dict[str, str] | None = None
+    #: Of a later draft: the one tool of the server this action is; without it every tool becomes an action.
+    tool_name: Text | None = None
+
+
+class Execute(Document, frozen=True):
+    """The backend of an action: exactly one of these."""
+
+    NOT_YET = {"kubernetes_job": "kubernetes_job is"}
+
+    cel: Cel | None = None
+    stateless_http: StatelessHttp | None = None
+    stateful_session: StatefulSession | None = None
+    openapi: OpenApi | None = None
+    mcp: Mcp | None = None
+
+
+class Action(Document, frozen=True):
+    name: Annotated[str, Meta(examples=["find-order"])]
+    description: Annotated[str, Meta(examples=["Finds an order by its number."])]
+    execute: Annotated[Execute, Meta(examples=[{"cel": {"expression": "input.a + input.b"}}])]
+    parameters: dict[str, Any] | None = None
+
+
+class Tool(Document, frozen=True):
+    NOT_YET = {"events": "tool events are"}
+
+    kind: Annotated[str, Meta(examples=[TOOL_KIND])]
+    namespace: Annotated[str, Meta(examples=["default"])]
+    name: Annotated[str, Meta(examples=["crm"])]
+    description: Annotated[str, Meta(examples=["Looks up customers and their orders."])]
+    synchronous: bool = False
+    settings: dict[str, Any] | None = None
+    parameters: dict[str, Any] | None = None
+    actions: list[Action] = []
+    stateless_http: StatelessHttp | None = None
+    stateful_session: StatefulSession | None = None
+    openapi: OpenApi | None = None
+    mcp: Mcp | None = None
+
+
+# Mounts and bundles
+
+
+class PathPrefixes(Document, frozen=True):
+    """Where each kind of mount has its files; the tokens are `{namespace}`, `{agent}` and `{task}`."""
+
+    workspace: Text = "/{namespace}/"
+    agent: Text = "/{namespace}/{agent}/"
+    task: Text = "/{namespace}/{agent}/{task}/"
+
+
+class Local(Document, frozen=True):
+    """Ours: a folder of this machine."""
+
+    path: Annotated[str, Meta(examples=["./files"])]
+
+
+class Gcs(Document, frozen=True):
+    bucket: Annotated[str, Meta(examples=["our-files"])]
+    sa: Text | None = None
+
+
+class S3(Document, frozen=True):
+    bucket: Annotated[str, Meta(examples=["our-files"])]
+    profile: Text | None = None
+    region: Text | None = None
+
+
+class Mount(Document, frozen=True):
+    """The one place where all agents have their files. It has no kind."""
+
+    name: Annotated[str, Meta(examples=["files"])]
+    path_prefixes: PathPrefixes = PathPrefixes()
+    local: Local | None = None
+    gcs: Gcs | None = None
+    s3: S3 | None = None
+
+
+class Descriptor(Document, frozen=True, rename={"required_settings": "requiredSettings"}):
+    """What a bundle says about itself."""
+
+    kind: Annotated[str, Meta(examples=[DESCRIPTOR_KIND])]
+    name: Annotated[str, Meta(examples=["Support desk"])]
+    description: str | None = None
+    author: str | None = None
+    version: Annotated[str, Meta(examples=["1.0.0"])] | None = None
+    url: str | None = None
+    required_settings: list[str] | None = None

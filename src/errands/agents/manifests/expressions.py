@@ -1,0 +1,85 @@
+"""CEL in manifests. What it may say is known elsewhere: a `Check` is given to whoever loads manifests."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from typing import Literal, NamedTuple, Protocol
+
+from errands.agents.manifests.findings import Place
+from errands.policy import cel
+from errands.policy.cel import Scope
+from errands.policy.cel.scopes import BINDING
+from errands.policy.template import compile_template
+
+#: What it is: a truth, a truth that waits for nobody, a value, or a text with expressions in braces.
+Role = Literal["assert", "condition", "value", "template"]
+
+_CAPABILITY = re.compile(
+    r"(?<![\w.])(?:context|c)\.cap(?:abilities)?(?:\.([A-Za-z_]\w*)|\[\s*'([^']*)'\s*\]|\[\s*\"([^\"]*)\"\s*\])"
+)
+_MOUNT = re.compile(r"(?<![\w.'\"])mount\.\w+")
+
+
+class Problem(NamedTuple):
+    """What is wrong with an expression."""
+
+    text: str
+    remedy: str = ""
+    #: Of the expression, from 1.
+    line: int | None = None
+
+
+class Check(Protocol):
+    """Says what is wrong with an expression in a scope; nothing if it can be used there."""
+
+    def __call__(self, scope: Scope, source: str, role: Role) -> Sequence[Problem]: ...
+
+
+def check_expression(source: str | None, scope: Scope, check: Check, place: Place, role: Role = "value") -> None:
+    if source is None or place.is_wrong:
+        return
+    for problem in check(scope, source, role):
+        remedy = _remedy(source, scope, role) or problem.remedy or "mend the expression"
+        place.error(problem.text, remedy, line=problem.line)
+
+
+def _remedy(source: str, scope: Scope, role: Role) -> str:
+    """What people mistake CEL for."""
+    if role == "template":
+        return ""
+    if re.fullmatch(r"\{[\w.]+\}", source.strip()):
+        return "write it without braces: this is CEL, no template"
+    if scope is BINDING and re.fullmatch(r"[\w -]+", source):
+        return f"a fixed text needs quotes of its own: \"'{source}'\""
+    return ""
+
+
+def capabilities_in(source: str) -> Iterator[str]:
+    """The functions whose records an expression reads."""
+    for match in _CAPABILITY.finditer(source):
+        yield match[1] or match[2] or match[3] or ""
+
+
+def uses_mount(source: str) -> bool:
+    return _MOUNT.search(source) is not None
+
+
+def cel_check(scope: Scope, source: str, role: Role) -> Sequence[Problem]:
+    """What `errands.policy` says. Raises `ConfigurationError` when its extra is not installed."""
+    try:
+        if role == "template":
+            compile_template(scope, source)
+        elif role == "condition":
+            cel.compile(scope.without_calls(), source, condition=True)
+        else:
+            cel.compile(scope, source, condition=role == "assert")
+    except cel.CelError as error:
+        return [Problem(error.problem, error.hint, _line(source, error))]
+    return ()
+
+
+def _line(source: str, error: cel.CelError) -> int | None:
+    """The line in the whole text; the error of a template may be about one expression in it."""
+    start = source.find(error.source) if error.source != source else -1
+    return source.count("\n", 0, start) + (error.line or 1) if start >= 0 else error.line

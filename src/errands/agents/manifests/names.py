@@ -1,0 +1,52 @@
+"""Names: of resources, and of functions as the model calls them and as CEL finds them on the context."""
+
+from __future__ import annotations
+
+import re
+
+from errands.agents.manifests.findings import Place, quoted
+
+#: Model providers take no longer function names.
+MAX_FUNCTION_NAME = 64
+
+#: What CEL keeps for itself.
+CEL_RESERVED = frozenset(
+    {
+        *("as", "break", "const", "continue", "else", "false", "for", "function", "if", "import", "in"),
+        *("let", "loop", "namespace", "null", "package", "return", "true", "var", "void", "while"),
+    }
+)
+
+_RESOURCE = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}")
+_IDENTIFIER = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+
+
+def sanitize(name: str) -> str:
+    """A name as CEL can write it."""
+    return name.replace("-", "_")
+
+
+def function_name(ref: str, action: str | None = None) -> str:
+    """What the model calls; `action` is given for tools that have several."""
+    return sanitize(ref) if action is None else f"{sanitize(ref)}_{sanitize(action)}"
+
+
+def check_resource_name(name: str, place: Place) -> None:
+    # Names become parts of paths below a mount.
+    if not _RESOURCE.fullmatch(name) or ".." in name:
+        place.error(
+            f"is {quoted(name)}", "use up to 100 letters, digits, '-', '_' and '.', and begin with a letter or a digit"
+        )
+
+
+def check_function_name(name: str, place: Place) -> None:
+    if name == "_meta":
+        place.error("becomes the function _meta, which the context keeps for itself", "call it something else")
+    elif not _IDENTIFIER.fullmatch(name):
+        problem = f"becomes the function {quoted(name)}, which neither models nor CEL can write"
+        place.error(problem, "use letters, digits, '-' and '_' only, and begin with a letter")
+    elif name in CEL_RESERVED:
+        place.error(f"becomes the function {name}, a reserved word of CEL", "call it something else")
+    elif len(name) > MAX_FUNCTION_NAME:
+        problem = f"becomes the function {quoted(name)} of {len(name)} characters; models take {MAX_FUNCTION_NAME}"
+        place.error(problem, "use shorter names")

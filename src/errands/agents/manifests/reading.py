@@ -1,0 +1,178 @@
+"""From a tree of YAML to a struct of `documents`, by the types of its fields.
+
+What is wrong goes into the notebook and is replaced by something of the right type, so that everything else can still
+be checked; the notebook keeps silent about the replaced fields from then on.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+from typing import Any, TypeVar
+
+import msgspec
+from msgspec import inspect
+
+from errands.agents.manifests.documents import Document
+from errands.agents.manifests.findings import Place, quoted, suggestion
+from errands.agents.manifests.nodes import Node
+from errands.errors import ConfigurationError
+
+D = TypeVar("D", bound=Document)
+
+_TYPES: dict[type[inspect.Type], tuple[type, str]] = {
+    inspect.StrType: (str, "a text"),
+    inspect.IntType: (int, "a whole number"),
+    inspect.BoolType: (bool, "true or false"),
+    inspect.DictType: (dict, "an object"),
+    inspect.ListType: (list, "a list"),
+    inspect.StructType: (dict, "an object"),
+}
+_NAMES: dict[type, str] = {
+    str: "a text",
+    bool: "true or false",
+    int: "a number",
+    float: "a number",
+    list: "a list",
+    dict: "an object",
+    type(None): "empty",
+}
+#: What YAML 1.1 took for true and false.
+_OLD_FLAGS = {"yes": "true", "on": "true", "y": "true", "no": "false", "off": "false", "n": "false"}
+
+
+def read(kind: type[D], node: Node, place: Place) -> D:
+    """The document at a node; everything that has the wrong form is told to the notebook of `place`."""
+    value: D = _read(_described(kind), node, place)
+    return value
+
+
+@functools.cache
+def _described(kind: type[Document]) -> inspect.Type:
+    return inspect.type_info(kind)
+
+
+def _unwrapped(kind: inspect.Type) -> tuple[inspect.Type, Any]:
+    """A type without `| None` and without the example that comes with it."""
+    example: Any = None
+    if isinstance(kind, inspect.UnionType):
+        [kind] = [option for option in kind.types if not isinstance(option, inspect.NoneType)]
+    if isinstance(kind, inspect.Metadata):
+        [example] = (kind.extra_json_schema or {}).get("examples", [None])
+        kind = kind.type
+    return kind, example
+
+
+def _read(kind: inspect.Type, node: Node, place: Place) -> Any:
+    if isinstance(kind, inspect.AnyType):
+        return node.plain()
+    if isinstance(kind, inspect.LiteralType):
+        return _choice(kind, node.value, place)
+    if isinstance(kind, inspect.StructType) and node.value in _shorthands(kind):
+        return kind.cls()
+    if not _has_type(kind, node.value, place):
+        return _blank(kind)
+    if isinstance(kind, inspect.StructType):
+        return _struct(kind, node, place)
+    if isinstance(kind, inspect.DictType):
+        inner, _ = _unwrapped(kind.value_type)
+        return {key: _read(inner, item, place / key) for key, item in node.value.items()}
+    if isinstance(kind, inspect.ListType):
+        inner, _ = _unwrapped(kind.item_type)
+        return [_read(inner, item, place / index) for index, item in enumerate(node.value)]
+    return _bounded(kind, node.value, place)
+
+
+def _shorthands(kind: inspect.StructType) -> list[str]:
+    """The text that may stand for an object of this kind, if there is one."""
+    return [kind.cls.SHORTHAND] if hasattr(kind.cls, "SHORTHAND") else []
+
+
+def _has_type(kind: inspect.Type, value: Any, place: Place) -> bool:
+    expected, name = _TYPES[type(kind)]
+    if type(value) is expected:
+        return True
+    remedy = f"write {name}"
+    if expected is str and not isinstance(value, list | dict | None):
+        remedy = f'put it in quotes: "{json.dumps(value)}"'
+    elif expected is bool and str(value).lower() in _OLD_FLAGS:
+        remedy = f"write {_OLD_FLAGS[str(value).lower()]}"
+    elif isinstance(kind, inspect.StructType) and (shorthands := _shorthands(kind)):
+        remedy = f'write "{shorthands[0]}", or an object with at least one field'
+    place.error(f"is {_NAMES[type(value)]}, not {name}", remedy)
+    return False
+
+
+def _bounded(kind: inspect.Type, value: Any, place: Place) -> Any:
+    if isinstance(kind, inspect.StrType) and kind.min_length and not value.strip():
+        place.error("is empty", "write something, or leave the field out")
+    return value
+
+
+def _choice(kind: inspect.LiteralType, value: Any, place: Place) -> Any:
+    if value in kind.values and type(value) is str:
+        return value
+    remedy = f"write one of {', '.join(map(str, kind.values))}"
+    place.error(f"is {quoted(value) if value is not None else 'empty'}", remedy)
+    return kind.values[0]
+
+
+def _struct(kind: inspect.StructType, node: Node, place: Place) -> Any:
+    cls: Any = kind.cls
+    if not node.value and (shorthands := _shorthands(kind)):
+        place.error("is empty", f'write "{shorthands[0]}" to use it without conditions')
+    not_yet: dict[str, str] = getattr(cls, "NOT_YET", {})
+    fields = {field.encode_name: field for field in kind.fields}
+    for key, inner in node.value.items():
+        if key in not_yet and inner.value not in (None, [], {}):
+            remedy = "take it away, or run this manifest elsewhere"
+            (place / key).error(f"cannot be used: {not_yet[key]} not in this version of errands", remedy)
+        elif key not in fields and key not in not_yet:
+            (place / key).error("is unknown", suggestion(key, fields, "take it away"))
+    values = {field.name: _field(field, node, place / field.encode_name) for field in kind.fields}
+    try:
+        return cls(**values)
+    except ConfigurationError:
+        return cls(**{name: value for name, value in values.items() if _is_taken(cls, name, value, place)})
+
+
+def _is_taken(cls: Any, name: str, value: Any, place: Place) -> bool:
+    """Whether a struct that checks its fields itself, all of them optional, takes this one."""
+    try:
+        cls(**{name: value})
+    except ConfigurationError as error:
+        problem, _, remedy = str(error).partition(": ")
+        (place / name).error(problem, remedy)
+        return False
+    return True
+
+
+def _field(field: inspect.Field, node: Node, place: Place) -> Any:
+    kind, example = _unwrapped(field.type)
+    inner = node.value.get(field.encode_name)
+    if inner is not None and (inner.value is not None or isinstance(kind, inspect.AnyType)):
+        value = _read(kind, inner, place)
+        if field.required and isinstance(value, str) and not value.strip():
+            place.error("is empty", f"write something, such as {_shown(example)}")
+        return value
+    if not field.required:
+        return field.default if field.default is not msgspec.NODEFAULT else field.default_factory()
+    place.error("is missing" if inner is None else "is empty", f"add {field.encode_name}: {_shown(example)}")
+    return _blank(kind)
+
+
+def _shown(example: Any) -> str:
+    return json.dumps(example) if not isinstance(example, str) else example
+
+
+def _blank(kind: inspect.Type) -> Any:
+    if isinstance(kind, inspect.StructType):
+        required = [field for field in kind.fields if field.required]
+        return kind.cls(**{field.name: _blank(_unwrapped(field.type)[0]) for field in required})
+    return _TYPES[type(kind)][0]()
+
+
+@functools.cache
+def field_names(kind: type[msgspec.Struct]) -> tuple[str, ...]:
+    """The fields of a part of a manifest, as they are written."""
+    return tuple(field.encode_name for field in msgspec.structs.fields(kind))

@@ -1,0 +1,202 @@
+"""The schemas of parameters and settings: what they must look like, and what is made of them.
+
+A schema is an object with `properties`. A parameter without a `default` is required; `require_binding` is for the
+specification alone and is seen neither by JSON Schema nor by the model.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from errands.agents.manifests.extra import from_extra
+from errands.agents.manifests.findings import Place, quoted, suggestion
+
+Schema = dict[str, Any]
+
+_FIELDS = ("type", "title", "description", "properties", "required", "additionalProperties")
+#: Keywords with values in them, not schemas.
+_VALUES = ("default", "enum", "const", "examples")
+_MESSAGE_FIELDS = ("default", "description", "type", "items")
+
+
+def properties(schema: Schema | None) -> dict[str, Schema]:
+    """The parameters that are declared well enough to be looked at."""
+    declared = (schema or {}).get("properties")
+    return {name: one for name, one in declared.items() if isinstance(one, dict)} if isinstance(declared, dict) else {}
+
+
+def needs_binding(parameter: Schema) -> bool:
+    return parameter.get("require_binding") is True
+
+
+def is_required(parameter: Schema) -> bool:
+    return "default" not in parameter
+
+
+def defaults(declared: dict[str, Schema]) -> dict[str, Any]:
+    return {name: parameter["default"] for name, parameter in declared.items() if "default" in parameter}
+
+
+def object_of(declared: dict[str, Schema], without: Iterable[str] = ()) -> Schema:
+    """The JSON Schema of an object with these parameters."""
+    shown = {name: parameter for name, parameter in declared.items() if name not in set(without)}
+    return {
+        "type": "object",
+        "properties": {name: _standard(parameter) for name, parameter in shown.items()},
+        "required": [name for name, parameter in shown.items() if is_required(parameter)],
+        "additionalProperties": False,
+    }
+
+
+def nested(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Settings as templates read them: `github.token` is `token` in `github`."""
+    root: dict[str, Any] = {}
+    for name, value in settings.items():
+        *outer, last = name.split(".")
+        holder = root
+        for step in outer:
+            holder = holder.setdefault(step, {})
+        holder[last] = value
+    return root
+
+
+def _standard(parameter: Schema) -> Schema:
+    return {key: value for key, value in parameter.items() if key != "require_binding"}
+
+
+# Checking
+
+
+def check_schema(schema: Schema | None, place: Place, *, bindable: bool = True) -> None:
+    """`bindable` is false for settings, which no agent can bind."""
+    if schema is None:
+        return None
+    for key in schema:
+        if key not in _FIELDS:
+            (place / key).error("is unknown", suggestion(key, _FIELDS, "put parameters below properties"))
+    if schema.get("type", "object") != "object":
+        (place / "type").error(f"is {quoted(schema['type'])}", "write object")
+    if schema.get("additionalProperties", False) is not False:
+        (place / "additionalProperties").error("is not false", "declare every parameter, and take this away")
+    declared = schema.get("properties", {})
+    if not isinstance(declared, dict):
+        return (place / "properties").error("is no object", "write NAME: {type: string} for each parameter")
+    for name, parameter in declared.items():
+        _check_parameter(parameter, place / "properties" / name, bindable)
+    return _check_required(schema, place / "required")
+
+
+def check_nesting(settings: Schema | None, place: Place) -> None:
+    """No setting may stand where another has something below it; see `nested`."""
+    names = properties(settings)
+    for name in names:
+        if other := next((other for other in names if name.startswith(f"{other}.")), None):
+            problem = f"stands below {other}, which is a setting of its own"
+            (place / "properties" / name).error(problem, "rename one of the two")
+
+
+def _check_required(schema: Schema, place: Place) -> None:
+    if "required" not in schema:
+        return
+    wanted = sorted(name for name, parameter in properties(schema).items() if is_required(parameter))
+    if not isinstance(schema["required"], list) or sorted(map(str, schema["required"])) != wanted:
+        problem = "does not name exactly the parameters without a default"
+        place.error(problem, "take it away: a parameter is required if it has no default")
+
+
+def _check_parameter(parameter: Any, place: Place, bindable: bool) -> None:
+    if not isinstance(parameter, dict):
+        return place.error("is no object", "write a JSON Schema such as {type: string}")
+    flag = parameter.get("require_binding", False)
+    if not isinstance(flag, bool):
+        (place / "require_binding").error(f"is {quoted(flag)}", "write true or false")
+    elif flag and not bindable:
+        (place / "require_binding").error("cannot be true: settings are given by the operator", "take it away")
+    elif flag and "default" in parameter:
+        (place / "default").warn("is never used, as a binding is required", "take it away, or require_binding")
+    if not _has_references(parameter, place):
+        _check_by_metaschema(_standard(parameter), place)
+    return None
+
+
+def _has_references(schema: Any, place: Place) -> bool:
+    """Whether a schema needs others. They would have to be fetched, or found again where only a part is used."""
+    found = False
+    if isinstance(schema, dict):
+        for key, inner in schema.items():
+            if key.startswith("$"):
+                (place / key).error("cannot be used in a manifest", "write the schema out where it is needed")
+                found = True
+            elif key not in _VALUES:
+                found |= _has_references(inner, place / key)
+    elif isinstance(schema, list):
+        for index, inner in enumerate(schema):
+            found |= _has_references(inner, place / index)
+    return found
+
+
+def _check_by_metaschema(schema: Schema, place: Place) -> None:
+    jsonschema = from_extra("jsonschema")
+    validator = jsonschema.Draft202012Validator
+    wrong = False
+    for error in validator(validator.META_SCHEMA).iter_errors(schema):
+        wrong = True
+        inner = place
+        for step in error.absolute_path:
+            inner = inner / step
+        inner.error(f"is no JSON Schema ({error.message[:200]})", "see json-schema.org, draft 2020-12")
+    if wrong or not _patterns_compile(schema, place) or "default" not in schema:
+        return
+    for error in validator(schema).iter_errors(schema["default"]):
+        (place / "default").error(f"does not fit its own schema ({error.message[:200]})", "change one of the two")
+
+
+def _patterns_compile(schema: Any, place: Place) -> bool:
+    patterns: list[str] = []
+    _collect_patterns(schema, patterns)
+    for pattern in patterns:
+        try:
+            re.compile(pattern)
+        except (re.error, OverflowError, RecursionError) as error:
+            place.error(f"has the pattern {quoted(pattern)}, which is none ({error})", "mend the pattern")
+            return False
+    return True
+
+
+def _collect_patterns(schema: Any, patterns: list[str]) -> None:
+    if isinstance(schema, dict):
+        if isinstance(schema.get("pattern"), str):
+            patterns.append(schema["pattern"])
+        if isinstance(schema.get("patternProperties"), dict):
+            patterns.extend(schema["patternProperties"])
+        for key, inner in schema.items():
+            if key not in _VALUES:
+                _collect_patterns(inner, patterns)
+    elif isinstance(schema, list):
+        for inner in schema:
+            _collect_patterns(inner, patterns)
+
+
+def check_message(parameter: Any, place: Place) -> None:
+    """`message` is part of every input; an agent declares it only to give it a default."""
+    if not isinstance(parameter, dict):
+        return
+    for key in parameter:
+        if key not in _MESSAGE_FIELDS:
+            problem = "cannot be said of message, which is always a list of content parts"
+            (place / key).error(problem, "declare message only to give it a default")
+    if parameter.get("type", "array") != "array":
+        (place / "type").error(f"is {quoted(parameter['type'])}", "write array, or take it away")
+    if "default" in parameter and not _is_message(parameter["default"]):
+        example = "write a list of content parts such as [{mimeType: text/plain, text: Hello}]"
+        (place / "default").error("is no list of content parts", example)
+
+
+def _is_message(value: Any) -> bool:
+    return (
+        isinstance(value, list)
+        and bool(value)
+        and all(isinstance(part, dict) and isinstance(part.get("text"), str) for part in value)
+    )

@@ -1,0 +1,81 @@
+"""Templates in manifests: texts with expressions in braces, such as `Hello {context.user.email}`.
+
+`errands.policy.template` says what they are and whether one can be used in its place. Here it is looked up whether the
+parameters, settings and the like that they name are declared.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterator, Mapping
+from typing import Any
+
+import msgspec
+
+from errands.agents.manifests.expressions import Check, check_expression
+from errands.agents.manifests.findings import Place, suggestion
+from errands.policy.cel import Scope
+
+#: The names below some roots. What a root that is not here has below it is not known.
+Roots = Mapping[str, Collection[str]]
+
+CONTEXT: Roots = {"context": ("agent", "user", "llm", "_history", "input", "output", "capabilities", "cap")}
+RUNTIME: Roots = {"runtime": ("version", "dashboard_url", "api_root")}
+
+_INSIDE = re.compile(r"\{\{|\}\}|\{([^{}]*)\}")
+_TEXT = re.compile(r"(?<!\[)('[^']*'|\"[^\"]*\")")
+_PATH = re.compile(r"(?<![\w.'\"])([A-Za-z_]\w*)((?:\.[A-Za-z_][\w-]*|\['[^'\]]*'\])+)")
+_STEP = re.compile(r"\.([\w-]+)|\['([^']*)'\]")
+
+
+class Reference(msgspec.Struct, frozen=True):
+    """A path that is read in a template."""
+
+    root: str
+    steps: tuple[str, ...]
+
+    def __str__(self) -> str:
+        return ".".join([self.root, *self.steps])
+
+
+def references(value: Any) -> Iterator[Reference]:
+    """The paths in all templates inside a value."""
+    if isinstance(value, str):
+        for inside in _INSIDE.findall(value):
+            for root, steps in _PATH.findall(_TEXT.sub("''", inside)):
+                yield Reference(root, tuple(name or other for name, other in _STEP.findall(steps)))
+    elif isinstance(value, dict):
+        for item in value.values():
+            yield from references(item)
+    elif isinstance(value, list):
+        for item in value:
+            yield from references(item)
+    elif isinstance(value, msgspec.Struct):
+        for name in value.__struct_fields__:
+            yield from references(getattr(value, name))
+
+
+def check_template(value: Any, scope: Scope, roots: Roots, check: Check, place: Place) -> None:
+    """Checks a template, or all of them inside a value."""
+    if isinstance(value, dict):
+        for key, item in value.items():
+            check_template(item, scope, roots, check, place / key)
+    elif isinstance(value, list):
+        for index, item in enumerate(value):
+            check_template(item, scope, roots, check, place / index)
+    elif isinstance(value, str) and "{" in value:
+        for reference in references(value):
+            if reference.root in roots and not _is_declared(reference, roots[reference.root]):
+                _tell(reference, roots[reference.root], place)
+        check_expression(value, scope, check, place, "template")
+
+
+def _is_declared(reference: Reference, names: Collection[str]) -> bool:
+    # Settings may have dots in their names.
+    path = ".".join(reference.steps)
+    return any(path == name or path.startswith(f"{name}.") for name in names)
+
+
+def _tell(reference: Reference, names: Collection[str], place: Place) -> None:
+    remedy = suggestion(reference.steps[0], names, f"declare it, or take {{{reference}}} away")
+    place.error(f"uses {{{reference}}}, and there is no {'.'.join(reference.steps)} in {reference.root}", remedy)

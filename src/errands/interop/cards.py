@@ -1,0 +1,136 @@
+"""The official SDK's agent cards as what errands is configured with.
+
+A card of ours has no addresses: the server writes those it is reached at. So the interfaces of an SDK's card say only
+which binding comes first, and a signature, which holds for the addresses as well, cannot be taken over.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Protocol
+
+from errands.errors import ConfigurationError
+from errands.interop.generations import Generation, generation_of_card
+from errands.model.card import AgentCard, AgentSkill, SecurityRequirement
+from errands.model.card_config import AgentCardConfig, CapabilitiesConfig, ProviderConfig, SkillConfig
+from errands.wire.dialect import MalformedAnswerError
+from errands.wire.v0_3.card import from_v0_3
+
+#: What the SDK's cards often say instead of a media type. The SDK never looks at it; we hold messages to it.
+_MEDIA_TYPES = {
+    "text": "text/plain",
+    "data": "application/json",
+    "json": "application/json",
+    "file": "*/*",
+    "image": "image/*",
+    "audio": "audio/*",
+    "video": "video/*",
+}
+#: The bindings that our card may name first.
+_PREFERRED = {"JSONRPC": "jsonrpc", "HTTP+JSON": "http+json"}
+
+
+class Card(Protocol):
+    """What can be handed over: our AgentCardConfig and the SDK's AgentCard begin alike."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def description(self) -> str: ...
+    @property
+    def version(self) -> str: ...
+
+
+def adapt_card(card: object) -> AgentCardConfig:
+    """The card as a configuration; one that is a configuration stays as it is. Raises `ConfigurationError`."""
+    if isinstance(card, AgentCardConfig):
+        return card
+    generation = generation_of_card(card)
+    if generation is None:
+        raise ConfigurationError(
+            "agent_card must be an errands.AgentCardConfig or an AgentCard of the a2a package, "
+            f"not {type(card).__name__}"
+        )
+    try:
+        read = _READERS[generation](card)
+    except (ValueError, MalformedAnswerError) as error:
+        raise ConfigurationError(f"agent_card cannot be used: {error}") from None
+    return _config(read)
+
+
+def _read_protobuf(card: Any) -> AgentCard:
+    from errands.wire.proto.cards import read_card  # noqa: PLC0415 - the a2a package is an extra
+
+    return read_card(card)
+
+
+def _read_pydantic(card: Any) -> AgentCard:
+    return from_v0_3(card.model_dump_json(by_alias=True, exclude_none=True).encode())
+
+
+_READERS: dict[Generation, Callable[[Any], AgentCard]] = {
+    Generation.V1: _read_protobuf,
+    Generation.V0_3: _read_pydantic,
+}
+
+
+def _config(card: AgentCard) -> AgentCardConfig:
+    if card.signatures:
+        raise ConfigurationError(
+            "agent_card is signed, and the signature holds only with the addresses that stand on it; errands writes "
+            "its own. Pass the card without signatures"
+        )
+    if not card.name:
+        raise ConfigurationError("agent_card has no name")
+    capabilities = card.capabilities
+    first = next((one.protocol_binding for one in card.supported_interfaces), "JSONRPC")
+    config = AgentCardConfig(
+        name=card.name,
+        description=card.description,
+        skills=[_skill(skill) for skill in card.skills],
+        capabilities=CapabilitiesConfig(
+            streaming=bool(capabilities.streaming),
+            push_notifications=bool(capabilities.push_notifications),
+            extended_agent_card=bool(capabilities.extended_agent_card),
+            extensions=capabilities.extensions or None,
+        ),
+        protocol=_PREFERRED.get(first.upper(), "jsonrpc"),
+        provider=_provider(card),
+        security_schemes=card.security_schemes or None,
+        security=_security(card.security_requirements),
+        icon_url=card.icon_url or None,
+        documentation_url=card.documentation_url or None,
+    )
+    config.version = card.version or config.version
+    config.input_modes = _modes(card.default_input_modes) or config.input_modes
+    config.output_modes = _modes(card.default_output_modes) or config.output_modes
+    return config
+
+
+def _provider(card: AgentCard) -> ProviderConfig | None:
+    provider = card.provider
+    return None if provider is None else ProviderConfig(organization=provider.organization, url=provider.url)
+
+
+def _skill(skill: AgentSkill) -> SkillConfig:
+    return SkillConfig(
+        id=skill.id,
+        name=skill.name,
+        description=skill.description,
+        tags=skill.tags,
+        examples=skill.examples or [],
+        input_modes=_modes(skill.input_modes) or None,
+        output_modes=_modes(skill.output_modes) or None,
+        security=_security(skill.security_requirements),
+    )
+
+
+def _modes(modes: list[str] | None) -> list[str]:
+    """The media types, each once."""
+    return list(dict.fromkeys(_MEDIA_TYPES.get(mode.lower(), mode) for mode in modes or ()))
+
+
+def _security(requirements: list[SecurityRequirement] | None) -> list[dict[str, list[str]]] | None:
+    if not requirements:
+        return None
+    return [{name: scopes.scopes for name, scopes in one.schemes.items()} for one in requirements]

@@ -1,0 +1,102 @@
+"""What an executor written for a2a-sdk 0.3 is given: the SDK's own classes around pydantic models.
+
+The bridge is the JSON of version 0.3, which the models read and write themselves. Type checkers see the generation that
+is installed beside them, which is the other one; hence Any.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import Any
+
+import msgspec
+
+from errands.errors import A2AError
+from errands.interop.sdk import Sdk, error_named, forgiven, reading, request_of
+from errands.interop.users import caller_of
+from errands.model.core import Task
+from errands.runtime.executor.call import ServerCallContext
+from errands.runtime.executor.queue import Event, EventQueue
+from errands.runtime.executor.request import RequestContext
+from errands.wire.v0_3 import JSONRPC
+from errands.wire.v0_3.schema_spelling import SCHEMA
+
+types: Any = import_module("a2a.types")
+SdkRequestContext: Any = import_module("a2a.server.agent_execution").RequestContext
+SdkCallContext: Any = import_module("a2a.server.context").ServerCallContext
+SdkEventQueue: Any = import_module("a2a.server.events").EventQueue
+SdkError: Any = import_module("a2a.utils.errors").ServerError
+
+_EVENTS = (types.Task, types.Message, types.TaskStatusUpdateEvent, types.TaskArtifactUpdateEvent)
+
+
+class V03(Sdk):
+    def context(self, context: RequestContext, task: Task | None) -> Any:
+        request = request_of(context)
+        return SdkRequestContext(
+            request=None if request is None else _model(types.MessageSendParams, SCHEMA.write_send(request)),
+            task_id=context.task_id,
+            context_id=context.context_id,
+            task=None if task is None else _task(task),
+            related_tasks=[_task(one) for one in context.related_tasks],
+            call_context=_call_context(context.call_context),
+        )
+
+    def queue(self, queue: EventQueue) -> Any:
+        return Queue(queue)
+
+    def error(self, raised: Exception) -> A2AError | None:
+        if not isinstance(raised, SdkError):
+            return None
+        return error_named(type(raised.error).__name__, getattr(raised.error, "message", None))
+
+
+class Queue(SdkEventQueue):  # type: ignore[misc]
+    """Hands every event on as it is at this moment: models may be changed later. Children get it too."""
+
+    def __init__(self, queue: EventQueue) -> None:
+        super().__init__()
+        self._errands_queue = queue
+
+    async def enqueue_event(self, event: Any) -> None:
+        with reading(event):
+            read = _read(event)
+        await self._errands_queue.enqueue_event(forgiven(read))
+        for child in self._children:
+            await child.enqueue_event(event)
+
+    async def close(self, *arguments: Any, **options: Any) -> None:
+        await self._errands_queue.close()
+        await super().close(*arguments, **options)
+
+    def is_closed(self) -> bool:
+        return self._errands_queue.is_closed()
+
+
+def _call_context(call: ServerCallContext) -> Any:
+    return SdkCallContext(
+        state=call.state,
+        user=caller_of(call),
+        requested_extensions=call.requested_extensions,
+        activated_extensions=call.activated_extensions,
+    )
+
+
+def _model(cls: Any, spelled: msgspec.Struct) -> Any:
+    return cls.model_validate(msgspec.to_builtins(spelled))
+
+
+def _task(task: Task) -> Any:
+    return _model(types.Task, SCHEMA.write_task(task))
+
+
+def _read(event: Any) -> Event:
+    if not isinstance(event, _EVENTS):
+        raise KeyError(type(event))
+    read = JSONRPC.read_event(event.model_dump_json(by_alias=True, exclude_none=True).encode())
+    found = read.status_update or read.artifact_update or read.task or read.message
+    assert found is not None
+    return found
+
+
+SDK = V03()

@@ -1,0 +1,87 @@
+"""What an executor written for a2a-sdk 1.x is given: the SDK's own classes around protobuf messages."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from a2a.server.agent_execution import RequestContext as SdkRequestContext
+from a2a.server.context import ServerCallContext as SdkCallContext
+from a2a.server.events import EventQueue as SdkEventQueue
+from a2a.types import a2a_pb2 as pb
+from a2a.utils.errors import A2AError as SdkError
+
+from errands.errors import A2AError, InvalidParamsError
+from errands.interop.sdk import Sdk, error_named, forgiven, reading, request_of
+from errands.interop.users import caller_of
+from errands.model.core import Task
+from errands.operations import OPERATIONS
+from errands.runtime.executor.call import ServerCallContext
+from errands.runtime.executor.queue import Event, EventQueue
+from errands.runtime.executor.request import RequestContext
+from errands.wire.proto.messages import Reader, Writer
+from errands.wire.proto.v1_0 import CODEC
+from errands.wire.proto.values import MAX_DEPTH, TooDeepError
+
+_writer, _reader = Writer(), Reader()
+_write_request = CODEC.rpc_of(OPERATIONS["SendMessage"]).ask
+_READERS: dict[type, Callable[[Any], Event]] = {
+    pb.Task: _reader.task,
+    pb.Message: _reader.message,
+    pb.TaskStatusUpdateEvent: _reader.status_update,
+    pb.TaskArtifactUpdateEvent: _reader.artifact_update,
+}
+
+
+class V1(Sdk):
+    def context(self, context: RequestContext, task: Task | None) -> SdkRequestContext:
+        request = request_of(context)
+        try:
+            return SdkRequestContext(
+                _call_context(context.call_context),
+                request=None if request is None else _write_request(request),
+                task_id=context.task_id,
+                context_id=context.context_id,
+                task=None if task is None else _writer.task(task),
+                related_tasks=[_writer.task(one) for one in context.related_tasks],
+            )
+        except TooDeepError:
+            raise InvalidParamsError(f"This agent takes JSON nested at most {MAX_DEPTH} levels deep") from None
+
+    def queue(self, queue: EventQueue) -> SdkEventQueue:
+        return Queue(queue)
+
+    def error(self, raised: Exception) -> A2AError | None:
+        return error_named(type(raised).__name__, raised.message) if isinstance(raised, SdkError) else None
+
+
+class Queue(SdkEventQueue):
+    """Hands every event on as it is at this moment: protobuf messages may be changed later."""
+
+    def __init__(self, queue: EventQueue) -> None:
+        self._queue = queue
+
+    async def enqueue_event(self, event: Any) -> None:
+        with reading(event):
+            read = _READERS[type(event)](event)
+        await self._queue.enqueue_event(forgiven(read))
+
+    # Not of the interface, but of the queue that the SDK's own server hands out.
+
+    async def close(self, immediate: bool = False) -> None:
+        await self._queue.close()
+
+    def is_closed(self) -> bool:
+        return self._queue.is_closed()
+
+
+def _call_context(call: ServerCallContext) -> SdkCallContext:
+    return SdkCallContext(
+        state=call.state,
+        user=caller_of(call),
+        tenant=call.tenant,
+        requested_extensions=call.requested_extensions,
+    )
+
+
+SDK = V1()

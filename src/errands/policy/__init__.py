@@ -1,0 +1,12 @@
+"""Policy: what a task may do, written as expressions over its context. Pure: no I/O, no engine, no server.
+
+    cel/          the expression language: scopes, programs, sessions that replay
+    template.py   `{expression}` inside of text
+    records.py    what a log stores about a run
+    context.py    the context object, folded from records
+    limits.py     limits that end a task
+    steps.py      middleware and guardrail steps as they are written, checked and compiled
+    pipeline.py   a list of steps, run over a call, an input or an answer
+
+`docs/policy.md` is the reference.
+"""

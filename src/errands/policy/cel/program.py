@@ -1,0 +1,191 @@
+"""Compiling and evaluating: what the rest of errands uses of the language."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Awaitable, Callable
+from functools import lru_cache
+from typing import Any
+
+import msgspec
+
+from errands.policy.cel.environment import engine, environment
+from errands.policy.cel.errors import CallFailed, CelError, Suspended
+from errands.policy.cel.scopes import Scope
+from errands.policy.cel.session import CURRENT, Call, Pass, Session
+from errands.policy.cel.tokens import PRESENT, Needs, Rewritten, copying, depth, growth, needs, rewrite_presence, tokens
+from errands.policy.cel.values import Json, Result, longest
+from errands.policy.cel.variables import Variables
+
+#: Performs one call and returns its result. Raises `CallFailed` for a failure to remember, `Suspended` to wait.
+Perform = Callable[[Call], Awaitable[Any]]
+
+#: The engine's own bound for expressions; brackets that keep to it are quickly judged.
+MAX_DEPTH = 32
+#: See `tokens.growth`.
+MAX_GROWTH = 256
+#: The engine builds the list of a `map` or `filter` in quadratic time and memory: 9,000 items take a gigabyte.
+MAX_ITEMS = 2_000
+
+_ENGINE_ERRORS = (RuntimeError, MemoryError, ValueError)
+_PLACE = re.compile(r"ERROR: <input>:(-?\d+):(-?\d+): (.*)")
+_UNDECLARED = re.compile(r"undeclared reference to '([^']+)'")
+_MAX_PROBLEM = 300
+_STATUS = re.compile(r"^[A-Z_]+: |\s*\[[A-Z_]+\]$")
+
+_SIMPLER = "split it into several expressions"
+
+#: What to do about an error of an evaluation, by words of the engine's message.
+_HINTS = {
+    "Key not found": "ask with has(...) before reading a field that may be absent",
+    "No matching overload": "the operands have types that do not go together; convert with int(), double() or string()",
+    "Index error": "ask for size(...) before reading an item",
+    "recursion": _SIMPLER,
+    "budget": "loop over fewer items",
+    "No value with name": "the variable has no value here",
+}
+
+
+class Program(msgspec.Struct, frozen=True, eq=False):
+    """A compiled expression. Compiled once, evaluated any number of times, from any thread."""
+
+    scope: Scope
+    source: str
+    #: It must give true or false.
+    condition: bool
+    needs: Needs
+    #: See `tokens.copying`.
+    copying: int
+    #: The engine's own.
+    expression: Any
+
+
+@lru_cache(maxsize=1024)
+def compile(scope: Scope, source: str, *, condition: bool = False) -> Program:  # noqa: A001 - the word for it
+    """Raises `CelError` for everything that can be known before an evaluation: syntax, names, types, size."""
+    if len(source) > scope.max_source:
+        raise CelError(
+            source, f"{len(source):,} characters are too many", hint=f"at most {scope.max_source:,} are taken"
+        )
+    if not source.isascii() and source.encode("utf-8", "replace").decode() != source:
+        raise CelError(source, "the source is no valid Unicode", hint="remove lone surrogates")
+    row = tuple(tokens(source))
+    if depth(row) > MAX_DEPTH:
+        raise CelError(source, f"brackets are nested deeper than {MAX_DEPTH} levels", hint=_SIMPLER)
+    if growth(row) > MAX_GROWTH:
+        raise CelError(source, "macros that multiply their values", hint="use fewer of them, or each value less often")
+    rewritten = rewrite_presence(source, row)
+    try:
+        expression = environment(scope).compile(rewritten.source)
+    except _ENGINE_ERRORS as error:
+        raise _compile_error(scope, source, rewritten, str(error)) from None
+    if condition and expression.return_type() not in (engine().Type.BOOL, engine().Type.DYN):
+        kind = str(expression.return_type()).lower()
+        raise CelError(
+            source, f"a condition must be true or false, not {kind}", hint="compare the value with something"
+        )
+    return Program(scope, source, condition, needs(row), copying(row), expression)
+
+
+def _compile_error(scope: Scope, source: str, rewritten: Rewritten, text: str) -> CelError:
+    found = _PLACE.search(text)
+    if found is None:
+        return CelError(source, _problem(text), hint=_hint(text))
+    line, column, problem = int(found[1]), int(found[2]), _problem(found[3])
+    hint = _hint(problem)
+    undeclared = _UNDECLARED.search(problem)
+    if undeclared is not None:
+        name = undeclared[1].removeprefix(f"{PRESENT}.").partition(".")[0]
+        problem = f"{name!r} is not available in {scope.name}"
+        hint = f"available are {scope.describe()}, and the functions of the language"
+    if line < 1:
+        return CelError(source, problem, hint=hint)
+    line, column = rewritten.original(line, column)
+    return CelError(source, problem, hint=hint, line=line, column=column)
+
+
+def run(program: Program, variables: Variables, session: Session, *, place: str = "") -> Json:
+    """One evaluation without waiting. Raises `Suspended` for the first call without a result, `CelError` for errors."""
+    if program.copying:
+        _check_items(program, variables, session)
+    current = Pass(session, place)
+    token = CURRENT.set(current)
+    try:
+        value = program.expression.eval(variables.activation(program.scope, session.now, program.needs))
+    except _ENGINE_ERRORS as error:
+        # The engine raises instead of answering when its budget is spent or a function gave no value of its types.
+        raise CelError(program.source, _problem(str(error)), hint=_hint(str(error))) from None
+    finally:
+        CURRENT.reset(token)
+    if current.pending is not None:
+        raise Suspended(current.pending)
+    return _result(program, value)
+
+
+def _check_items(program: Program, variables: Variables, session: Session) -> None:
+    items = variables.longest(program.scope, program.needs)
+    if program.scope.functions or program.scope.capabilities:
+        items = max([items, *(longest(finished.value) for finished in session.finished.values())])
+    if items * program.copying > MAX_ITEMS:
+        raise CelError(
+            program.source,
+            f"map and filter beside a list of {items:,} items",
+            hint=f"they take lists of {MAX_ITEMS // program.copying:,} items here; all and exists take longer ones",
+        )
+
+
+def _result(program: Program, value: Any) -> Json:
+    kind = value.type()
+    if kind == engine().Type.ERROR:
+        text = str(value.value())
+        raise CelError(program.source, _problem(text), hint=_hint(text))
+    try:
+        plain = Result().plain(value)
+    except ValueError as error:
+        raise CelError(program.source, str(error), hint="return less, or another form of it") from None
+    if program.condition and not isinstance(plain, bool):
+        raise _no_condition(program.source, kind)
+    return plain
+
+
+def _no_condition(source: str, kind: Any) -> CelError:
+    return CelError(
+        source, f"a condition must be true or false, not {str(kind).lower()}", hint="compare the value with something"
+    )
+
+
+async def evaluate(
+    program: Program, variables: Variables, session: Session, *, perform: Perform | None = None, place: str = ""
+) -> Json:
+    """The value of the expression; its calls are made one after the other by `perform`.
+
+    Without `perform`, or when it raises `Suspended`, the evaluation stops with `Suspended`. Settle the call in the
+    session and evaluate again, in this process or another: no call that has finished is made again.
+    """
+    while True:
+        try:
+            return run(program, variables, session, place=place)
+        except Suspended as suspended:
+            if perform is None:
+                raise
+            await _finish(suspended.call, session, perform)
+
+
+async def _finish(call: Call, session: Session, perform: Perform) -> None:
+    try:
+        result = await perform(call)
+    except CallFailed as failure:
+        session.fail(call, str(failure))
+    else:
+        session.settle(call, result)
+
+
+def _problem(text: str) -> str:
+    """The engine's message without its own names for statuses."""
+    first = text.strip().partition("\n")[0] or "the evaluation failed"
+    # Some messages repeat the data they are about.
+    return _STATUS.sub("", first)[:_MAX_PROBLEM]
+
+
+def _hint(text: str) -> str:
+    return next((hint for words, hint in _HINTS.items() if words in text), "")

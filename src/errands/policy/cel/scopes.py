@@ -1,0 +1,110 @@
+"""The scopes table: which names an expression may use, by the place where it is written.
+
+A name that is not in the scope is refused when the expression is compiled.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import msgspec
+
+from errands.errors import ConfigurationError
+
+#: The short forms; each stands for one variable.
+ALIASES = {"c": "context", "i": "input", "o": "output"}
+
+#: Functions that somebody else performs, with the number of their arguments.
+AWAITED = {"review": 1, "mount.read": 1, "mount.write": 2, "file": 1}
+
+_MAX_SOURCE = 16_000
+#: A script comes from a model: it has no reason to be long.
+_MAX_SCRIPT = 4_000
+
+#: Names that the language keeps for itself, as words, functions or macros.
+_RESERVED = frozenset(
+    """
+    as break const continue else false for function if import in let loop null package namespace return true var void
+    while all bool bytes double duration dyn exists exists_one file filter has int list map matches review size string
+    timestamp type uint
+    """.split()  # noqa: SIM905 - it reads as a list of words
+)
+
+
+class Scope(msgspec.Struct, frozen=True, kw_only=True):
+    """One row of the table. `name` completes the sentence "… is not available in"."""
+
+    name: str
+    variables: frozenset[str] = frozenset()
+    #: Those of `ALIASES` that may be used here.
+    aliases: frozenset[str] = frozenset()
+    #: Those of `AWAITED` that may be called here.
+    functions: frozenset[str] = frozenset()
+    #: Functions of one map: what a script may call.
+    capabilities: frozenset[str] = frozenset()
+    max_source: int = _MAX_SOURCE
+
+    def without_calls(self) -> Scope:
+        """The same names, and nothing that would have to be waited for: for conditions and templates."""
+        return msgspec.structs.replace(self, functions=frozenset())
+
+    def describe(self) -> str:
+        """What may be used here, for people."""
+        short = {ALIASES[alias]: alias for alias in self.aliases}
+        names = [f"{name} ({short[name]})" if name in short else name for name in sorted(self.variables)]
+        calls = [f"{name}()" for name in sorted(self.functions | self.capabilities)]
+        return ", ".join([*names, *calls]) or "nothing"
+
+
+def _scope(
+    name: str, variables: str, *, aliases: str = "c", functions: Iterable[str] = (), max_source: int = _MAX_SOURCE
+) -> Scope:
+    return Scope(
+        name=name,
+        variables=frozenset(variables.split()),
+        aliases=frozenset(aliases.split()),
+        functions=frozenset(functions),
+        max_source=max_source,
+    )
+
+
+BEFORE = _scope("a middleware before step", "context input now event", aliases="c i", functions=["review"])
+AFTER = _scope("a middleware after step", "context input output now event", aliases="c i o", functions=["review"])
+GUARDRAIL_BEFORE = _scope("a guardrail before step", "context input now", aliases="c i", functions=["review"])
+GUARDRAIL_AFTER = _scope("a guardrail after step", "context output now", aliases="c o", functions=["review"])
+BINDING = _scope("a binding", "context runtime now")
+TOOL = _scope("a CEL tool of an agent without mount", "context input now runtime", aliases="c i", functions=["review"])
+TOOL_WITH_MOUNT = msgspec.structs.replace(
+    TOOL, name="a CEL tool", functions=frozenset({"review", "mount.read", "mount.write"})
+)
+PROMPT = _scope("a prompt", "context runtime now")
+EXPOSES = _scope("an exposed value", "context input output now runtime")
+#: Addresses, headers and bodies of tools. They are templates: see `errands.policy.template`.
+REQUEST = _scope("a tool's request", "context runtime now parameters settings session agent mount auth")
+
+#: The rows with fixed names; the row of the script depends on the agent.
+SCOPES = (
+    BEFORE,
+    AFTER,
+    GUARDRAIL_BEFORE,
+    GUARDRAIL_AFTER,
+    BINDING,
+    TOOL,
+    TOOL_WITH_MOUNT,
+    PROMPT,
+    EXPOSES,
+    REQUEST,
+)
+
+
+def script(capabilities: Iterable[str], *, mount: bool = False) -> Scope:
+    """What a model's script may use: its capabilities, `file()` when there is a mount, and no variable at all."""
+    names = frozenset(capabilities)
+    for name in sorted(names):
+        if not (name.isascii() and name.isidentifier()) or name in _RESERVED:
+            raise ConfigurationError(
+                f"a script cannot call the capability {name!r}: the name is reserved or no identifier; "
+                "rename the capability or do not offer scripts"
+            )
+    functions = frozenset({"file"}) if mount else frozenset[str]()
+    return Scope(name="a capability script", functions=functions, capabilities=names, max_source=_MAX_SCRIPT)

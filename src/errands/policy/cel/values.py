@@ -1,0 +1,146 @@
+"""Values on their way into an expression and out of it: plain JSON on both sides."""
+
+from __future__ import annotations
+
+import base64
+import datetime
+import math
+from typing import Any
+
+import msgspec
+
+#: Plain JSON: dict, list, str, int, float, bool or None.
+Json = Any
+
+_MAX_DEPTH = 64
+_INT64 = range(-(2**63), 2**63)
+#: A result larger than this, counted in values and in characters, is refused before it is built.
+_MAX_VALUES = 100_000
+_MAX_CHARACTERS = 10_000_000
+
+
+class ValueTooLarge(ValueError):
+    """A result that is larger than anything an expression is for."""
+
+
+def normalise(value: Any, depth: int = _MAX_DEPTH) -> Json:
+    """Any value as plain JSON that the language can hold. ValueError for one that has no JSON form.
+
+    Integers beyond 64 bits become floats, lone surrogates `?`, structs and dates their JSON form, and what is nested
+    deeper than 64 levels becomes JSON text. Characters NUL become U+FFFD: the engine would end a text there, and
+    `"admin\\0x"` would pass for `"admin"`.
+    """
+    if value is None or value is True or value is False or type(value) is float:
+        return value
+    if type(value) is str:
+        return _text(value)
+    if type(value) is int:
+        return value if value in _INT64 else _as_float(value)
+    if depth == 0:
+        return _as_text(value)
+    if type(value) is dict:
+        return {_text(_key(key)): normalise(item, depth - 1) for key, item in value.items()}
+    if type(value) is list or type(value) is tuple:
+        return [normalise(item, depth - 1) for item in value]
+    try:
+        return normalise(msgspec.to_builtins(value, str_keys=True), depth - 1)
+    except TypeError as error:
+        raise ValueError(f"not a JSON value: {error}") from None
+
+
+def _text(value: str) -> str:
+    if not value.isascii():
+        value = value.encode("utf-8", "replace").decode()
+    return value.replace("\0", "\ufffd")
+
+
+def _as_text(value: Any) -> str:
+    try:
+        return _text(msgspec.json.encode(value).decode())
+    except (RecursionError, TypeError):
+        return "…"
+
+
+def _as_float(value: int) -> float:
+    try:
+        return float(value)
+    except OverflowError:
+        return math.inf if value > 0 else -math.inf
+
+
+def _key(key: Any) -> str:
+    if isinstance(key, bool):
+        return "true" if key else "false"
+    return str(key)
+
+
+def longest(value: Json) -> int:
+    """The number of items of the longest list or map in it."""
+    if isinstance(value, dict):
+        return max(len(value), max(map(longest, value.values()), default=0))
+    if isinstance(value, list):
+        return max(len(value), max(map(longest, value), default=0))
+    return 0
+
+
+class Result:
+    """Turns one result of the engine into JSON, within bounds: a small expression can stand for a huge value."""
+
+    def __init__(self) -> None:
+        self._values = 0
+        self._characters = 0
+
+    def plain(self, value: Any) -> Json:
+        """`value` is the engine's; it gives its items one by one. ValueError when it has no JSON form."""
+        self._values += 1
+        if self._values > _MAX_VALUES:
+            raise ValueTooLarge(f"the result has more than {_MAX_VALUES:,} values")
+        native = value.value()
+        if isinstance(native, dict):
+            # The engine's maps have no order; an order of our own makes results repeatable.
+            return {_key(key): self.plain(native[key]) for key in sorted(native, key=_key)}
+        if isinstance(native, list):
+            return [self.plain(item) for item in native]
+        return self._scalar(native)
+
+    def _scalar(self, native: Any) -> Json:
+        if isinstance(native, str):
+            self._characters += len(native)
+            if self._characters > _MAX_CHARACTERS:
+                raise ValueTooLarge(f"the result has more than {_MAX_CHARACTERS:,} characters")
+            return native
+        if native is None or isinstance(native, bool | int):
+            return native
+        return scalar(native)
+
+
+def scalar(native: Any) -> Json:
+    """A value of the language that JSON does not have, in the form that protobuf gives it in JSON."""
+    if isinstance(native, float):
+        if not math.isfinite(native):
+            raise ValueError(f"{native} is no JSON number")
+        return native
+    if isinstance(native, bytes | bytearray):
+        return base64.b64encode(native).decode()
+    if isinstance(native, datetime.datetime):
+        return native.astimezone(datetime.UTC).isoformat().replace("+00:00", "Z")
+    if isinstance(native, datetime.timedelta):
+        return _seconds(native)
+    return str(native)
+
+
+def _seconds(delta: datetime.timedelta) -> str:
+    sign = "-" if delta < datetime.timedelta(0) else ""
+    seconds, micros = divmod(abs(delta) // datetime.timedelta(microseconds=1), 1_000_000)
+    return f"{sign}{seconds}" + (f".{micros:06d}".rstrip("0") if micros else "") + "s"
+
+
+def arguments_plain(value: Any) -> Json:
+    """An argument of a function, which arrives as Python's own value."""
+    if isinstance(value, dict):
+        return {_key(key): arguments_plain(value[key]) for key in sorted(value, key=_key)}
+    if isinstance(value, list):
+        return [arguments_plain(item) for item in value]
+    if value is None or isinstance(value, bool | int | str):
+        return value
+    return scalar(value)

@@ -1,0 +1,89 @@
+"""Limits that end a task. Pure checks: each gives the limit that was exceeded, with its numbers, or None."""
+
+from __future__ import annotations
+
+import re
+
+import msgspec
+
+from errands.clock import from_iso
+from errands.errors import ConfigurationError
+from errands.policy.context import Context
+
+_UNITS = {"ns": 1e-6, "us": 1e-3, "µs": 1e-3, "μs": 1e-3, "ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000}
+_TERM = r"(\d+(?:\.\d*)?|\.\d+)(ns|us|µs|μs|ms|s|m|h)"
+_DURATION = re.compile(f"(?:{_TERM})+")
+
+
+def parse_duration(text: str) -> int:
+    """Milliseconds of a duration such as `90s`, `1h30m` or `1.5h`. Raises `ConfigurationError`."""
+    if text == "0":
+        return 0
+    if not _DURATION.fullmatch(text):
+        raise ConfigurationError(
+            f"{text!r} is no duration: write numbers with units, such as 30s, 1h30m or 1.5h (ns, us, ms, s, m, h)"
+        )
+    return round(sum(float(number) * _UNITS[unit] for number, unit in re.findall(_TERM, text)))
+
+
+class Limits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """None means no limit. `max_age` is a duration."""
+
+    max_turns: int | None = None
+    max_prompt_tokens: int | None = None
+    max_completion_tokens: int | None = None
+    max_age: str | None = None
+    max_tool_calls: int | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("max_turns", "max_prompt_tokens", "max_completion_tokens", "max_tool_calls"):
+            value = getattr(self, name)
+            if value is not None and value < 0:
+                raise ConfigurationError(f"{name} is {value}: a limit cannot be negative")
+        if self.max_age is not None:
+            parse_duration(self.max_age)
+
+
+class Exceeded(msgspec.Struct, frozen=True):
+    """The task must end with reason `limit_exceeded`. Ages are in milliseconds."""
+
+    limit: str
+    allowed: int
+    #: What it has come to, or would with what was about to be done.
+    actual: int
+
+    @property
+    def message(self) -> str:
+        unit = " ms" if self.limit == "max_age" else ""
+        return f"{self.limit} is {self.allowed}{unit} and the task has come to {self.actual}{unit}"
+
+
+def check_age(limits: Limits, context: Context, now_ms: int) -> Exceeded | None:
+    """At every step and whenever an input arrives."""
+    if limits.max_age is None:
+        return None
+    return _over("max_age", parse_duration(limits.max_age), now_ms - from_iso(context.agent.started_at))
+
+
+def check_before_model(limits: Limits, context: Context, now_ms: int) -> Exceeded | None:
+    """Before the model is called: exactly `max_turns` answers of the model are possible."""
+    turns = context.history.turns.count("llm") + 1
+    return check_age(limits, context, now_ms) or _over("max_turns", limits.max_turns, turns)
+
+
+def check_after_model(limits: Limits, context: Context) -> Exceeded | None:
+    """After each answer of the model."""
+    tokens = context.llm.tokens
+    return _over("max_prompt_tokens", limits.max_prompt_tokens, tokens.prompt) or _over(
+        "max_completion_tokens", limits.max_completion_tokens, tokens.completion
+    )
+
+
+def check_before_capability(limits: Limits, context: Context, now_ms: int, *, under_way: int = 0) -> Exceeded | None:
+    """Before a capability is executed, by whomever. `under_way` counts calls that began and have no record yet."""
+    calls = context.meta.count + under_way + 1
+    return check_age(limits, context, now_ms) or _over("max_tool_calls", limits.max_tool_calls, calls)
+
+
+def _over(limit: str, allowed: int | None, actual: int) -> Exceeded | None:
+    return Exceeded(limit, allowed, actual) if allowed is not None and actual > allowed else None

@@ -1,0 +1,147 @@
+"""What a log stores about a run: facts, in the order in which they happened. `context.fold` makes the context of them.
+
+They are stored for as long as the task, so a field is never renamed, and a new one has a default.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import msgspec
+
+from errands.policy.cel.session import Call, Session
+
+#: Who made a call: the model (or the worker in its place), or an `invoke` step, which takes no turn.
+Caller = Literal["model", "step"]
+
+
+class Record(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag_field="record"):
+    """The base of all. Times are UTC, ISO 8601."""
+
+    at: str
+
+
+class Started(Record, frozen=True, kw_only=True, tag="started"):
+    """The task exists. Always the first record, and the only one of its kind."""
+
+    agent: str
+    namespace: str = ""
+    user: str = ""
+    email: str | None = None
+    model: str = ""
+    #: Function names; each gets a record of zeros.
+    functions: tuple[str, ...] = ()
+    #: Those of them that hand work to another agent.
+    delegations: tuple[str, ...] = ()
+
+
+class InputArrived(Record, frozen=True, kw_only=True, tag="input"):
+    """Somebody said something: `message` and the agent's parameters."""
+
+    values: dict[str, Any]
+
+
+class OutputGiven(Record, frozen=True, kw_only=True, tag="output"):
+    """The agent answered, and its guardrails let it: `message` and what the agent exposes."""
+
+    values: dict[str, Any]
+
+
+class ModelCalled(Record, frozen=True, kw_only=True, tag="llm"):
+    """The model answered once."""
+
+    model: str
+    prompt: int = 0
+    completion: int = 0
+
+
+class _Call(Record, frozen=True, kw_only=True):
+    """What all records of one capability call have in common. `at` is when the call began."""
+
+    #: Ties the records of one call together; the model's own id when it has one.
+    call: str
+    function: str
+    arguments: dict[str, Any] = {}
+    caller: Caller = "model"
+
+
+class CapabilityBegan(_Call, frozen=True, kw_only=True, tag="began"):
+    """It is about to be executed. Without a later record of the same call, nobody knows whether it was."""
+
+
+class CapabilityFinished(_Call, frozen=True, kw_only=True, tag="finished"):
+    """It returned. `output` is the tool's own result, whatever later steps make of it."""
+
+    output: Any = None
+    #: The child task, for a delegation.
+    task_id: str | None = None
+
+
+class CapabilityErrored(_Call, frozen=True, kw_only=True, tag="errored"):
+    """It failed, and the model is told so."""
+
+    error: str
+    task_id: str | None = None
+    #: False when it failed before it began, for example by a missing argument.
+    executed: bool = True
+
+
+class CapabilityRestricted(_Call, frozen=True, kw_only=True, tag="restricted"):
+    """A step stopped it; it was not executed."""
+
+    reason: str
+
+
+class Decided(Record, frozen=True, kw_only=True, tag="decided"):
+    """A step of a policy was decided: one line of the decision log."""
+
+    step: str
+    action: str
+    outcome: str
+    policy: str = ""
+    call: str | None = None
+    detail: str = ""
+
+
+class Waiting(Record, frozen=True, kw_only=True, tag="waiting"):
+    """Steps wait for `call`, for example a review; with `session` they go on from there."""
+
+    call: Call
+    session: Session
+
+
+class Answered(Record, frozen=True, kw_only=True, tag="answered"):
+    """A call inside of an expression has finished: what `Session.settle` or `Session.fail` was told."""
+
+    call: Call
+    value: Any = None
+    error: str | None = None
+
+
+class Ended(Record, frozen=True, kw_only=True, tag="ended"):
+    """The policy ended the task."""
+
+    reason: Literal["limit_exceeded", "restricted"]
+    detail: str = ""
+
+
+AnyRecord = (
+    Started
+    | InputArrived
+    | OutputGiven
+    | ModelCalled
+    | CapabilityBegan
+    | CapabilityFinished
+    | CapabilityErrored
+    | CapabilityRestricted
+    | Decided
+    | Waiting
+    | Answered
+    | Ended
+)
+
+_ENCODER = msgspec.json.Encoder()
+_DECODER: msgspec.json.Decoder[AnyRecord] = msgspec.json.Decoder(AnyRecord)
+
+encode = _ENCODER.encode
+decode = _DECODER.decode

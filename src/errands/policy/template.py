@@ -1,0 +1,124 @@
+"""`{expression}` inside of text: prompts, error messages, addresses, headers and bodies.
+
+- An expression is one of the language, in the scope of the field; a dotted path is the usual one.
+- `{{` and `}}` stand for single braces.
+- A text that is exactly one expression keeps the type of its value; otherwise values become text: strings as they are,
+  everything else as JSON (`null`, `true`, `[1,2]`).
+- A value that is missing is an error, never an empty string.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import lru_cache
+
+import msgspec
+
+from errands.errors import ConfigurationError
+from errands.policy import cel
+from errands.policy.cel import CelError, Program, Scope, Session, Variables, run
+from errands.policy.cel.tokens import Token, tokens
+from errands.policy.cel.values import Json
+
+_ESCAPE = "write {{ and }} for braces that are text"
+
+
+class Template(msgspec.Struct, frozen=True, eq=False):
+    """A compiled text: pieces that stand for themselves, and programs."""
+
+    source: str
+    pieces: tuple[str | Program, ...]
+
+    def value(self, variables: Variables, session: Session) -> Json:
+        """The text, or the value itself when the text is exactly one expression. Raises `CelError`."""
+        if len(self.pieces) == 1 and isinstance(self.pieces[0], Program):
+            return run(self.pieces[0], variables, session)
+        return self.text(variables, session)
+
+    def text(self, variables: Variables, session: Session, *, escape: Callable[[str], str] = str) -> str:
+        """Always text. `escape` is applied to what expressions give, for example to quote it for an address."""
+        return "".join(
+            piece if isinstance(piece, str) else escape(_text(run(piece, variables, session))) for piece in self.pieces
+        )
+
+
+def _text(value: Json) -> str:
+    return value if isinstance(value, str) else msgspec.json.encode(value).decode()
+
+
+@lru_cache(maxsize=1024)
+def compile_template(scope: Scope, source: str) -> Template:
+    """Raises `CelError` for braces that do not match and for expressions that are wrong in `scope`."""
+    pieces: list[str | Program] = []
+    literal = ""
+    position = 0
+    while position < len(source):
+        character = source[position]
+        if character in "{}" and source[position : position + 2] == character * 2:
+            literal += character
+            position += 2
+        elif character == "{":
+            row, end = _inside(source, position)
+            if literal:
+                pieces.append(literal)
+            literal = ""
+            pieces.append(_expression(scope, source[position + 1 : end], row))
+            position = end + 1
+        elif character == "}":
+            raise _unmatched(source, position, "`}` without `{`")
+        else:
+            literal += character
+            position += 1
+    if literal or not pieces:
+        pieces.append(literal)
+    return Template(source, tuple(pieces))
+
+
+def _inside(source: str, opening: int) -> tuple[list[Token], int]:
+    """The tokens up to the brace that closes the one at `opening`, and where it is. Braces in strings do not count."""
+    row: list[Token] = []
+    depth = 0
+    for token in tokens(source, opening + 1):
+        if token.kind == "sign" and token.text == "}" and depth == 0:
+            return row, token.start
+        depth += (token.text == "{") - (token.text == "}") if token.kind == "sign" else 0
+        row.append(token)
+    raise _unmatched(source, opening, "`{` without `}`")
+
+
+def _expression(scope: Scope, source: str, row: list[Token]) -> Program:
+    if not row:
+        raise CelError(source, "there is nothing between the braces", hint=_ESCAPE)
+    texts = [token.text for token in row]
+    if texts[:2] == ["auth", "."] and texts[3:] == ["(", ")"]:
+        # The specification writes both `{auth.name()}` and `{auth.name}`.
+        source = "".join(texts[:3])
+    try:
+        return cel.compile(scope.without_calls(), source.strip())
+    except CelError as error:
+        raise CelError(error.source, error.problem, hint=error.hint or _ESCAPE) from None
+
+
+def nested(values: Mapping[str, Json]) -> dict[str, Json]:
+    """Settings whose names have dots as maps in maps, so that `github.token` is found as `{settings.github.token}`.
+
+    Raises `ConfigurationError` when one name is both a value and the beginning of another.
+    """
+    built: dict[str, Json] = {}
+    for name, value in values.items():
+        *parents, last = name.split(".")
+        level = built
+        for parent in parents:
+            level = level.setdefault(parent, {})
+            if not isinstance(level, dict):
+                raise ConfigurationError(f"{name}: {parent} is a value already; rename one of the two")
+        if last in level:
+            raise ConfigurationError(f"{name} is a value and the beginning of another name; rename one of the two")
+        level[last] = value
+    return built
+
+
+def _unmatched(source: str, position: int, problem: str) -> CelError:
+    before = source[:position]
+    column = position - (before.rfind("\n") + 1) + 1
+    return CelError(source, problem, hint=_ESCAPE, line=before.count("\n") + 1, column=column)

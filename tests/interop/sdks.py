@@ -1,0 +1,94 @@
+"""The official SDKs: what their environments hold, and their side of the conversation as processes."""
+
+from __future__ import annotations
+
+import functools
+import json
+import os
+import subprocess
+import sys
+import tomllib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tests.unit.cli.processes import Served
+
+ROOT = Path(__file__).resolve().parents[2]
+PEERS = Path(__file__).parent / "peers"
+#: Seconds after which a conversation that hangs is given up.
+CONVERSATION_S = 60.0
+
+
+@dataclass(frozen=True)
+class Sdk:
+    release: str
+    #: The version of the protocol it speaks.
+    protocol: str
+    client: str
+    server: str
+    #: Its executor under errands: the agent of the conversation, and one for the contract of executors.
+    executor: str
+    contract: str
+
+    @property
+    def requirements(self) -> list[str]:
+        """The SDK, and what errands needs to run its executors there."""
+        project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+        return [f"a2a-sdk[http-server,grpc]=={self.release}", *project["dependencies"]]
+
+
+def _sdk(release: str, protocol: str, suffix: str) -> Sdk:
+    return Sdk(release, protocol, *(f"{part}_{suffix}.py" for part in ("client", "server", "errands", "contract")))
+
+
+SDKS = {"1.3.0": _sdk("1.3.0", "1.0", "1_3"), "0.3.26": _sdk("0.3.26", "0.3", "0_3")}
+BINDINGS = {"JSONRPC": "jsonrpc", "HTTP+JSON": "http+json", "GRPC": "grpc"}
+
+
+@functools.cache
+def interpreter(sdk: Sdk) -> str:
+    """The interpreter that has this SDK; its environment is made when it is missing and kept."""
+    directory = ROOT / ".interop" / f"a2a-sdk-{sdk.release}"
+    command = [sys.executable, str(ROOT / "scripts" / "environment.py"), str(directory), *sdk.requirements]
+    made = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert made.returncode == 0, made.stderr
+    return made.stdout.strip()
+
+
+def conversation(sdk: Sdk, url: str, binding: str) -> dict[str, Any]:
+    """What came of each step when the SDK's client talked to the agent at this address."""
+    played = subprocess.run(
+        [interpreter(sdk), str(PEERS / sdk.client), url, binding],
+        capture_output=True,
+        text=True,
+        timeout=CONVERSATION_S,
+        check=False,
+    )
+    assert played.returncode == 0, played.stderr
+    lines = (json.loads(line) for line in played.stdout.splitlines())
+    return {line["step"]: line["outcome"] for line in lines}
+
+
+@contextmanager
+def serving(sdk: Sdk) -> Iterator[str]:
+    """The address of the agent on this SDK."""
+    process = subprocess.Popen(
+        [interpreter(sdk), str(PEERS / sdk.server)], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+    )
+    with process:
+        try:
+            assert process.stdout is not None
+            yield json.loads(process.stdout.readline())["url"]
+        finally:
+            process.kill()
+
+
+def serving_executor(sdk: Sdk, target: str, port: int = 0, **settings: str) -> Served:
+    """`errands serve` with an executor of this SDK, in the environment that has it."""
+    # gRPC needs the stubs of 1.3, which our own environment has.
+    python = sys.executable if sdk.protocol == "1.0" else interpreter(sdk)
+    path = os.pathsep.join([str(ROOT / "src"), str(PEERS)])
+    return Served(PEERS / target, cwd=ROOT, python=python, python_path=path, port=port, **settings)

@@ -1,0 +1,40 @@
+"""The clients of the official SDKs, each in its own environment, talk to `errands serve`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import pytest
+
+from tests.interop.expectations import ERRANDS, expected
+from tests.interop.peers.conversation import STEPS
+from tests.interop.sdks import BINDINGS, ROOT, SDKS, Sdk, conversation, interpreter
+from tests.unit.cli.processes import Served
+
+pytestmark = pytest.mark.timeout(300)  # the first test of all makes the environments
+
+
+class Talk(NamedTuple):
+    sdk: Sdk
+    binding: str
+    outcomes: dict[str, Any]
+
+
+@pytest.fixture(
+    scope="module",
+    params=[
+        pytest.param((sdk, binding), id=f"{sdk.release}-{binding}") for sdk in SDKS.values() for binding in BINDINGS
+    ],
+)
+def talk(request: pytest.FixtureRequest) -> Iterator[Talk]:
+    """What the SDK's client has to tell about an errands agent."""
+    sdk, binding = request.param
+    interpreter(sdk)  # a served process has less time than an installation takes
+    with Served("tests/interop/agent.py", cwd=ROOT, grpc_port="0") as agent:
+        yield Talk(sdk, binding, conversation(sdk, agent.url, binding))
+
+
+@pytest.mark.parametrize("step", STEPS)
+def test_the_official_client_gets_from_errands_what_it_should(talk: Talk, step: str) -> None:
+    assert talk.outcomes[step] == expected(talk.sdk.release, ERRANDS, talk.binding, step)

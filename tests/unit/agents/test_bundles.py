@@ -1,0 +1,174 @@
+"""Files with several documents, and findings about several."""
+
+from __future__ import annotations
+
+import copy
+from pathlib import Path
+
+import pytest
+
+from errands.agents.manifests import examine
+from tests.unit.agents.support import VALID, Documents, loaded, put, report, text_report, told, written
+
+DESCRIPTOR = {"kind": "commonagents.info/v1/bundledescription", "name": "Support", "requiredSettings": ["any", "key"]}
+
+
+def test_a_descriptor_comes_first(tmp_path: Path) -> None:
+    found = examine(written(tmp_path, {"descriptor": DESCRIPTOR, **VALID}))
+    assert found.findings == []
+    assert found.manifests is not None
+    assert [descriptor.required_settings for descriptor in found.manifests.descriptors] == [["any", "key"]]
+
+
+@pytest.mark.parametrize(
+    "documents",
+    [{**VALID, "last": DESCRIPTOR}, {"first": DESCRIPTOR, "second": DESCRIPTOR, **VALID}],
+    ids=["last", "twice"],
+)
+def test_a_descriptor_elsewhere_is_refused(tmp_path: Path, documents: Documents) -> None:
+    # Deep copies, as YAML would write what is there twice as an alias.
+    found = examine(written(tmp_path, {name: copy.deepcopy(document) for name, document in documents.items()}))
+    assert told(found) == [": describes the bundle and is not the first document; put it first, and only once"]
+
+
+def test_a_descriptor_needs_a_name(tmp_path: Path) -> None:
+    found = examine(written(tmp_path, {"descriptor": {"kind": DESCRIPTOR["kind"]}, **VALID}))
+    assert told(found) == ["name: is missing; add name: Support desk"]
+
+
+def test_a_version_that_is_none_is_worth_a_warning(tmp_path: Path) -> None:
+    found = examine(written(tmp_path, {"descriptor": {**DESCRIPTOR, "version": "new"}, **VALID}))
+    assert told(found, "warning") == ["version: is 'new'; write a version such as 1.0.0"]
+
+
+def test_documents_of_unknown_kinds_are_skipped(tmp_path: Path) -> None:
+    def spoil(documents: Documents) -> None:
+        documents["other"] = {"kind": "example.com/v1/widget", "whatever": 1}
+        documents["compose"] = {"services": {}}
+
+    found = report(tmp_path, spoil)
+    assert found.valid
+    assert [finding.problem for finding in found.findings] == [
+        "is 'example.com/v1/widget', so the document is skipped",
+        "is no manifest, as it has no kind, and is skipped",
+    ]
+
+
+def test_what_is_skipped_does_not_hide_what_is_missing(tmp_path: Path) -> None:
+    def spoil(documents: Documents) -> None:
+        documents["audit"] = {"kind": "example.com/v1/widget"}
+
+    assert "names 'audit', which is no tool of the namespace" in told(report(tmp_path, spoil))[0]
+
+
+def test_what_no_action_uses_is_worth_a_warning(tmp_path: Path) -> None:
+    found = report(tmp_path, put("audit", "mcp", value={"transport": "stdio", "command": "x"}))
+    assert told(found, "warning") == ["mcp: is used by no action; take it away, or write mcp in an execute"]
+
+
+def test_an_item_that_is_empty_is_told(tmp_path: Path) -> None:
+    assert told(report(tmp_path, put("audit", "actions", value=[None])))[-1] == (
+        "actions[0]: is empty, not an object; write an object"
+    )
+
+
+def test_a_second_mount_is_refused(tmp_path: Path) -> None:
+    found = report(tmp_path, lambda documents: documents.update(second={"name": "more", "s3": {"bucket": "b"}}))
+    assert told(found) == [": is a second mount beside 'files'; keep one: all agents share it"]
+
+
+def test_a_mount_may_be_in_a_bucket(tmp_path: Path) -> None:
+    manifests = loaded(tmp_path, lambda documents: documents.update(mount={"name": "m", "gcs": {"bucket": "b"}}))
+    assert manifests.mount is not None
+    assert manifests.mount.gcs is not None
+
+
+def test_a_prefix_that_everybody_shares_is_worth_a_warning(tmp_path: Path) -> None:
+    found = report(tmp_path, put("mount", "path_prefixes", value={"task": "/{agent}/"}))
+    assert told(found, "warning") == ["path_prefixes.task: lacks {task}, so every task has the same files; add {task}"]
+
+
+def test_agents_that_come_back_to_themselves_are_worth_a_warning(tmp_path: Path) -> None:
+    found = report(tmp_path, put("analyst", "capabilities", value={"support": "*"}))
+    assert found.valid
+    assert told(found, "warning") == [
+        (
+            "capabilities.support: comes back to itself: support → analyst → support; see that it ends; errands bounds "
+            "the depth"
+        )
+    ]
+
+
+def test_an_agent_may_ask_itself(tmp_path: Path) -> None:
+    found = report(tmp_path, put("agent", "capabilities", "support", value="*"))
+    assert "support → support" in told(found, "warning")[0]
+
+
+@pytest.mark.parametrize(
+    "expression",
+    ["context.capabilities.github_file_wirte.count_successful > 0", "c.cap['github_file_wirte'].count_errored == 0"],
+)
+def test_a_record_that_is_not_there_is_worth_a_warning(tmp_path: Path, expression: str) -> None:
+    found = report(tmp_path, put("agent", "guardrails", "after", 0, "assert", value=expression))
+    assert told(found, "warning") == [
+        (
+            "guardrails.after[0].assert: reads context.capabilities.github_file_wirte, and there is no such function; "
+            "did you mean github_file_write?"
+        )
+    ]
+
+
+def test_a_default_that_is_never_used_is_worth_a_warning(tmp_path: Path) -> None:
+    found = report(tmp_path, put("tool", "parameters", "properties", "repo", "default", value="x"))
+    assert told(found, "warning") == [
+        "parameters.properties.repo.default: is never used, as a binding is required; take it away, or require_binding"
+    ]
+
+
+def test_a_parameter_that_is_declared_twice_is_worth_a_warning(tmp_path: Path) -> None:
+    found = report(tmp_path, put("tool", "parameters", "properties", "path", value={"type": "string"}))
+    assert len(told(found, "warning")) == 2
+
+
+# Lines
+
+_AGENT = """\
+kind: commonagents.info/v1beta2/agent
+namespace: shop
+name: support
+description: Helps.
+prompt: |
+  You help
+  {context.user.id}
+  at {noon}.
+guardrails:
+  before:
+    - assert: >-
+        true
+      condition: |
+        true &&
+        outptu
+    - on_fail: continue
+      assert: "'a' ==
+        b"
+"""
+
+
+def test_a_finding_has_the_line_of_the_field(tmp_path: Path) -> None:
+    found = text_report(tmp_path, _AGENT + "limits:\n  max_turns: 3\n  max_age: long\n  max_trns: 3\n")
+    assert [(finding.line, finding.field) for finding in found.findings][-2:] == [
+        (21, "limits.max_age"),
+        (22, "limits.max_trns"),
+    ]
+
+
+def test_a_wrong_expression_has_its_own_line(tmp_path: Path) -> None:
+    found = [(finding.line, finding.field) for finding in text_report(tmp_path, _AGENT).findings]
+    assert found[1] == (15, "guardrails.before[0].condition")
+    assert found[0] == (8, "prompt")
+    assert found[2] == (17, "guardrails.before[1].assert")
+
+
+def test_what_is_missing_has_the_line_of_what_lacks_it(tmp_path: Path) -> None:
+    text = "# a comment\nkind: commonagents.info/v1beta2/agent\n---\n\nkind: commonagents.info/v1beta2/tool\n"
+    assert {finding.line for finding in text_report(tmp_path, text).findings} == {2, 5}
