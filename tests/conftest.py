@@ -7,9 +7,12 @@ from pathlib import Path
 
 import pytest
 
+from tests.postgres import url_for
+
 STORAGES: dict[str, Callable[[Path], str]] = {
     "memory": lambda folder: "memory",
     "sqlite": lambda folder: f"sqlite:///{folder / 'tasks.db'}",
+    "postgresql": url_for,
 }
 
 

@@ -9,6 +9,7 @@ import typer
 from errands.cli.agents_show import show_agents
 from errands.cli.agents_validate import validate_agents
 from errands.cli.card import card
+from errands.cli.db import check_db, print_sql, upgrade_db
 from errands.cli.failures import EXIT_CODES
 from errands.cli.send import send
 from errands.cli.serve import serve
@@ -37,6 +38,11 @@ tasks = typer.Typer(
     no_args_is_help=True,
 )
 
+db = typer.Typer(
+    name="db",
+    help="Look after the tables of a store.\n\nExample:\n\n    errands db upgrade --storage sqlite:///tasks.db",
+    no_args_is_help=True,
+)
 agents = typer.Typer(
     name="agents",
     help="Look at agents that are written down in manifests.\n\n"
@@ -50,6 +56,7 @@ app.add_typer(tasks, name="tasks")
 # The name that the protocol's own command line has for it.
 app.add_typer(tasks, name="task", hidden=True)
 app.command("card")(card)
+app.add_typer(db, name="db")
 app.add_typer(agents, name="agents")
 app.command("version")(version)
 
@@ -61,6 +68,10 @@ tasks.command("running")(running_tasks)
 
 agents.command("validate")(validate_agents)
 agents.command("show")(show_agents)
+
+db.command("upgrade")(upgrade_db)
+db.command("check")(check_db)
+db.command("sql")(print_sql)
 
 
 def _show_version(wanted: bool) -> None:

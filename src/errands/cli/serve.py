@@ -36,7 +36,11 @@ GrpcPort = Annotated[
 ]
 Storage = Annotated[
     str | None,
-    typer.Option("--storage", metavar="URL", help="Where tasks live, whatever TARGET says: memory or sqlite:///PATH."),
+    typer.Option(
+        "--storage",
+        metavar="URL",
+        help="Where tasks live, whatever TARGET says: memory, sqlite:///PATH or postgresql://HOST/DATABASE.",
+    ),
 ]
 Reload = Annotated[bool, typer.Option("--reload", help="Start again when the code changes: for development.")]
 Level = Annotated[
