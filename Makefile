@@ -33,7 +33,7 @@ $(VENV)/.run: pyproject.toml | $(BIN)/python
 $(VENV)/.dev: pyproject.toml scripts/dev_requirements.py $(VENV)/.run
 	@echo "Installing the development tools ..."
 	@$(BIN)/python scripts/dev_requirements.py > $(VENV)/dev-requirements.txt
-	@$(INSTALL) -e '.[fastapi,grpc]' -r $(VENV)/dev-requirements.txt
+	@$(INSTALL) -e '.[fastapi,grpc,redis]' -r $(VENV)/dev-requirements.txt
 	@touch $@
 
 run: $(VENV)/.run

@@ -7,9 +7,12 @@ from pathlib import Path
 
 import pytest
 
+from tests import redis_server
+
 STORAGES: dict[str, Callable[[Path], str]] = {
     "memory": lambda folder: "memory",
     "sqlite": lambda folder: f"sqlite:///{folder / 'tasks.db'}",
+    "redis": redis_server.shared_url,
 }
 
 

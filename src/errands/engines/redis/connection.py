@@ -1,0 +1,250 @@
+"""The way to the server: its address, what it must be like, and one call that runs jobs there."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import re
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
+from typing import Any
+from urllib.parse import parse_qsl, unquote, urlsplit
+
+import msgspec
+from redis import exceptions as redis_errors
+from redis.asyncio import BlockingConnectionPool, Redis, SSLConnection
+from redis.asyncio.retry import Retry
+from redis.backoff import NoBackoff
+
+from errands.engines.redis.failures import explain, is_passing
+from errands.engines.redis.jobs import PROGRAM, Job, pack
+from errands.engines.redis.keys import Keys
+from errands.errors import ConfigurationError, StorageError
+
+logger = logging.getLogger(__name__)
+
+#: The arrangement of keys that this code reads and writes.
+SCHEMA = "1"
+#: The first release that has all that is used here.
+OLDEST = (6, 2)
+DEFAULT_PREFIX = "errands"
+MAX_CONNECTIONS = 32
+#: Seconds between two tries to reach a server that is away.
+RETRY_AFTER = 0.05
+
+_PREFIX = re.compile(r"[A-Za-z0-9_.:-]{1,64}")
+_OPTIONS = ("prefix", "ssl_ca_certs")
+
+
+class Options(msgspec.Struct, frozen=True, kw_only=True):
+    """Where the store is."""
+
+    host: str = "localhost"
+    port: int = 6379
+    db: int = 0
+    username: str | None = None
+    password: str | None = None
+    tls: bool = False
+    ssl_ca_certs: str | None = None
+    prefix: str = DEFAULT_PREFIX
+
+    @property
+    def server(self) -> str:
+        """The server's name for messages: never with the password."""
+        return f"{self.host}:{self.port}/{self.db}"
+
+    @classmethod
+    def from_url(cls, url: str) -> Options:
+        """Raises `ConfigurationError` for what is not understood: nothing is ever ignored."""
+        parts = urlsplit(url)
+        shown = f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}"
+        try:
+            port, db = parts.port or cls().port, int(parts.path.strip("/") or 0)
+        except ValueError:
+            raise ConfigurationError(
+                f"storage {shown!r}: write redis://user:password@host:port/0, the last being a database's number"
+            ) from None
+        given = dict(parse_qsl(parts.query, keep_blank_values=True))
+        if unknown := sorted(set(given) - set(_OPTIONS)):
+            raise ConfigurationError(
+                f"storage {shown!r}: unknown option {', '.join(unknown)}; possible are {', '.join(_OPTIONS)}"
+            )
+        prefix = given.get("prefix", DEFAULT_PREFIX)
+        if not _PREFIX.fullmatch(prefix):
+            raise ConfigurationError(
+                f"storage {shown!r}: a prefix has 1 to 64 letters, digits or any of _ . : -, not {prefix!r}"
+            )
+        return cls(
+            host=parts.hostname or "localhost",
+            port=port,
+            db=db,
+            username=unquote(parts.username) if parts.username else None,
+            password=unquote(parts.password) if parts.password else None,
+            tls=parts.scheme.lower() == "rediss",
+            ssl_ca_certs=given.get("ssl_ca_certs"),
+            prefix=prefix,
+        )
+
+
+class Link:
+    """Connections to the server. One that breaks is replaced by the next call that needs one."""
+
+    def __init__(self, options: Options, keys: Keys, timeout: float) -> None:
+        self._options = options
+        self._keys = keys
+        self._timeout = timeout
+        self._address = options.host, options.port
+        self._sha = ""
+        self._calls: set[asyncio.Future[Any]] = set()
+        self.client = self._connect()
+
+    @property
+    def server(self) -> str:
+        return self._options.server
+
+    def _connect(self) -> Redis:
+        options: dict[str, Any] = {
+            "host": self._address[0],
+            "port": self._address[1],
+            "db": self._options.db,
+            "username": self._options.username,
+            "password": self._options.password,
+            "socket_timeout": self._timeout,
+            "socket_connect_timeout": self._timeout,
+            # Who asks again and when is decided here: not everything may be done twice.
+            "retry": Retry(NoBackoff(), 0),
+        }
+        if self._options.tls:
+            options |= {"connection_class": SSLConnection, "ssl_ca_certs": self._options.ssl_ca_certs}
+        pool = BlockingConnectionPool(max_connections=MAX_CONNECTIONS, timeout=self._timeout, **options)
+        return Redis.from_pool(pool)
+
+    async def close(self) -> None:
+        if self._calls:
+            await asyncio.wait(self._calls)
+        with suppress(redis_errors.RedisError, OSError):
+            await self.client.aclose()
+
+    async def call(self, jobs: Sequence[Job], *, answer: str = "", number: int | None = None) -> list[Any]:
+        """Runs jobs in one go and returns their answers. `number` makes it a batch that is done only once.
+
+        Raises the client library's errors.
+        """
+        key = answer or self._keys.schema
+        arguments: list[str | bytes] = [self._keys.base, "" if number is None else str(number), *map(pack, jobs)]
+        while True:
+            try:
+                answers: list[Any] = await self.client.evalsha(self._sha, 1, key, *arguments)
+                return answers
+            except redis_errors.NoScriptError:
+                # A server that was restarted has forgotten the program.
+                self._sha = await self.client.script_load(PROGRAM)
+            except redis_errors.MovedError as error:
+                await self._follow(error)
+
+    async def _follow(self, error: redis_errors.MovedError) -> None:
+        """All keys of the store are in one slot, so a cluster is one server whose address may change."""
+        if self._address == (error.host, error.port):
+            raise error
+        logger.info("the keys of %s are at %s:%d now", self._keys.base, error.host, error.port)
+        former, self._address = self.client, (error.host, error.port)
+        self.client = self._connect()
+        await former.aclose()
+
+    async def ask(self, job: Job) -> Any:
+        """The answer to one job that only reads. Raises `StorageError`."""
+        (answer,) = await self.guard(lambda: self.call([job]))
+        return answer
+
+    async def guard(self, call: Callable[[], Awaitable[Any]]) -> Any:
+        """Does what may be done twice: once more when the connection was broken. Raises `StorageError`.
+
+        In a task of its own: a caller that is canceled goes away at once, and the client library, which can swallow a
+        cancellation on Python 3.11 (`asyncio.wait_for`), never sees one.
+        """
+        task = asyncio.ensure_future(self._persist(call))
+        self._calls.add(task)
+        task.add_done_callback(self._calls.discard)
+        return await asyncio.shield(task)
+
+    async def _persist(self, call: Callable[[], Awaitable[Any]]) -> Any:
+        try:
+            try:
+                return await call()
+            except (redis_errors.RedisError, OSError) as error:
+                if not is_passing(error):
+                    raise
+            await asyncio.sleep(RETRY_AFTER)
+            await self._go_home()
+            return await call()
+        except (redis_errors.RedisError, OSError) as error:
+            raise explain(error, self.server) from error
+
+    async def _go_home(self) -> None:
+        """Back to the address that was given: a node that answered for the cluster before may be gone."""
+        if self._address != (self._options.host, self._options.port):
+            former, self._address = self.client, (self._options.host, self._options.port)
+            self.client = self._connect()
+            await former.aclose()
+
+    async def recover(self) -> None:
+        """After a failure: let go of connections that may be as broken."""
+        await self._go_home()
+        with suppress(redis_errors.RedisError, OSError):
+            await self.client.connection_pool.disconnect(inuse_connections=False)
+
+    # Opening
+
+    async def examine(self) -> None:
+        """Raises `StorageError` with what to do when the server cannot be used, and warns of what is risky."""
+        try:
+            await self.client.ping()
+            await self._examine_setup()
+            await self.call([])  # loads the program and finds the node of a cluster
+            await self.client.set(self._keys.schema, SCHEMA, nx=True)
+            found: Any = await self.client.get(self._keys.schema)
+            schema = found.decode()
+        except (redis_errors.RedisError, OSError) as error:
+            raise explain(error, self.server) from error
+        if schema != SCHEMA:
+            raise StorageError(
+                f"Redis at {self.server} holds tasks of schema {schema!r} under {self._keys.base!r}, and this release "
+                f"reads schema {SCHEMA}. Use the release that wrote them, or another prefix"
+            )
+
+    async def _examine_setup(self) -> None:
+        try:
+            info = await self.client.info("everything")
+        except redis_errors.ResponseError as error:
+            logger.warning(
+                "Redis at %s does not let this user see its setup (%s): make sure that maxmemory-policy is noeviction "
+                "and appendonly is yes, or tasks may be lost",
+                self.server,
+                error,
+            )
+            return
+        self._examine_version(str(info.get("redis_version", "")))
+        if info.get("role") == "slave":
+            raise StorageError(
+                f"Redis at {self.server} is a read-only replica of {info.get('master_host')}:"
+                f"{info.get('master_port')}. Put the address of the primary into the URL"
+            )
+        policy = info.get("maxmemory_policy", "noeviction")
+        if info.get("maxmemory") and policy != "noeviction":
+            raise StorageError(
+                f"Redis at {self.server} may evict tasks when its memory is full: maxmemory-policy is {policy}. "
+                "Set it to noeviction (CONFIG SET maxmemory-policy noeviction), or use a server of its own for tasks"
+            )
+        if not info.get("aof_enabled"):
+            logger.warning(
+                "Redis at %s writes no append-only file: what was accepted since its last snapshot is lost when it "
+                "stops. Set appendonly yes (CONFIG SET appendonly yes)",
+                self.server,
+            )
+
+    def _examine_version(self, version: str) -> None:
+        numbers = tuple(int(part) for part in re.findall(r"\d+", version)[:2])
+        if numbers and numbers < OLDEST:
+            raise StorageError(
+                f"Redis at {self.server} is release {version}, and errands needs 6.2 or newer (or Valkey). Upgrade it"
+            )
