@@ -127,10 +127,13 @@ def _lives(pid: int) -> bool:
 
 
 def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
+    """One whose neighbour 10000 above exists as well: that is where the nodes of a cluster talk."""
+    while True:
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            port: int = probe.getsockname()[1]
+            if port < 55_000:
+                return port
 
 
 def _wait_until_it_listens(port: int) -> None:

@@ -12,7 +12,7 @@ from urllib.parse import parse_qsl, unquote, urlsplit
 
 import msgspec
 from redis import exceptions as redis_errors
-from redis.asyncio import BlockingConnectionPool, Redis, SSLConnection
+from redis.asyncio import BlockingConnectionPool, Connection, Redis, SSLConnection
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 
@@ -89,10 +89,13 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
 class Link:
     """Connections to the server. One that breaks is replaced by the next call that needs one."""
 
-    def __init__(self, options: Options, keys: Keys, timeout: float) -> None:
+    def __init__(self, options: Options, keys: Keys, *, timeout: float, patience: float) -> None:
         self._options = options
         self._keys = keys
         self._timeout = timeout
+        self._patience = patience
+        #: Since when the server has not answered, if it does not.
+        self._away_since: float | None = None
         self._address = options.host, options.port
         self._sha = ""
         self._calls: set[asyncio.Future[Any]] = set()
@@ -111,6 +114,7 @@ class Link:
             "password": self._options.password,
             "socket_timeout": self._timeout,
             "socket_connect_timeout": self._timeout,
+            "protocol": 2,
             # Who asks again and when is decided here: not everything may be done twice.
             "retry": Retry(NoBackoff(), 0),
         }
@@ -119,19 +123,25 @@ class Link:
         pool = BlockingConnectionPool(max_connections=MAX_CONNECTIONS, timeout=self._timeout, **options)
         return Redis.from_pool(pool)
 
+    def own_connection(self) -> Connection:
+        """A connection beside the others, for somebody who keeps it. Not yet connected."""
+        pool: Any = self.client.connection_pool
+        connection: Connection = pool.make_connection()
+        return connection
+
     async def close(self) -> None:
         if self._calls:
             await asyncio.wait(self._calls)
         with suppress(redis_errors.RedisError, OSError):
             await self.client.aclose()
 
-    async def call(self, jobs: Sequence[Job], *, answer: str = "", number: int | None = None) -> list[Any]:
-        """Runs jobs in one go and returns their answers. `number` makes it a batch that is done only once.
+    async def call(self, jobs: Sequence[bytes], *, answer: str = "", number: int | None = None) -> list[Any]:
+        """Runs packed jobs in one go and returns their answers. `number` makes it a batch that is done only once.
 
         Raises the client library's errors.
         """
         key = answer or self._keys.schema
-        arguments: list[str | bytes] = [self._keys.base, "" if number is None else str(number), *map(pack, jobs)]
+        arguments: list[str | bytes] = [self._keys.base, "" if number is None else str(number), *jobs]
         while True:
             try:
                 answers: list[Any] = await self.client.evalsha(self._sha, 1, key, *arguments)
@@ -144,54 +154,74 @@ class Link:
 
     async def _follow(self, error: redis_errors.MovedError) -> None:
         """All keys of the store are in one slot, so a cluster is one server whose address may change."""
-        if self._address == (error.host, error.port):
+        address = error.host or self._options.host, error.port
+        if self._address == address:
             raise error
-        logger.info("the keys of %s are at %s:%d now", self._keys.base, error.host, error.port)
-        former, self._address = self.client, (error.host, error.port)
-        self.client = self._connect()
-        await former.aclose()
+        logger.info("the keys of %s are at %s:%d", self._keys.base, *address)
+        await self._turn_to(address)
 
     async def ask(self, job: Job) -> Any:
         """The answer to one job that only reads. Raises `StorageError`."""
-        (answer,) = await self.guard(lambda: self.call([job]))
+        packed = pack(job)
+        (answer,) = await self.guard(lambda: self.call([packed]))
         return answer
 
-    async def guard(self, call: Callable[[], Awaitable[Any]]) -> Any:
-        """Does what may be done twice: once more when the connection was broken. Raises `StorageError`.
+    async def guard(self, call: Callable[[], Awaitable[Any]], *, patience: float | None = None) -> Any:
+        """Does what may be done twice: again when the connection was broken. Raises `StorageError`.
 
         In a task of its own: a caller that is canceled goes away at once, and the client library, which can swallow a
         cancellation on Python 3.11 (`asyncio.wait_for`), never sees one.
         """
-        task = asyncio.ensure_future(self._persist(call))
+        task = asyncio.ensure_future(self._persist(call, self._patience if patience is None else patience))
         self._calls.add(task)
         task.add_done_callback(self._calls.discard)
         return await asyncio.shield(task)
 
-    async def _persist(self, call: Callable[[], Awaitable[Any]]) -> Any:
-        try:
+    async def _persist(self, call: Callable[[], Awaitable[Any]], patience: float) -> Any:
+        while True:
             try:
-                return await call()
+                answer = await call()
             except (redis_errors.RedisError, OSError) as error:
-                if not is_passing(error):
-                    raise
-            await asyncio.sleep(RETRY_AFTER)
-            await self._go_home()
-            return await call()
-        except (redis_errors.RedisError, OSError) as error:
-            raise explain(error, self.server) from error
+                if not await self.may_try_again(error, patience):
+                    raise explain(error, self.server) from error
+            else:
+                self.was_reached()
+                return answer
 
-    async def _go_home(self) -> None:
-        """Back to the address that was given: a node that answered for the cluster before may be gone."""
-        if self._address != (self._options.host, self._options.port):
-            former, self._address = self.client, (self._options.host, self._options.port)
-            self.client = self._connect()
-            await former.aclose()
+    def was_reached(self) -> None:
+        self._away_since = None
 
-    async def recover(self) -> None:
-        """After a failure: let go of connections that may be as broken."""
-        await self._go_home()
+    async def may_try_again(self, error: Exception, patience: float | None = None) -> bool:
+        """After a failure: whether the same may be asked again now, on another connection.
+
+        Patience counts once for the whole absence of a server, not for each call: what comes later fails at once.
+        """
+        now = asyncio.get_running_loop().time()
+        first = self._away_since is None
+        if self._away_since is None:
+            self._away_since = now
+        await self._recover()
+        if not is_passing(error):
+            return False
+        if not first and now - self._away_since >= (self._patience if patience is None else patience):
+            return False
+        await asyncio.sleep(RETRY_AFTER)
+        return True
+
+    async def _turn_to(self, address: tuple[str, int]) -> None:
+        former, self._address = self.client, address
+        self.client = self._connect()
+        await former.aclose()
+
+    async def _recover(self) -> None:
+        """Lets go of connections that may be as broken as the last one."""
+        home = self._options.host, self._options.port
         with suppress(redis_errors.RedisError, OSError):
-            await self.client.connection_pool.disconnect(inuse_connections=False)
+            if self._address == home:
+                await self.client.connection_pool.disconnect(inuse_connections=False)
+            else:
+                # The node of a cluster that held the keys may be gone; the address that was given knows who does now.
+                await self._turn_to(home)
 
     # Opening
 

@@ -55,8 +55,8 @@ class RedisEngine(Engine):
         patience: float = 5.0,
         poll_interval: float = 0.5,
     ) -> None:
-        """`timeout`: seconds that one answer may take. `patience`: seconds for which a write waits for a server that
-        is away. `poll_interval`: seconds between looks while other processes cannot be heard."""
+        """`timeout`: seconds that one answer may take. `patience`: seconds for which calls wait for a server that is
+        away. `poll_interval`: seconds between looks while other processes cannot be heard."""
         super().__init__(clock=clock, retention=retention)
         self._options = Options.from_url(url)
         self._keys = Keys(self._options.prefix)
@@ -79,13 +79,13 @@ class RedisEngine(Engine):
     async def open(self) -> None:
         if self._parts is not None:
             raise StorageError(f"Redis at {self._options.server} is already open in this engine")
-        link = Link(self._options, self._keys, self._timeout)
+        link = Link(self._options, self._keys, timeout=self._timeout, patience=self._patience)
         try:
             await link.examine()
         except BaseException:
             await link.close()
             raise
-        writer = Writer(link, self._keys, self._judge, self._deliver, self._patience)
+        writer = Writer(link, self._keys, self._judge, self._deliver)
         reader = Reader(link, self._keys)
         listener = Listener(
             link,
@@ -111,7 +111,7 @@ class RedisEngine(Engine):
 
     async def check(self) -> None:
         link = self._open.link
-        await link.guard(lambda: link.client.ping())
+        await link.guard(lambda: link.client.ping(), patience=0)
 
     @property
     def _open(self) -> _Open:

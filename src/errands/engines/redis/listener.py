@@ -16,7 +16,7 @@ from typing import Any
 
 import msgspec
 from redis import exceptions as redis_errors
-from redis.asyncio.client import PubSub
+from redis.asyncio import Connection
 
 from errands.engines.fanout import Fanout
 from errands.engines.redis.connection import Link
@@ -47,14 +47,12 @@ class Listener:
         self._origin = origin
         self._wake = wake
         self._poll_interval = poll_interval
-        self._pubsub: PubSub | None = None
+        self._connection: Connection | None = None
         #: The tasks whose channels are asked for.
         self._heard: set[str] = set()
         #: What was watched at the last look.
         self._seen: set[str] = set()
         self._watching = asyncio.Event()
-        #: Set while the server is heard.
-        self.connected = asyncio.Event()
         self._tasks = [
             asyncio.create_task(self._listen(), name="errands-redis-listener"),
             asyncio.create_task(self._follow_watchers(), name="errands-redis-watchers"),
@@ -75,53 +73,61 @@ class Listener:
     # Hearing
 
     async def _listen(self) -> None:
+        heard = True
         while True:
-            pubsub = self._link.client.pubsub()
+            # Not the library's own `PubSub`: that one connects again by itself, and nobody hears what it missed.
+            connection = self._link.own_connection()
             try:
-                await pubsub.subscribe(self._keys.work, *map(self._keys.events, self._heard))
-                self._pubsub = pubsub
-                self.connected.set()
-                await self._hear(pubsub)
+                await connection.connect()  # type: ignore[no-untyped-call]
+                self._connection = connection
+                await self._say("SUBSCRIBE", self._keys.work, *map(self._keys.events, self._heard))
+                heard = True
+                await self._hear(connection)
             except (redis_errors.RedisError, OSError) as error:
-                logger.warning("Redis at %s is not heard (%s); looking every moment", self._link.server, error)
+                if heard:  # said once for the whole absence
+                    logger.warning("Redis at %s is not heard (%s): polling", self._link.server, error)
+                heard = False
             finally:
-                self._pubsub = None
-                self.connected.clear()
+                self._connection = None
                 with suppress(redis_errors.RedisError, OSError):
-                    await pubsub.aclose()  # type: ignore[no-untyped-call]
+                    await connection.disconnect(nowait=True)
             self._look()
             await asyncio.sleep(self._poll_interval)
+
+    async def _say(self, *command: str) -> None:
+        """Sends a command if there is a connection; its answer is heard like everything else."""
+        if self._connection is not None and self._connection.is_connected:
+            await self._connection.send_command(*command, check_health=False)
 
     def _look(self) -> None:
         self._fanout.nudge(self._fanout.watched())
         self._wake()
 
-    async def _hear(self, pubsub: PubSub) -> None:
+    async def _hear(self, connection: Connection) -> None:
         asked = False
         while True:
-            message = await pubsub.get_message(timeout=SILENCE)
+            message = await connection.read_response(timeout=SILENCE)
             if message is not None:
                 asked = False
-                self._pass_on(message)
+                self._pass_on(*message)
             elif asked:
                 raise redis_errors.ConnectionError("the server fell silent")
             else:
                 asked = True
-                await pubsub.ping()
+                await self._say("PING")
 
-    def _pass_on(self, message: dict[str, Any]) -> None:
-        kind = message["type"]
-        if kind not in ("message", "subscribe"):
+    def _pass_on(self, kind: bytes, channel: bytes, data: Any = b"") -> None:
+        if kind not in (b"message", b"subscribe"):
             return
-        task_id = self._keys.task_of(message["channel"].decode())
-        if kind == "subscribe":
+        task_id = self._keys.task_of(channel.decode())
+        if kind == b"subscribe":
             # From here on everything is heard; what was written before may have been missed.
             self._wake() if task_id is None else self._fanout.nudge([task_id])
         elif task_id is None:
-            if message["data"].decode() != self._origin:
+            if data.decode() != self._origin:
                 self._wake()
         else:
-            self._publish(task_id, message["data"])
+            self._publish(task_id, data)
 
     def _publish(self, task_id: str, data: bytes) -> None:
         origin, first, state, flat = _read_news(data)
@@ -157,10 +163,9 @@ class Listener:
         self._seen = watched
         added, dropped = wanted - self._heard, self._heard - wanted
         self._heard = wanted
-        if self._pubsub is None:
-            return  # the next connection asks for all of them
+        # A connection that is away asks for all of them when it is back.
         with suppress(redis_errors.RedisError, OSError):
             if added:
-                await self._pubsub.subscribe(*map(self._keys.events, added))
-            if dropped and self._pubsub is not None:
-                await self._pubsub.unsubscribe(*map(self._keys.events, dropped))
+                await self._say("SUBSCRIBE", *map(self._keys.events, added))
+            if dropped:
+                await self._say("UNSUBSCRIBE", *map(self._keys.events, dropped))

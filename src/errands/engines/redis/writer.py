@@ -20,9 +20,9 @@ from typing import Any, NamedTuple
 from redis import exceptions as redis_errors
 
 from errands.engines.redis.changes import Judge, Judged
-from errands.engines.redis.connection import RETRY_AFTER, Link
+from errands.engines.redis.connection import Link
 from errands.engines.redis.failures import explain, is_passing
-from errands.engines.redis.jobs import Job
+from errands.engines.redis.jobs import Job, pack
 from errands.engines.redis.keys import Keys
 from errands.engines.redis.records import NOWHERE, Stand, read_stand
 from errands.errors import DuplicateMessageError, ErrandsError, StorageError
@@ -48,19 +48,16 @@ class Entry(NamedTuple):
 class Writer:
     """`deliver` is called for each change once it is durable, before its caller hears of it."""
 
-    def __init__(self, link: Link, keys: Keys, judge: Judge, deliver: Deliver, patience: float) -> None:
+    def __init__(self, link: Link, keys: Keys, judge: Judge, deliver: Deliver) -> None:
         self._link = link
         self._judge = judge
         self._deliver = deliver
-        self._patience = patience
         self._answer = keys.answer(secrets.token_hex(8))
         self._number = 0
         self._loop = asyncio.get_running_loop()
         self._queue: list[Entry] = []
         self._wanted = asyncio.Event()
         self._known: dict[str, Stand] = {}
-        #: Since when the server has not answered, if it does not.
-        self._away_since: float | None = None
         self._closing = False
         self._task = self._loop.create_task(self._run(), name="errands-redis-writer")
         #: How many batches were sent.
@@ -138,37 +135,43 @@ class Writer:
                 else:
                     self._settle(entry, entry.work, judged, answer)
 
-    def _prepare(self, batch: list[Entry], fresh: dict[str, Stand]) -> list[tuple[Entry, Job, Judged | None]]:
+    def _prepare(self, batch: list[Entry], fresh: dict[str, Stand]) -> list[tuple[Entry, bytes, Judged | None]]:
         """The jobs of one round. A refusal counts only where the task is known to stand, never on a guess."""
-        asked: list[tuple[Entry, Job, Judged | None]] = []
+        asked: list[tuple[Entry, bytes, Judged | None]] = []
         #: Where tasks will stand after the jobs before.
         assumed: dict[str, Stand] = {}
         for entry in batch:
-            change = entry.work
-            if not isinstance(change, Change):
-                asked.append((entry, change, None))
-                continue
-            task_id = change.task_id
-            stand = assumed.get(task_id) or fresh.get(task_id) or self._known.get(task_id)
-            if stand is None and change.expected == 0:
-                stand = NOWHERE
-            judged = None
-            if stand is not None:
-                try:
-                    judged = self._judge.judge(stand, change)
-                except ErrandsError as error:
-                    if task_id in fresh and task_id not in assumed:
-                        _fail(entry.future, error)
-                        continue
-                except Exception as error:  # what cannot be encoded fails alone
-                    _fail(entry.future, error)
-                    continue
-            if judged is None:
-                asked.append((entry, self._judge.look(change), None))
-            else:
-                assumed[task_id] = judged.stand
-                asked.append((entry, judged.job, judged))
+            try:
+                judged = self._judged(entry.work, assumed, fresh) if isinstance(entry.work, Change) else None
+                asked.append((entry, pack(self._job(entry.work, judged)), judged))
+            except ErrandsError as error:
+                _fail(entry.future, error)
+            except (ValueError, TypeError, OverflowError) as error:
+                # What cannot be encoded fails alone.
+                _fail(entry.future, StorageError(f"this cannot be stored: {error}"))
         return asked
+
+    def _judged(self, change: Change, assumed: dict[str, Stand], fresh: dict[str, Stand]) -> Judged | None:
+        """None when the task has to be looked at first."""
+        task_id = change.task_id
+        stand = assumed.get(task_id) or fresh.get(task_id) or self._known.get(task_id)
+        if stand is None and change.expected == 0:
+            stand = NOWHERE
+        if stand is None:
+            return None
+        try:
+            judged = self._judge.judge(stand, change)
+        except ErrandsError:
+            if task_id in fresh and task_id not in assumed:
+                raise
+            return None
+        assumed[task_id] = judged.stand
+        return judged
+
+    def _job(self, work: Change | Job, judged: Judged | None) -> Job:
+        if not isinstance(work, Change):
+            return work
+        return self._judge.look(work) if judged is None else judged.job
 
     def _settle(self, entry: Entry, change: Change, judged: Judged | None, answer: Sequence[bytes]) -> None:
         if answer[0] == b"duplicate":
@@ -180,30 +183,19 @@ class Writer:
         self._deliver(change, judged)
         _finish(entry.future, judged.stand.record.head.version)
 
-    async def _send(self, jobs: list[Job]) -> list[Any]:
+    async def _send(self, jobs: list[bytes]) -> list[Any]:
         """Raises `StorageError` when the server stays away or refuses."""
         self._number += 1
         while True:
             try:
                 answers = await self._link.call(jobs, answer=self._answer, number=self._number)
             except (redis_errors.RedisError, OSError) as error:
-                await self._link.recover()
-                if not is_passing(error):
-                    raise explain(error, self._link.server) from error
-                if self._is_away_for_long():
-                    raise self._unknown(error) from error
-                await asyncio.sleep(RETRY_AFTER)
-            else:
-                self._away_since = None
-                self.batches += 1
-                return answers
-
-    def _is_away_for_long(self) -> bool:
-        """Whether patience is over. It counts once for the whole absence: what comes later fails at once."""
-        now = self._loop.time()
-        if self._away_since is None:
-            self._away_since = now
-        return now - self._away_since >= self._patience
+                if await self._link.may_try_again(error):
+                    continue
+                raise (self._unknown(error) if is_passing(error) else explain(error, self._link.server)) from error
+            self._link.was_reached()
+            self.batches += 1
+            return answers
 
     def _unknown(self, error: Exception) -> StorageError:
         known = explain(error, self._link.server)
