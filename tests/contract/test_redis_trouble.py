@@ -11,11 +11,12 @@ from pathlib import Path
 import pytest
 from redis.asyncio import Redis
 
+from errands.engines.base import Retention
 from errands.engines.redis import RedisEngine
 from errands.errors import StorageError
 from errands.model.core import TaskState
 from errands.model.log import ListQuery
-from tests.contract.changes import AGENT, LEASE_MS, ME, WORKER, Changes, ManualClock, collect, log_of
+from tests.contract.changes import AGENT, LEASE_MS, ME, WORKER, Changes, ManualClock, collect, log_of, text_in
 from tests.redis_server import Server
 
 pytestmark = pytest.mark.anyio
@@ -106,6 +107,26 @@ async def test_a_user_who_may_do_too_little_is_told(server: Server) -> None:
         await RedisEngine(f"redis://agent:pw@127.0.0.1:{server.port}/0").open()
 
 
+async def test_the_rights_that_the_page_lists_are_enough(server: Server, changes: Changes, clock: ManualClock) -> None:
+    page = (Path(__file__).parents[2] / "docs" / "redis.md").read_text("utf-8")
+    (rights,) = [line for line in page.splitlines() if line.startswith("ACL SETUSER")]
+    async with asking(server) as console:
+        await console.execute_command(*rights.split())  # type: ignore[no-untyped-call]
+    url = f"redis://errands:password@127.0.0.1:{server.port}/0"
+    retention = Retention(ended_after=0.0, contexts_after=0.0, events_per_task=1)
+    async with RedisEngine(url, clock=clock, retention=retention) as engine:
+        await engine.commit(changes.create(receipt=b"digest"))
+        (stored,) = await engine.claim(WORKER, [AGENT], 1, clock() + LEASE_MS)
+        subscription = engine.subscribe("t", ME, 0)
+        await engine.commit(changes.working(fence=stored.head.attempt))
+        await engine.commit(changes.complete(fence=stored.head.attempt))
+        assert await collect(subscription, 3) == [1, 2, 3]
+        subscription.close()
+        assert (await engine.list(ListQuery(scope=ME))).total_size == 1
+        await engine.save_context(ME, "c", b"value")
+        assert await engine.sweep() == 1
+
+
 async def test_a_replica_is_refused(server: Server, tmp_path: Path) -> None:
     async with server_with(tmp_path, "--replicaof", "127.0.0.1", str(server.port)) as replica:
         with pytest.raises(StorageError, match=rf"read-only replica of 127.0.0.1:{server.port}. Put the address"):
@@ -150,6 +171,30 @@ async def test_a_server_out_of_memory_refuses_the_whole_batch_and_takes_writes_a
         assert (await engine.list(ListQuery(scope=ME))).total_size == 1
         await console.config_set("maxmemory", 0)
     assert await engine.commit(changes.chunk()) == 3
+
+
+async def test_retention_frees_the_memory_of_a_server_that_is_full(
+    server: Server, changes: Changes, clock: ManualClock
+) -> None:
+    retention = Retention(ended_after=0.0, contexts_after=0.0, events_per_task=3)
+    async with RedisEngine(server.url, clock=clock, retention=retention) as engine, asking(server) as console:
+        await engine.commit(changes.start("long"))
+        for _ in range(10):
+            await engine.commit(changes.chunk("long"))
+        for task_id in ("ended", "deleted"):
+            await engine.commit(changes.start(task_id))
+            await engine.commit(changes.complete(task_id))
+        await engine.save_context(ME, "c", b"value")
+        clock.advance(1)
+        await console.config_set("maxmemory", 1)
+        await engine.delete("deleted", ME)
+        assert await engine.sweep() == 1
+        assert await engine.load_context(ME, "c") is None
+        assert [event.version for event in (await engine.read("long", ME, 9)).events] == [10, 11, 12]
+        assert (await engine.read("long", ME, 8)).gap
+        assert text_in(await engine.load("long", ME)) == "x" * 10
+        await console.config_set("maxmemory", 0)
+        assert await engine.commit(changes.chunk("long")) == 13
 
 
 async def test_a_server_that_became_a_replica_refuses_commits(
@@ -348,3 +393,32 @@ async def test_a_claim_whose_answer_was_lost_is_not_lost(server: Server, changes
         assert await created == 1
         assert proxy.lost == 1
         assert [(stored.task.id, stored.head.attempt) for stored in claimed] == [("one", 1), ("two", 1)]
+
+
+async def test_whoever_writes_while_the_server_is_killed_again_and_again_writes_everything_once(
+    server: Server, changes: Changes, clock: ManualClock
+) -> None:
+    async with RedisEngine(server.url, clock=clock) as one, RedisEngine(server.url, clock=clock) as other:
+        await one.commit(changes.start())
+        subscription = one.subscribe("t", ME, 2)
+        half = asyncio.Event()
+
+        async def write(engine: RedisEngine, name: str) -> None:
+            for start in range(0, 300, 3):
+                texts = [f"{name}{number};" for number in range(start, start + 3)]
+                await asyncio.gather(*(engine.commit(changes.chunk(text=text)) for text in texts))
+                half.set()
+
+        writing = asyncio.gather(write(one, "a"), write(other, "b"))
+        for _ in range(3):
+            half.clear()
+            await half.wait()
+            server.stop(signal.SIGKILL)
+            server.start()
+        await writing
+        assert await collect(subscription, 602) == list(range(3, 603))
+        subscription.close()
+        pieces = text_in(await one.load("t", ME)).split(";")
+        for name in "ab":
+            written = [piece for piece in pieces if piece.startswith(name)]
+            assert written == [f"{name}{number}" for number in range(300)]

@@ -83,6 +83,7 @@ class Judge:
             events=flat,
             first=old.version + 1,
             commands=self._commands(change, before, after, fields, snapshot),
+            ends=head.state in TERMINAL_STATES and head.version - after.trimmed <= LONG_LOG,
             origin=self._origin,
             state=head.state.value,
         )
@@ -171,8 +172,9 @@ class Judge:
         fields = msgspec.structs.replace(stand.record, trimmed=upto).fields()
         kept = head.version - upto
         commands: list[Command] = [
-            ["HSET", keys.task(task_id), "record", fields[0], "snapshot", blob(snapshot), "folded", str(head.version)],
+            # First, because a server whose memory is full takes what frees some, and then the rest.
             ["XTRIM", keys.log(task_id), "MINID", str(upto + 1)],
+            ["HSET", keys.task(task_id), "record", fields[0], "snapshot", blob(snapshot), "folded", str(head.version)],
             ["ZADD", keys.long, str(kept), task_id],
         ]
         if kept <= self._long_log:

@@ -80,7 +80,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
             db=db,
             username=unquote(parts.username) if parts.username else None,
             password=unquote(parts.password) if parts.password else None,
-            tls=parts.scheme.lower() == "rediss",
+            tls=parts.scheme.lower().partition("+")[0] == "rediss",
             ssl_ca_certs=given.get("ssl_ca_certs"),
             prefix=prefix,
         )
@@ -161,10 +161,14 @@ class Link:
         await self._turn_to(address)
 
     async def ask(self, job: Job) -> Any:
-        """The answer to one job that only reads. Raises `StorageError`."""
-        packed = pack(job)
-        (answer,) = await self.guard(lambda: self.call([packed]))
+        """The answer to one job that reads, or may be done twice. Raises `StorageError`."""
+        (answer,) = await self.ask_all([job])
         return answer
+
+    async def ask_all(self, jobs: Sequence[Job]) -> list[Any]:
+        packed = [pack(job) for job in jobs]
+        answers: list[Any] = await self.guard(lambda: self.call(packed))
+        return answers
 
     async def guard(self, call: Callable[[], Awaitable[Any]], *, patience: float | None = None) -> Any:
         """Does what may be done twice: again when the connection was broken. Raises `StorageError`.

@@ -95,7 +95,7 @@ class RedisEngine(Engine):
             wake=self._wake_workers,
             poll_interval=self._poll_interval,
         )
-        self._parts = _Open(link, writer, reader, listener, Sweeper(link, self._keys, writer, reader, self._judge))
+        self._parts = _Open(link, writer, reader, listener, Sweeper(link, self._keys, reader, self._judge))
 
     async def close(self) -> None:
         parts, self._parts = self._parts, None

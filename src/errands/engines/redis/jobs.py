@@ -34,6 +34,8 @@ class Commit(Job, tag="commit"):
     events: list[EventKind | Blob] = []
     first: int = 0
     commands: list[Command] = []
+    #: Hardly anything will follow: the log is to be kept in as little memory as possible.
+    ends: bool = False
     #: For those who hear of the events: who wrote them, and the task's state after them.
     origin: str = ""
     state: str = ""

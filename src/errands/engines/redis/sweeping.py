@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, suppress
+from contextlib import suppress
 from functools import partial
 
+from redis import exceptions as redis_errors
 from redis.asyncio.lock import Lock
 
 from errands.engines.base import Retention
 from errands.engines.redis.changes import Judge
 from errands.engines.redis.connection import Link
-from errands.engines.redis.jobs import Forget, ForgetContexts, Stands
+from errands.engines.redis.jobs import Forget, ForgetContexts, Job, Run, Stands
 from errands.engines.redis.keys import Keys
 from errands.engines.redis.reading import Reader
 from errands.engines.redis.records import read_stand
-from errands.engines.redis.writer import Writer
 from errands.errors import StorageError
 from errands.model.base import encode
 from errands.model.core import TERMINAL_STATES
@@ -27,18 +26,21 @@ LOCK_SECONDS = 60.0
 
 
 class Sweeper:
-    def __init__(self, link: Link, keys: Keys, writer: Writer, reader: Reader, judge: Judge) -> None:
+    """What it removes goes to the server directly and not through the writer: a server whose memory is full refuses
+    whatever travels together with a commit, and this is what frees memory. Everything here may be done twice."""
+
+    def __init__(self, link: Link, keys: Keys, reader: Reader, judge: Judge) -> None:
         self._link = link
         self._keys = keys
-        self._writer = writer
         self._reader = reader
         self._judge = judge
 
     async def sweep(self, retention: Retention, now: int) -> int:
         """Returns how many tasks were deleted; 0 as well when another process is at it."""
-        async with self._alone() as lock:
-            if lock is None:
-                return 0
+        lock = self._link.client.lock(self._keys.sweeper, timeout=LOCK_SECONDS, blocking=False)
+        if not await self._acquire(lock):
+            return 0
+        try:
             deleted = 0
             if retention.ended_after is not None:
                 deleted += await self._forget_ended(lock, now - int(retention.ended_after * 1000))
@@ -49,18 +51,23 @@ class Sweeper:
             if retention.events_per_task is not None:
                 await self._trim_all(retention.events_per_task)
             return deleted
-
-    @asynccontextmanager
-    async def _alone(self) -> AsyncIterator[Lock | None]:
-        lock = self._link.client.lock(self._keys.sweeper, timeout=LOCK_SECONDS, blocking=False)
-        if not await self._link.guard(lambda: lock.acquire()):
-            yield None
-            return
-        try:
-            yield lock
         finally:
-            with suppress(StorageError):  # it expired
+            with suppress(StorageError):  # it expired, or was never there
                 await self._link.guard(lambda: lock.release())
+
+    async def _acquire(self, lock: Lock) -> bool:
+        try:
+            acquired: bool = await self._link.guard(lambda: lock.acquire())
+            return acquired
+        except StorageError as error:
+            # Not even the lock fits in: all the more reason to sweep. Two who do so at once only do it twice.
+            if isinstance(error.__cause__, redis_errors.OutOfMemoryError):
+                return True
+            raise
+
+    async def _hold(self, lock: Lock) -> None:
+        with suppress(StorageError):
+            await self._link.guard(lambda: lock.reacquire())
 
     async def _forget_ended(self, lock: Lock, before: int) -> int:
         deleted = 0
@@ -68,7 +75,7 @@ class Sweeper:
             lambda: self._link.client.zrangebyscore(self._keys.ended, "-inf", before, start=0, num=SWEEP_TASKS)
         ):
             deleted += await self._forget(ids)
-            await self._link.guard(lambda: lock.reacquire())
+            await self._hold(lock)
         return deleted
 
     async def _forget_excess(self, lock: Lock, at_most: int) -> int:
@@ -77,25 +84,27 @@ class Sweeper:
             last = min(excess, SWEEP_TASKS) - 1
             ids = await self._link.guard(partial(self._link.client.zrange, self._keys.ended, 0, last))
             deleted += await self._forget(ids)
-            await self._link.guard(lambda: lock.reacquire())
+            await self._hold(lock)
         return deleted
 
     async def _forget(self, names: list[bytes]) -> int:
         """Deletes these tasks; what is no ended task is taken out of the list of them."""
         ids = [name.decode() for name in names]
-        futures = []
+        jobs: list[Job] = []
         for task_id, fields in zip(ids, await self._link.ask(Stands(ids=ids)), strict=True):
             stand = read_stand(fields)
             if stand.record is None or stand.record.head.state not in TERMINAL_STATES:
-                await self._link.guard(partial(self._link.client.zrem, self._keys.ended, task_id))
+                jobs.append(Run(commands=[["ZREM", self._keys.ended, task_id]]))
                 continue
             commands = self._judge.forget(task_id, stand.record)
-            futures.append(self._writer.submit(Forget(id=task_id, expected=stand.fields, commands=commands)))
-        return sum([(await future)[0] == b"written" for future in futures])
+            jobs.append(Forget(id=task_id, expected=stand.fields, commands=commands))
+        answers = await self._link.ask_all(jobs)
+        return sum(
+            isinstance(job, Forget) and answer[0] == b"written" for job, answer in zip(jobs, answers, strict=True)
+        )
 
     async def _forget_contexts(self, before: int) -> None:
-        job = ForgetContexts(before=str(before), limit=SWEEP_TASKS)
-        while int((await self._writer.submit(job))[0]):
+        while int((await self._link.ask(ForgetContexts(before=str(before), limit=SWEEP_TASKS)))[0]):
             pass
 
     async def _trim_all(self, keep: int) -> None:
@@ -113,5 +122,4 @@ class Sweeper:
         if stand.record is None or stored is None or stored.version != stand.record.head.version:
             return
         upto = stand.record.head.version - keep
-        job = self._judge.trim(task_id, stand, upto, encode(stored.task))
-        await self._writer.submit(job)
+        await self._link.ask(self._judge.trim(task_id, stand, upto, encode(stored.task)))

@@ -20,12 +20,20 @@ jobs.commit = function(job)
     if not job.expected or not same(found, job.expected) then
         return {'stale', unpack(found)}
     end
-    local events = job.events
+    local events, log = job.events, BASE .. 'log:' .. job.id
     for n = 1, #events, 2 do
         local version = string.format('%d-0', job.first + (n - 1) / 2)
-        redis.call('XADD', BASE .. 'log:' .. job.id, version, events[n], events[n + 1])
+        redis.call('XADD', log, version, events[n], events[n + 1])
     end
     run(job.commands)
+    if job.ends then
+        -- A stream that grows keeps 4 kB ready for what comes next; stored anew it takes what it needs. Where these
+        -- commands are not allowed it stays as it is.
+        local content = redis.pcall('DUMP', log)
+        if type(content) == 'string' then
+            redis.pcall('RESTORE', log, '0', content, 'REPLACE')
+        end
+    end
     if #events > 0 then
         local news = cmsgpack.pack({job.origin, job.first, job.state, events})
         redis.call('PUBLISH', BASE .. 'events:' .. job.id, news)
