@@ -16,7 +16,7 @@ from redis.asyncio import BlockingConnectionPool, Connection, Redis, SSLConnecti
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 
-from errands.engines.redis.failures import explain, is_passing
+from errands.engines.redis.failures import explain, is_passing, is_read_only
 from errands.engines.redis.jobs import PROGRAM, Job, pack
 from errands.engines.redis.keys import Keys
 from errands.errors import ConfigurationError, StorageError
@@ -150,15 +150,17 @@ class Link:
                 # A server that was restarted has forgotten the program.
                 self._sha = await self.client.script_load(PROGRAM)
             except redis_errors.MovedError as error:
-                await self._follow(error)
+                if not await self._follows(error):
+                    raise
 
-    async def _follow(self, error: redis_errors.MovedError) -> None:
+    async def _follows(self, error: redis_errors.MovedError) -> bool:
         """All keys of the store are in one slot, so a cluster is one server whose address may change."""
         address = error.host or self._options.host, error.port
         if self._address == address:
-            raise error
+            return False
         logger.info("the keys of %s are at %s:%d", self._keys.base, *address)
         await self._turn_to(address)
+        return True
 
     async def ask(self, job: Job) -> Any:
         """The answer to one job that reads, or may be done twice. Raises `StorageError`."""
@@ -169,6 +171,10 @@ class Link:
         packed = [pack(job) for job in jobs]
         answers: list[Any] = await self.guard(lambda: self.call(packed))
         return answers
+
+    async def do(self, command: str, *arguments: Any, **options: Any) -> Any:
+        """A plain command of the client library that reads, or may be done twice. Raises `StorageError`."""
+        return await self.guard(lambda: getattr(self.client, command)(*arguments, **options))
 
     async def guard(self, call: Callable[[], Awaitable[Any]], *, patience: float | None = None) -> Any:
         """Does what may be done twice: again when the connection was broken. Raises `StorageError`.
@@ -200,13 +206,18 @@ class Link:
 
         Patience counts once for the whole absence of a server, not for each call: what comes later fails at once.
         """
+        if isinstance(error, redis_errors.MovedError):
+            return await self._follows(error)
+        if not is_passing(error):
+            self.was_reached()
+            if is_read_only(error):
+                await self._recover()  # the name may lead to another server by now
+            return False
         now = asyncio.get_running_loop().time()
         first = self._away_since is None
         if self._away_since is None:
             self._away_since = now
         await self._recover()
-        if not is_passing(error):
-            return False
         if not first and now - self._away_since >= (self._patience if patience is None else patience):
             return False
         await asyncio.sleep(RETRY_AFTER)

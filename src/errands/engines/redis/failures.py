@@ -8,7 +8,7 @@ from redis import exceptions as redis_errors
 
 from errands.errors import StorageError
 
-_AWAY = "cannot be reached. Check that it runs, its address and the network"
+_AWAY = "cannot be reached. Check that it runs, its address, its certificate if it has one, and the network"
 _READ_ONLY = "is a read-only replica. Put the address of the primary into the URL, or one that follows it"
 _FORBIDDEN = "does not allow this user a command that is needed. Give it the rights that docs/redis.md lists"
 
@@ -66,3 +66,7 @@ def explain(error: Exception, server: str) -> StorageError:
 
 def is_passing(error: Exception) -> bool:
     return isinstance(error, _PASSING) and not isinstance(error, redis_errors.AuthenticationError)
+
+
+def is_read_only(error: Exception) -> bool:
+    return "READONLY" in str(error) or isinstance(error, redis_errors.ReadOnlyError)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import msgspec
 
 from errands.engines.paging import Cursor, read_token
@@ -46,7 +44,7 @@ class Reader:
 
     async def load_context(self, scope: Scope, context_id: str) -> bytes | None:
         key = self._keys.context(self._keys.context_name(scope, context_id))
-        value: bytes | None = await self._link.guard(lambda: self._link.client.get(key))
+        value: bytes | None = await self._link.do("get", key)
         return value
 
     async def wanted_canceled(self, worker: str) -> list[str]:
@@ -74,10 +72,9 @@ class _Listing:
         self._key = keys.listing(query.scope, query.context_id, query.state)
         self._size = query.page_size
         self._last = "+inf" if query.status_after is None else str(-_bounded(query.status_after))
-        self._status_after = query.status_after
 
     async def count(self) -> int:
-        total: int = await self._guarded("zcount", self._key, "-inf", self._last)
+        total: int = await self._link.do("zcount", self._key, "-inf", self._last)
         return total
 
     async def page(self, cursor: Cursor) -> tuple[list[str], str]:
@@ -104,7 +101,7 @@ class _Listing:
         wanted = self._size + 1
         limit = wanted
         while True:
-            rows = await self._guarded(
+            rows = await self._link.do(
                 "zrangebyscore", self._key, str(-start), self._last, start=0, num=limit, withscores=True
             )
             walked = [(row[0].decode(), -int(row[1])) for row in rows]
@@ -119,9 +116,6 @@ class _Listing:
         as_of = _bounded(cursor.as_of)
         ids = await self._link.ask(Changed(listing=self._key, newer=f"({-as_of}", as_of=as_of))
         return sorted(task_id for task_id in (each.decode() for each in ids) if task_id > cursor.task_id)
-
-    async def _guarded(self, command: str, *arguments: Any, **options: Any) -> Any:
-        return await self._link.guard(lambda: getattr(self._link.client, command)(*arguments, **options))
 
 
 def _matches(stored: StoredTask, query: ListQuery) -> bool:

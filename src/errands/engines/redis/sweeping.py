@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from contextlib import suppress
-from functools import partial
 
 from redis import exceptions as redis_errors
 from redis.asyncio.lock import Lock
@@ -71,18 +70,16 @@ class Sweeper:
 
     async def _forget_ended(self, lock: Lock, before: int) -> int:
         deleted = 0
-        while ids := await self._link.guard(
-            lambda: self._link.client.zrangebyscore(self._keys.ended, "-inf", before, start=0, num=SWEEP_TASKS)
-        ):
+        while ids := await self._link.do("zrangebyscore", self._keys.ended, "-inf", before, start=0, num=SWEEP_TASKS):
             deleted += await self._forget(ids)
             await self._hold(lock)
         return deleted
 
     async def _forget_excess(self, lock: Lock, at_most: int) -> int:
         deleted = 0
-        while (excess := await self._link.guard(lambda: self._link.client.zcard(self._keys.ended)) - at_most) > 0:
+        while (excess := await self._link.do("zcard", self._keys.ended) - at_most) > 0:
             last = min(excess, SWEEP_TASKS) - 1
-            ids = await self._link.guard(partial(self._link.client.zrange, self._keys.ended, 0, last))
+            ids = await self._link.do("zrange", self._keys.ended, 0, last)
             deleted += await self._forget(ids)
             await self._hold(lock)
         return deleted
@@ -110,7 +107,7 @@ class Sweeper:
     async def _trim_all(self, keep: int) -> None:
         # A tenth over the bound before trimming, so that a growing log is cut rarely.
         bound = keep + keep // 10
-        names = await self._link.guard(lambda: self._link.client.zrangebyscore(self._keys.long, f"({bound}", "+inf"))
+        names = await self._link.do("zrangebyscore", self._keys.long, f"({bound}", "+inf")
         for name in names:
             await self._trim(name.decode(), keep)
 
