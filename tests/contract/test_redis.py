@@ -210,7 +210,40 @@ async def test_what_cannot_be_encoded_fails_alone(engine: RedisEngine, changes: 
     assert isinstance(results[1], StorageError)
 
 
+async def test_a_task_whose_keys_are_damaged_fails_alone(
+    engine: RedisEngine, url: str, console: Redis, changes: Changes
+) -> None:
+    await engine.commit(changes.start("damaged"))
+    await console.set(f"{base_of(url)}log:damaged", "no stream")
+    results = await asyncio.gather(
+        engine.commit(changes.start("a")),
+        engine.commit(changes.chunk("damaged")),
+        engine.commit(changes.start("b")),
+        return_exceptions=True,
+    )
+    assert [results[0], results[2]] == [2, 2]
+    assert isinstance(results[1], StorageError)
+    assert "WRONGTYPE" in str(results[1])
+    with pytest.raises(StorageError, match="WRONGTYPE"):
+        await engine.load("damaged", ME)
+    assert (await engine.load("b", ME)).version == 2
+
+
 # Watching
+
+
+async def test_news_that_nobody_understands_make_a_subscriber_look(
+    engine: RedisEngine, url: str, console: Redis, changes: Changes, clock: ManualClock
+) -> None:
+    await engine.commit(changes.start())
+    subscription = engine.subscribe("t", ME, 2)
+    channel = f"{base_of(url)}events:t"
+    while not await console.publish(channel, "what?"):
+        await asyncio.sleep(0.01)
+    async with RedisEngine(url, clock=clock) as other:
+        await other.commit(changes.chunk())
+    assert await collect(subscription, 3) == [3]
+    subscription.close()
 
 
 async def test_workers_are_not_woken_when_another_process_only_works_on(

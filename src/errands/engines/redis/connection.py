@@ -136,9 +136,9 @@ class Link:
             await self.client.aclose()
 
     async def call(self, jobs: Sequence[bytes], *, answer: str = "", number: int | None = None) -> list[Any]:
-        """Runs packed jobs in one go and returns their answers. `number` makes it a batch that is done only once.
+        """Runs packed jobs in one go and returns their answers, an exception for a job that failed alone.
 
-        Raises the client library's errors.
+        `number` makes it a batch that is done only once. Raises the client library's errors.
         """
         key = answer or self._keys.schema
         arguments: list[str | bytes] = [self._keys.base, "" if number is None else str(number), *jobs]
@@ -170,6 +170,9 @@ class Link:
     async def ask_all(self, jobs: Sequence[Job]) -> list[Any]:
         packed = [pack(job) for job in jobs]
         answers: list[Any] = await self.guard(lambda: self.call(packed))
+        for answer in answers:
+            if isinstance(answer, Exception):
+                raise explain(answer, self.server)
         return answers
 
     async def do(self, command: str, *arguments: Any, **options: Any) -> Any:

@@ -31,7 +31,7 @@ SETTLE_AFTER = 0.02
 #: Seconds between two looks at what is no longer watched.
 TIDY_AFTER = 1.0
 #: Seconds of silence after which the connection is tried, and again after which it is given up.
-SILENCE = 5.0
+SILENCE = 2.0
 
 #: Who wrote, the first version, the state after it, and kinds and data in turn.
 _read_news = msgspec.msgpack.Decoder(tuple[str, int, TaskState, list[str]]).decode
@@ -130,7 +130,12 @@ class Listener:
             self._publish(task_id, data)
 
     def _publish(self, task_id: str, data: bytes) -> None:
-        origin, first, state, flat = _read_news(data)
+        try:
+            origin, first, state, flat = _read_news(data)
+        except (msgspec.MsgspecError, ValueError):
+            # Of another release: the log is what all agree on.
+            self._fanout.nudge([task_id])
+            return
         if origin == self._origin:
             return
         events = [

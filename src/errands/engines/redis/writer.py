@@ -126,7 +126,9 @@ class Writer:
             answers = await self._send([job for _, job, _ in asked])
             batch = []
             for (entry, _, judged), answer in zip(asked, answers, strict=True):
-                if not isinstance(entry.work, Change):
+                if isinstance(answer, Exception):
+                    _fail(entry.future, explain(answer, self._link.server))
+                elif not isinstance(entry.work, Change):
                     _finish(entry.future, answer)
                 elif answer[0] == b"stale":
                     fresh[entry.work.task_id] = stand = read_stand(answer[1:])

@@ -13,7 +13,12 @@ end
 local answers = {}
 for n = 3, #ARGV do
     local job = cmsgpack.unpack(ARGV[n])
-    answers[#answers + 1] = jobs[job.job](job)
+    local done, answer = pcall(jobs[job.job], job)
+    if not done then
+        -- It fails alone: what the others wrote cannot be taken back, and must not be called failed.
+        answer = redis.error_reply(type(answer) == 'table' and answer.err or tostring(answer))
+    end
+    answers[#answers + 1] = answer
 end
 if number then
     redis.call('SET', KEYS[1], cmsgpack.pack({number, answers}), 'PX', 3600000)
