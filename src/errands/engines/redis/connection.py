@@ -16,7 +16,7 @@ from redis.asyncio import BlockingConnectionPool, Connection, Redis, SSLConnecti
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 
-from errands.engines.redis.failures import explain, is_passing, is_read_only
+from errands.engines.redis.failures import explain, is_passing, is_read_only, moved_to
 from errands.engines.redis.jobs import PROGRAM, Job, pack
 from errands.engines.redis.keys import Keys
 from errands.errors import ConfigurationError, StorageError
@@ -149,13 +149,16 @@ class Link:
             except redis_errors.NoScriptError:
                 # A server that was restarted has forgotten the program.
                 self._sha = await self.client.script_load(PROGRAM)
-            except redis_errors.MovedError as error:
+            except redis_errors.ResponseError as error:
                 if not await self._follows(error):
                     raise
 
-    async def _follows(self, error: redis_errors.MovedError) -> bool:
+    async def _follows(self, error: Exception) -> bool:
         """All keys of the store are in one slot, so a cluster is one server whose address may change."""
-        address = error.host or self._options.host, error.port
+        moved = moved_to(error)
+        if moved is None:
+            return False
+        address = moved[0] or self._options.host, moved[1]
         if self._address == address:
             return False
         logger.info("the keys of %s are at %s:%d", self._keys.base, *address)
@@ -209,8 +212,8 @@ class Link:
 
         Patience counts once for the whole absence of a server, not for each call: what comes later fails at once.
         """
-        if isinstance(error, redis_errors.MovedError):
-            return await self._follows(error)
+        if await self._follows(error):
+            return True
         if not is_passing(error):
             self.was_reached()
             if is_read_only(error):

@@ -70,3 +70,12 @@ def is_passing(error: Exception) -> bool:
 
 def is_read_only(error: Exception) -> bool:
     return "READONLY" in str(error) or isinstance(error, redis_errors.ReadOnlyError)
+
+
+def moved_to(error: Exception) -> tuple[str, int] | None:
+    """Where a node of a cluster says that the keys are; the host may be left out."""
+    # Older releases of the client library have no exception for it outside of their own cluster client.
+    if not isinstance(error, redis_errors.MovedError) and not str(error).startswith("MOVED "):
+        return None
+    host, _, port = str(error).rpartition(" ")[2].rpartition(":")
+    return host, int(port)
