@@ -14,8 +14,8 @@ from redis.asyncio import Redis
 
 from errands.engines.base import Retention
 from errands.engines.redis import RedisEngine
-from errands.engines.redis.connection import Options
 from errands.engines.redis.keys import Keys, scope_name
+from errands.engines.redis.options import Options
 from errands.engines.urls import engine_from_url
 from errands.errors import ConfigurationError, StorageError, TaskNotFoundError
 from errands.model.core import TERMINAL_STATES, TaskState

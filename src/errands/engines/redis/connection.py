@@ -1,4 +1,4 @@
-"""The way to the server: its address, what it must be like, and one call that runs jobs there."""
+"""The way to the server: connections, what it must be like, and one call that runs jobs there."""
 
 from __future__ import annotations
 
@@ -8,9 +8,7 @@ import re
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from typing import Any
-from urllib.parse import parse_qsl, unquote, urlsplit
 
-import msgspec
 from redis import exceptions as redis_errors
 from redis.asyncio import BlockingConnectionPool, Connection, Redis, SSLConnection
 from redis.asyncio.retry import Retry
@@ -19,7 +17,8 @@ from redis.backoff import NoBackoff
 from errands.engines.redis.failures import explain, is_passing, is_read_only, moved_to
 from errands.engines.redis.jobs import PROGRAM, Job, pack
 from errands.engines.redis.keys import Keys
-from errands.errors import ConfigurationError, StorageError
+from errands.engines.redis.options import Options
+from errands.errors import StorageError
 
 logger = logging.getLogger(__name__)
 
@@ -27,63 +26,9 @@ logger = logging.getLogger(__name__)
 SCHEMA = "1"
 #: The first release that has all that is used here.
 OLDEST = (6, 2)
-DEFAULT_PREFIX = "errands"
 MAX_CONNECTIONS = 32
 #: Seconds between two tries to reach a server that is away.
 RETRY_AFTER = 0.05
-
-_PREFIX = re.compile(r"[A-Za-z0-9_.:-]{1,64}")
-_OPTIONS = ("prefix", "ssl_ca_certs")
-
-
-class Options(msgspec.Struct, frozen=True, kw_only=True):
-    """Where the store is."""
-
-    host: str = "localhost"
-    port: int = 6379
-    db: int = 0
-    username: str | None = None
-    password: str | None = None
-    tls: bool = False
-    ssl_ca_certs: str | None = None
-    prefix: str = DEFAULT_PREFIX
-
-    @property
-    def server(self) -> str:
-        """The server's name for messages: never with the password."""
-        return f"{self.host}:{self.port}/{self.db}"
-
-    @classmethod
-    def from_url(cls, url: str) -> Options:
-        """Raises `ConfigurationError` for what is not understood: nothing is ever ignored."""
-        parts = urlsplit(url)
-        shown = f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}"
-        try:
-            port, db = parts.port or cls().port, int(parts.path.strip("/") or 0)
-        except ValueError:
-            raise ConfigurationError(
-                f"storage {shown!r}: write redis://user:password@host:port/0, the last being a database's number"
-            ) from None
-        given = dict(parse_qsl(parts.query, keep_blank_values=True))
-        if unknown := sorted(set(given) - set(_OPTIONS)):
-            raise ConfigurationError(
-                f"storage {shown!r}: unknown option {', '.join(unknown)}; possible are {', '.join(_OPTIONS)}"
-            )
-        prefix = given.get("prefix", DEFAULT_PREFIX)
-        if not _PREFIX.fullmatch(prefix):
-            raise ConfigurationError(
-                f"storage {shown!r}: a prefix has 1 to 64 letters, digits or any of _ . : -, not {prefix!r}"
-            )
-        return cls(
-            host=parts.hostname or "localhost",
-            port=port,
-            db=db,
-            username=unquote(parts.username) if parts.username else None,
-            password=unquote(parts.password) if parts.password else None,
-            tls=parts.scheme.lower().partition("+")[0] == "rediss",
-            ssl_ca_certs=given.get("ssl_ca_certs"),
-            prefix=prefix,
-        )
 
 
 class Link:

@@ -13,10 +13,11 @@ from errands.clock import Clock, system_clock
 from errands.engines.base import Engine, Retention
 from errands.engines.fanout import READ_SIZE, Fanout, LocalExpectation, LocalSubscription
 from errands.engines.redis.changes import LONG_LOG, Judge, Judged
-from errands.engines.redis.connection import Link, Options
+from errands.engines.redis.connection import Link
 from errands.engines.redis.jobs import Claim, Extend, Forget, Run, Stands, blob
 from errands.engines.redis.keys import Keys
 from errands.engines.redis.listener import Listener
+from errands.engines.redis.options import Options
 from errands.engines.redis.reading import Reader
 from errands.engines.redis.records import read_stand
 from errands.engines.redis.sweeping import Sweeper
