@@ -187,6 +187,17 @@ async def test_a_task_that_was_just_written_needs_no_look(engine: RedisEngine, c
     assert engine.batches - before == 2
 
 
+async def test_a_task_that_was_just_claimed_needs_no_look(
+    engine: RedisEngine, url: str, changes: Changes, clock: ManualClock
+) -> None:
+    async with RedisEngine(url, clock=clock) as other:
+        await other.commit(changes.create())
+    await engine.claim(WORKER, [AGENT], 1, clock() + LEASE_MS)
+    before = engine.batches
+    await engine.commit(changes.working(fence=1))
+    assert engine.batches - before == 1
+
+
 async def test_a_task_that_another_process_has_written_to_needs_one_more(
     engine: RedisEngine, url: str, changes: Changes, clock: ManualClock
 ) -> None:

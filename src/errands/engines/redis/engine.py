@@ -14,12 +14,12 @@ from errands.engines.base import Engine, Retention
 from errands.engines.fanout import READ_SIZE, Fanout, LocalExpectation, LocalSubscription
 from errands.engines.redis.changes import LONG_LOG, Judge, Judged
 from errands.engines.redis.connection import Link
-from errands.engines.redis.jobs import Claim, Extend, Forget, Run, Stands, blob
+from errands.engines.redis.jobs import Claim, Extend, Forget, Load, Run, Stands, blob
 from errands.engines.redis.keys import Keys
 from errands.engines.redis.listener import Listener
 from errands.engines.redis.options import Options
 from errands.engines.redis.reading import Reader
-from errands.engines.redis.records import read_stand
+from errands.engines.redis.records import read_stand, stored_task
 from errands.engines.redis.sweeping import Sweeper
 from errands.engines.redis.writer import Writer
 from errands.errors import ConcurrencyError, StorageError, TaskNotFoundError
@@ -162,13 +162,16 @@ class RedisEngine(Engine):
         job = Claim(agents=sorted(set(agents)), worker=worker, limit=limit, now=str(self.clock()), expires=str(until))
         answer = [word.decode() for word in await self._open.writer.submit(job)]
         attempts = dict(zip(answer[::2], map(int, answer[1::2]), strict=True))
-        found = await self._open.reader.load_all(list(attempts))
-        # A lease that is lost already, or whose task is gone, was not worth the while.
-        return [
-            stored
-            for stored in found
-            if stored is not None and stored.head.worker == worker and stored.head.attempt == attempts[stored.task.id]
-        ]
+        if not attempts:
+            return []
+        claimed: list[StoredTask] = []
+        for task_id, loaded in zip(attempts, await self._open.link.ask(Load(ids=[*attempts])), strict=True):
+            stored = stored_task(loaded)
+            # One whose lease is lost already, or that is gone, was not worth the while.
+            if stored is not None and (stored.head.worker, stored.head.attempt) == (worker, attempts[task_id]):
+                self._open.writer.know(task_id, read_stand(loaded[:4]))
+                claimed.append(stored)
+        return claimed
 
     async def extend(self, worker: str, leases: Sequence[Lease], until: int) -> list[LeaseSignal]:
         if not leases:
