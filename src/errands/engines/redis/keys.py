@@ -43,13 +43,14 @@ class Keys:
         """The sorted set that answers a listing with these filters."""
         name = f"{self.base}list:{scope_name(scope)}"
         if state is not None:
-            name += f":{state.short}"
+            name = f"{name}:{state.short}"
         # Last, because it may hold any character.
         return name if context_id is None else f"{name}::{context_id}"
 
     def listings(self, scope: Scope, context_id: str, state: TaskState) -> list[str]:
         """Every listing that a task in this state is in."""
-        return [self.listing(scope, context, each) for context in (None, context_id) for each in (None, state)]
+        every, of_state = self.listing(scope), self.listing(scope, state=state)
+        return [every, of_state, f"{every}::{context_id}", f"{of_state}::{context_id}"]
 
     @staticmethod
     def receipt_name(scope: Scope, digest: bytes) -> str:
