@@ -3,23 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-import json
-import os
-import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
 
-import errands
 from errands.engines.base import Retention
 from errands.engines.postgres import PostgresEngine, reading
 from errands.engines.postgres.watching import Watching
-from errands.errors import ConcurrencyError, DuplicateMessageError, LeaseLostError
 from errands.model.core import TERMINAL_STATES, TaskState
 from errands.model.log import Lease, LeaseSignal
-from tests.contract.changes import AGENT, LEASE_MS, ME, WORKER, Changes, ManualClock, collect, log_of, text_in
+from tests.contract.changes import AGENT, LEASE_MS, ME, WORKER, Changes, ManualClock, collect
+from tests.contract.test_shared import start_process
 from tests.postgres import own_schema, url_for
 
 pytestmark = pytest.mark.anyio
@@ -49,13 +45,6 @@ async def pair(url: str, clock: ManualClock) -> AsyncIterator[Pair]:
         await listening(one)
         await listening(other)
         yield one, other
-
-
-async def test_what_one_writes_the_other_reads(pair: Pair, changes: Changes) -> None:
-    one, other = pair
-    await one.commit(changes.start())
-    assert await other.commit(changes.chunk(text="from the other", fence=1)) == 3
-    assert text_in(await one.load("t", ME)) == "from the other"
 
 
 @pytest.mark.parametrize("caught_up", [True, False])
@@ -217,60 +206,6 @@ async def test_a_lost_note_is_made_up_for_by_the_next_look(
         subscription.close()
 
 
-async def test_guards_hold_between_the_two(pair: Pair, changes: Changes, clock: ManualClock) -> None:
-    one, other = pair
-    await one.commit(changes.start(receipt=b"digest"))
-    with pytest.raises(DuplicateMessageError):
-        await other.commit(changes.create("again", receipt=b"digest"))
-    with pytest.raises(ConcurrencyError):
-        await other.commit(changes.start())
-    clock.advance(LEASE_MS)
-    await other.claim("another", [AGENT], 1, clock() + LEASE_MS)
-    with pytest.raises(LeaseLostError):
-        await one.commit(changes.chunk(fence=1))
-
-
-async def test_of_the_same_message_sent_to_both_at_once_one_is_accepted(pair: Pair, changes: Changes) -> None:
-    for number in range(20):
-        receipt = b"%d" % number
-        results = await asyncio.gather(
-            *(pair[n % 2].commit(changes.create(f"{number}-{n}", receipt=receipt)) for n in range(6)),
-            return_exceptions=True,
-        )
-        assert sorted(map(type, results), key=str) == [DuplicateMessageError] * 5 + [int]
-
-
-async def test_of_the_same_task_created_in_both_at_once_one_wins(pair: Pair, changes: Changes) -> None:
-    for number in range(20):
-        results = await asyncio.gather(
-            *(engine.commit(changes.create(f"t{number}")) for engine in pair * 3), return_exceptions=True
-        )
-        assert sorted(map(type, results), key=str) == [ConcurrencyError] * 5 + [int]
-
-
-async def test_batches_over_the_same_tasks_never_wait_for_each_other_for_ever(pair: Pair, changes: Changes) -> None:
-    names = [f"t{number}" for number in range(20)]
-    await asyncio.gather(*(pair[0].commit(changes.start(name)) for name in names))
-
-    async def write(engine: PostgresEngine, order: list[str]) -> None:
-        for _ in range(10):
-            await asyncio.gather(*(engine.commit(changes.chunk(name)) for name in order))
-
-    await asyncio.gather(write(pair[0], names), write(pair[1], names[::-1]))
-    assert {(await pair[0].load(name, ME)).version for name in names} == {22}
-
-
-async def test_the_two_never_claim_the_same_task(pair: Pair, changes: Changes, clock: ManualClock) -> None:
-    await asyncio.gather(*(pair[number % 2].commit(changes.create(f"t{number}")) for number in range(100)))
-    shares = await asyncio.gather(
-        *(engine.claim(f"worker {n}", [AGENT], 3, clock() + LEASE_MS) for n in range(20) for engine in pair)
-    )
-    claimed = [stored.task.id for share in shares for stored in share]
-    assert len(claimed) == len(set(claimed))
-    rest = await pair[0].claim("the last", [AGENT], 100, clock() + LEASE_MS)
-    assert sorted(claimed + [stored.task.id for stored in rest]) == sorted(f"t{number}" for number in range(100))
-
-
 async def test_one_at_a_time_sweeps(url: str, changes: Changes, clock: ManualClock) -> None:
     keep = Retention(ended_after=0)
     async with (
@@ -297,116 +232,8 @@ async def sweeping(engine: PostgresEngine) -> AsyncIterator[None]:
         await connection.fetchval("SELECT pg_advisory_unlock_all()")
 
 
-#: A process of its own: appends to the shared task, creates tasks, claims some, says what it got, and does as told.
-PROCESS = """
-import asyncio, json, sys
-from errands.engines.postgres import PostgresEngine
-from tests.contract.changes import AGENT, LEASE_MS, ME, Changes, ManualClock
-
-async def main(url, name, then):
-    clock = ManualClock()
-    changes = Changes(clock)
-    async with PostgresEngine(url, clock=clock) as engine:
-        await asyncio.gather(engine.commit(changes.start("shared")), return_exceptions=True)
-        versions = []
-        for number in range(30):
-            versions.append(await engine.commit(changes.chunk("shared", f"{name}:{number};")))
-            await engine.commit(changes.create(f"{name}-{number}"))
-        claimed = []
-        while share := await engine.claim(name, [AGENT], 4, clock() + LEASE_MS):
-            claimed += [stored.task.id for stored in share]
-        if then == "complete":
-            await engine.commit(changes.complete("shared"))
-        if then == "cancel":
-            await engine.commit(changes.cancel("held"))
-        print(json.dumps([versions, claimed]), flush=True)
-        if then == "wait":
-            await asyncio.Event().wait()
-
-asyncio.run(main(*sys.argv[1:]))
-"""
-
-
-async def start_process(url: str, name: str, then: str = "") -> asyncio.subprocess.Process:
-    roots = [str(Path(errands.__file__).parents[1]), str(Path(__file__).parents[2])]
-    return await asyncio.create_subprocess_exec(
-        sys.executable,
-        "-c",
-        PROCESS,
-        url,
-        name,
-        then,
-        stdout=asyncio.subprocess.PIPE,
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(roots)},
-    )
-
-
-async def run_process(url: str, name: str, then: str = "") -> tuple[list[int], list[str]]:
-    process = await start_process(url, name, then)
-    output, _ = await process.communicate()
-    assert process.returncode == 0
-    versions, claimed = json.loads(output)
-    return versions, claimed
-
-
 async def test_processes_that_make_the_tables_together_share_them(tmp_path: Path, clock: ManualClock) -> None:
     url = own_schema(tmp_path)
-    names = ["a", "b", "c", "d"]
-    results = await asyncio.gather(*(run_process(url, name) for name in names))
+    results = await asyncio.gather(*(start_process(url, name) for name in ("a", "b", "c", "d")))
     versions = sorted(version for written, _ in results for version in written)
-    assert versions == list(range(3, 3 + 30 * len(names)))
-    claimed = [task_id for _, share in results for task_id in share]
-    assert len(claimed) == len(set(claimed))
-    async with PostgresEngine(url, clock=clock) as engine:
-        log = await log_of(engine, "shared")
-        assert [event.version for event in log] == list(range(1, versions[-1] + 1))
-        text = text_in(await engine.load("shared", ME))
-    for name in names:
-        pieces = [piece for piece in text.split(";") if piece.startswith(f"{name}:")]
-        assert pieces == [f"{name}:{number}" for number in range(30)]
-
-
-async def test_a_subscriber_follows_what_another_process_writes(url: str, clock: ManualClock) -> None:
-    async with PostgresEngine(url, clock=clock, poll_interval=NEVER) as engine:
-        await engine.commit(Changes(clock).start("shared"))
-        subscription = engine.subscribe("shared", ME, 2)
-        reading = asyncio.ensure_future(collect(subscription, 32))
-        await run_process(url, "writer")
-        assert await reading == list(range(3, 33))
-        subscription.close()
-
-
-async def test_an_expectation_is_fulfilled_by_another_process(url: str, clock: ManualClock) -> None:
-    async with PostgresEngine(url, clock=clock, poll_interval=NEVER) as engine:
-        with engine.expect("shared", ME, TERMINAL_STATES) as expectation:
-            await engine.commit(Changes(clock).start("shared"))
-            await run_process(url, "writer", "complete")
-            stored = await expectation.wait(2, None)
-        assert stored is not None
-        assert stored.state is TaskState.COMPLETED
-
-
-async def test_a_cancel_of_another_process_reaches_the_holder(url: str, clock: ManualClock) -> None:
-    async with PostgresEngine(url, clock=clock, poll_interval=NEVER) as engine:
-        await listening(engine)
-        await engine.commit(Changes(clock).start("held"))
-        woken = asyncio.Event()
-        process = asyncio.ensure_future(run_process(url, "canceler", "cancel"))
-        engine.on_work(woken.set)
-        await process
-        await woken.wait()
-        assert await engine.wanted_canceled(WORKER) == ["held"]
-
-
-async def test_what_a_killed_process_had_claimed_is_claimed_again(url: str, clock: ManualClock) -> None:
-    process = await start_process(url, "killed", "wait")
-    assert process.stdout is not None
-    _, claimed = json.loads(await process.stdout.readline())
-    process.kill()
-    await process.wait()
-    async with PostgresEngine(url, clock=clock) as engine:
-        assert await engine.claim("heir", [AGENT], 100, clock() + LEASE_MS) == []
-        clock.advance(LEASE_MS)
-        inherited = await engine.claim("heir", [AGENT], 100, clock() + LEASE_MS)
-        assert {stored.task.id for stored in inherited} == {*claimed, "shared"}
-        assert {stored.head.attempt for stored in inherited} == {2}
+    assert versions == list(range(3, 3 + 30 * 4))
