@@ -143,6 +143,8 @@ class WorkerAdapter:
         """Runs a task that the caller has just leased to this adapter, in the place reserved for it."""
         self._reserved -= 1
         execution = Execution(stored, now)
+        if (former := self.running.get(execution.task_id)) is not None:
+            former.stop("lost")
         self.running[execution.task_id] = execution
         # Held in `running` until it is over, and waited for in `drain`.
         execution.task = self._loop.create_task(self._run(execution, stored, options, request_context))
@@ -182,7 +184,8 @@ class WorkerAdapter:
                 execution.ctx = TaskContext(
                     self._journal, stored, deps=self._deps, options=options, request_context=request_context
                 )
-                if stored.head.cancel_requested:
+                # It may have been wanted canceled before there was a context that could be told.
+                if stored.head.cancel_requested or execution.cancel_requested:
                     self._signal_cancel(execution)
                 if not await self._handler.run(execution, execution.ctx):
                     return

@@ -26,7 +26,18 @@ from errands.engines.postgres.watching import Watching
 from errands.engines.postgres.writer import Outcome, Writer
 from errands.errors import ConfigurationError, StorageError
 from errands.model.core import TaskState
-from errands.model.log import Change, Lease, LeaseSignal, ListPage, ListQuery, LogSlice, RunningTask, Scope, StoredTask
+from errands.model.log import (
+    Change,
+    Event,
+    Lease,
+    LeaseSignal,
+    ListPage,
+    ListQuery,
+    LogSlice,
+    RunningTask,
+    Scope,
+    StoredTask,
+)
 
 #: So many processes write to tallies of their own and do not wait for each other; more share some.
 _SHARES = 32
@@ -34,6 +45,7 @@ _SHARES = 32
 # Inside the class, `list` is the method.
 Ids = list[str]
 Running = list[RunningTask]
+Events = list[Event]
 Outcomes = list[Outcome]
 
 
@@ -191,6 +203,9 @@ class PostgresEngine(Engine):
 
     async def read(self, task_id: str, scope: Scope, after: int, limit: int = READ_SIZE) -> LogSlice:
         return await self._open_readers.call(reading.read, task_id, scope, after, limit)
+
+    async def records(self, task_id: str, scope: Scope) -> Events:
+        return await self._open_readers.call(reading.records, task_id, scope)
 
     # Watching
 

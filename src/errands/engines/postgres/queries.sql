@@ -91,6 +91,7 @@ CROSS JOIN LATERAL (
         SELECT version, kind, data FROM (
             SELECT version, kind, data FROM events
             WHERE events.task = tasks.no AND events.version > tasks.folded AND ($2::boolean OR kind <> 'artifact')
+                AND kind <> 'record'
             ORDER BY version
         ) AS tail
     ) AS content
@@ -112,10 +113,21 @@ CROSS JOIN LATERAL (
     SELECT array_agg(version) AS versions, array_agg(kind) AS kinds, array_agg(data) AS data
     FROM (
         SELECT version, kind, data FROM events
-        WHERE events.task = tasks.no AND events.version > $2::integer
+        WHERE events.task = tasks.no AND events.version > greatest($2::integer, tasks.trimmed)
         ORDER BY version
         LIMIT $3::bigint
     ) AS slice
+) AS log
+WHERE tasks.id = $1
+
+-- name: records
+-- The records of a task, also those of the part that is trimmed.
+SELECT {record}, log.versions, log.kinds, log.data
+FROM tasks
+CROSS JOIN LATERAL (
+    SELECT array_agg(version ORDER BY version) AS versions, array_agg(kind) AS kinds,
+        array_agg(data ORDER BY version) AS data
+    FROM events WHERE events.task = tasks.no AND events.kind = 'record'
 ) AS log
 WHERE tasks.id = $1
 
@@ -251,9 +263,9 @@ SELECT id FROM tasks WHERE version - trimmed > $1 ORDER BY id
 -- The same when that is many: their own index knows them.
 SELECT id FROM tasks WHERE version - trimmed > 1000 AND version - trimmed > $1 ORDER BY id
 
--- name: forget_events
--- Removes the events of one task up to a version, and leaves the snapshot.
-DELETE FROM events WHERE task = $1 AND version > 0 AND version <= $2
+-- name: trim_events
+-- Removes the events of one task up to a version, and leaves the snapshot and the records.
+DELETE FROM events WHERE task = $1 AND version > 0 AND version <= $2 AND kind <> 'record'
 
 -- name: save_snapshot
 -- Replaces the snapshot of one task.

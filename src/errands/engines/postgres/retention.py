@@ -92,6 +92,6 @@ async def _trim(connection: Connection, key: str, keep: int) -> bool:
             stored = (await contents(connection, [key]))[key]
             await connection.execute(QUERIES["save_snapshot"], record.no, encode(stored.task))
             record.folded = record.head.version
-        await connection.execute(QUERIES["forget_events"], record.no, upto)
+        await connection.execute(QUERIES["trim_events"], record.no, upto)
         await connection.execute(QUERIES["trim"], key, upto, record.folded)
         return True

@@ -13,7 +13,7 @@ from typing import NamedTuple
 import msgspec
 
 from errands import lifecycle
-from errands.engines.redis.jobs import Blob, Command, Commit, blob
+from errands.engines.redis.jobs import Blob, Command, Commit, Trim, blob
 from errands.engines.redis.keys import Keys
 from errands.engines.redis.records import FIELDS, Fields, Record, Stand
 from errands.errors import ConcurrencyError
@@ -157,7 +157,7 @@ class Judge:
         """What removes a task, beside its receipts."""
         keys = self._keys
         commands: list[Command] = [
-            ["DEL", keys.task(task_id), keys.log(task_id)],
+            ["DEL", keys.task(task_id), keys.log(task_id), keys.records(task_id)],
             ["ZREM", keys.queue(record.scope.agent), task_id],
             ["SREM", keys.canceling, task_id],
             ["ZREM", keys.ended, task_id],
@@ -166,18 +166,16 @@ class Judge:
         listings = keys.listings(record.scope, record.context_id, record.head.state)
         return commands + [["ZREM", listing, task_id] for listing in listings]
 
-    def trim(self, task_id: str, stand: Stand, upto: int, snapshot: bytes) -> Commit:
-        """Cuts a log off up to a version; what is cut off lives on in the snapshot."""
+    def trim(self, task_id: str, stand: Stand, upto: int, snapshot: bytes) -> Trim:
+        """Cuts a log off up to a version; what is cut off lives on in the snapshot, and records by themselves."""
         assert stand.record is not None
         keys, head = self._keys, stand.record.head
         fields = msgspec.structs.replace(stand.record, trimmed=upto).fields()
         kept = head.version - upto
         commands: list[Command] = [
-            # First, because a server whose memory is full takes what frees some, and then the rest.
-            ["XTRIM", keys.log(task_id), "MINID", str(upto + 1)],
             ["HSET", keys.task(task_id), "record", fields[0], "snapshot", blob(snapshot), "folded", str(head.version)],
             ["ZADD", keys.long, str(kept), task_id],
         ]
         if kept <= self._long_log:
             commands[-1] = ["ZREM", keys.long, task_id]
-        return Commit(id=task_id, expected=stand.fields, commands=commands)
+        return Trim(id=task_id, expected=stand.fields, upto=str(upto), commands=commands)

@@ -24,11 +24,23 @@ from errands.engines.redis.sweeping import Sweeper
 from errands.engines.redis.writer import Writer
 from errands.errors import ConcurrencyError, StorageError, TaskNotFoundError
 from errands.model.core import TERMINAL_STATES, TaskState
-from errands.model.log import Change, Lease, LeaseSignal, ListPage, ListQuery, LogSlice, RunningTask, Scope, StoredTask
+from errands.model.log import (
+    Change,
+    Event,
+    Lease,
+    LeaseSignal,
+    ListPage,
+    ListQuery,
+    LogSlice,
+    RunningTask,
+    Scope,
+    StoredTask,
+)
 
 # Inside the class, `list` is the method.
 Ids = list[str]
 Running = list[RunningTask]
+Events = list[Event]
 
 
 class _Open(NamedTuple):
@@ -211,6 +223,9 @@ class RedisEngine(Engine):
 
     async def read(self, task_id: str, scope: Scope, after: int, limit: int = READ_SIZE) -> LogSlice:
         return await self._open.reader.read(task_id, scope, after, limit)
+
+    async def records(self, task_id: str, scope: Scope) -> Events:
+        return await self._open.reader.records(task_id, scope)
 
     def subscribe(self, task_id: str, scope: Scope, after: int, *, caught_up: bool = False) -> LocalSubscription:
         self._open.listener.watch()

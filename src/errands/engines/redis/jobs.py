@@ -47,6 +47,13 @@ class Forget(Job, tag="forget"):
     commands: list[Command]
 
 
+class Trim(Job, tag="trim"):
+    id: str
+    expected: Fields
+    upto: str
+    commands: list[Command]
+
+
 class Run(Job, tag="run"):
     commands: list[Command]
 
@@ -80,6 +87,10 @@ class Read(Job, tag="read"):
     id: str
     after: str
     limit: int
+
+
+class Records(Job, tag="records"):
+    id: str
 
 
 class Stands(Job, tag="stands"):

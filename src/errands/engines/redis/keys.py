@@ -37,6 +37,9 @@ class Keys:
     def log(self, task_id: str) -> str:
         return f"{self.base}log:{task_id}"
 
+    def records(self, task_id: str) -> str:
+        return f"{self.base}records:{task_id}"
+
     def queue(self, agent: str) -> str:
         return f"{self.base}queue:{agent}"
 

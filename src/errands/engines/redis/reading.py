@@ -6,11 +6,11 @@ import msgspec
 
 from errands.engines.paging import Cursor, read_token
 from errands.engines.redis.connection import Link
-from errands.engines.redis.jobs import Canceling, Changed, Load, Read, Running
+from errands.engines.redis.jobs import Canceling, Changed, Load, Read, Records, Running
 from errands.engines.redis.keys import Keys
 from errands.engines.redis.records import read_events, read_record, read_trimmed, stored_task
 from errands.errors import TaskNotFoundError
-from errands.model.log import ListPage, ListQuery, LogSlice, RunningTask, Scope, StoredTask
+from errands.model.log import Event, ListPage, ListQuery, LogSlice, RunningTask, Scope, StoredTask
 
 #: Beyond every time, and still a score that a sorted set holds exactly.
 _FAR = 2**53
@@ -41,6 +41,12 @@ class Reader:
         if record is None or record.scope != scope:
             raise TaskNotFoundError(taskId=task_id)
         return LogSlice(read_events(answer[1]), gap=after < record.trimmed)
+
+    async def records(self, task_id: str, scope: Scope) -> list[Event]:
+        answer = await self._link.ask(Records(id=task_id))
+        if not answer or read_trimmed(answer[0]).scope != scope:
+            raise TaskNotFoundError(taskId=task_id)
+        return read_events(answer[1])
 
     async def load_context(self, scope: Scope, context_id: str) -> bytes | None:
         key = self._keys.context(self._keys.context_name(scope, context_id))

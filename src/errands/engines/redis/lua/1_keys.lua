@@ -6,6 +6,7 @@
 --                        of their own because claims and heartbeats write them here, without knowing JSON.
 --   log:ID               stream: the events; an id is `VERSION-0`, the one field is the kind, its value the data
 --   queue:AGENT          sorted set of ids by due_at: what is ready and what is leased
+--   records:ID           stream: the records among the events that were cut off, under their former ids
 --   agents               set of the agents that have, or had, a queue
 --   list:SCOPE[:...]     sorted sets of ids by -status_at, so that the newest come first and ties go by id
 --   receipt:SCOPE:DIGEST "AT ID" of an accepted message; expires
@@ -38,6 +39,17 @@ local function same(found, expected)
         end
     end
     return true
+end
+
+-- Those of a log's entries that are records.
+local function records_in(entries)
+    local records = {}
+    for _, entry in ipairs(entries) do
+        if entry[2][1] == 'record' then
+            records[#records + 1] = entry
+        end
+    end
+    return records
 end
 
 local function run(commands)

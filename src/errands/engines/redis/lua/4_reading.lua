@@ -8,16 +8,14 @@ jobs.load = function(job)
         if task[1] ~= '' then
             local content = redis.call('HMGET', BASE .. 'task:' .. id, 'snapshot', 'folded')
             local tail = redis.call('XRANGE', BASE .. 'log:' .. id, '(' .. (content[2] or '0'), '+')
-            if not job.with_artifacts then
-                local rest = {}
-                for _, entry in ipairs(tail) do
-                    if entry[2][1] ~= 'artifact' then
-                        rest[#rest + 1] = entry
-                    end
+            local wanted = {}
+            for _, entry in ipairs(tail) do
+                local kind = entry[2][1]
+                if kind ~= 'record' and (job.with_artifacts or kind ~= 'artifact') then
+                    wanted[#wanted + 1] = entry
                 end
-                tail = rest
             end
-            task[5], task[6] = content[1] or '', tail
+            task[5], task[6] = content[1] or '', wanted
             tasks[n] = task
         else
             tasks[n] = {}
@@ -33,6 +31,19 @@ jobs.read = function(job)
         return {}
     end
     return {record, redis.call('XRANGE', BASE .. 'log:' .. job.id, '(' .. job.after, '+', 'COUNT', job.limit)}
+end
+
+-- The records of a task, those of the part that was cut off first.
+jobs.records = function(job)
+    local record = redis.call('HGET', BASE .. 'task:' .. job.id, 'record')
+    if not record then
+        return {}
+    end
+    local records = redis.call('XRANGE', BASE .. 'records:' .. job.id, '-', '+')
+    for _, entry in ipairs(records_in(redis.call('XRANGE', BASE .. 'log:' .. job.id, '-', '+'))) do
+        records[#records + 1] = entry
+    end
+    return {record, records}
 end
 
 -- How some tasks stand, without their content.
