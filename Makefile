@@ -54,7 +54,7 @@ format: $(VENV)/.dev
 	$(BIN)/ruff format .
 
 soak: $(VENV)/.dev
-	ERRANDS_SOAK=1 $(BIN)/python -m pytest -q -m "crash or soak"
+	ERRANDS_SOAK=1 $(BIN)/python -m pytest -q -m "crash or cluster or soak"
 
 bench: $(VENV)/.dev
 	$(BIN)/python benchmarks/run.py
