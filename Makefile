@@ -34,7 +34,7 @@ $(VENV)/.run: pyproject.toml | $(BIN)/python
 $(VENV)/.dev: pyproject.toml scripts/dev_requirements.py $(VENV)/.run
 	@echo "Installing the development tools ..."
 	@$(BIN)/python scripts/dev_requirements.py > $(VENV)/dev-requirements.txt
-	@$(INSTALL) -e '.[agents,fastapi,grpc,policy,postgres,redis,sdk]' -r $(VENV)/dev-requirements.txt
+	@$(INSTALL) -e '.[agents,fastapi,gcs,grpc,mcp,models,policy,postgres,redis,s3,sdk]' -r $(VENV)/dev-requirements.txt
 	@touch $@
 
 run: $(VENV)/.run

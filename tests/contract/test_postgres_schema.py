@@ -221,6 +221,7 @@ INDEXES: dict[str, tuple[str, tuple[Any, ...]]] = {
     "overgrown_long": ("tasks_long", (2000,)),
     "tally": ("tallies_pkey", (3, ["TASK_STATE_COMPLETED"])),
     "load": ("tasks_pkey", ("id 7", True)),
+    "asking": ("tasks_asking", (None, False, None, None, ["bob"], 10)),
     "records": ("events_of_run", ("id 7",)),
 }
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import functools
 import socket
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -15,12 +16,17 @@ from errands.cli.banner import greeting, url_of
 from errands.cli.draining import AgentServer, Load
 from errands.cli.failures import CommandError, reporting
 from errands.cli.logs import LogLevel
-from errands.cli.target import Target, load_server
+from errands.cli.reloading import ManifestReload
+from errands.cli.target import ManifestOptions, Target, load_server
 from errands.server.app import A2AServer
 
 TargetText = Annotated[
     str,
-    typer.Argument(metavar="TARGET", help="FILE.py, FILE.py:NAME, MODULE or MODULE:NAME.", show_default=False),
+    typer.Argument(
+        metavar="TARGET",
+        help="FILE.py, FILE.py:NAME, MODULE or MODULE:NAME; FILE.yaml or a folder of manifests.",
+        show_default=False,
+    ),
 ]
 Host = Annotated[str, typer.Option("--host", help="The address to listen on; 0.0.0.0 means every one.")]
 Port = Annotated[int, typer.Option("--port", min=0, max=65535, help="The port to listen on; 0 takes a free one.")]
@@ -42,7 +48,29 @@ Storage = Annotated[
         help="Where tasks live, whatever TARGET says: memory, sqlite:///PATH or postgresql://HOST/DATABASE.",
     ),
 ]
-Reload = Annotated[bool, typer.Option("--reload", help="Start again when the code changes: for development.")]
+Agent = Annotated[
+    str | None,
+    typer.Option("--agent", metavar="NAME", help="Which agent of the manifests to serve.", show_default=False),
+]
+Model = Annotated[
+    str | None,
+    typer.Option(
+        "--model",
+        metavar="PROVIDER/MODEL",
+        help="What answers all agents of the manifests, whatever they name; `scripted` needs no key.",
+        show_default=False,
+    ),
+]
+ToolSettings = Annotated[
+    Path | None,
+    typer.Option(
+        "--tool-settings",
+        metavar="FILE",
+        help="A YAML file with what the tools of the manifests need, by the names of the tools.",
+        show_default=False,
+    ),
+]
+Reload = Annotated[bool, typer.Option("--reload", help="Start again when the target changes: for development.")]
 Level = Annotated[
     LogLevel | None, typer.Option("--log-level", help="What to log; debug shows every request.", show_default="info")
 ]
@@ -54,12 +82,16 @@ def serve(
     port: Port = 8000,
     grpc_port: GrpcPort = None,
     storage: Storage = None,
+    agent: Agent = None,
+    model: Model = None,
+    tool_settings: ToolSettings = None,
     reload: Reload = False,
     log_level: Level = None,
 ) -> None:
     """Serve an agent over HTTP.
 
-    TARGET has an A2AServer, a function with @agent, or a Worker or AgentExecutor with an agent_card.
+    TARGET has an A2AServer, a function with @agent, or a Worker or AgentExecutor with an agent_card; or it is an agent
+    that is written in YAML.
 
     SIGTERM and Ctrl-C let running tasks finish; a second one exits at once.
 
@@ -71,12 +103,14 @@ def serve(
         parsed = Target.parse(target)
         listener = bind(host, port)
         config = _config(parsed, reload, log_level)
-        load = functools.partial(load_server, target, storage)
+        options = ManifestOptions(agent, model, tool_settings)
+        load = functools.partial(load_server, target, storage, options)
         if grpc_port is not None:
             load = functools.partial(_with_grpc, load, host, grpc_port)
         server = AgentServer(config, load, greeting(url_of(listener)), log_level)
         if reload:
-            ChangeReload(config, target=server.run, sockets=[listener]).run()
+            supervisor = ManifestReload if parsed.is_manifest else ChangeReload
+            supervisor(config, target=server.run, sockets=[listener]).run()
         else:
             server.run([listener])
 

@@ -22,6 +22,7 @@ import msgspec
 from errands.clock import Clock, system_clock
 from errands.model.core import TaskState
 from errands.model.log import (
+    AskingQuery,
     Change,
     Event,
     Lease,
@@ -33,6 +34,9 @@ from errands.model.log import (
     Scope,
     StoredTask,
 )
+
+# Inside the classes, `list` is a method.
+Tasks = list[StoredTask]
 
 
 class Retention(msgspec.Struct, frozen=True, kw_only=True):
@@ -86,6 +90,14 @@ class Storage(ABC):
         appear twice, the second time newer. A token stays good when its task is deleted or changed. Tasks
         created after the first page do not appear. `total_size` counts all matches at the time of the call.
         Raises `InvalidParamsError` for a token that is not one of ours.
+        """
+
+    @abstractmethod
+    async def asking(self, query: AskingQuery) -> Tasks:
+        """The tasks whose `Head.asks` names somebody, in every scope that the query allows, without their artifacts.
+
+        The longest waiting first, ties broken by id, `query.limit` at most. Users are compared as they are written.
+        What it costs follows from how many tasks wait, not from how many there are.
         """
 
     @abstractmethod

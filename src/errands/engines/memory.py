@@ -26,6 +26,7 @@ from errands.model.log import (
     KEEP,
     LEASE,
     READY,
+    AskingQuery,
     Change,
     Event,
     Head,
@@ -94,6 +95,8 @@ class MemoryEngine(Engine):
         self._contexts: OrderedDict[tuple[Scope, str], tuple[bytes, int]] = OrderedDict()
         #: Live tasks that are wanted canceled.
         self._canceling: set[str] = set()
+        #: Tasks that wait for one user's answer.
+        self._asking: set[str] = set()
         #: Ended tasks, the longest ended first.
         self._ended: OrderedDict[str, None] = OrderedDict()
         #: Events of a task before the oldest are cut off: a tenth over the bound, so that it happens rarely.
@@ -145,6 +148,10 @@ class MemoryEngine(Engine):
             stored = StoredTask(task=change.fold, head=head, scope=row.scope)
         if change.work is not KEEP:
             self._place(task_id, change)
+        if head.asks:
+            self._asking.add(task_id)
+        elif self._asking:
+            self._asking.discard(task_id)
         if head.state in TERMINAL_STATES:
             self._end(task_id, row)
         elif change.cancel_requested:
@@ -210,9 +217,7 @@ class MemoryEngine(Engine):
 
     def _listed(self, row: _Row, query: ListQuery) -> StoredTask:
         stored = self._stored(row)
-        if not query.with_artifacts and stored.task.artifacts:
-            stored.task = msgspec.structs.replace(stored.task, artifacts=None)
-        return stored
+        return stored if query.with_artifacts else _without_artifacts(stored)
 
     async def load(self, task_id: str, scope: Scope) -> StoredTask:
         return self._stored(self._row(task_id, scope))
@@ -250,6 +255,13 @@ class MemoryEngine(Engine):
             next_page_token="" if done else cursor.token(),
             total_size=len(matches),
         )
+
+    async def asking(self, query: AskingQuery) -> Tasks:
+        task_ids = self._asking if query.task_id is None else self._asking & {query.task_id}
+        rows = [(task_id, self._rows[task_id]) for task_id in task_ids]
+        found = [(row.head.status_at, task_id, row) for task_id, row in rows if _is_asked(row, query)]
+        found.sort(key=lambda item: item[:2])
+        return [_without_artifacts(self._stored(row)) for _, _, row in found[: query.limit]]
 
     async def delete(self, task_id: str, scope: Scope) -> None:
         row = self._row(task_id, scope)
@@ -389,6 +401,20 @@ class MemoryEngine(Engine):
 def _advance(cursor: Cursor, page: Sequence[tuple[str, _Row]]) -> Cursor:
     task_id, row = page[-1]
     return Cursor(cursor.as_of, row.head.status_at, task_id)
+
+
+def _without_artifacts(stored: StoredTask) -> StoredTask:
+    if stored.task.artifacts:
+        stored.task = msgspec.structs.replace(stored.task, artifacts=None)
+    return stored
+
+
+def _is_asked(row: _Row, query: AskingQuery) -> bool:
+    return (
+        (query.tenant is None or row.scope.tenant == query.tenant)
+        and (query.agent is None or row.scope.agent == query.agent)
+        and (query.users is None or row.head.asks in query.users)
+    )
 
 
 def _matches(row: _Row, query: ListQuery) -> bool:

@@ -11,6 +11,8 @@ import msgspec
 from errands.errors import ConfigurationError
 
 ENV_PREFIX = "ERRANDS_"
+#: Settings that are never shown.
+SECRET = frozenset({"model_api_key"})
 DEFAULT_STORAGE = "sqlite:///.errands/tasks.db"
 
 
@@ -61,8 +63,29 @@ class Settings(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     grpc_host: str = "127.0.0.1"
     #: Where clients reach gRPC, as `host:port`, when it is not where it listens.
     public_grpc: str | None = None
+    #: What answers agents that name no model: `provider/model`; `scripted` answers all agents.
+    model: str | None = None
+    #: Where the provider of `model` is reached, when it is not its usual address.
+    model_base_url: str | None = None
+    #: The key for it, when it is not in the provider's own variable.
+    model_api_key: str | None = None
+    #: Seconds a model has for one answer, tries included.
+    model_timeout: float = 300.0
+    #: Where tools and agents of manifests may connect to beside public addresses: addresses, networks and host names,
+    #: separated by commas.
+    outbound_allow: str | None = None
+    #: The file with what the tools of manifests need, by the names of the tools.
+    tool_settings: str | None = None
+    #: How often work may be handed down from agent to agent.
+    max_delegation_depth: int = 5
     #: Level of the `errands` logger.
     log_level: str | None = None
+
+    def __repr__(self) -> str:
+        shown = (
+            (name, "…" if name in SECRET and value else value) for name, value in msgspec.structs.asdict(self).items()
+        )
+        return f"Settings({', '.join(f'{name}={value!r}' for name, value in shown)})"
 
     @classmethod
     def from_env(cls, environ: Mapping[str, str] | None = None, **overrides: Any) -> Settings:

@@ -219,7 +219,7 @@ class _Batch:
         scopes, states, counts = _columns(moved, 3)
         tasks, events, receipts, _, transaction = await connection.fetchrow(
             QUERIES["store"],
-            *_columns(map(_task_row, sorted(self._touched.values(), key=_id)), 22),
+            *_columns(map(_task_row, sorted(self._touched.values(), key=_id)), 23),
             *_columns(self._events, 4),
             *_columns(
                 ((key, no, storable(task_id), at, since) for key, (no, task_id, at, since) in self._sorted_receipts()),
@@ -280,4 +280,5 @@ def _task_row(record: Record) -> tuple[Any, ...]:
         record.folded,
         record.trimmed,
         record.watcher,
+        storable(head.asks),
     )

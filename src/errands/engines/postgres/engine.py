@@ -27,6 +27,7 @@ from errands.engines.postgres.writer import Outcome, Writer
 from errands.errors import ConfigurationError, StorageError
 from errands.model.core import TaskState
 from errands.model.log import (
+    AskingQuery,
     Change,
     Event,
     Lease,
@@ -46,6 +47,7 @@ _SHARES = 32
 Ids = list[str]
 Running = list[RunningTask]
 Events = list[Event]
+Tasks = list[StoredTask]
 Outcomes = list[Outcome]
 
 
@@ -197,6 +199,9 @@ class PostgresEngine(Engine):
 
     async def list(self, query: ListQuery) -> ListPage:
         return await self._open_readers.call(reading.page, query, self.clock())
+
+    async def asking(self, query: AskingQuery) -> Tasks:
+        return await self._open_readers.call(reading.asking, query)
 
     async def load_context(self, scope: Scope, context_id: str) -> bytes | None:
         return await self._open_readers.call(reading.load_context, scope, context_id)

@@ -5,7 +5,7 @@
 -- A task's row, in the order of `records.read_record`.
 tasks.id, tasks.no, tasks.tenant, tasks.owner, tasks.agent, tasks.context_id, tasks.folded, tasks.trimmed,
 tasks.watcher, tasks.version, tasks.state, tasks.attempt, tasks.attempt_base, tasks.worker, tasks.due_at, tasks.unread,
-tasks.cancel_requested, tasks.direct, tasks.created_at, tasks.updated_at, tasks.status_at
+tasks.cancel_requested, tasks.direct, tasks.created_at, tasks.updated_at, tasks.status_at, tasks.asks
 
 -- name: lock
 -- What a batch of changes is checked against; in the order of ids, so that two batches never wait for each other.
@@ -25,51 +25,52 @@ SELECT nextval('task_numbers') FROM generate_series(1, $1::integer)
 WITH stored_tasks AS (
     INSERT INTO tasks (
         id, no, scope, tenant, owner, agent, context_id, version, state, attempt, attempt_base, worker, due_at, unread,
-        cancel_requested, direct, created_at, updated_at, status_at, folded, trimmed, watcher
+        cancel_requested, direct, created_at, updated_at, status_at, folded, trimmed, watcher, asks
     )
     SELECT * FROM unnest(
         $1::text[], $2::bigint[], $3::bigint[], $4::text[], $5::text[], $6::text[], $7::text[], $8::integer[],
         $9::text[], $10::integer[], $11::integer[], $12::text[], $13::bigint[], $14::integer[], $15::boolean[],
-        $16::boolean[], $17::bigint[], $18::bigint[], $19::bigint[], $20::integer[], $21::integer[], $22::text[]
+        $16::boolean[], $17::bigint[], $18::bigint[], $19::bigint[], $20::integer[], $21::integer[], $22::text[],
+        $23::text[]
     )
     ON CONFLICT (id) DO UPDATE SET
         version = excluded.version, state = excluded.state, attempt = excluded.attempt,
         attempt_base = excluded.attempt_base, worker = excluded.worker, due_at = excluded.due_at,
         unread = excluded.unread, cancel_requested = excluded.cancel_requested, direct = excluded.direct,
         updated_at = excluded.updated_at, status_at = excluded.status_at, folded = excluded.folded,
-        watcher = excluded.watcher
+        watcher = excluded.watcher, asks = excluded.asks
     WHERE tasks.no = excluded.no AND tasks.version <= excluded.version AND tasks.attempt <= excluded.attempt
     RETURNING 1
 ), stored_events AS (
     INSERT INTO events (task, version, kind, data)
-    SELECT * FROM unnest($23::bigint[], $24::integer[], $25::text[], $26::bytea[])
+    SELECT * FROM unnest($24::bigint[], $25::integer[], $26::text[], $27::bytea[])
     ON CONFLICT (task, version) DO UPDATE SET data = excluded.data WHERE excluded.version = 0
     RETURNING 1
 ), stored_receipts AS (
     INSERT INTO receipts (key, task, task_id, at)
     SELECT key, task, task_id, at
-    FROM unnest($27::bytea[], $28::bigint[], $29::text[], $30::bigint[], $31::bigint[]) AS new (key, task, task_id, at, since)
+    FROM unnest($28::bytea[], $29::bigint[], $30::text[], $31::bigint[], $32::bigint[]) AS new (key, task, task_id, at, since)
     ON CONFLICT (key) DO UPDATE SET task = excluded.task, task_id = excluded.task_id, at = excluded.at
     WHERE receipts.at < (
-        SELECT since FROM unnest($27::bytea[], $31::bigint[]) AS wanted (key, since) WHERE wanted.key = excluded.key
+        SELECT since FROM unnest($28::bytea[], $32::bigint[]) AS wanted (key, since) WHERE wanted.key = excluded.key
     )
     RETURNING 1
 ), stored_contexts AS (
     INSERT INTO contexts (tenant, owner, agent, context_id, value, updated_at)
-    SELECT * FROM unnest($32::text[], $33::text[], $34::text[], $35::text[], $36::bytea[], $37::bigint[])
+    SELECT * FROM unnest($33::text[], $34::text[], $35::text[], $36::text[], $37::bytea[], $38::bigint[])
     ON CONFLICT (tenant, owner, agent, context_id)
     DO UPDATE SET value = excluded.value, updated_at = excluded.updated_at
 ), stored_tallies AS (
     INSERT INTO tallies (scope, state, shard, tasks)
-    SELECT scope, state, $40::integer, difference
-    FROM unnest($38::bigint[], $39::text[], $41::bigint[]) AS moved (scope, state, difference)
+    SELECT scope, state, $41::integer, difference
+    FROM unnest($39::bigint[], $40::text[], $42::bigint[]) AS moved (scope, state, difference)
     ON CONFLICT (scope, state, shard) DO UPDATE SET tasks = tallies.tasks + excluded.tasks
 )
 SELECT
     (SELECT count(*) FROM stored_tasks),
     (SELECT count(*) FROM stored_events),
     (SELECT count(*) FROM stored_receipts),
-    (SELECT count(pg_notify($42::text, payload)) FROM unnest($43::text[]) AS payload),
+    (SELECT count(pg_notify($43::text, payload)) FROM unnest($44::text[]) AS payload),
     pg_current_xact_id()::text
 
 -- name: transaction
@@ -186,6 +187,17 @@ SELECT tasks.id, tasks.status_at {of_context} {since_changed}
 -- name: count_context
 -- How many tasks of the context match.
 SELECT count(*) {of_context}
+
+-- name: asking
+-- The tasks that wait for one user's answer; the index tasks_asking lists them and no other.
+SELECT {record}, log.versions, log.kinds, log.data
+FROM (
+    SELECT * FROM tasks
+    WHERE asks <> '' AND ($1::text IS NULL OR id = $1) AND ($3::text IS NULL OR tenant = $3)
+        AND ($4::text IS NULL OR agent = $4) AND ($5::text[] IS NULL OR asks = ANY($5))
+    ORDER BY status_at, id LIMIT $6::bigint
+) AS tasks {content}
+ORDER BY tasks.status_at, tasks.id
 
 -- name: load_context
 -- What was last saved for a conversation.

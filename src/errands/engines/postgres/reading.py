@@ -22,7 +22,7 @@ from errands.engines.postgres.records import (
 from errands.engines.postgres.sql import QUERIES
 from errands.errors import TaskNotFoundError
 from errands.model.core import UNSPECIFIED, TaskState
-from errands.model.log import Event, ListPage, ListQuery, LogSlice, RunningTask, Scope, StoredTask
+from errands.model.log import AskingQuery, Event, ListPage, ListQuery, LogSlice, RunningTask, Scope, StoredTask
 
 #: Beyond every time, and still a number that PostgreSQL can compare.
 _FAR = 2**62
@@ -113,9 +113,25 @@ async def page(connection: Connection, query: ListQuery, now: int) -> ListPage:
     # One that was deleted since the first look is left out.
     tasks = [found[key] for key in ids if key in found]
     if not query.with_artifacts:
-        for stored in tasks:
-            stored.task = msgspec.structs.replace(stored.task, artifacts=None)
+        _leave_out_artifacts(tasks)
     return ListPage(tasks=tasks, next_page_token=token, total_size=total)
+
+
+async def asking(connection: Connection, query: AskingQuery) -> list[StoredTask]:
+    wanted = (query.task_id, query.tenant, query.agent)
+    if not all(is_text(text) for text in wanted if text is not None):
+        return []
+    task_id, tenant, agent = (None if text is None else storable(text) for text in wanted)
+    users = None if query.users is None else [storable(user) for user in query.users if is_text(user)]
+    rows = await connection.fetch(QUERIES["asking"], task_id, False, tenant, agent, users, query.limit)
+    tasks = [read_stored(row) for row in rows]
+    _leave_out_artifacts(tasks)
+    return tasks
+
+
+def _leave_out_artifacts(tasks: list[StoredTask]) -> None:
+    for stored in tasks:
+        stored.task = msgspec.structs.replace(stored.task, artifacts=None)
 
 
 class _Listing:

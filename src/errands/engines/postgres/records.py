@@ -78,14 +78,15 @@ def read_record(row: Row) -> Record:
             created_at=row[18],
             updated_at=row[19],
             status_at=row[20],
+            asks=readable(row[21]),
         ),
     )
 
 
 def read_events(row: Row) -> list[Event]:
     """The arrays at the end of a row, after its record; a snapshot, of version 0, comes first."""
-    versions = row[21]
-    return [] if versions is None else list(map(Event, versions, row[22], row[23]))
+    versions = row[22]
+    return [] if versions is None else list(map(Event, versions, row[23], row[24]))
 
 
 def read_stored(row: Row) -> StoredTask:

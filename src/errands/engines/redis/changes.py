@@ -117,7 +117,7 @@ class Judge:
         return commands
 
     def _place(self, task_id: str, before: Record | None, after: Record) -> list[Command]:
-        """In the queue, among the tasks wanted canceled, the ended and the long ones."""
+        """In the queue, among the tasks wanted canceled, those that ask, the ended and the long ones."""
         keys, head = self._keys, after.head
         old = Head() if before is None else before.head
         commands: list[Command] = []
@@ -133,6 +133,10 @@ class Judge:
             commands.append(["SADD", keys.canceling, task_id])
         elif old.cancel_requested:
             commands.append(["SREM", keys.canceling, task_id])
+        if head.asks:
+            commands.append(["ZADD", keys.asking, str(head.status_at), task_id])
+        elif old.asks:
+            commands.append(["ZREM", keys.asking, task_id])
         kept = head.version - after.trimmed
         if kept > self._long_log:
             commands.append(["ZADD", keys.long, str(kept), task_id])
@@ -160,6 +164,7 @@ class Judge:
             ["DEL", keys.task(task_id), keys.log(task_id), keys.records(task_id)],
             ["ZREM", keys.queue(record.scope.agent), task_id],
             ["SREM", keys.canceling, task_id],
+            ["ZREM", keys.asking, task_id],
             ["ZREM", keys.ended, task_id],
             ["ZREM", keys.long, task_id],
         ]

@@ -25,6 +25,7 @@ from errands.engines.redis.writer import Writer
 from errands.errors import ConcurrencyError, StorageError, TaskNotFoundError
 from errands.model.core import TERMINAL_STATES, TaskState
 from errands.model.log import (
+    AskingQuery,
     Change,
     Event,
     Lease,
@@ -41,6 +42,7 @@ from errands.model.log import (
 Ids = list[str]
 Running = list[RunningTask]
 Events = list[Event]
+Tasks = list[StoredTask]
 
 
 class _Open(NamedTuple):
@@ -217,6 +219,9 @@ class RedisEngine(Engine):
 
     async def list(self, query: ListQuery) -> ListPage:
         return await self._open.reader.page(query, self.clock())
+
+    async def asking(self, query: AskingQuery) -> Tasks:
+        return await self._open.reader.asking(query)
 
     async def load_context(self, scope: Scope, context_id: str) -> bytes | None:
         return await self._open.reader.load_context(scope, context_id)

@@ -22,6 +22,7 @@ class Keys:
         self.base = f"{{{prefix}}}:"
         self.agents = f"{self.base}agents"
         self.canceling = f"{self.base}canceling"
+        self.asking = f"{self.base}asking"
         self.ended = f"{self.base}ended"
         self.long = f"{self.base}long"
         self.contexts = f"{self.base}contexts"

@@ -6,11 +6,11 @@ import msgspec
 
 from errands.engines.paging import Cursor, read_token
 from errands.engines.redis.connection import Link
-from errands.engines.redis.jobs import Canceling, Changed, Load, Read, Records, Running
+from errands.engines.redis.jobs import Canceling, Changed, Load, Read, Records, Running, Stands
 from errands.engines.redis.keys import Keys
-from errands.engines.redis.records import read_events, read_record, read_trimmed, stored_task
+from errands.engines.redis.records import Record, read_events, read_record, read_trimmed, stored_task
 from errands.errors import TaskNotFoundError
-from errands.model.log import Event, ListPage, ListQuery, LogSlice, RunningTask, Scope, StoredTask
+from errands.model.log import AskingQuery, Event, ListPage, ListQuery, LogSlice, RunningTask, Scope, StoredTask
 
 #: Beyond every time, and still a score that a sorted set holds exactly.
 _FAR = 2**53
@@ -53,6 +53,19 @@ class Reader:
         value: bytes | None = await self._link.do("get", key)
         return value
 
+    async def asking(self, query: AskingQuery) -> list[StoredTask]:
+        names = [query.task_id] if query.task_id is not None else await self._asking_ids()
+        stands = await self._link.ask(Stands(ids=names)) if names else []
+        records = zip(names, map(read_record, stands), strict=True)
+        ids = [task_id for task_id, record in records if record is not None and _is_asked(record, query)]
+        found = await self.load_all(ids[: query.limit], with_artifacts=False)
+        tasks = [stored for stored in found if stored is not None and stored.head.asks]
+        _leave_out_artifacts(tasks)
+        return tasks
+
+    async def _asking_ids(self) -> list[str]:
+        return [name.decode() for name in await self._link.do("zrange", self._keys.asking, 0, -1)]
+
     async def wanted_canceled(self, worker: str) -> list[str]:
         return [task_id.decode() for task_id in await self._link.ask(Canceling(worker=worker))]
 
@@ -76,8 +89,7 @@ class Reader:
         # A task may have left the listing since its id was read; then it is no match any more.
         tasks = [stored for stored in found if stored is not None and _matches(stored, query)]
         if not query.with_artifacts:
-            for stored in tasks:
-                stored.task = msgspec.structs.replace(stored.task, artifacts=None)
+            _leave_out_artifacts(tasks)
         return ListPage(tasks=tasks, next_page_token=token, total_size=total)
 
 
@@ -133,6 +145,20 @@ class _Listing:
         as_of = _bounded(cursor.as_of)
         ids = await self._link.ask(Changed(listing=self._key, newer=f"({-as_of}", as_of=as_of))
         return sorted(task_id for task_id in (each.decode() for each in ids) if task_id > cursor.task_id)
+
+
+def _leave_out_artifacts(tasks: list[StoredTask]) -> None:
+    for stored in tasks:
+        stored.task = msgspec.structs.replace(stored.task, artifacts=None)
+
+
+def _is_asked(record: Record, query: AskingQuery) -> bool:
+    return (
+        record.head.asks != ""
+        and (query.tenant is None or record.scope.tenant == query.tenant)
+        and (query.agent is None or record.scope.agent == query.agent)
+        and (query.users is None or record.head.asks in query.users)
+    )
 
 
 def _matches(stored: StoredTask, query: ListQuery) -> bool:

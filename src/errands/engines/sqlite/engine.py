@@ -24,6 +24,7 @@ from errands.engines.sqlite.writer import Outcome, Work, Writer
 from errands.errors import ConfigurationError, StorageError
 from errands.model.core import TaskState
 from errands.model.log import (
+    AskingQuery,
     Change,
     Event,
     Lease,
@@ -40,6 +41,7 @@ from errands.model.log import (
 Ids = list[str]
 Running = list[RunningTask]
 Events = list[Event]
+Tasks = list[StoredTask]
 
 
 class SQLiteEngine(Engine):
@@ -204,6 +206,9 @@ class SQLiteEngine(Engine):
 
     async def list(self, query: ListQuery) -> ListPage:
         return await self._open_readers.submit(reading.page, query, self.clock())
+
+    async def asking(self, query: AskingQuery) -> Tasks:
+        return await self._open_readers.submit(reading.asking, query)
 
     async def load_context(self, scope: Scope, context_id: str) -> bytes | None:
         return await self._open_readers.submit(reading.load_context, scope, context_id)

@@ -11,6 +11,7 @@
 --   list:SCOPE[:...]     sorted sets of ids by -status_at, so that the newest come first and ties go by id
 --   receipt:SCOPE:DIGEST "AT ID" of an accepted message; expires
 --   canceling            set of live tasks that are wanted canceled
+--   asking               sorted set of tasks that wait for one user's answer, by status_at
 --   ended                sorted set of ended tasks by updated_at
 --   long                 sorted set of tasks with a long log, by the events that are kept
 --   context:SCOPE:ID     what an agent remembers; `contexts` is the sorted set of them by time
