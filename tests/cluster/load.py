@@ -7,6 +7,7 @@ led to exactly one task, whatever broke in between.
 from __future__ import annotations
 
 import asyncio
+import random
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
 from typing import Any
@@ -22,6 +23,8 @@ from tests.crash.test_sigkill import events_of
 HEADERS = {"A2A-Version": "1.0"}
 #: Seconds between two tries of a client.
 PAUSE = 0.05
+#: Seconds at most between two things that a client does: what is measured is a busy cluster, not one that is overrun.
+THOUGHT = 0.3
 
 decode = msgspec.json.Decoder(StreamResponse).decode
 read_task = msgspec.json.Decoder(Task).decode
@@ -164,15 +167,22 @@ class Load:
 
     # Running
 
+    async def __aenter__(self) -> Load:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self._client.aclose()
+
     async def _repeat(self, work: Work) -> None:
         while not self._stopped:
             await work()
+            await asyncio.sleep(random.uniform(0, THOUGHT))
 
     @asynccontextmanager
     async def going_on(self) -> AsyncIterator[None]:
         """Load while the block runs; when it is over, every client finishes what it has begun."""
         kinds = [self.send, self.stream, self.watch, self.converse, self.cancel]
-        async with self._client, asyncio.TaskGroup() as group:
+        async with asyncio.TaskGroup() as group:
             for work in kinds * 2:
                 group.create_task(self._repeat(work))
             yield

@@ -286,8 +286,9 @@ class WorkerAdapter:
         while True:
             self._wake.clear()
             if not self.draining:
-                await self._guarded(self.poll())
+                # Cancels first: somebody waits for them.
                 await self._guarded(self._watch_cancels())
+                await self._guarded(self.poll())
             with suppress(TimeoutError):
                 async with asyncio.timeout(self._settings.poll_interval):
                     await self._wake.wait()
@@ -347,8 +348,10 @@ class WorkerAdapter:
     async def _guarded(self, call: Any) -> None:
         try:
             await call
+        except StorageError as error:
+            logger.warning("the store did not answer; trying again: %s", error)
         except Exception:
-            logger.exception("the store did not answer; trying again")
+            logger.exception("something went wrong beside the tasks; trying again")
 
 
 def _current_message_id(stored: StoredTask) -> str:
