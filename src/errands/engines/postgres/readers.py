@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
@@ -29,8 +29,8 @@ class Readers:
         self._options = options
         self._closing = False
         self._pool: Any = asyncpg.create_pool(
-            # Made at the start: the first readers would wait for them.
-            min_size=min(2, options.readers),
+            # None that must be there: while the server is away, the pool would try and complain without end.
+            min_size=0,
             max_size=options.readers,
             init=partial(_prepare, options=options),
             **arguments(options),
@@ -38,6 +38,10 @@ class Readers:
 
     async def start(self) -> None:
         await self._pool
+        # Made now: the first readers would wait for them.
+        async with AsyncExitStack() as stack:
+            for _ in range(min(2, self._options.readers)):
+                await stack.enter_async_context(self._pool.acquire())
 
     async def call(
         self, function: Callable[Concatenate[Connection, _P], Awaitable[_T]], *args: _P.args, **kwargs: _P.kwargs
