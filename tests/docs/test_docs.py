@@ -199,7 +199,7 @@ def test_every_command_line_can_be_parsed(arguments: list[str], monkeypatch: pyt
 
 def test_every_example_that_is_served_exists() -> None:
     targets = {word for _, words in COMMAND_LINES if words[:1] == ["serve"] for word in words if "examples/" in word}
-    assert [target for target in targets if not (ROOT / target.partition(":")[0]).is_file()] == []
+    assert [target for target in targets if not (ROOT / target.partition(":")[0]).exists()] == []
 
 
 def options_of(command: Any) -> set[str]:
@@ -276,7 +276,8 @@ def members_of(kind: type) -> set[str]:
 #: What the table of a page whose first column has this heading is about.
 LISTED = {
     ("serving.md", "argument"): arguments_of(A2AServer),
-    ("serving.md", "member"): members_of(A2AServer) | {"started", "settings", "agent_card", "task_manager", "engine"},
+    ("serving.md", "member"): members_of(A2AServer)
+    | {"from_manifest", "started", "settings", "agent_card", "task_manager", "engine"},
     ("client.md", "argument"): arguments_of(A2AClient),
     ("client.md", "member"): members_of(A2AClient),
     ("client.md", "option"): set(MessageOptions.__annotations__),

@@ -128,11 +128,11 @@ async def test_reading_needs_no_key(tmp_path: Path, service: Service) -> None:
 
 
 async def test_the_whole_address_or_its_base_can_be_a_setting(tmp_path: Path, service: Service) -> None:
-    settings = {"crm": {"base_url": f"{service.url}/v1"}}
+    settings = {"crm": {"base_url": f"{service.url}/v1/"}}
     await requested(tmp_path, {"method": "GET", "url": "{settings.base_url}"}, settings=settings)
     request = {"method": "GET", "url": "{settings.base_url}/orders/{parameters.id}"}
     await requested(tmp_path, request, {"id": "a/b"}, settings=settings)
-    assert [seen.target for seen in service.seen] == ["/v1", "/v1/orders/a%2Fb"]
+    assert [seen.target for seen in service.seen] == ["/v1/", "/v1/orders/a%2Fb"]
 
 
 async def test_a_host_with_its_port_can_be_a_setting(tmp_path: Path, service: Service) -> None:

@@ -109,6 +109,10 @@ class Equipment(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     #: What is found out once per process, such as a fetched document.
     shared: Once
 
+    def __repr__(self) -> str:
+        # There are secrets among the settings.
+        return f"<equipment of {self.tool.name}>"
+
 
 class Backend(ABC):
     """Runs the actions of one tool that have one kind of `execute`, for one turn of one task."""

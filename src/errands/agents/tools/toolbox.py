@@ -49,7 +49,7 @@ class Toolbox:
         self._outbound = outbound
         self._runtime = runtime
         self._auth = auth
-        self._limits = bounds or Bounds()
+        self._bounds = bounds or Bounds()
         self._declared = manifests.functions(agent)
         self._tools = {
             function.ref: manifests.tool(agent, function.ref)
@@ -77,7 +77,10 @@ class Toolbox:
             return
         used = {reference.steps[0] for reference in references(tool) if reference.root == "auth"}
         if missing := sorted(used - self._auth.keys()):
-            raise ConfigurationError(f"the tool {tool.name} needs auth for {', '.join(missing)}: give auth={{...}}")
+            names = ", ".join(missing)
+            raise ConfigurationError(
+                f"the tool {tool.name} needs auth for {names}: write it under auth in the tool settings"
+            )
 
     async def functions(self) -> list[Function]:
         """All functions of the agent, with those that servers and documents bring. Raises `BrokenToolError`."""
@@ -138,7 +141,7 @@ class Toolbox:
             auth=self._token(secrets),
             outbound=self._outbound,
             transport=transport,
-            bounds=self._limits,
+            bounds=self._bounds,
             files=files,
             shared=self._shared,
         )

@@ -14,7 +14,7 @@ from errands.agents.tools.addresses import parsed, segment
 from errands.agents.tools.base import BrokenToolError, ToolError
 from errands.agents.tools.openapi.operations import Operation, Place, shown
 from errands.agents.tools.requests import body, finished, put_header
-from errands.policy.cel.values import Json
+from errands.policy.cel.values import Json, normalise
 
 #: The setting that is the header `Authorization`, where the document's own security says nothing that fits.
 AUTHORIZATION = "authorization"
@@ -27,10 +27,11 @@ def request(
     operation: Operation, arguments: Mapping[str, Json], settings: Mapping[str, Json], *, key: str
 ) -> httpx.Request:
     """Raises `ToolError` for values that do not fit their place."""
+    values = normalise(dict(arguments))
     given = [
-        (place, arguments[name])
+        (place, values[name])
         for name, place in operation.places.items()
-        if name in arguments and (arguments[name] is not None or place.required)
+        if name in values and (values[name] is not None or place.required)
     ]
     headers = httpx.Headers()
     query: list[tuple[str, str]] = []
