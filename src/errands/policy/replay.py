@@ -136,7 +136,9 @@ class _Replay:
     async def _before(self, record: CapabilityBegan | CapabilityRestricted) -> None:
         function = record.function
         if self._context.is_first(function):
-            await self._steps(record, function, self._policy.steps(function, Phase.BEFORE_FIRST), input=record.arguments)
+            await self._steps(
+                record, function, self._policy.steps(function, Phase.BEFORE_FIRST), input=record.arguments
+            )
         await self._steps(record, function, self._policy.steps(function, Phase.BEFORE), input=record.arguments)
         exceeded = check_before_capability(
             self._policy.limits, self._context, from_iso(record.at), under_way=len(self._under_way)
