@@ -12,6 +12,7 @@ from errands import __version__
 from errands.agents.delegation.base import Delegate
 from errands.agents.delegation.local import LocalDelegate
 from errands.agents.delegation.remote import RemoteDelegate
+from errands.agents.evaluators import Evaluators
 from errands.agents.loop.worker import ManifestWorker
 from errands.agents.manifests import Agent, Manifests, load
 from errands.agents.manifests.functions import Function
@@ -38,16 +39,18 @@ ToolSettings = Mapping[str, Mapping[str, Any]]
 _AUTH, _HEADERS = "auth", "headers"
 
 
-class ModelDependency(Dependency):
-    """A model, for as long as the server runs."""
+class Helpers(Dependency):
+    """The model, and the processes of its scripts, for as long as the server runs."""
 
-    def __init__(self, model: Model) -> None:
+    def __init__(self, model: Model, evaluators: Evaluators) -> None:
         self.model = model
+        self.evaluators = evaluators
 
     async def startup(self) -> None:
         pass
 
     async def shutdown(self) -> None:
+        await self.evaluators.close()
         await self.model.close()
 
 
@@ -57,7 +60,7 @@ class Ensemble(NamedTuple):
     worker: ManifestWorker
     inner: InnerAgents
     card: AgentCardConfig
-    model: Model
+    helpers: Helpers
 
     @property
     def facts(self) -> dict[str, str]:
@@ -86,7 +89,7 @@ def assemble(
     # An agent that hands work to itself does so under the name by which it is served.
     hidden = [one.name for one in reached if one.name != card.name]
     builder.inner.workers.update({name: workers[name] for name in hidden})
-    return Ensemble(workers[served.name], builder.inner, card, builder.model)
+    return Ensemble(workers[served.name], builder.inner, card, Helpers(builder.model, builder.evaluators))
 
 
 # Which agents
@@ -164,6 +167,7 @@ class _Builder:
         settings: Settings,
     ) -> None:
         self.inner = InnerAgents()
+        self.evaluators = Evaluators()
         self._manifests = manifests
         self._given = tool_settings
         self._settings = settings
@@ -213,6 +217,7 @@ class _Builder:
                 if function.target != "tool"
             },
             runtime=self._runtime,
+            evaluators=self.evaluators,
         )
 
     def _delegate(self, agent: Agent, function: Function) -> Delegate:
