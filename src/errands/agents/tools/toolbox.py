@@ -149,6 +149,7 @@ class Toolbox:
             bounds=self._bounds,
             files=files,
             shared=self._shared,
+            hide=secrets.hide_in,
         )
         return Bench(equipment, secrets)
 
