@@ -216,6 +216,7 @@ class Calls:
                 context=self._run.plain,
                 input=passed.value,
                 action=routine.function.action,
+                operation=routine.function.operation,
                 bound=frozenset(routine.bindings),
             )
             invoke = self.invoker(key, at)
@@ -328,6 +329,7 @@ class Calls:
             input=ended.arguments,
             output=ended.output,
             action=routine.function.action,
+            operation=routine.function.operation,
             bound=frozenset(routine.bindings),
         )
         session = self._progress.session(key, ended.at)
@@ -357,6 +359,8 @@ class Calls:
 
     async def _invoked(self, call: str, wanted: StepInvocation, at: str) -> Ended:
         routine = self._repertoire.invoked(wanted.tool, wanted.capability)
+        if routine is None:
+            raise CallFailed(f"{wanted.tool} offers no {wanted.capability}")
         began = self._progress.began.get(call)
         if began is None:
             try:

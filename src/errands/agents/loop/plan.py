@@ -96,13 +96,10 @@ class Repertoire:
     def is_script(self, call: FunctionCall) -> bool:
         return self.has_scripts and call.name == scopes.SCRIPT
 
-    def invoked(self, tool: str, action: str) -> Routine:
-        """What a step means by `tool:action`; loading has made sure that it is there."""
-        return next(
-            routine
-            for routine in self.routines.values()
-            if routine.function.ref == tool and routine.function.action == action
-        )
+    def invoked(self, tool: str, action: str) -> Routine | None:
+        """What a step means by `tool:action`; only what a server was thought to offer may be missing."""
+        routines = [routine for routine in self.routines.values() if routine.function.ref == tool]
+        return next((one for one in routines if (one.function.operation or one.function.action) == action), None)
 
     def names(self, *, delegations: bool) -> tuple[str, ...]:
         return tuple(name for name, routine in self.routines.items() if routine.is_delegation == delegations)
