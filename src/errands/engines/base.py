@@ -20,6 +20,7 @@ from typing import Any, Self
 import msgspec
 
 from errands.clock import Clock, system_clock
+from errands.errors import StorageError
 from errands.model.core import TaskState
 from errands.model.log import (
     AskingQuery,
@@ -80,6 +81,10 @@ class Storage(ABC):
 
         Raises `TaskNotFoundError` when there is no such task in this scope.
         """
+
+    async def scope_of(self, task_id: str) -> Scope:
+        """Whose task it is: for operators, who know only its id. Raises `TaskNotFoundError`."""
+        raise StorageError(f"{type(self).__name__} cannot find a task by its id alone")
 
     @abstractmethod
     async def list(self, query: ListQuery) -> ListPage:

@@ -43,7 +43,7 @@ class Judge:
                     at=self._run.now(),
                     step=decision.step,
                     action=decision.action,
-                    outcome=decision.outcome if decision.on_fail is None else f"{decision.outcome}: {decision.on_fail}",
+                    outcome=decision.told,
                     policy=self._policy.version,
                     call=call,
                     detail=decision.detail,
@@ -57,7 +57,7 @@ class Judge:
 
     def unusable(self, place: str, detail: str) -> None:
         """What transforms made cannot be used."""
-        self._decided(self._about(place, "transform", "error", detail))
+        self._decided(self._about(place, "transform", "error: lock_task", detail))
 
     def _about(self, step: str, action: str, outcome: str, detail: str) -> Decided:
         return Decided(
