@@ -51,7 +51,7 @@ def test_a_policy_is_read_from_a_file(tmp_path: Path) -> None:
 
 
 def test_everything_that_is_wrong_is_told_at_once(tmp_path: Path) -> None:
-    assert findings(
+    found = findings(
         tmp_path,
         """\
         version: 3
@@ -71,37 +71,22 @@ def test_everything_that_is_wrong_is_told_at_once(tmp_path: Path) -> None:
               - asert: "true"
           _meta: {}
         """,
-    ) == [
-        ':1: version: is a number, not a text; put it in quotes: "3"',
-        ":2: limits.max_turn: is unknown; did you mean max_turns?",
-        (
-            ":2: limits.max_age: 'soon' is no duration; write numbers with units, such as 30s, 1h30m or 1.5h (ns, us, ms, "
-            "s, m, h)"
-        ),
-        (
-            ":5: guardrails.before[0].assert: 'output' is not available in a guardrail before step; available are context "
-            "(c), input (i), now, review(), and the functions of the language"
-        ),
-        (
-            ":6: guardrails.before[1].invoke: cannot be used: a policy has no tools; use assert or transform, or write the "
-            "agent as a manifest"
-        ),
-        (
-            ":9: guardrails.after[0].on_fail: is block, and a guardrail has no call to block; write lock_task, which is "
-            "the default, or continue"
-        ),
-        ":10: guardrails.after[0].match: means nothing in a guardrail; take it away, or use condition",
-        (
-            ":14: capabilities.pay.before[0].assert: 'review' is not available in a middleware before step; available are "
-            "context (c), event, input (i), now, and the functions of the language"
-        ),
-        ":15: capabilities.pay.before[1].asert: is unknown; did you mean assert?",
-        (
-            ":15: capabilities.pay.before[1]: has none of assert, invoke and transform; write exactly one of assert, "
-            "invoke and transform in each step"
-        ),
-        ":16: capabilities._meta: is no name for a capability; use the name that ctx.capability(...) is given",
+    )
+    assert [finding.partition("; ")[0] for finding in found] == [
+        ":1: version: is a number, not a text",
+        ":2: limits.max_turn: is unknown",
+        ":2: limits.max_age: 'soon' is no duration",
+        ":5: guardrails.before[0].assert: 'output' is not available in a guardrail before step",
+        ":6: guardrails.before[1].invoke: cannot be used: a policy has no tools",
+        ":9: guardrails.after[0].on_fail: is block, and a guardrail has no call to block",
+        ":10: guardrails.after[0].match: means nothing in a guardrail",
+        ":14: capabilities.pay.before[0].assert: 'review' is not available in a middleware before step",
+        ":15: capabilities.pay.before[1].asert: is unknown",
+        ":15: capabilities.pay.before[1]: has none of assert, invoke and transform",
+        ":16: capabilities._meta: is no name for a capability",
     ]
+    assert found[0].endswith('put it in quotes: "3"')
+    assert found[4].endswith("use assert or transform, or write the agent as a manifest")
 
 
 @pytest.mark.parametrize(
