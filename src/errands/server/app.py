@@ -152,7 +152,7 @@ class A2AServer:
         `ManifestError` with everything that is wrong with the manifests, and `ConfigurationError`.
         """
         # Most servers have no manifests.
-        from errands.server.manifests import ModelDependency, assemble  # noqa: PLC0415
+        from errands.server.manifests import Helpers, assemble  # noqa: PLC0415
 
         ensemble = assemble(
             path,
@@ -168,7 +168,7 @@ class A2AServer:
             inner=ensemble.inner,
             agent_card=ensemble.card,
             settings=settings,
-            dependencies={**(dependencies or {}), ModelDependency: ModelDependency(ensemble.model)},
+            dependencies={**(dependencies or {}), Helpers: ensemble.helpers},
             **options,
         )
         server.facts = ensemble.facts

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -12,6 +12,7 @@ from errands import __version__
 from errands.agents.delegation.base import Delegate
 from errands.agents.delegation.local import LocalDelegate
 from errands.agents.delegation.remote import RemoteDelegate
+from errands.agents.evaluators import Evaluators
 from errands.agents.loop.worker import ManifestWorker
 from errands.agents.manifests import Agent, Manifests, load
 from errands.agents.manifests.functions import Function
@@ -19,6 +20,7 @@ from errands.agents.manifests.registering import ToolSource
 from errands.agents.models.base import Model
 from errands.agents.models.choose import model_from
 from errands.agents.mounts.mounts import Mounts
+from errands.agents.tools.base import Bounds
 from errands.agents.tools.settings import from_environment
 from errands.agents.tools.settings_file import read_settings
 from errands.agents.tools.toolbox import Toolbox
@@ -37,16 +39,18 @@ ToolSettings = Mapping[str, Mapping[str, Any]]
 _AUTH, _HEADERS = "auth", "headers"
 
 
-class ModelDependency(Dependency):
-    """A model, for as long as the server runs."""
+class Helpers(Dependency):
+    """The model, and the processes of its scripts, for as long as the server runs."""
 
-    def __init__(self, model: Model) -> None:
+    def __init__(self, model: Model, evaluators: Evaluators) -> None:
         self.model = model
+        self.evaluators = evaluators
 
     async def startup(self) -> None:
         pass
 
     async def shutdown(self) -> None:
+        await self.evaluators.close()
         await self.model.close()
 
 
@@ -56,7 +60,7 @@ class Ensemble(NamedTuple):
     worker: ManifestWorker
     inner: InnerAgents
     card: AgentCardConfig
-    model: Model
+    helpers: Helpers
 
     @property
     def facts(self) -> dict[str, str]:
@@ -77,7 +81,7 @@ def assemble(
 ) -> Ensemble:
     """Raises `ManifestError` for manifests that are not valid, and `ConfigurationError`."""
     manifests = load(path, tools=tools)
-    served = choose_agent(manifests, agent, path)
+    served = choose_agent(manifests, agent)
     reached = agents_below(manifests, served)
     builder = _Builder(manifests, path, model, _tool_settings(manifests, tool_settings, settings), settings)
     card = card or card_of(served, manifests)
@@ -85,31 +89,30 @@ def assemble(
     # An agent that hands work to itself does so under the name by which it is served.
     hidden = [one.name for one in reached if one.name != card.name]
     builder.inner.workers.update({name: workers[name] for name in hidden})
-    return Ensemble(workers[served.name], builder.inner, card, builder.model)
+    return Ensemble(workers[served.name], builder.inner, card, Helpers(builder.model, builder.evaluators))
 
 
 # Which agents
 
 
-def choose_agent(manifests: Manifests, name: str | None, path: str | Path) -> Agent:
+def choose_agent(manifests: Manifests, name: str | None = None) -> Agent:
     """The agent of that name, or `namespace/name`; without a name the only one that no other agent uses."""
     agents = manifests.agents
     if not agents:
-        raise ConfigurationError(f"{path} has no agent, only tools; add one, or name the folder that has it")
+        raise ConfigurationError("there is no agent, only what agents use; add one, or name the folder that has it")
     if name is not None:
         found = [one for one in agents if name in (one.name, _full_name(one))]
         if len(found) == 1:
             return found[0]
         if found:
-            raise ConfigurationError(f"{path} has {len(found)} agents called {name}; say which: {_listed(found)}")
-        raise ConfigurationError(f"{path} has no agent {name!r}; there is {_listed(agents)}")
+            raise ConfigurationError(f"there are {len(found)} agents called {name}; say which: {_listed(found)}")
+        raise ConfigurationError(f"there is no agent {name!r}; there is {_listed(agents)}")
     used = {id(other) for one in agents for other in _agents_of(manifests, one) if other is not one}
     tops = [one for one in agents if id(one) not in used]
     if len(tops) == 1:
         return tops[0]
-    raise ConfigurationError(
-        f"{path} has {len(agents)} agents; say which to serve, with agent=... or --agent: {_listed(tops or agents)}"
-    )
+    choices = _listed(tops or agents)
+    raise ConfigurationError(f"there are several agents; say which to serve, with agent=... or --agent: {choices}")
 
 
 def agents_below(manifests: Manifests, served: Agent) -> list[Agent]:
@@ -128,7 +131,7 @@ def _agents_of(manifests: Manifests, agent: Agent) -> list[Agent]:
     return [manifests.agent(agent, one.ref) for one in manifests.functions(agent) if one.target == "agent"]
 
 
-def _listed(agents: Iterable[Agent]) -> str:
+def _listed(agents: Sequence[Agent]) -> str:
     names = [one.name for one in agents]
     return ", ".join(_full_name(one) if names.count(one.name) > 1 else one.name for one in agents)
 
@@ -164,6 +167,7 @@ class _Builder:
         settings: Settings,
     ) -> None:
         self.inner = InnerAgents()
+        self.evaluators = Evaluators()
         self._manifests = manifests
         self._given = tool_settings
         self._settings = settings
@@ -192,6 +196,7 @@ class _Builder:
             outbound=self._outbound,
             runtime=self._runtime,
             auth=self._given.get(_AUTH, {}),
+            bounds=Bounds(timeout=self._settings.tool_timeout, max_bytes=self._settings.tool_max_bytes),
         )
         toolbox.check()
         builtins = tuple(agent.model_capabilities or ())
@@ -212,6 +217,7 @@ class _Builder:
                 if function.target != "tool"
             },
             runtime=self._runtime,
+            evaluators=self.evaluators,
         )
 
     def _delegate(self, agent: Agent, function: Function) -> Delegate:

@@ -12,16 +12,19 @@ from typing import Any
 import msgspec
 
 from errands.agents.delegation.base import Delegate, DelegationError, Errand
+from errands.agents.evaluators import Evaluators
 from errands.agents.loop.course import Course, refusal
 from errands.agents.loop.outcomes import PausedError, TaskOverError
 from errands.agents.loop.plan import Repertoire, Routine
 from errands.agents.loop.progress import MakeCalls
+from errands.agents.loop.scripting import Scripting
 from errands.agents.manifests.arguments import ArgumentsError
 from errands.agents.manifests.functions import MESSAGE
 from errands.agents.tools.base import BrokenToolError, Invocation, ToolError
 from errands.agents.tools.turn import ToolTurn
 from errands.model.log import Scope
 from errands.policy.cel import CallFailed, CelError, Session, Variables, run
+from errands.policy.cel.scopes import SCRIPT
 from errands.policy.cel.values import Json
 from errands.policy.limits import Limits, check_before_capability
 from errands.policy.pipeline import Blocked, Invoke, Locked, Passed, Subject
@@ -51,6 +54,7 @@ class Calls:
         tools: ToolTurn,
         delegates: Mapping[str, Delegate],
         limits: Limits,
+        evaluators: Evaluators,
         *,
         task_id: str,
         scope: Scope,
@@ -63,6 +67,7 @@ class Calls:
         self._tools = tools
         self._delegates = delegates
         self._limits = limits
+        self._evaluators = evaluators
         self._task_id = task_id
         self._scope = scope
         self._depth = depth
@@ -104,16 +109,26 @@ class Calls:
 
     async def _make(self, call: FunctionCall, at: str) -> None:
         routine = self._repertoire.offered(call.name)
-        if routine is None:
+        if routine is not None:
+            content = await self._content(await self._ended(call, routine, at, "model"), routine)
+        elif call.name == SCRIPT and self._repertoire.scripted is not None:
+            scripting = Scripting(self._course, self._evaluators, self._repertoire.scripted, self._for_script)
+            content = await scripting.content(call, at)
+        else:
             names = ", ".join(offer.name for offer in self._repertoire.offers) or "none"
             content = {"error": f"there is no function {call.name[:80]!r}; there are: {names}"}
-            self._course.note(
-                CapabilityShown(at=self._run.now(), call=call.id, function=call.name, content=content, turn=True)
-            )
-            return
-        ended = await self._ended(call, routine, at, "model")
+        self._course.note(
+            CapabilityShown(at=self._run.now(), call=call.id, function=call.name, content=content, turn=routine is None)
+        )
+
+    async def _for_script(self, call: FunctionCall, at: str) -> Json:
+        routine = self._repertoire.offered(call.name)
+        assert routine is not None, "a script can name nothing else"
+        ended = await self._ended(call, routine, at, "script")
         content = await self._content(ended, routine)
-        self._course.note(CapabilityShown(at=self._run.now(), call=call.id, function=routine.name, content=content))
+        if not isinstance(ended, CapabilityFinished):
+            raise CallFailed(content["error"])
+        return content
 
     # One call
 

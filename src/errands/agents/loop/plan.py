@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from errands.agents import script
 from errands.agents.manifests.arguments import Arguments, Inputs
 from errands.agents.manifests.documents import Agent, Capability
 from errands.agents.manifests.functions import Function
@@ -77,6 +78,11 @@ class Repertoire:
         }
         offered = [routine.function for routine in self.routines.values() if routine.function.offered]
         offers = [Offer(function.name, function.description, function.parameters) for function in offered]
+        #: What a script may call; None when the agent offers no scripts.
+        self.scripted: frozenset[str] | None = None
+        if agent.script:
+            self.scripted = frozenset(function.name for function in offered)
+            offers.append(script.offer(offered, mount=agent.mount != "none"))
         self.offers: tuple[Offer, ...] = tuple(offers)
 
     def offered(self, name: str) -> Routine | None:

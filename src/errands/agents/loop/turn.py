@@ -101,6 +101,7 @@ class TaskTurn:
             tools,
             worker.delegates,
             worker.agent.limits,
+            worker.evaluators,
             task_id=ctx.task_id,
             scope=ctx._stored.scope,
             depth=started.depth,

@@ -10,6 +10,7 @@ from collections.abc import Coroutine, Mapping
 from typing import Any, ClassVar
 
 from errands.agents.delegation.base import Delegate
+from errands.agents.evaluators import Evaluators
 from errands.agents.loop.plan import Plan, Repertoire
 from errands.agents.loop.turn import TaskTurn
 from errands.agents.manifests import Agent, Manifests
@@ -36,6 +37,7 @@ class ManifestWorker(Worker):
         mounts: Mounts | None,
         delegates: Mapping[str, Delegate],
         runtime: Mapping[str, str],
+        evaluators: Evaluators | None = None,
     ) -> None:
         self.agent = agent
         self.plan = Plan(agent)
@@ -45,6 +47,8 @@ class ManifestWorker(Worker):
         self.mounts = mounts
         self.delegates = delegates
         self.runtime = runtime
+        #: For the model's scripts.
+        self.evaluators = evaluators or Evaluators()
         self._manifests = manifests
         self._known: Repertoire | None = None
 
