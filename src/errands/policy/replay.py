@@ -110,8 +110,9 @@ class _Replay:
             case CapabilityFinished():
                 self._under_way.discard(record.call)
                 self._current.fold(record)
-                steps = self._policy.steps(record.function, Phase.AFTER)
-                await self._steps(record, record.function, steps, input=record.arguments, output=record.output)
+                if record.caller == "model":
+                    steps = self._policy.steps(record.function, Phase.AFTER)
+                    await self._steps(record, record.function, steps, input=record.arguments, output=record.output)
             case CapabilityErrored():
                 self._under_way.discard(record.call)
                 self._current.fold(record)
@@ -131,11 +132,11 @@ class _Replay:
 
     async def _before(self, record: CapabilityBegan | CapabilityRestricted) -> None:
         function = record.function
-        if self._context.is_first(function):
-            await self._steps(
-                record, function, self._policy.steps(function, Phase.BEFORE_FIRST), input=record.arguments
-            )
-        await self._steps(record, function, self._policy.steps(function, Phase.BEFORE), input=record.arguments)
+        # What a step or a script calls has no steps around it.
+        phases = [Phase.BEFORE_FIRST, Phase.BEFORE] if record.caller == "model" else []
+        for phase in phases:
+            if phase is Phase.BEFORE or self._context.is_first(function):
+                await self._steps(record, function, self._policy.steps(function, phase), input=record.arguments)
         exceeded = check_before_capability(
             self._policy.limits, self._context, from_iso(record.at), under_way=len(self._under_way)
         )

@@ -71,10 +71,8 @@ class Judge:
 
     def _decided(self, decided: Decided) -> None:
         self._run.note(decided)
-        detail = f" ({decided.detail})" if decided.detail else ""
-        logger.info(
-            "task %s: %s %s%s, policy %s", self._task_id, decided.step, decided.outcome, detail, self._policy.version
-        )
+        # The detail stays in the record: it may repeat what somebody has said.
+        logger.info("task %s: %s %s, policy %s", self._task_id, decided.step, decided.outcome, self._policy.version)
 
     def _session(self, key: str) -> tuple[Session, Call | None]:
         """The session in which steps go on, and the call that they still wait for."""
