@@ -19,7 +19,7 @@ DEFAULT_STORAGE = "sqlite:///.errands/tasks.db"
 class Settings(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     """Built with `Settings.from_env()`; keyword arguments of `A2AServer` win over the environment."""
 
-    #: Where tasks live: `memory` or `sqlite:///path`.
+    #: Where tasks live: `memory`, `sqlite:///path` or `redis://host`.
     storage: str = DEFAULT_STORAGE
     #: Seconds a blocking send waits before it answers with the task as it is. None: until the turn ends.
     blocking_timeout: float | None = None

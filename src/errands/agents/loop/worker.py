@@ -51,6 +51,7 @@ class ManifestWorker(Worker):
         self.evaluators = evaluators or Evaluators()
         self._manifests = manifests
         self._known: Repertoire | None = None
+        self.hears_cancel = toolbox.keeps_state
 
     async def handle(self, ctx: TaskContext) -> None:
         turn = TaskTurn(self, ctx)

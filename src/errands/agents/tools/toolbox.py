@@ -18,7 +18,7 @@ from errands.agents.tools.actions import execution
 from errands.agents.tools.base import Auth, Bounds, BrokenToolError, Discovered, Equipment
 from errands.agents.tools.discovery import described, discovered_functions
 from errands.agents.tools.once import Once
-from errands.agents.tools.registry import backend_class
+from errands.agents.tools.registry import backend_class, keeps_state
 from errands.agents.tools.secrets import Secrets
 from errands.agents.tools.turn import Bench, ToolTurn
 from errands.errors import ConfigurationError
@@ -57,6 +57,12 @@ class Toolbox:
             if function.target == "tool"
         }
         self._shared = Once()
+
+    @property
+    def keeps_state(self) -> bool:
+        """Whether some tool has something to let go of when a task has ended."""
+        names = {execution(tool, action)[0] for tool in self._tools.values() for action in _actions(tool)}
+        return any(keeps_state(backend_class(name)) for name in names)
 
     def check(self) -> None:
         """Raises `ConfigurationError` for what would keep a tool from ever working: to be called at the start."""
