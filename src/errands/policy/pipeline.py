@@ -40,6 +40,11 @@ class Decision(msgspec.Struct, frozen=True, omit_defaults=True):
     #: For the operator, never for the model: what went wrong.
     detail: str = ""
 
+    @property
+    def told(self) -> str:
+        """The outcome as the decision log has it: with what was done about a failure."""
+        return self.outcome if self.on_fail is None else f"{self.outcome}: {self.on_fail}"
+
 
 class Passed(msgspec.Struct, frozen=True):
     """`value` is what goes on: arguments, input, result or answer, as transforms left it."""

@@ -65,7 +65,7 @@ class Course:
                     at=self.run.now(),
                     step=decision.step,
                     action=decision.action,
-                    outcome=decision.outcome if decision.on_fail is None else f"{decision.outcome}: {decision.on_fail}",
+                    outcome=decision.told,
                     call=call,
                     detail=decision.detail,
                 )
