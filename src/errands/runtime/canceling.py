@@ -1,6 +1,8 @@
-"""Canceling a task: at once, by asking whoever runs it, or by having an executor's `cancel` called."""
+"""Canceling a task: at once, by asking whoever runs it, or by having the worker called to clean up."""
 
 from __future__ import annotations
+
+from contextlib import suppress
 
 from errands import lifecycle
 from errands.errors import ConcurrencyError, LeaseLostError, TaskNotCancelableError, TaskTerminalStateError
@@ -26,9 +28,9 @@ class Canceler:
             if stored.state in TERMINAL_STATES:
                 raise TaskNotCancelableError(f"Task is already {stored.state.short}", taskId=task_id)
             try:
-                if self._is_held(stored.head):
+                if is_asked := self._is_held(stored.head):
                     await self._ask_to_cancel(stored)
-                elif self._adapter.chooses_reply and stored.head.attempt:
+                elif self._adapter.cleans_up and stored.head.attempt:
                     await self._run_to_cancel(stored, call)
                 else:
                     return await self._cancel_now(stored)
@@ -36,10 +38,12 @@ class Canceler:
             except (ConcurrencyError, LeaseLostError, TaskTerminalStateError):
                 continue
         self._adapter.request_cancel(task_id)
-        grace = self._settings.cancel_force_timeout + 1.0
-        # An executor may be in a pause while it runs; it always ends the task.
-        until = TERMINAL_STATES if self._adapter.chooses_reply else SETTLED_STATES
-        stored = await self._engine.wait_for_state(task_id, call.scope, until, grace)
+        stored = await self._canceled(stored, is_asked)
+        if is_asked and self._adapter.cleans_up and stored.state not in TERMINAL_STATES:
+            # Whoever held it is gone, or is in the way: what it still writes is refused.
+            with suppress(ConcurrencyError, TaskTerminalStateError):
+                await self._run_to_cancel(stored, call)
+            stored = await self._canceled(stored, is_asked=False)
         while stored.state not in TERMINAL_STATES:
             # It paused all the same, or its process did not react either: the log decides, later writes are refused.
             try:
@@ -49,6 +53,13 @@ class Canceler:
         if stored.state is not CANCELED:
             raise TaskNotCancelableError(f"Task had already {_ended(stored.state)}", taskId=task_id)
         return stored.task
+
+    async def _canceled(self, stored: StoredTask, is_asked: bool) -> StoredTask:
+        """The task once it has ended, or as it is when the worker has had its time."""
+        # An executor may be in a pause while it runs, and so may be what is run to be canceled; both end the task.
+        until = TERMINAL_STATES if self._adapter.chooses_reply or not is_asked else SETTLED_STATES
+        grace = self._settings.cancel_force_timeout + 1.0
+        return await self._engine.wait_for_state(stored.task.id, stored.scope, until, grace)
 
     def _is_held(self, head: Head) -> bool:
         return bool(head.worker) and head.due_at is not None and head.due_at > self._journal.now()
@@ -88,7 +99,7 @@ class Canceler:
         )
 
     async def _run_to_cancel(self, stored: StoredTask, call: CallContext) -> None:
-        """Has the executor's `cancel` called for a task that it has worked on and that does not run now."""
+        """Has the worker called for a task that it has worked on and that does not run now: see `Worker.cleans_up`."""
         now = self._journal.now()
         inline = self._adapter.reserve()
         change = Change(

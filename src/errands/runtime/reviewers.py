@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Collection
 
 import msgspec
 
@@ -29,9 +29,11 @@ def shown(task: Task) -> Task:
 
 
 class Reviewers:
-    def __init__(self, journal: Journal) -> None:
+    def __init__(self, journal: Journal, inner_agents: Collection[str] = ()) -> None:
+        """`inner_agents` have no address of their own: their reviewers come to the one that is served."""
         self._engine = journal.engine
         self._desk = ReviewDesk(journal)
+        self._inner_agents = inner_agents
 
     async def load(self, task_id: str, call: CallContext) -> StoredTask:
         """The caller's own task, or somebody else's that waits for the caller's review, without its artifacts.
@@ -42,8 +44,9 @@ class Reviewers:
             return await self._engine.load(task_id, call.scope)
         except TaskNotFoundError:
             if users := _users(call):
-                for found in await self._engine.asking(_asked(task_id, call, users)):
-                    return found
+                for agent in (call.scope.agent, *self._inner_agents):
+                    for found in await self._engine.asking(_asked(task_id, call, agent, users)):
+                        return found
             raise
 
     def is_asked(self, stored: StoredTask, call: CallContext) -> bool:
@@ -57,7 +60,7 @@ class Reviewers:
         verdict = read_verdict(message)
         mine = not is_guest(stored, call)
         answered = await self._desk.settle(
-            _asked(stored.task.id, call, _users(call)),
+            _asked(stored.task.id, call, stored.scope.agent, _users(call)),
             verdict,
             message_id=message.message_id,
             # Receipts are kept apart by owner.
@@ -103,5 +106,5 @@ def _users(call: CallContext) -> tuple[str, ...]:
     return tuple(reviewer(name) for name in (call.scope.owner, call.email) if name)
 
 
-def _asked(task_id: str, call: CallContext, users: tuple[str, ...]) -> AskingQuery:
-    return AskingQuery(task_id=task_id, tenant=call.scope.tenant, agent=call.scope.agent, users=users)
+def _asked(task_id: str, call: CallContext, agent: str, users: tuple[str, ...]) -> AskingQuery:
+    return AskingQuery(task_id=task_id, tenant=call.scope.tenant, agent=agent, users=users)

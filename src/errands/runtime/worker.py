@@ -24,6 +24,9 @@ class Worker(ABC):
     #: Whether a send is answered with a task or with a message is known only when the worker has published something,
     #: so answers wait for that; and the worker tells every state of the task itself. See `ExecutorWorker`.
     chooses_reply: ClassVar[bool] = False
+    #: Whether the worker has to end something elsewhere when a task is canceled: it is then called for that, with
+    #: `ctx.is_cancelled`, even when the task did not run, or ran in a process that has died.
+    cleans_up: ClassVar[bool] = False
 
     @abstractmethod
     async def handle(self, ctx: TaskContext) -> None:

@@ -249,6 +249,7 @@ class A2AServer:
                 input_modes=self.agent_card.input_modes,
                 settings=settings,
                 identifiers=self._identifiers,
+                inner_agents=self._inner.workers,
             )
             await stack.enter_async_context(self._inner.running(engine, {name: tasks}, self._deps, settings))
             stack.push_async_callback(self._drain_turns)

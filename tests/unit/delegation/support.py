@@ -12,19 +12,23 @@ from errands.agents.delegation.outcome import EXPOSES
 from errands.model.card_config import AgentCardConfig, CapabilitiesConfig
 from errands.model.core import COMPLETED, INPUT_REQUIRED, Message, Part, Role
 from errands.model.log import Scope
-from errands.policy.records import DelegationBegan, Started
+from errands.policy.cel import Call, Session
+from errands.policy.records import Answered, DelegationBegan, Started, Waiting
 from errands.runtime.context import TaskContext
 from errands.runtime.inner import InnerAgents
-from errands.runtime.review_messages import REVIEW
+from errands.runtime.review_messages import review_message
 from errands.runtime.run import Run
 from errands.runtime.worker import Worker
 from errands.server.app import A2AServer
 
 CALL = "call-1"
+BOSS = "boss@example.com"
 
 
 class Parent(Worker):
     """Hands each message down, and answers with what came of it, as the loop does."""
+
+    cleans_up = True
 
     def __init__(self, delegate: Delegate, **parameters: Any) -> None:
         self.delegate = delegate
@@ -32,6 +36,12 @@ class Parent(Worker):
 
     async def handle(self, ctx: TaskContext) -> None:
         run = await started_run(ctx)
+        if ctx.is_cancelled:
+            await self._let_go(ctx, run)
+        else:
+            await self._hand_down(ctx, run)
+
+    async def _hand_down(self, ctx: TaskContext, run: Run) -> None:
         errand = errand_of(ctx, run, parameters=self.parameters)
         running = asyncio.ensure_future(self.delegate.run(errand))
         ctx._on_cancel = running.cancel
@@ -42,10 +52,13 @@ class Parent(Worker):
         except asyncio.CancelledError:
             if not ctx.is_cancelled:
                 raise
-            for task_id in children_of(run):
-                await self.delegate.cancel(task_id, ctx._stored.scope)
+            await self._let_go(ctx, run)
         else:
             await ctx.complete_json(delegated.output)
+
+    async def _let_go(self, ctx: TaskContext, run: Run) -> None:
+        for task_id in children_of(run):
+            await self.delegate.cancel(task_id, ctx._stored.scope)
 
 
 async def started_run(ctx: TaskContext) -> Run:
@@ -139,11 +152,15 @@ class Reviewed(Worker):
         self.waits = asyncio.Event()
 
     async def handle(self, ctx: TaskContext) -> None:
-        if ctx.history:
-            await ctx.respond(f"reviewed: {ctx.user_text}")
-            return
-        message = said([Part(text="Is it all right?")], metadata={REVIEW: {"user": "boss@example.com"}})
-        await ctx._turn.end(INPUT_REQUIRED, message=message, asks="boss@example.com")
+        run = await started_run(ctx)
+        for record in run.records:
+            if isinstance(record, Answered):
+                await ctx.respond(f"approved: {record.value}")
+                return
+        call = Call("review", (BOSS,))
+        run.note(Waiting(at=run.now(), call=call, session=Session(run.now())))
+        message = review_message(call, "this", task_id=ctx.task_id, context_id=ctx.context_id)
+        await ctx._turn.end(INPUT_REQUIRED, message=message, asks=BOSS)
         self.waits.set()
 
 

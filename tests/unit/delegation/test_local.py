@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ from errands.client import A2AClient
 from errands.errors import TaskNotFoundError
 from errands.model.core import Message, Part, Role, TaskState
 from errands.model.log import ListQuery, Scope, StoredTask
-from errands.model.requests import SendMessageRequest
+from errands.model.requests import SendMessageConfiguration, SendMessageRequest
 from errands.runtime.call import CallContext
 from errands.runtime.inner import InnerAgents
 from errands.runtime.settings import Settings
@@ -22,6 +23,7 @@ from errands.runtime.worker import Worker
 from errands.server.app import A2AServer
 from errands.testing import connect
 from tests.unit.delegation.support import (
+    BOSS,
     CHILD,
     Answers,
     Does,
@@ -129,10 +131,22 @@ async def test_a_child_that_is_reviewed_keeps_its_parent_waiting(storage: str) -
         await child.waits.wait()
         stored = await only_child(server)
         assert (await client.get_task(task.task_id)).state == "working"
+        # The child has no address of its own: whoever is to review asks the agent that is served.
         answer = Message(message_id="r", role=Role.USER, parts=[Part(text="yes")], task_id=stored.task.id)
-        await server._inner.manager("child").send_message(SendMessageRequest(message=answer), CallContext(scope=CHILD))
+        for scope, email, is_refused in (
+            (server.scope(), "", True),
+            (server.scope("eve"), "", True),
+            (server.scope(BOSS, tenant="other"), "", True),
+            (server.scope("bo"), BOSS, False),
+        ):
+            call = CallContext(scope=scope, email=email)
+            with pytest.raises(TaskNotFoundError) if is_refused else nullcontext():
+                request = SendMessageRequest(
+                    message=answer, configuration=SendMessageConfiguration(return_immediately=True)
+                )
+                await server.task_manager.send_message(request, call)
         result = await settled(client, task.task_id)
-        assert result.data == {"message": [{"mimeType": "text/plain", "text": "reviewed: yes"}]}
+        assert result.data == {"message": [{"mimeType": "text/plain", "text": "approved: True"}]}
 
 
 async def settled(client: A2AClient, task_id: str) -> Any:

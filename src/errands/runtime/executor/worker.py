@@ -31,6 +31,7 @@ class ExecutorWorker(Worker):
     """Runs an executor's `execute` as a turn, and its `cancel` when the task is wanted canceled."""
 
     chooses_reply: ClassVar[bool] = True
+    cleans_up: ClassVar[bool] = True
 
     def __init__(
         self,
