@@ -322,8 +322,9 @@ def test_every_field_of_a_backend_is_documented(name: str) -> None:
     assert re.findall(r"`(\w+)`", table("docs/manifests.md", "backend")[name][1]) == list(field_names(kind))
 
 
-def test_the_manifests_of_a_page_are_valid_together(tmp_path: Path) -> None:
-    page = ROOT / "docs" / "manifests.md"
+@pytest.mark.parametrize("name", ["manifests.md", "tools.md"])
+def test_the_manifests_of_a_page_are_valid_together(name: str, tmp_path: Path) -> None:
+    page = ROOT / "docs" / name
     bundle = tmp_path / "bundle.yaml"
     bundle.write_text("---\n".join(block.source for block in blocks(page) if block.language == "yaml"))
     assert manifests.examine(bundle).findings == []

@@ -80,7 +80,7 @@ class Change(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     expected: int | None = None
     #: The task is in one of these states.
     expected_states: frozenset[TaskState] | None = None
-    #: The lease with this attempt number has not been taken over.
+    #: The lease with this attempt number has not been taken over: by whom does not matter to a change that takes it.
     fence: int | None = None
     #: No message with this digest was accepted since `receipt_since`.
     receipt: bytes | None = None
@@ -220,9 +220,9 @@ class RequestOptions(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
     #: Kept for executors only, which are shown the whole configuration.
     history_length: int | None = None
     return_immediately: bool = False
-    #: The task that handed its work to this one, and how many did so above it. No request from outside can say so.
     #: The sender's e-mail address, when whoever let them in knows it.
     email: str = ""
+    #: The task that handed its work to this one, and how many did so above it. No request from outside can say so.
     parent: str = ""
     depth: int = 0
 

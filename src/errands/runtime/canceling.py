@@ -1,4 +1,4 @@
-"""Canceling a task: at once, by asking whoever runs it, or by having the worker called to clean up."""
+"""Canceling a task: at once, by asking whoever runs it, or by having an executor's `cancel` called."""
 
 from __future__ import annotations
 
@@ -23,27 +23,30 @@ class Canceler:
 
     async def cancel(self, task_id: str, call: CallContext) -> Task:
         """The task once it is canceled. Raises `TaskNotFoundError`, and `TaskNotCancelableError` when it has ended."""
+        # An executor may be in a pause while it runs; it always ends the task.
+        until = TERMINAL_STATES if self._adapter.chooses_reply else SETTLED_STATES
         while True:
             stored = await self._engine.load(task_id, call.scope)
             if stored.state in TERMINAL_STATES:
                 raise TaskNotCancelableError(f"Task is already {stored.state.short}", taskId=task_id)
             try:
-                if is_asked := self._is_held(stored.head):
+                if self._is_held(stored.head):
                     await self._ask_to_cancel(stored)
-                elif self._adapter.cleans_up and stored.head.attempt:
+                elif self._adapter.hears_cancel and stored.head.attempt:
                     await self._run_to_cancel(stored, call)
+                    until = TERMINAL_STATES
                 else:
                     return await self._cancel_now(stored)
                 break
             except (ConcurrencyError, LeaseLostError, TaskTerminalStateError):
                 continue
         self._adapter.request_cancel(task_id)
-        stored = await self._canceled(stored, is_asked)
-        if is_asked and self._adapter.cleans_up and stored.state not in TERMINAL_STATES:
-            # Whoever held it is gone, or is in the way: what it still writes is refused.
+        stored = await self._settled(stored, until)
+        if self._adapter.hears_cancel and stored.state not in TERMINAL_STATES and stored.head.worker:
+            # Whoever held it has died, or does not react: this process lets go in its place, and it is fenced off.
             with suppress(ConcurrencyError, TaskTerminalStateError):
                 await self._run_to_cancel(stored, call)
-            stored = await self._canceled(stored, is_asked=False)
+            stored = await self._settled(stored, TERMINAL_STATES)
         while stored.state not in TERMINAL_STATES:
             # It paused all the same, or its process did not react either: the log decides, later writes are refused.
             try:
@@ -54,10 +57,8 @@ class Canceler:
             raise TaskNotCancelableError(f"Task had already {_ended(stored.state)}", taskId=task_id)
         return stored.task
 
-    async def _canceled(self, stored: StoredTask, is_asked: bool) -> StoredTask:
-        """The task once it has ended, or as it is when the worker has had its time."""
-        # An executor may be in a pause while it runs, and so may be what is run to be canceled; both end the task.
-        until = TERMINAL_STATES if self._adapter.chooses_reply or not is_asked else SETTLED_STATES
+    async def _settled(self, stored: StoredTask, until: frozenset[TaskState]) -> StoredTask:
+        """The task once it is in one of the states, or as it is when the worker has had its time."""
         grace = self._settings.cancel_force_timeout + 1.0
         return await self._engine.wait_for_state(stored.task.id, stored.scope, until, grace)
 
@@ -99,7 +100,7 @@ class Canceler:
         )
 
     async def _run_to_cancel(self, stored: StoredTask, call: CallContext) -> None:
-        """Has the worker called for a task that it has worked on and that does not run now: see `Worker.cleans_up`."""
+        """Has the worker run once more for a task that it has worked on and that does not run now."""
         now = self._journal.now()
         inline = self._adapter.reserve()
         change = Change(
@@ -107,6 +108,8 @@ class Canceler:
             scope=stored.scope,
             events=(Draft("cancel", b"{}"),),
             expected=stored.version,
+            # A claim leaves the version as it is; the attempt tells that somebody was faster.
+            fence=stored.head.attempt if inline or stored.head.worker else None,
             at=now,
             work=LEASE if inline else READY,
             due_at=self._adapter.lease_until(now) if inline else now,

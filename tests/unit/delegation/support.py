@@ -10,25 +10,23 @@ from errands.agents.delegation.base import Delegate, DelegationError, Errand
 from errands.agents.delegation.local import LocalDelegate
 from errands.agents.delegation.outcome import EXPOSES
 from errands.model.card_config import AgentCardConfig, CapabilitiesConfig
-from errands.model.core import COMPLETED, INPUT_REQUIRED, Message, Part, Role
+from errands.model.core import COMPLETED, Message, Part, Role
 from errands.model.log import Scope
-from errands.policy.cel import Call, Session
-from errands.policy.records import Answered, DelegationBegan, Started, Waiting
+from errands.policy.records import DelegationBegan, Started
 from errands.runtime.context import TaskContext
 from errands.runtime.inner import InnerAgents
-from errands.runtime.review_messages import review_message
 from errands.runtime.run import Run
 from errands.runtime.worker import Worker
 from errands.server.app import A2AServer
+from tests.unit.reviews import support as reviews
 
 CALL = "call-1"
-BOSS = "boss@example.com"
 
 
 class Parent(Worker):
     """Hands each message down, and answers with what came of it, as the loop does."""
 
-    cleans_up = True
+    hears_cancel = True
 
     def __init__(self, delegate: Delegate, **parameters: Any) -> None:
         self.delegate = delegate
@@ -145,22 +143,15 @@ class Held(Worker):
         await ctx.respond(f"child: {ctx.user_text}")
 
 
-class Reviewed(Worker):
-    """Waits for a review, and answers when it has come."""
+class Reviewed(reviews.Reviewed):
+    """Waits for a review, and does its work when that has come."""
 
     def __init__(self) -> None:
+        super().__init__("boss@example.com")
         self.waits = asyncio.Event()
 
     async def handle(self, ctx: TaskContext) -> None:
-        run = await started_run(ctx)
-        for record in run.records:
-            if isinstance(record, Answered):
-                await ctx.respond(f"approved: {record.value}")
-                return
-        call = Call("review", (BOSS,))
-        run.note(Waiting(at=run.now(), call=call, session=Session(run.now())))
-        message = review_message(call, "this", task_id=ctx.task_id, context_id=ctx.context_id)
-        await ctx._turn.end(INPUT_REQUIRED, message=message, asks=BOSS)
+        await super().handle(ctx)
         self.waits.set()
 
 

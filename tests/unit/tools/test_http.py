@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from starlette.responses import JSONResponse
 
 from errands.agents.tools.addresses import Value, address
-from errands.agents.tools.base import BrokenToolError, Limits, ToolError
+from errands.agents.tools.base import Bounds, BrokenToolError, ToolError
 from errands.agents.tools.requests import put_header
 from errands.outbound import Outbound
 from tests.unit.tools.support import NOW, Json, MemoryFiles, Service, action, calling, manifests, tool, toolbox
@@ -128,11 +128,11 @@ async def test_reading_needs_no_key(tmp_path: Path, service: Service) -> None:
 
 
 async def test_the_whole_address_or_its_base_can_be_a_setting(tmp_path: Path, service: Service) -> None:
-    settings = {"crm": {"base_url": f"{service.url}/v1"}}
+    settings = {"crm": {"base_url": f"{service.url}/v1/"}}
     await requested(tmp_path, {"method": "GET", "url": "{settings.base_url}"}, settings=settings)
     request = {"method": "GET", "url": "{settings.base_url}/orders/{parameters.id}"}
     await requested(tmp_path, request, {"id": "a/b"}, settings=settings)
-    assert [seen.target for seen in service.seen] == ["/v1", "/v1/orders/a%2Fb"]
+    assert [seen.target for seen in service.seen] == ["/v1/", "/v1/orders/a%2Fb"]
 
 
 async def test_a_host_with_its_port_can_be_a_setting(tmp_path: Path, service: Service) -> None:
@@ -307,7 +307,7 @@ async def test_redirects_are_not_followed(tmp_path: Path, service: Service) -> N
 async def test_an_answer_that_is_too_large_is_not_read(tmp_path: Path, service: Service) -> None:
     service.sends(b"x" * 2000, "text/plain")
     with pytest.raises(ToolError, match="has more than 1,000 bytes"):
-        await requested(tmp_path, get(service), limits=Limits(max_answer=1000))
+        await requested(tmp_path, get(service), bounds=Bounds(max_bytes=1000))
 
 
 async def silence(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -325,7 +325,7 @@ async def test_a_service_that_does_not_answer_in_time_is_an_error_for_the_model(
     async with await asyncio.start_server(silence, "127.0.0.1", 0) as server:
         url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/"
         with pytest.raises(ToolError, match=r"127\.0\.0\.1 did not answer within 0\.1 s"):
-            await requested(tmp_path, {"method": "GET", "url": url}, limits=Limits(timeout=0.1))
+            await requested(tmp_path, {"method": "GET", "url": url}, bounds=Bounds(timeout=0.1))
 
 
 async def test_a_connection_that_breaks_is_an_error_for_the_model(tmp_path: Path) -> None:
@@ -384,3 +384,21 @@ async def test_secrets_are_taken_out_of_errors(tmp_path: Path, service: Service)
     assert "s3cr3t" not in str(raised.value)
     assert "[secret]" in str(raised.value)
     assert raised.value.__cause__ is None
+
+
+async def test_what_is_cut_off_leaves_nothing_of_a_secret(tmp_path: Path, service: Service) -> None:
+    request = get(service, headers={"Authorization": "{settings.api.key}"})
+    for length in range(485, 505):
+        service.sends(b"x" * length + b"s3cr3t/key", "text/plain", 500)
+        with pytest.raises(ToolError) as raised:
+            await requested(tmp_path, request)
+        assert "s3" not in str(raised.value)
+    for length in range(1985, 2005, 3):
+        with pytest.raises(BrokenToolError) as broken:
+            await requested(
+                tmp_path,
+                {"method": "GET", "url": "{parameters.id}{settings.api.key}"},
+                {"id": "http://[" + "x" * length + "/"},
+            )
+        assert "s3" not in str(broken.value)
+        assert len(str(broken.value)) <= 2001

@@ -24,7 +24,6 @@ _PART_OF_HOST = re.compile(r"[A-Za-z0-9_-]+")
 _SEPARATORS = re.compile(r"[/\\]")
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
 _END_OF_HOST = re.compile(r"[/?#\\]")
-_SHOWN = 80
 
 
 class Value(msgspec.Struct, frozen=True):
@@ -40,7 +39,7 @@ def address(pieces: Sequence[str | Value]) -> httpx.URL:
         if isinstance(piece, str):
             built += piece
         elif index == 0:
-            built += piece.text
+            built += _base(piece.text, pieces)
         elif _is_in_host(built):
             built += _in_host(piece.text, pieces, index)
         else:
@@ -55,9 +54,9 @@ def parsed(text: str) -> httpx.URL:
         parts = urlsplit(text)
         url = httpx.URL(text)
     except (ValueError, httpx.InvalidURL, UnicodeError) as error:
-        raise BrokenToolError(f"{_shown(text)} is no address ({error})") from None
+        raise BrokenToolError(f"{text!r} is no address ({error})") from None
     if parts.scheme not in ("http", "https") or not url.host:
-        raise BrokenToolError(f"{_shown(text)} is no address; it begins with http:// or https:// and a host")
+        raise BrokenToolError(f"{text!r} is no address; it begins with http:// or https:// and a host")
     if url.userinfo:
         raise BrokenToolError(f"the address at {url.host} has a password in it; put credentials into headers")
     return url
@@ -69,6 +68,12 @@ def segment(name: str, text: str) -> str:
         raise ToolError(f"{name} is empty, and it is a part of the address")
     _check_steps(text)
     return _quoted(text)
+
+
+def _base(text: str, pieces: Sequence[str | Value]) -> str:
+    """`https://example.com/v1/` before `/pages` is meant without its last slash."""
+    following = pieces[1] if len(pieces) > 1 else ""
+    return text.rstrip("/") if isinstance(following, str) and following.startswith("/") else text
 
 
 def _quoted(text: str) -> str:
@@ -96,7 +101,7 @@ def _in_host(text: str, pieces: Sequence[str | Value], index: int) -> str:
         else (_PART_OF_HOST, "letters, digits, - and _, as it is a part of the address's host")
     )
     if not allowed.fullmatch(text):
-        raise ToolError(f"{_shown(text)} cannot be used in the address: it must be {described}")
+        raise ToolError(f"{text!r} cannot be used in the address: it must be {described}")
     return text
 
 
@@ -120,8 +125,4 @@ def _steps(text: str) -> list[str]:
 def _check_steps(text: str) -> None:
     # Some servers decode a path before they look at its steps.
     if any(step in (".", "..") for step in _SEPARATORS.split(text)):
-        raise ToolError(f"{_shown(text)} cannot be used in the address: `.` and `..` are no names there")
-
-
-def _shown(text: str) -> str:
-    return repr(text[:_SHOWN] + ("…" if len(text) > _SHOWN else ""))
+        raise ToolError(f"{text!r} cannot be used in the address: `.` and `..` are no names there")

@@ -10,12 +10,13 @@ there may be a secret in it.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from http import HTTPStatus
 
 import httpx
 import msgspec
 
-from errands.agents.tools.base import BrokenToolError, Equipment, Limits, ToolError
+from errands.agents.tools.base import Bounds, BrokenToolError, Equipment, ToolError
 from errands.agents.tools.json_path import select
 from errands.outbound import OutboundError
 from errands.policy.cel.values import Json
@@ -61,29 +62,26 @@ class Answer(msgspec.Struct, frozen=True):
 
 async def send(equipment: Equipment, request: httpx.Request) -> Answer:
     """Raises `ToolError` and `BrokenToolError`."""
-    return await fetch(equipment.transport, request, equipment.limits)
-
-
-async def fetch(transport: httpx.AsyncBaseTransport, request: httpx.Request, limits: Limits) -> Answer:
+    bounds = equipment.bounds
     host = request.url.host
     try:
-        async with asyncio.timeout(limits.timeout):
-            response, content = await _received(transport, request, limits)
+        async with asyncio.timeout(bounds.timeout):
+            response, content = await _received(equipment.transport, request, bounds)
     except (TimeoutError, httpx.TimeoutException):
-        raise ToolError(f"{host} did not answer within {limits.timeout:g} s") from None
+        raise ToolError(f"{host} did not answer within {bounds.timeout:g} s") from None
     except OutboundError as error:
         raise BrokenToolError(str(error)) from None
     except httpx.ConnectError as error:
         raise BrokenToolError(f"nobody can be reached at {host}:{_port(request.url)} ({error})") from None
     except (httpx.TransportError, httpx.DecodingError) as error:
         raise ToolError(f"the connection to {host} broke ({type(error).__name__})") from None
-    _check_status(host, response, content)
+    _check_status(host, response, content, equipment.hide)
     kind = response.headers.get("Content-Type", "").partition(";")[0].strip().lower()
     return Answer(content, kind, response.charset_encoding or "utf-8")
 
 
 async def _received(
-    transport: httpx.AsyncBaseTransport, request: httpx.Request, limits: Limits
+    transport: httpx.AsyncBaseTransport, request: httpx.Request, bounds: Bounds
 ) -> tuple[httpx.Response, bytes]:
     response = await transport.handle_async_request(request)
     response.request = request
@@ -91,24 +89,25 @@ async def _received(
     try:
         async for chunk in response.aiter_bytes():
             content += chunk
-            if len(content) > limits.max_answer:
+            if len(content) > bounds.max_bytes:
                 if response.status_code >= 400:
                     break
-                raise ToolError(f"the answer of {request.url.host} has more than {limits.max_answer:,} bytes")
+                raise ToolError(f"the answer of {request.url.host} has more than {bounds.max_bytes:,} bytes")
     finally:
         await response.aclose()
     return response, bytes(content)
 
 
-def _check_status(host: str, response: httpx.Response, content: bytes) -> None:
+def _check_status(host: str, response: httpx.Response, content: bytes, hide: Callable[[str], str]) -> None:
     status = response.status_code
     if 200 <= status < 300:
         return
     said = f"{host} answered {status}{_phrase(status)}"
     if 300 <= status < 400:
         location = response.headers.get("Location", "nowhere")
-        raise ToolError(f"{said} and points to {location[:200]}; redirects are not followed")
-    excerpt = _decoded(content[: _EXCERPT * 4], response.charset_encoding or "utf-8").strip()
+        raise ToolError(f"{said} and points to {location}; redirects are not followed")
+    # What is cut off must not leave half of a secret.
+    excerpt = hide(_decoded(content[: _EXCERPT * 8], response.charset_encoding or "utf-8").strip())
     shown = excerpt[:_EXCERPT] + ("…" if len(excerpt) > _EXCERPT else "")
     raise ToolError(f"{said}: {shown}" if shown else said)
 
