@@ -52,7 +52,7 @@ class ManifestWorker(Worker):
         self.evaluators = evaluators or Evaluators()
         self._manifests = manifests
         self._known: Repertoire | None = None
-        self.hears_cancel = toolbox.keeps_state
+        self.hears_cancel = toolbox.keeps_state or bool(delegates)
 
     def govern(self, policy: Policy) -> bool:
         """Its steps come before those of the manifest, and the tighter of two limits holds."""
