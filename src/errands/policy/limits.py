@@ -26,9 +26,6 @@ def parse_duration(text: str) -> int:
     return round(sum(float(number) * _UNITS[unit] for number, unit in re.findall(_TERM, text)))
 
 
-_COUNTS = ("max_turns", "max_prompt_tokens", "max_completion_tokens", "max_tool_calls")
-
-
 class Limits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """None means no limit. `max_age` is a duration."""
 
@@ -39,22 +36,12 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     max_tool_calls: int | None = None
 
     def __post_init__(self) -> None:
-        for name in _COUNTS:
+        for name in ("max_turns", "max_prompt_tokens", "max_completion_tokens", "max_tool_calls"):
             value = getattr(self, name)
             if value is not None and value < 0:
                 raise ConfigurationError(f"{name} is {value}: a limit cannot be negative")
         if self.max_age is not None:
             parse_duration(self.max_age)
-
-
-def tighter(one: Limits, other: Limits) -> Limits:
-    """Limits that hold when both do."""
-    ages = [age for age in (one.max_age, other.max_age) if age is not None]
-    counts = {
-        name: min((value for limits in (one, other) if (value := getattr(limits, name)) is not None), default=None)
-        for name in _COUNTS
-    }
-    return Limits(**counts, max_age=min(ages, key=parse_duration, default=None))
 
 
 class Exceeded(msgspec.Struct, frozen=True):

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 from errands.model.core import Artifact, Message, Part, Role, text_of
 
 if TYPE_CHECKING:
-    from errands.policy.document import Policy
     from errands.runtime.context import TaskContext
 
 
@@ -28,10 +27,8 @@ class Worker(ABC):
     #: Whether a task that is canceled while it waits is run once more, so that the worker can let go of what it holds
     #: for the task elsewhere.
     hears_cancel: bool = False
-
-    def govern(self, policy: Policy) -> bool:
-        """Whether the worker holds its tasks to this policy itself; otherwise the runtime does."""
-        return False
+    #: It keeps the records of its runs itself, and holds them to a policy of its own. See `ManifestWorker`.
+    keeps_records: ClassVar[bool] = False
 
     @abstractmethod
     async def handle(self, ctx: TaskContext) -> None:

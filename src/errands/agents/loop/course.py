@@ -6,7 +6,6 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Literal, NoReturn
 
 from errands.agents.loop.outcomes import PausedError, TaskOverError
-from errands.agents.loop.plan import POLICY
 from errands.agents.loop.progress import Progress
 from errands.agents.mounts.base import Files, MountError
 from errands.policy.cel import Call, CallFailed, Perform, Session, Suspended
@@ -15,7 +14,6 @@ from errands.policy.limits import Exceeded
 from errands.policy.pipeline import Blocked, Invoke, Locked, Outcome, Subject, run_steps
 from errands.policy.records import Answered, AnyRecord, Decided, Ended
 from errands.policy.steps import Steps
-from errands.runtime.decisions import log_decision
 from errands.runtime.review_messages import reviewer_of
 from errands.runtime.run import Run
 
@@ -23,10 +21,8 @@ Reason = Literal["limit_exceeded", "restricted", "errored"]
 
 
 class Course:
-    def __init__(self, run: Run, files: Files | None, runtime: Mapping[str, str], policy: str = "") -> None:
+    def __init__(self, run: Run, files: Files | None, runtime: Mapping[str, str]) -> None:
         self.run = run
-        #: The version of the operator's policy.
-        self._policy = policy
         self.progress = Progress(run.records)
         self.files = files
         #: What expressions see as `runtime`.
@@ -64,17 +60,16 @@ class Course:
         judged = steps.phase.subject
         outcome: Outcome = await self.waiting_for(work, key, session, getattr(subject, judged), held=judged == "output")
         for decision in outcome.decisions:
-            decided = Decided(
-                at=self.run.now(),
-                step=decision.step,
-                action=decision.action,
-                outcome=decision.told,
-                policy=self._policy if decision.step.startswith(POLICY) else "",
-                call=call,
-                detail=decision.detail,
+            self.note(
+                Decided(
+                    at=self.run.now(),
+                    step=decision.step,
+                    action=decision.action,
+                    outcome=decision.told,
+                    call=call,
+                    detail=decision.detail,
+                )
             )
-            self.note(decided)
-            log_decision(self.run.task_id, decided)
         return outcome
 
     async def waiting_for(

@@ -12,29 +12,23 @@ from errands.agents.script import offer as script_offer
 from errands.policy import cel
 from errands.policy.cel import Program, scopes
 from errands.policy.cel.tokens import CAPABILITIES
-from errands.policy.document import CapabilitySteps, Policy
-from errands.policy.limits import tighter
 from errands.policy.records import FunctionCall
-from errands.policy.steps import Phase, Step, StepConfig, Steps, compile_steps
+from errands.policy.steps import Phase, Step, Steps, compile_steps
 from errands.policy.template import Template, compile_template
-
-#: Before the names of steps that stand in a policy, and not in the agent's own manifest.
-POLICY = "policy."
 
 
 class Routine:
-    """A function with what surrounds its calls; the steps of `policy` come first."""
+    """A function with what surrounds its calls."""
 
-    def __init__(self, function: Function, capability: Capability, policy: CapabilitySteps | None = None) -> None:
+    def __init__(self, function: Function, capability: Capability) -> None:
         self.function = function
         self.arguments = Arguments(function)
         self.bindings: dict[str, Program] = {
             name: cel.compile(scopes.BINDING, source) for name, source in function.bindings.items()
         }
-        policy = policy or CapabilitySteps()
-        self.before_first = _joined(Phase.BEFORE_FIRST, policy.before_first, capability.before_first)
-        self.before = _joined(Phase.BEFORE, policy.before, capability.before)
-        self.after = _joined(Phase.AFTER, policy.after, capability.after)
+        self.before_first = compile_steps(Phase.BEFORE_FIRST, capability.before_first or [])
+        self.before = compile_steps(Phase.BEFORE, capability.before or [])
+        self.after = compile_steps(Phase.AFTER, capability.after or [])
         #: Whether its calls depend on the calls before them: then they wait for these.
         self.looks_back = bool(self.before_first.steps) or any(map(_reads_calls, (self.before, self.after)))
 
@@ -45,10 +39,6 @@ class Routine:
     @property
     def is_delegation(self) -> bool:
         return self.function.target != "tool"
-
-
-def _joined(phase: Phase, policy: Sequence[StepConfig], own: Sequence[StepConfig] | None) -> Steps:
-    return Steps(phase, compile_steps(phase, policy, owner=POLICY).steps + compile_steps(phase, own or []).steps)
 
 
 def _reads_calls(steps: Steps) -> bool:
@@ -65,32 +55,26 @@ def _reads_capabilities(program: Program) -> bool:
 
 
 class Plan:
-    """The agent without its functions, which may have to be found out first; `policy` is the operator's."""
+    """The agent without its functions, which may have to be found out first."""
 
-    def __init__(self, agent: Agent, policy: Policy | None = None) -> None:
+    def __init__(self, agent: Agent) -> None:
         self.agent = agent
-        self.policy = policy or Policy(version="")
-        self.limits = tighter(agent.limits, self.policy.limits)
         self.inputs = Inputs(agent)
         self.takes_parameters = bool(self.inputs.schema["properties"])
         self.prompt: Template = compile_template(scopes.PROMPT, agent.prompt)
         self.exposes: dict[str, Program] = {
             name: cel.compile(scopes.EXPOSES, source) for name, source in (agent.exposes or {}).items()
         }
-        guards, own = self.policy.guardrails, agent.guardrails
-        self.guards_input = _joined(Phase.GUARDRAIL_BEFORE, guards.before, own.before)
-        self.guards_output = _joined(Phase.GUARDRAIL_AFTER, guards.after, own.after)
+        self.guards_input = compile_steps(Phase.GUARDRAIL_BEFORE, agent.guardrails.before or [])
+        self.guards_output = compile_steps(Phase.GUARDRAIL_AFTER, agent.guardrails.after or [])
 
 
 class Repertoire:
     """All that an agent can do in a task."""
 
-    def __init__(self, plan: Plan, functions: Sequence[Function]) -> None:
-        agent, steps = plan.agent, plan.policy.capabilities
+    def __init__(self, agent: Agent, functions: Sequence[Function]) -> None:
         self.routines: dict[str, Routine] = {
-            function.name: Routine(
-                function, agent.capabilities.get(function.ref, Capability()), steps.get(function.name)
-            )
+            function.name: Routine(function, agent.capabilities.get(function.ref, Capability()))
             for function in functions
         }
         offered = [routine.function for routine in self.routines.values() if routine.function.offered]

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Coroutine, Mapping
-from typing import Any
+from typing import Any, ClassVar
 
 from errands.agents.delegation.base import Delegate
 from errands.agents.evaluators import Evaluators
@@ -17,7 +17,6 @@ from errands.agents.manifests import Agent, Manifests
 from errands.agents.models.base import Model
 from errands.agents.mounts.mounts import Mounts
 from errands.agents.tools.toolbox import Toolbox
-from errands.policy.document import Policy
 from errands.runtime.context import TaskContext
 from errands.runtime.worker import Worker
 
@@ -27,6 +26,8 @@ class ManifestWorker(Worker):
 
     `evaluators` run scripts of the model; whoever gives them closes them.
     """
+
+    keeps_records: ClassVar[bool] = True
 
     def __init__(
         self,
@@ -54,12 +55,6 @@ class ManifestWorker(Worker):
         self._known: Repertoire | None = None
         self.hears_cancel = toolbox.keeps_state or bool(delegates)
 
-    def govern(self, policy: Policy) -> bool:
-        """Its steps come before those of the manifest, and the tighter of two limits holds."""
-        self.plan = Plan(self.agent, policy)
-        self._known = None
-        return True
-
     async def handle(self, ctx: TaskContext) -> None:
         turn = TaskTurn(self, ctx)
         if not ctx.is_cancelled:
@@ -70,12 +65,12 @@ class ManifestWorker(Worker):
     async def repertoire(self) -> Repertoire:
         """All functions, found out once. Raises `BrokenToolError`."""
         if self._known is None:
-            self._known = Repertoire(self.plan, await self.toolbox.functions())
+            self._known = Repertoire(self.agent, await self.toolbox.functions())
         return self._known
 
     def declared(self) -> Repertoire:
         """The functions that are written down, when the others cannot be found out."""
-        return Repertoire(self.plan, self._manifests.functions(self.agent))
+        return Repertoire(self.agent, self._manifests.functions(self.agent))
 
 
 async def _until_canceled(ctx: TaskContext, work: Coroutine[Any, Any, None]) -> None:
