@@ -1,116 +1,148 @@
-"""Scripts of the model in the loop: every call inside goes through the same pipeline, and is made once."""
+"""Scripts of the model in a whole server: their calls go the same way as all calls, and are made once."""
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from errands.agents.tools.functions import tool
-from errands.policy.records import CapabilityFinished
-from errands.runtime.journal import Journal
-from errands.runtime.reviews import ReviewDesk
-from tests.agents.rig import AGENT, at_work, call
+from errands.agents.evaluators import Evaluators
+from errands.agents.models.base import FunctionCall
+from errands.policy.records import CapabilityErrored, CapabilityFinished, CapabilityRestricted
+from tests.agents.rig import at_work, call
+from tests.agents.test_calls import Shop, agent, reason
+from tests.agents.test_reviews import answer
 
 pytestmark = pytest.mark.anyio
 
-SCRIPTED = AGENT + "\nscript: true\nmount: task\ncapabilities:\n  twice: '*'\n  pay: {before: [BEFORE]}\n"
+
+@pytest.fixture(scope="module")
+async def evaluators(anyio_backend: str) -> AsyncIterator[Evaluators]:
+    made = Evaluators(timeout=20, most=1)
+    yield made
+    await made.close()
 
 
-class Till:
-    def __init__(self) -> None:
-        self.paid: list[int] = []
-        till = self
-
-        @tool
-        async def twice(n: int) -> dict[str, int]:
-            """Doubles a number."""
-            return {"result": 2 * n}
-
-        @tool
-        async def pay(amount: int) -> str:
-            """Pays."""
-            till.paid.append(amount)
-            return f"paid {amount}"
-
-        self.tools = [twice, pay]
+@pytest.fixture
+def shop() -> Shop:
+    return Shop()
 
 
-def agent(before: str = "{assert: input.amount < 100, error_message: Too much.}") -> str:
-    return SCRIPTED.replace("BEFORE", before)
+def script(expression: Any) -> Any:
+    return call(("run_script", {"expression": expression}))
 
 
-def script(source: str) -> tuple[str, dict[str, str]]:
-    return ("run_script", {"expression": source})
+SCRIPTED = "script: true"
 
 
-async def test_a_script_calls_functions_and_puts_their_results_together(tmp_path: Path, storage: str) -> None:
-    till = Till()
-    replies = (call(script("[1, 2, 3].map(n, twice({'n': n}).result)")), "Done.")
-    async with at_work(tmp_path, agent(), *replies, tools=till.tools, storage=storage) as desk:
+async def test_the_model_is_offered_scripts_only_if_the_agent_says_so(
+    tmp_path: Path, shop: Shop, evaluators: Evaluators
+) -> None:
+    async with at_work(tmp_path, agent(), script("1"), "Hm.", tools=shop.tools, evaluators=evaluators) as desk:
+        await desk.say("Find")
+        assert [offer.name for offer in desk.model.questions[0].offers] == ["find"]
+        assert desk.model.results() == [{"error": "there is no function 'run_script'; there are: find"}]
+    text = agent("  pay: {bindings: {customer: \"'ann'\"}}", SCRIPTED)
+    async with at_work(tmp_path, text, "Hm.", tools=shop.tools, evaluators=evaluators) as desk:
+        await desk.say("Find")
+        *_, offer = desk.model.questions[0].offers
+        assert offer.name == "run_script"
+        assert offer.description.endswith(
+            "- find({'number': string}): Finds an order.\n- pay({'amount': integer}): Pays money back."
+        )
+
+
+async def test_each_call_of_a_script_goes_the_way_of_all_calls(
+    tmp_path: Path, shop: Shop, evaluators: Evaluators
+) -> None:
+    capabilities = """
+  find: {after: [{transform: "{'number': output.number}"}]}
+  pay: {bindings: {customer: "'ann'"}, before: [{assert: 'input.amount < 10', error_message: Too much.}]}
+"""
+    text = agent(capabilities, SCRIPTED).replace("  find: '*'\n", "")
+    wanted = "['A-1', 'A-2'].map(n, [find({'number': n}), pay({'amount': 5, 'customer': 'mallory'})])"
+    async with at_work(tmp_path, text, script(wanted), "Done.", tools=shop.tools, evaluators=evaluators) as desk:
         await desk.say("Go")
-        assert desk.model.questions[0].offers[-1].name == "run_script"
-        assert desk.model.results() == [[2, 4, 6]]
+        assert desk.model.results() == [[[{"number": "A-1"}, {"paid": 5}], [{"number": "A-2"}, {"paid": 5}]]]
+        assert shop.paid == [{"amount": 5, "customer": "ann"}] * 2
+        records = [record for record in await desk.records() if isinstance(record, CapabilityFinished)]
+        assert [(record.function, record.caller) for record in records] == [
+            ("find", "script"),
+            ("pay", "script"),
+            ("find", "script"),
+            ("pay", "script"),
+        ]
         context = await desk.context()
-        assert (context.meta.invocations, context.meta.count) == (("twice",) * 3, 3)
+        assert context.meta.invocations == ("find", "pay", "find", "pay")
         assert context.history.turns == ("input", "llm", "capability", "llm")
 
 
-async def test_calls_of_a_script_go_through_the_same_steps(tmp_path: Path) -> None:
-    till = Till()
-    replies = (call(script("pay({'amount': twice({'n': 60}).result})")), "No.")
-    async with at_work(tmp_path, agent(), *replies, tools=till.tools) as desk:
+async def test_what_goes_wrong_in_a_script_is_told_to_the_model(
+    tmp_path: Path, shop: Shop, evaluators: Evaluators
+) -> None:
+    text = agent("  pay: {before: [{assert: 'input.amount < 10', error_message: Too much.}]}\n  audit: '*'", SCRIPTED)
+    replies = (
+        script("pay({'amount': 50})"),
+        script("audit({'what': 'forbidden'})"),
+        script("find({'name': 'A-1'})"),
+        script("context.user.id"),
+        script(5),
+        call(FunctionCall("raw", "run_script", None)),
+        script("find({'number': 'A-1'}).number"),
+        "Done.",
+    )
+    async with at_work(tmp_path, text, *replies, tools=shop.tools, evaluators=evaluators) as desk:
         await desk.say("Go")
-        assert "Too much." in desk.model.results()[0]["error"]
-        assert till.paid == []
-        assert (await desk.context()).capabilities["pay"].count_restricted == 1
+        *errors, found = desk.model.results()
+        assert found == "A-1"
+        expected = [
+            "pay: Too much.",
+            "audit: audit failed (reference ",
+            "find: number: is missing; name: is unknown",
+            "'context' is not available in a capability script",
+            "expression: is missing, or no text",
+            "expression: is missing, or no text",
+        ]
+        assert [one in error["error"] for one, error in zip(expected, errors, strict=True)] == [True] * 6, errors
+        records = await desk.records()
+        assert [type(one).__name__ for one in records if isinstance(one, CapabilityRestricted)] == [
+            "CapabilityRestricted"
+        ]
+        assert len([one for one in records if isinstance(one, CapabilityErrored)]) == 2
+    assert shop.paid == []
 
 
-async def test_calls_of_a_script_count_toward_the_limit(tmp_path: Path) -> None:
-    till = Till()
-    replies = (call(script("[1, 2, 3].map(n, twice({'n': n}).result)")),)
-    async with at_work(tmp_path, agent() + "limits: {max_tool_calls: 2}\n", *replies, tools=till.tools) as desk:
-        task = await desk.say("Go")
-        assert task.status.state.short == "failed"
-        assert (await desk.context()).meta.count == 2
+async def test_a_script_cannot_pass_a_limit(tmp_path: Path, shop: Shop, evaluators: Evaluators) -> None:
+    text = agent("  pay: '*'", f"{SCRIPTED}\nlimits: {{max_tool_calls: 3}}")
+    wanted = "[1, 2, 3, 4, 5].map(n, pay({'amount': n}))"
+    async with at_work(tmp_path, text, script(wanted), tools=shop.tools, evaluators=evaluators) as desk:
+        task = await desk.say("Pay")
+        assert (task.status.state.short, reason(task)) == ("failed", "limit_exceeded")
+    assert [paid["amount"] for paid in shop.paid] == [1, 2, 3]
 
 
-async def test_a_script_that_waits_for_a_review_goes_on_and_repeats_nothing(tmp_path: Path, storage: str) -> None:
-    till = Till()
-    replies = (call(script("[pay({'amount': 1}), pay({'amount': 2})]")), "Done.")
-    text = agent("{assert: \"input.amount < 2 || review('carol')\"}")
-    async with at_work(tmp_path, text, *replies, tools=till.tools, storage=storage) as desk:
-        task = await desk.say("Go")
-        assert (task.status.state.short, till.paid) == ("input-required", [1])
-        await ReviewDesk(Journal(desk.server.engine)).answer(task.id, True, by="carol")
-        await desk.server.engine.wait_for_state(
-            task.id, desk.server.scope(), frozenset({task.status.state}), timeout=20
-        )
-        assert till.paid == [1, 2]
-        finished = [record for record in await desk.records() if isinstance(record, CapabilityFinished)]
-        assert [record.caller for record in finished] == ["script", "script"]
+async def test_a_review_inside_of_a_script_suspends_it_and_no_call_is_made_twice(
+    tmp_path: Path, shop: Shop, evaluators: Evaluators
+) -> None:
+    text = agent("  pay: {before: [{assert: \"input.amount < 10 || review('boss')\"}]}", SCRIPTED)
+    wanted = "[5, 50, 7].map(n, pay({'amount': n}).paid)"
+    async with at_work(tmp_path, text, script(wanted), "Done.", tools=shop.tools, evaluators=evaluators) as desk:
+        task = await desk.say("Pay")
+        assert task.status.state.short == "input-required"
+        assert [paid["amount"] for paid in shop.paid] == [5]
+        assert await answer(desk, True, by="boss") == "input-required"
+        assert [paid["amount"] for paid in shop.paid] == [5, 50, 7]
+        assert desk.model.results() == [[5, 50, 7]]
 
 
-@pytest.mark.parametrize(
-    ("source", "problem"),
-    [
-        ("context.user.id", "'context' is not available in a capability script"),
-        ("twice(1)", "twice() takes one map of arguments"),
-        ("file('none.txt')", "none.txt"),
-        ("1 +", "Syntax error"),
-    ],
-)
-async def test_what_is_wrong_with_a_script_is_told_to_the_model(tmp_path: Path, source: str, problem: str) -> None:
-    async with at_work(tmp_path, agent(), call(script(source)), "Sorry.", tools=Till().tools) as desk:
-        assert (await desk.say("Go")).status.state.short == "input-required"
-        assert problem in desk.model.results()[0]["error"]
-
-
-async def test_a_hostile_script_is_stopped_and_the_task_goes_on(tmp_path: Path) -> None:
-    loops = "x.contains('b' + x)"
-    for name in "pqrst":
-        loops = f"[1,2,3,4,5,6,7,8,9].all({name}, {loops})"
-    hostile = f"['{'a' * 3000}'].all(x, {loops.replace('x.contains', '!x.contains')})"
-    async with at_work(tmp_path, agent(), call(script(hostile)), "Sorry.", tools=Till().tools) as desk:
-        assert (await desk.say("Go")).status.state.short == "input-required"
-        assert "error" in desk.model.results()[0]
+async def test_files_are_passed_on_by_scripts(tmp_path: Path, shop: Shop, evaluators: Evaluators) -> None:
+    text = agent("  audit: '*'", f"{SCRIPTED}\nmount: agent")
+    home = tmp_path / "files" / "shop" / "clerk"
+    home.mkdir(parents=True)
+    (home / "a.txt").write_text("x" * 2000)
+    wanted = "[file('a.txt'), audit({'what': file('a.txt').path})]"
+    async with at_work(tmp_path, text, script(wanted), "Done.", tools=shop.tools, evaluators=evaluators) as desk:
+        await desk.say("Look")
+        assert desk.model.results() == [["a.txt (text/plain, 2.0 kB)", "noted a.txt"]]

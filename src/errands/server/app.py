@@ -152,7 +152,7 @@ class A2AServer:
         `ManifestError` with everything that is wrong with the manifests, and `ConfigurationError`.
         """
         # Most servers have no manifests.
-        from errands.server.manifests import Helpers, assemble  # noqa: PLC0415
+        from errands.server.manifests import assemble  # noqa: PLC0415
 
         ensemble = assemble(
             path,
@@ -168,7 +168,7 @@ class A2AServer:
             inner=ensemble.inner,
             agent_card=ensemble.card,
             settings=settings,
-            dependencies={**(dependencies or {}), Helpers: ensemble.helpers},
+            dependencies={**(dependencies or {}), **ensemble.dependencies},
             **options,
         )
         server.facts = ensemble.facts
@@ -266,6 +266,7 @@ class A2AServer:
                 input_modes=self.agent_card.input_modes,
                 settings=settings,
                 identifiers=self._identifiers,
+                inner=self._inner.workers,
             )
             await stack.enter_async_context(
                 self._inner.running(engine, {name: tasks}, self._deps, settings, self._policy)

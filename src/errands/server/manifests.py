@@ -39,11 +39,23 @@ ToolSettings = Mapping[str, Mapping[str, Any]]
 _AUTH, _HEADERS = "auth", "headers"
 
 
-class Helpers(Dependency):
-    """The model, and the processes of its scripts, for as long as the server runs."""
+class ModelDependency(Dependency):
+    """A model, for as long as the server runs."""
 
-    def __init__(self, model: Model, evaluators: Evaluators) -> None:
+    def __init__(self, model: Model) -> None:
         self.model = model
+
+    async def startup(self) -> None:
+        pass
+
+    async def shutdown(self) -> None:
+        await self.model.close()
+
+
+class EvaluatorsDependency(Dependency):
+    """The processes that run scripts of models."""
+
+    def __init__(self, evaluators: Evaluators) -> None:
         self.evaluators = evaluators
 
     async def startup(self) -> None:
@@ -51,7 +63,6 @@ class Helpers(Dependency):
 
     async def shutdown(self) -> None:
         await self.evaluators.close()
-        await self.model.close()
 
 
 class Ensemble(NamedTuple):
@@ -60,7 +71,16 @@ class Ensemble(NamedTuple):
     worker: ManifestWorker
     inner: InnerAgents
     card: AgentCardConfig
-    helpers: Helpers
+    model: Model
+    evaluators: Evaluators
+
+    @property
+    def dependencies(self) -> dict[Any, Dependency]:
+        """What is closed with the server."""
+        return {
+            ModelDependency: ModelDependency(self.model),
+            EvaluatorsDependency: EvaluatorsDependency(self.evaluators),
+        }
 
     @property
     def facts(self) -> dict[str, str]:
@@ -89,7 +109,7 @@ def assemble(
     # An agent that hands work to itself does so under the name by which it is served.
     hidden = [one.name for one in reached if one.name != card.name]
     builder.inner.workers.update({name: workers[name] for name in hidden})
-    return Ensemble(workers[served.name], builder.inner, card, Helpers(builder.model, builder.evaluators))
+    return Ensemble(workers[served.name], builder.inner, card, builder.model, builder.evaluators)
 
 
 # Which agents

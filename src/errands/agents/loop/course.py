@@ -59,10 +59,9 @@ class Course:
         """What the steps decide; the decisions are recorded. Raises `PausedError` while one of them waits."""
         if not steps.steps:
             return await run_steps(steps, subject, session, invoke=invoke)
-        shown = getattr(subject, steps.phase.subject)
-        outcome: Outcome = await self.waiting_for(
-            run_steps(steps, subject, session, invoke=invoke, perform=self.perform(key)), key, session, shown
-        )
+        work = run_steps(steps, subject, session, invoke=invoke, perform=self.perform(key))
+        judged = steps.phase.subject
+        outcome: Outcome = await self.waiting_for(work, key, session, getattr(subject, judged), held=judged == "output")
         for decision in outcome.decisions:
             self.note(
                 Decided(
@@ -77,12 +76,14 @@ class Course:
             )
         return outcome
 
-    async def waiting_for(self, work: Awaitable[Any], key: str, session: Session, subject: Json) -> Any:
+    async def waiting_for(
+        self, work: Awaitable[Any], key: str, session: Session, subject: Json, *, held: bool = False
+    ) -> Any:
         """`work`, where an expression that has to wait pauses the task."""
         try:
             return await work
         except Suspended as suspended:
-            raise PausedError(key, suspended.call, session, subject) from None
+            raise PausedError(key, suspended.call, session, subject, held=held) from None
 
     def perform(self, key: str) -> Perform:
         """Makes the calls of expressions in the session `key`; what they gave is durable before it is used."""

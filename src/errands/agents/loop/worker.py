@@ -23,7 +23,10 @@ from errands.runtime.worker import Worker
 
 
 class ManifestWorker(Worker):
-    """Works on the tasks of one agent. Made once; `delegates` are the other agents it may use, by capability."""
+    """Works on the tasks of one agent. Made once; `delegates` are the other agents it may use, by capability.
+
+    `evaluators` run scripts of the model; whoever gives them closes them.
+    """
 
     keeps_records: ClassVar[bool] = True
 
@@ -48,7 +51,6 @@ class ManifestWorker(Worker):
         self.mounts = mounts
         self.delegates = delegates
         self.runtime = runtime
-        #: For the model's scripts.
         self.evaluators = evaluators or Evaluators()
         self._manifests = manifests
         self._known: Repertoire | None = None

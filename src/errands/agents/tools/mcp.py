@@ -134,7 +134,7 @@ def _value(result: types.CallToolResult) -> Json:
 def _discovered(tool: types.Tool) -> Discovered:
     root = tool.input_schema
     required = _required(root)
-    declared = written_out(root, root).get("properties", {})
+    declared = written_out(root, root, patterns=False).get("properties", {})
     return Discovered(
         name=tool.name,
         description=(tool.description or tool.title or tool.name)[:_LONGEST_DESCRIPTION],
