@@ -35,7 +35,7 @@ class Answering:
         self._plan = plan
         self._model = model
         self._model_name = model_name
-        self._limits = plan.agent.limits
+        self._limits = plan.limits
         #: The text of the answer that was streamed last.
         self._streamed: str | None = None
 
