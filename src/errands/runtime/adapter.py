@@ -53,7 +53,7 @@ class WorkerAdapter:
         self._agent = agent
         self._deps = deps
         self._settings = settings
-        self._policy = policy
+        self._policy = None if worker.keeps_records else policy
         self._handler = Handler(worker, max_attempts=settings.max_attempts, threads=settings.max_concurrent_tasks)
         #: See `Worker.chooses_reply`.
         self.chooses_reply = worker.chooses_reply

@@ -62,7 +62,7 @@ class TaskTurn:
                 repertoire, problem = worker.declared(), str(error)
             if not run.started:
                 run.note(self._started(repertoire))
-            course = Course(run, files, worker.runtime)
+            course = Course(run, files, worker.runtime, self._plan.policy.version)
             try:
                 if course.progress.over is not None:
                     raise TaskOverError(course.progress.over)
@@ -100,7 +100,7 @@ class TaskTurn:
             repertoire,
             tools,
             worker.delegates,
-            worker.agent.limits,
+            worker.plan.limits,
             evaluators=worker.evaluators,
             task_id=ctx.task_id,
             scope=ctx._stored.scope,
@@ -137,7 +137,7 @@ class TaskTurn:
             await self._ctx._turn.end(INPUT_REQUIRED)
             return False
         run = course.run
-        course.check(check_age(self._plan.agent.limits, run.context, run.now_ms()))
+        course.check(check_age(self._plan.limits, run.context, run.now_ms()))
         before = run.context.input[-1] if run.context.input else None
         try:
             values = read_input(self._plan, message, before)
@@ -173,7 +173,7 @@ class TaskTurn:
 
     async def _make_calls(self, course: Course, calls: Calls, wanted: MakeCalls) -> None:
         """The calls of an answer; the task's age bounds them, too."""
-        limits, run = self._plan.agent.limits, course.run
+        limits, run = self._plan.limits, course.run
         if limits.max_age is None:
             await calls.make(wanted)
             return
