@@ -182,6 +182,8 @@ class Waiting(Record, frozen=True, kw_only=True, tag="waiting"):
     session: Session
     #: Whose steps: the name of the session within the task.
     key: str = ""
+    #: What a review is about, when its question does not say so: only the one who is asked may see it yet.
+    subject: Any = None
 
 
 class Answered(Record, frozen=True, kw_only=True, tag="answered"):

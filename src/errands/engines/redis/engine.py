@@ -216,6 +216,9 @@ class RedisEngine(Engine):
     async def load(self, task_id: str, scope: Scope) -> StoredTask:
         return await self._open.reader.load(task_id, scope)
 
+    async def scope_of(self, task_id: str) -> Scope:
+        return await self._open.reader.scope_of(task_id)
+
     async def list(self, query: ListQuery) -> ListPage:
         return await self._open.reader.page(query, self.clock())
 

@@ -43,7 +43,7 @@ class Judge:
                     at=self._run.now(),
                     step=decision.step,
                     action=decision.action,
-                    outcome=decision.outcome if decision.on_fail is None else f"{decision.outcome}: {decision.on_fail}",
+                    outcome=decision.told,
                     policy=self._policy.version,
                     call=call,
                     detail=decision.detail,
@@ -57,7 +57,7 @@ class Judge:
 
     def unusable(self, place: str, detail: str) -> None:
         """What transforms made cannot be used."""
-        self._decided(self._about(place, "transform", "error", detail))
+        self._decided(self._about(place, "transform", "error: lock_task", detail))
 
     def _about(self, step: str, action: str, outcome: str, detail: str) -> Decided:
         return Decided(
@@ -71,10 +71,8 @@ class Judge:
 
     def _decided(self, decided: Decided) -> None:
         self._run.note(decided)
-        detail = f" ({decided.detail})" if decided.detail else ""
-        logger.info(
-            "task %s: %s %s%s, policy %s", self._task_id, decided.step, decided.outcome, detail, self._policy.version
-        )
+        # The detail stays in the record: it may repeat what somebody has said.
+        logger.info("task %s: %s %s, policy %s", self._task_id, decided.step, decided.outcome, self._policy.version)
 
     def _session(self, key: str) -> tuple[Session, Call | None]:
         """The session in which steps go on, and the call that they still wait for."""
