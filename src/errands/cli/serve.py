@@ -5,6 +5,9 @@ from __future__ import annotations
 import errno
 import functools
 import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
+from multiprocessing.connection import Connection
 from typing import Annotated
 
 import typer
@@ -12,10 +15,12 @@ import uvicorn
 from uvicorn.supervisors import ChangeReload
 
 from errands.cli.banner import greeting, url_of
-from errands.cli.draining import AgentServer, Load
-from errands.cli.failures import CommandError, reporting
+from errands.cli.draining import AgentServer, Greet, Load
+from errands.cli.failures import CommandError, UsageError, reporting
 from errands.cli.logs import LogLevel
+from errands.cli.supervising import Supervisor
 from errands.cli.target import Target, load_server
+from errands.runtime.settings import ServerRole
 from errands.server.app import A2AServer
 
 TargetText = Annotated[
@@ -38,6 +43,15 @@ Storage = Annotated[
     str | None,
     typer.Option("--storage", metavar="URL", help="Where tasks live, whatever TARGET says: memory or sqlite:///PATH."),
 ]
+RoleName = Annotated[
+    ServerRole | None,
+    typer.Option(
+        "--role",
+        help="What this process does: take requests, run tasks, or all of it.",
+        show_default="what TARGET says, else all",
+    ),
+]
+Workers = Annotated[int, typer.Option("--workers", min=1, help="Processes that share the port and the work.")]
 Reload = Annotated[bool, typer.Option("--reload", help="Start again when the code changes: for development.")]
 Level = Annotated[
     LogLevel | None, typer.Option("--log-level", help="What to log; debug shows every request.", show_default="info")
@@ -50,6 +64,8 @@ def serve(
     port: Port = 8000,
     grpc_port: GrpcPort = None,
     storage: Storage = None,
+    role: RoleName = None,
+    workers: Workers = 1,
     reload: Reload = False,
     log_level: Level = None,
 ) -> None:
@@ -65,12 +81,20 @@ def serve(
     """
     with reporting():
         parsed = Target.parse(target)
+        if reload and workers > 1:
+            raise UsageError("--reload is for development and goes with one process: leave out --reload or --workers")
         listener = bind(host, port)
         config = _config(parsed, reload, log_level)
-        load = functools.partial(load_server, target, storage)
+        greet = greeting(url_of(listener))
+        load = functools.partial(load_server, target, storage, role)
+        if workers > 1:
+            with _shared_port(host, grpc_port) as reserved:
+                load = functools.partial(_one_of_many, load, host, reserved)
+                run = functools.partial(_serve_one, config, load, greet, log_level, listener)
+                raise SystemExit(Supervisor(run, workers).run())
         if grpc_port is not None:
             load = functools.partial(_with_grpc, load, host, grpc_port)
-        server = AgentServer(config, load, greeting(url_of(listener)), log_level)
+        server = AgentServer(config, load, greet, log_level)
         if reload:
             ChangeReload(config, target=server.run, sockets=[listener]).run()
         else:
@@ -82,6 +106,48 @@ def _with_grpc(load: Load, host: str, port: int) -> A2AServer:
     server = load()
     server.settings.grpc_host, server.settings.grpc_port = host, port
     return server
+
+
+def _one_of_many(load: Load, host: str, grpc_port: int | None) -> A2AServer:
+    """What `load` gives, for one of several processes; picklable, as the supervisor wants it."""
+    server = load() if grpc_port is None else _with_grpc(load, host, grpc_port)
+    server.share()
+    return server
+
+
+def _serve_one(
+    config: uvicorn.Config,
+    load: Load,
+    greet: Greet,
+    log_level: LogLevel | None,
+    listener: socket.socket,
+    greets: bool,
+    serving: Connection,
+) -> None:
+    """Runs one of several processes; it says through `serving` that it serves."""
+
+    def ready(server: A2AServer) -> None:
+        if greets:
+            greet(server)
+        serving.send(None)
+        serving.close()
+
+    config.configure_logging()  # what uvicorn did about its loggers was done in another process
+    AgentServer(config, load, ready, log_level, one_of_many=True).run([listener])
+
+
+@contextmanager
+def _shared_port(host: str, port: int | None) -> Iterator[int | None]:
+    """A port that several processes can listen on, kept from others meanwhile. Raises `CommandError`."""
+    if port is None:
+        yield None
+        return
+    # Whoever else shares the port would get some of our connections: it has to be free.
+    bind(host, port, option="--grpc-port").close()
+    with socket.socket(_family(host)) as keeper:
+        keeper.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+        keeper.bind((host, port))
+        yield keeper.getsockname()[1]
 
 
 def _config(target: Target, reload: bool, log_level: LogLevel | None) -> uvicorn.Config:
@@ -101,17 +167,20 @@ def _config(target: Target, reload: bool, log_level: LogLevel | None) -> uvicorn
     )
 
 
-def bind(host: str, port: int) -> socket.socket:
-    """The socket to listen on. Raises `CommandError`."""
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+def bind(host: str, port: int, option: str = "--port") -> socket.socket:
+    """The socket to listen on; `option` says which port it is. Raises `CommandError`."""
     try:
-        return socket.create_server((host, port), family=family, backlog=2048)
+        return socket.create_server((host, port), family=_family(host), backlog=2048)
     except OSError as error:
         if error.errno == errno.EADDRINUSE:
-            message = f"port {port} of {host} is in use; stop what uses it, or take another with --port"
+            message = f"port {port} of {host} is in use; stop what uses it, or take another with {option}"
         elif error.errno == errno.EACCES:
-            message = f"port {port} of {host} is not allowed to you; take one above 1023 with --port"
+            message = f"port {port} of {host} is not allowed to you; take one above 1023 with {option}"
         else:
             reason = str(error.strerror or error).partition(" (while")[0]
             message = f"cannot listen on port {port} of {host} ({reason}); use an address of this machine with --host"
         raise CommandError(message) from None
+
+
+def _family(host: str) -> socket.AddressFamily:
+    return socket.AF_INET6 if ":" in host else socket.AF_INET

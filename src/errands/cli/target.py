@@ -16,6 +16,7 @@ from errands.cli.failures import CommandError, UsageError, blame
 from errands.engines.base import Engine
 from errands.errors import ConfigurationError, ErrandsError
 from errands.interop import is_executor_class
+from errands.runtime.settings import ServerRole
 from errands.runtime.worker import Worker
 from errands.server.app import A2AServer
 
@@ -59,14 +60,16 @@ class Target(NamedTuple):
         return f"errands serve {self.source}:{name}"
 
 
-def load_server(text: str, storage: str | None = None) -> A2AServer:
-    """The server that `text` names, on another storage if one is given. Raises `CommandError`."""
+def load_server(text: str, storage: str | None = None, role: ServerRole | None = None) -> A2AServer:
+    """The server that `text` names, on another storage or in another role if one is given. Raises `CommandError`."""
     target = Target.parse(text)
     found = _find(target, _import(target))
     try:
         server = _served(found)
         if storage is not None:
             _put_on(server, storage)
+        if role is not None:
+            server.settings.role = role
     except ErrandsError as error:
         raise CommandError(f"{text}: {error}") from None
     except Exception as error:

@@ -239,6 +239,8 @@ class Engine(Storage, Broker, EventBus):
     name: str = "engine"
     #: Whether tasks survive the process.
     durable: bool = True
+    #: Whether several processes can use the same store at the same time.
+    shared: bool = True
 
     def __init__(self, *, clock: Clock = system_clock, retention: Retention | None = None) -> None:
         self.clock = clock

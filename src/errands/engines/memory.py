@@ -77,6 +77,7 @@ class _Row(msgspec.Struct, gc=False):
 class MemoryEngine(Engine):
     name = "memory"
     durable = False
+    shared = False
 
     def __init__(self, *, clock: Clock = system_clock, retention: Retention | None = None) -> None:
         super().__init__(clock=clock, retention=retention or DEFAULT_RETENTION)

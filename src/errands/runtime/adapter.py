@@ -25,7 +25,7 @@ from errands.runtime.dependencies import DependencyContainer
 from errands.runtime.execution import Execution
 from errands.runtime.handler import Handler
 from errands.runtime.journal import Journal, status_draft, status_update
-from errands.runtime.settings import Settings
+from errands.runtime.settings import ServerRole, Settings
 from errands.runtime.waiting import WaitingContexts
 from errands.runtime.worker import Worker
 
@@ -60,8 +60,9 @@ class WorkerAdapter:
         self.draining = False
         self._wake = asyncio.Event()
         self.waiting = WaitingContexts()
-        #: Tasks may wait in the queue: new ones have to stand behind them.
-        self._backlog = False
+        self._runs_turns = settings.role is not ServerRole.API
+        #: Tasks may wait in the queue: new ones have to stand behind them. Where no turns are run, all of them wait.
+        self._backlog = not self._runs_turns
         #: Places kept for tasks whose lease is being written.
         self._reserved = 0
         self._forcing: set[asyncio.Task[None]] = set()
@@ -76,17 +77,12 @@ class WorkerAdapter:
             stack.callback(self._handler.close)
             self._loop = asyncio.get_running_loop()
             background = await stack.enter_async_context(asyncio.TaskGroup())
-            loops = [
-                background.create_task(loop, name=name)
-                for name, loop in (
-                    ("errands-claims", self._claim_loop()),
-                    ("errands-heartbeat", self._heartbeat_loop()),
-                    ("errands-sweep", self._sweep_loop()),
-                )
-            ]
-            for task in loops:
-                stack.callback(task.cancel)
-            self._engine.on_work(self._wake.set)
+            loops = {"errands-sweep": self._sweep_loop}
+            if self._runs_turns:
+                loops |= {"errands-claims": self._claim_loop, "errands-heartbeat": self._heartbeat_loop}
+                self._engine.on_work(self._wake.set)
+            for name, loop in loops.items():
+                stack.callback(background.create_task(loop(), name=name).cancel)
             self._stack = stack.pop_all()
         return self
 
@@ -160,7 +156,11 @@ class WorkerAdapter:
     def queueing(self, task_id: str, message_id: str, request_context: dict[str, Any]) -> AbstractContextManager[None]:
         """For the commit that puts a task into the queue: those that come now stand behind it."""
         self._backlog = True
-        return self.waiting.keeping(task_id, message_id, request_context)
+        return self.keeping(task_id, message_id, request_context)
+
+    def keeping(self, task_id: str, message_id: str, request_context: dict[str, Any]) -> AbstractContextManager[None]:
+        """For the commit that lets a message wait for a turn: its request context waits in this process's memory."""
+        return self.waiting.keeping(task_id, message_id, request_context if self._runs_turns else {})
 
     # Running turns
 

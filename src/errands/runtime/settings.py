@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import enum
 import os
 from collections.abc import Mapping
 from typing import Any
@@ -14,11 +15,24 @@ ENV_PREFIX = "ERRANDS_"
 DEFAULT_STORAGE = "sqlite:///.errands/tasks.db"
 
 
+class ServerRole(enum.StrEnum):
+    """What a process does for its agent. Those in different roles meet in the store."""
+
+    #: Takes requests and runs turns.
+    ALL = "all"
+    #: Takes requests, answers and streams; never runs a turn.
+    API = "api"
+    #: Runs turns; over HTTP it only says how it is.
+    WORKER = "worker"
+
+
 class Settings(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     """Built with `Settings.from_env()`; keyword arguments of `A2AServer` win over the environment."""
 
     #: Where tasks live: `memory` or `sqlite:///path`.
     storage: str = DEFAULT_STORAGE
+    #: What this process does: `all`, `api` (takes requests, runs no turns) or `worker` (runs turns, takes no requests).
+    role: ServerRole = ServerRole.ALL
     #: Seconds a blocking send waits before it answers with the task as it is. None: until the turn ends.
     blocking_timeout: float | None = None
     #: Seconds a worker has to react to a cancel before it is canceled by force.

@@ -327,7 +327,7 @@ class TaskManager:
         if stored.state in TERMINAL_STATES:
             # The terminal guard refuses it, but not before a repeated message has been recognised.
             change = msgspec.structs.replace(change, state=SUBMITTED)
-        with self._adapter.waiting.keeping(stored.task.id, message.message_id, call.request_context):
+        with self._adapter.keeping(stored.task.id, message.message_id, call.request_context):
             await self._journal.commit(change)
         stored = await self._engine.load(stored.task.id, call.scope)
         return Accepted(stored, queued=True)
