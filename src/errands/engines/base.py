@@ -42,7 +42,7 @@ class Retention(msgspec.Struct, frozen=True, kw_only=True):
     ended_after: float | None = None
     #: Ended tasks kept at most, newest first; None is no bound.
     ended_at_most: int | None = None
-    #: Events kept for replay per task; older ones live on in the snapshot only. None keeps all.
+    #: Events kept for replay per task; older ones live on in the snapshot only. None keeps all. Records are not cut.
     events_per_task: int | None = None
     #: Seconds after its last change that what an agent remembers of a conversation is deleted; None keeps it for ever.
     contexts_after: float | None = None
@@ -195,6 +195,13 @@ class EventBus(ABC):
     @abstractmethod
     async def read(self, task_id: str, scope: Scope, after: int, limit: int = 1000) -> LogSlice:
         """Up to `limit` events after version `after`, in order. Raises `TaskNotFoundError`."""
+
+    @abstractmethod
+    async def records(self, task_id: str, scope: Scope) -> list[Event]:
+        """Every event of kind `record`, in order. They are kept as long as the task, whatever else is trimmed.
+
+        Raises `TaskNotFoundError`.
+        """
 
     @abstractmethod
     def subscribe(self, task_id: str, scope: Scope, after: int, *, caught_up: bool = False) -> Subscription:

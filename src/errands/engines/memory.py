@@ -54,6 +54,7 @@ Tasks = list[StoredTask]
 Signals = list[LeaseSignal]
 Ids = list[str]
 Running = list[RunningTask]
+Events = list[Event]
 
 
 class _Row(msgspec.Struct, gc=False):
@@ -69,6 +70,8 @@ class _Row(msgspec.Struct, gc=False):
     events: list[Event] = []
     snapshot: Task | bytes | None = None
     folded: int = 0
+    #: Records among the events that were cut off.
+    records: list[Event] = []
     #: The whole log of an ended task, if it is short; `events` and `snapshot` are then empty.
     packed: bytes | None = None
     receipts: tuple[bytes, ...] = ()
@@ -333,6 +336,11 @@ class MemoryEngine(Engine):
         start = bisect_right(events, after, key=_version)
         return LogSlice(events[start : start + limit], gap=after + 1 < first)
 
+    async def records(self, task_id: str, scope: Scope) -> Events:
+        row = self._row(task_id, scope)
+        events = row.events if row.packed is None else _unpack(row.packed)
+        return row.records + [event for event in events if event.kind == "record"]
+
     def subscribe(self, task_id: str, scope: Scope, after: int, *, caught_up: bool = False) -> LocalSubscription:
         return self._fanout.subscribe(task_id, after, lambda cursor: self.read(task_id, scope, cursor), caught_up)
 
@@ -374,7 +382,9 @@ class MemoryEngine(Engine):
     def _trim(self, row: _Row) -> None:
         assert self.retention.events_per_task is not None
         self._stored(row)
-        del row.events[: -self.retention.events_per_task]
+        cut = len(row.events) - self.retention.events_per_task
+        row.records = row.records + [event for event in row.events[:cut] if event.kind == "record"]
+        del row.events[:cut]
 
 
 def _advance(cursor: Cursor, page: Sequence[tuple[str, _Row]]) -> Cursor:

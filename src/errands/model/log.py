@@ -22,13 +22,13 @@ class Scope(NamedTuple):
     agent: str = ""
 
 
-EventKind = Literal["task", "message", "request", "status", "artifact", "cancel"]
+EventKind = Literal["task", "message", "request", "status", "artifact", "cancel", "record"]
 
 #: What a subscriber is shown. The others are ours: a message that joined the history, what its sender asked for
-#: beside it, a wish to cancel.
+#: beside it, a wish to cancel, and what a run has come to (`errands.policy.records`).
 STREAMED_KINDS = frozenset({"task", "status", "artifact"})
 #: What says nothing about the task itself.
-UNFOLDED_KINDS = frozenset({"request", "cancel"})
+UNFOLDED_KINDS = frozenset({"request", "cancel", "record"})
 
 
 class Draft(msgspec.Struct, frozen=True, gc=False):

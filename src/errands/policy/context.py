@@ -19,12 +19,16 @@ from errands.policy.records import (
     CapabilityErrored,
     CapabilityFinished,
     CapabilityRestricted,
+    CapabilityShown,
     Decided,
+    DelegationBegan,
     Ended,
     InputArrived,
     ModelCalled,
     OutputGiven,
     Started,
+    ToolOpened,
+    ToolsClosed,
     Waiting,
 )
 
@@ -131,7 +135,9 @@ def fold(context: Context, record: AnyRecord) -> Context:
             return replace(context, llm=_llm(context.llm, record), history=_turn(context.history, "llm"))
         case CapabilityFinished() | CapabilityErrored() | CapabilityRestricted():
             return _called(context, record)
-        case CapabilityBegan() | Decided() | Waiting() | Answered() | Ended():
+        case CapabilityBegan() | CapabilityShown() | ToolOpened() | ToolsClosed() | DelegationBegan():
+            return context
+        case Decided() | Waiting() | Answered() | Ended():
             return context
         case Started():
             raise ValueError("a task starts once: `started` is only ever the first record")
@@ -145,10 +151,31 @@ def replay(records: Iterable[AnyRecord]) -> Context:
     first = next(remaining, None)
     if not isinstance(first, Started):
         raise ValueError("the first record of a task must be `started`")
-    context = start(first)
+    current = CurrentContext(start(first))
     for record in remaining:
-        context = fold(context, record)
-    return context
+        current.fold(record)
+    return current.context
+
+
+class InOrder:
+    """Calls that the model made in one answer count in the order in which it made them, whenever they are over."""
+
+    def __init__(self) -> None:
+        self._expected: list[str] = []
+        self._early: dict[str, _CallRecord] = {}
+
+    def __call__(self, record: AnyRecord) -> list[AnyRecord]:
+        """What counts now: the record, or nothing yet, or it and those that waited for it."""
+        if isinstance(record, ModelCalled):
+            self._expected = [call.id for call in record.calls]
+            self._early = {}
+        if not isinstance(record, _CallRecord) or record.call not in self._expected:
+            return [record]
+        self._early[record.call] = record
+        ready: list[AnyRecord] = []
+        while self._expected and self._expected[0] in self._early:
+            ready.append(self._early.pop(self._expected.pop(0)))
+        return ready
 
 
 def _turn(history: History, kind: str) -> History:
@@ -224,11 +251,14 @@ class CurrentContext:
 
     def __init__(self, context: Context) -> None:
         self.context = context
+        self._in_order = InOrder()
         self._plain: dict[str, Json] | None = None
         self._shown: dict[str, tuple[Capability, Json]] = {}
 
     def fold(self, record: AnyRecord) -> None:
-        folded = fold(self.context, record)
+        folded = self.context
+        for one in self._in_order(record):
+            folded = fold(folded, one)
         if folded is not self.context:
             self.context = folded
             self._plain = None

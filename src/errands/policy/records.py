@@ -15,6 +15,17 @@ from errands.policy.cel.session import Call, Session
 Caller = Literal["model", "step"]
 
 
+class FunctionCall(msgspec.Struct, frozen=True, omit_defaults=True):
+    """The model wants a function called."""
+
+    #: Unique within the task.
+    id: str
+    name: str
+    #: What the model wrote. None when it was no JSON object; then `raw` has it.
+    arguments: dict[str, Any] | None
+    raw: str = ""
+
+
 class Record(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag_field="record"):
     """The base of all. Times are UTC, ISO 8601."""
 
@@ -33,12 +44,17 @@ class Started(Record, frozen=True, kw_only=True, tag="started"):
     functions: tuple[str, ...] = ()
     #: Those of them that hand work to another agent.
     delegations: tuple[str, ...] = ()
+    #: The task that handed its work to this one, and how many did so above it.
+    parent: str = ""
+    depth: int = 0
 
 
 class InputArrived(Record, frozen=True, kw_only=True, tag="input"):
     """Somebody said something: `message` and the agent's parameters."""
 
     values: dict[str, Any]
+    #: Of the message it came with: each is taken in once.
+    message_id: str = ""
 
 
 class OutputGiven(Record, frozen=True, kw_only=True, tag="output"):
@@ -53,6 +69,8 @@ class ModelCalled(Record, frozen=True, kw_only=True, tag="llm"):
     model: str
     prompt: int = 0
     completion: int = 0
+    text: str = ""
+    calls: tuple[FunctionCall, ...] = ()
 
 
 class _Call(Record, frozen=True, kw_only=True):
@@ -92,6 +110,32 @@ class CapabilityRestricted(_Call, frozen=True, kw_only=True, tag="restricted"):
     reason: str
 
 
+class CapabilityShown(Record, frozen=True, kw_only=True, tag="shown"):
+    """What the model is told of a call: its result as later steps left it, or what went wrong."""
+
+    call: str
+    function: str
+    content: Any = None
+
+
+class ToolOpened(Record, frozen=True, kw_only=True, tag="opened"):
+    """A tool was made ready for the task; later calls need `state`."""
+
+    tool: str
+    state: dict[str, Any] = {}
+
+
+class ToolsClosed(Record, frozen=True, kw_only=True, tag="closed"):
+    """The tools of the task were let go of."""
+
+
+class DelegationBegan(Record, frozen=True, kw_only=True, tag="delegated"):
+    """Another agent has taken the work on, as this task of its own."""
+
+    call: str
+    task_id: str
+
+
 class Decided(Record, frozen=True, kw_only=True, tag="decided"):
     """A step of a policy was decided: one line of the decision log."""
 
@@ -108,6 +152,8 @@ class Waiting(Record, frozen=True, kw_only=True, tag="waiting"):
 
     call: Call
     session: Session
+    #: Whose steps: the name of the session within the task.
+    key: str = ""
 
 
 class Answered(Record, frozen=True, kw_only=True, tag="answered"):
@@ -116,12 +162,16 @@ class Answered(Record, frozen=True, kw_only=True, tag="answered"):
     call: Call
     value: Any = None
     error: str | None = None
+    key: str = ""
+    #: Who reviewed, and with which message.
+    by: str = ""
+    message_id: str = ""
 
 
 class Ended(Record, frozen=True, kw_only=True, tag="ended"):
-    """The policy ended the task."""
+    """The task was ended by its policy, or because it cannot go on."""
 
-    reason: Literal["limit_exceeded", "restricted"]
+    reason: Literal["limit_exceeded", "restricted", "errored"]
     detail: str = ""
 
 
@@ -134,6 +184,10 @@ AnyRecord = (
     | CapabilityFinished
     | CapabilityErrored
     | CapabilityRestricted
+    | CapabilityShown
+    | ToolOpened
+    | ToolsClosed
+    | DelegationBegan
     | Decided
     | Waiting
     | Answered

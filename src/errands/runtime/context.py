@@ -31,6 +31,7 @@ from errands.model.log import PLAIN, RequestOptions, StoredTask
 from errands.runtime.artifacts import ArtifactWriter, build_part
 from errands.runtime.dependencies import DependencyContainer
 from errands.runtime.journal import Journal, new_id, status_update
+from errands.runtime.run import Run
 from errands.runtime.turn import Turn
 from errands.runtime.worker import FileInfo, HistoryMessage, PreviousArtifact
 
@@ -70,6 +71,7 @@ class TaskContext:
         self._on_cancel: Callable[[], object] | None = None
         self._position = current_position(stored)
         self._artifacts_opened = 0
+        self._run: Run | None = None
         message = (stored.task.history or [])[self._position]
         self._message = message
         #: The task's identifier.
@@ -360,6 +362,12 @@ class TaskContext:
         """Keeps any JSON value for this conversation: the next turns and tasks of it can load it."""
         if self.context_id is not None:
             await self._journal.engine.save_context(self._stored.scope, self.context_id, encode(context))
+
+    async def _opened_run(self) -> Run:
+        """The run of this task; see `errands.runtime.run`."""
+        if self._run is None:
+            self._run = await Run.open(self._turn, self._journal, self._stored)
+        return self._run
 
     async def _emit(self, artifact: Artifact, append: bool, last_chunk: bool) -> None:
         update = self._update(artifact, append, last_chunk)

@@ -32,6 +32,11 @@ class Batch:
         self.updates.append(update)
         self.size += len(data)
 
+    def note(self, record: bytes) -> None:
+        """A record: it goes into the log, and there is nothing to fold."""
+        self.drafts.append(Draft("record", record))
+        self.size += len(record)
+
     def copy(self) -> Batch:
         twin = Batch()
         twin.drafts, twin.updates, twin.size = list(self.drafts), list(self.updates), self.size

@@ -87,19 +87,26 @@ class Turn:
 
     def emit(self, kind: EventKind, update: StreamResponse) -> bool:
         """Puts an event into the window; true when the window is full and the caller should `catch_up`."""
+        pending = self._window()
+        pending.add(kind, update)
+        if kind != "artifact":
+            self._tells = True
+        return len(pending.drafts) >= WINDOW_EVENTS or pending.size >= WINDOW_BYTES
+
+    def note(self, record: bytes) -> None:
+        """Puts a record into the window; it becomes durable with what follows, or by `catch_up`."""
+        self._window().note(record)
+
+    def _window(self) -> Batch:
         if self.ended:
             raise TurnError("The turn has ended; nothing can be emitted any more")
         if self._failure is not None:
             raise self._failure
-        pending = self._pending
-        if pending is None:
-            pending = self._pending = Batch()
-        pending.add(kind, update)
-        if kind != "artifact":
-            self._tells = True
+        if self._pending is None:
+            self._pending = Batch()
         if self._flusher is None:
             self._flusher = asyncio.get_running_loop().create_task(self._flush())
-        return len(pending.drafts) >= WINDOW_EVENTS or pending.size >= WINDOW_BYTES
+        return self._pending
 
     async def catch_up(self) -> None:
         """Waits until everything emitted so far is durable."""
@@ -255,7 +262,7 @@ class Turn:
         events = Batch() if self._pending is None else self._pending.copy()
         for artifact in artifacts:
             events.add("artifact", StreamResponse(artifact_update=artifact))
-        emitted = len(events.drafts)
+        emitted = len(events.updates)
         self.continues = self._unread > 1 and (state is COMPLETED or state in PAUSED_STATES)
         if self.continues:
             self._carry_on(state, last, now, events)

@@ -4,13 +4,27 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable
-from typing import Any
 
 import msgspec
 
 from errands.agents.manifests.schemas import Schema
 from errands.errors import ErrandsError
 from errands.policy.cel.values import Json
+from errands.policy.records import FunctionCall
+
+__all__ = [
+    "Answer",
+    "FunctionCall",
+    "FunctionSaid",
+    "Model",
+    "ModelError",
+    "ModelSaid",
+    "Offer",
+    "OnText",
+    "Question",
+    "Said",
+    "UserSaid",
+]
 
 #: Told each piece of text as it comes.
 OnText = Callable[[str], Awaitable[None]]
@@ -18,17 +32,6 @@ OnText = Callable[[str], Awaitable[None]]
 
 class ModelError(ErrandsError):
     """The model could not be asked, and asking again would not help, or did not. The message has no secret in it."""
-
-
-class FunctionCall(msgspec.Struct, frozen=True, omit_defaults=True):
-    """The model wants a function called."""
-
-    #: Unique within the task.
-    id: str
-    name: str
-    #: What the model wrote. None when it was no JSON object; then `raw` has it.
-    arguments: dict[str, Any] | None
-    raw: str = ""
 
 
 class Offer(msgspec.Struct, frozen=True):

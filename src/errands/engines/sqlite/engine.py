@@ -24,6 +24,7 @@ from errands.errors import ConfigurationError, StorageError
 from errands.model.core import TaskState
 from errands.model.log import (
     Change,
+    Event,
     Lease,
     LeaseSignal,
     ListPage,
@@ -37,6 +38,7 @@ from errands.model.log import (
 # Inside the class, `list` is the method.
 Ids = list[str]
 Running = list[RunningTask]
+Events = list[Event]
 
 
 class SQLiteEngine(Engine):
@@ -203,6 +205,9 @@ class SQLiteEngine(Engine):
 
     async def read(self, task_id: str, scope: Scope, after: int, limit: int = READ_SIZE) -> LogSlice:
         return await self._open_readers.submit(reading.read, task_id, scope, after, limit)
+
+    async def records(self, task_id: str, scope: Scope) -> Events:
+        return await self._open_readers.submit(reading.records, task_id, scope)
 
     # Watching
 

@@ -120,7 +120,7 @@ def trim(connection: sqlite3.Connection, task_id: str, keep: int) -> bool:
         task = folded_task(contents(connection, [record])[record.no])
         connection.execute(repeated("insert_events", 1), (record.base, "snapshot", encode(task)))
         record.folded = record.head.version
-    connection.execute(QUERIES["forget_events"], (record.base + 1, record.base + upto + 1))
+    connection.execute(QUERIES["trim_events"], (record.base + 1, record.base + upto + 1))
     connection.execute(QUERIES["trim"], (upto, record.folded, record.no))
     return True
 

@@ -73,6 +73,7 @@ UNION ALL
 SELECT {packed}
 FROM tasks JOIN events ON events.place > (tasks.no << 28) + tasks.folded AND events.place < (tasks.no + 1) << 28
 WHERE tasks.id = :id AND tasks.tenant = :tenant AND tasks.owner = :owner AND tasks.agent = :agent
+    AND events.kind <> 'record'
 GROUP BY 1
 ORDER BY 1
 
@@ -86,6 +87,7 @@ UNION ALL
 SELECT {packed}
 FROM tasks JOIN events ON events.place > (tasks.no << 28) + tasks.folded AND events.place < (tasks.no + 1) << 28
 WHERE tasks.no IN (SELECT value FROM json_each(:nos)) AND (:with_artifacts OR events.kind <> 'artifact')
+    AND events.kind <> 'record'
 GROUP BY 1
 ORDER BY 1
 
@@ -97,11 +99,24 @@ UNION ALL
 SELECT {packed}
 FROM (
     SELECT log.place, log.kind, log.data
-    FROM tasks JOIN events AS log ON log.place > (tasks.no << 28) + :after AND log.place < (tasks.no + 1) << 28
+    FROM tasks JOIN events AS log
+        ON log.place > (tasks.no << 28) + max(:after, tasks.trimmed) AND log.place < (tasks.no + 1) << 28
     WHERE tasks.id = :id AND tasks.tenant = :tenant AND tasks.owner = :owner AND tasks.agent = :agent
     ORDER BY log.place
     LIMIT :limit
 ) AS events
+GROUP BY 1
+ORDER BY 1
+
+-- name: records
+-- The records of a task, also those of the part that is trimmed.
+SELECT 0 AS pack, NULL AS labels, NULL AS data
+FROM tasks WHERE id = :id AND tenant = :tenant AND owner = :owner AND agent = :agent
+UNION ALL
+SELECT {packed}
+FROM tasks JOIN events ON events.place > tasks.no << 28 AND events.place < (tasks.no + 1) << 28
+WHERE tasks.id = :id AND tasks.tenant = :tenant AND tasks.owner = :owner AND tasks.agent = :agent
+    AND events.kind = 'record'
 GROUP BY 1
 ORDER BY 1
 
@@ -194,6 +209,10 @@ UPDATE tasks SET due_at = ? WHERE no IN (SELECT value FROM json_each(?))
 -- name: forget_events
 -- Removes the logs and snapshots between two places.
 DELETE FROM events WHERE place >= ? AND place < ?
+
+-- name: trim_events
+-- The same for what is cut off a log that goes on: records stay.
+DELETE FROM events WHERE place >= ? AND place < ? AND kind <> 'record'
 
 -- name: forget_receipts
 -- Removes the receipts of one task.

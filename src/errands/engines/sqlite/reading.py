@@ -22,7 +22,7 @@ from errands.engines.sqlite.records import (
 from errands.engines.sqlite.sql import QUERIES
 from errands.errors import TaskNotFoundError
 from errands.model.base import encode
-from errands.model.log import ListPage, ListQuery, LogSlice, RunningTask, Scope, StoredTask
+from errands.model.log import Event, ListPage, ListQuery, LogSlice, RunningTask, Scope, StoredTask
 
 _read_versions = msgspec.json.Decoder(dict[str, int]).decode
 
@@ -48,6 +48,13 @@ def read(connection: sqlite3.Connection, task_id: str, scope: Scope, after: int,
     if not rows:
         raise TaskNotFoundError(taskId=task_id)
     return LogSlice(unpack(rows[1:]), gap=after < rows[0][1])
+
+
+def records(connection: sqlite3.Connection, task_id: str, scope: Scope) -> list[Event]:
+    rows = connection.execute(QUERIES["records"], {"id": task_id, **scope._asdict()}).fetchall()
+    if not rows:
+        raise TaskNotFoundError(taskId=task_id)
+    return unpack(rows[1:])
 
 
 def load_context(connection: sqlite3.Connection, scope: Scope, context_id: str) -> bytes | None:

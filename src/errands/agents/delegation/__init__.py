@@ -1,0 +1,1 @@
+"""Delegation: an agent hands work to another, behind one port (`base`)."""

@@ -1,0 +1,1 @@
+"""The loop: an agent that is written down, at work on a task."""

@@ -1,0 +1,116 @@
+"""A run: what a task has come to beside its messages, as records in its log, and the context they amount to.
+
+Every kind of agent has one. It is opened when it is first needed, so an agent without policy that records nothing
+pays nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from msgspec import UNSET
+
+from errands.clock import to_iso
+from errands.engines.base import Engine
+from errands.model.core import Message, Part
+from errands.model.log import Scope, StoredTask
+from errands.policy import records
+from errands.policy.cel.values import Json
+from errands.policy.context import Context, CurrentContext, start
+from errands.policy.records import AnyRecord, InputArrived, Started
+from errands.runtime.journal import Journal
+from errands.runtime.turn import Turn
+
+
+async def stored_records(engine: Engine, task_id: str, scope: Scope) -> list[AnyRecord]:
+    """The records of a task. Raises `TaskNotFoundError`."""
+    return [records.decode(event.data) for event in await engine.records(task_id, scope)]
+
+
+class Run:
+    """The records of a task while one turn writes to them. Everything goes into the log; nothing is kept beside it."""
+
+    def __init__(self, turn: Turn, journal: Journal, known: Iterable[AnyRecord]) -> None:
+        self._turn = turn
+        self._journal = journal
+        self.records: list[AnyRecord] = []
+        self._current: CurrentContext | None = None
+        for record in known:
+            self._take(record)
+
+    @classmethod
+    async def open(cls, turn: Turn, journal: Journal, stored: StoredTask) -> Run:
+        # The first turn of a task that nobody had before finds none.
+        is_new = stored.head.attempt <= 1 and len(stored.task.history or ()) <= 1
+        known = [] if is_new else await stored_records(journal.engine, stored.task.id, stored.scope)
+        return cls(turn, journal, known)
+
+    @property
+    def started(self) -> bool:
+        return self._current is not None
+
+    @property
+    def context(self) -> Context:
+        """As of the newest record. There must be a `Started`."""
+        return self.current.context
+
+    @property
+    def current(self) -> CurrentContext:
+        assert self._current is not None, "a run begins with `Started`"
+        return self._current
+
+    def plain(self) -> dict[str, Json]:
+        """The context as expressions see it."""
+        return self.current.plain()
+
+    def now(self) -> str:
+        """The time for a record."""
+        return to_iso(self._journal.now())
+
+    def now_ms(self) -> int:
+        return self._journal.now()
+
+    def has_input(self, message_id: str) -> bool:
+        """Whether the message has been taken in."""
+        return any(isinstance(record, InputArrived) and record.message_id == message_id for record in self.records)
+
+    def note(self, *new: AnyRecord) -> None:
+        """Adds records; they become durable with whatever the turn writes next."""
+        for record in new:
+            self._turn.note(records.encode(record))
+            self._take(record)
+
+    async def append(self, *new: AnyRecord) -> None:
+        """Adds records; when this returns they are durable."""
+        self.note(*new)
+        await self._turn.catch_up()
+
+    def _take(self, record: AnyRecord) -> None:
+        self.records.append(record)
+        if isinstance(record, Started):
+            self._current = CurrentContext(start(record))
+        else:
+            self.current.fold(record)
+
+
+def content_part(part: Part) -> dict[str, Any]:
+    """A part of a message as the context has it: `mimeType`, and `text`, `data` or `file`."""
+    shown: dict[str, Any] = {}
+    if part.text is not None:
+        shown |= {"mimeType": part.media_type or "text/plain", "text": part.text}
+    elif part.data is not UNSET:
+        shown |= {"mimeType": part.media_type or "application/json", "data": part.data}
+    else:
+        shown["mimeType"] = part.media_type or "application/octet-stream"
+        # The bytes of a file stay in the message.
+        shown["file"] = part.url or part.filename or ""
+        if part.raw is not None:
+            shown["sizeBytes"] = len(part.raw)
+    if part.filename is not None:
+        shown["filename"] = part.filename
+    return shown
+
+
+def content_parts(message: Message) -> list[dict[str, Any]]:
+    return [content_part(part) for part in message.parts]
