@@ -141,6 +141,13 @@ class Broker(ABC):
         """
 
     @abstractmethod
+    async def queue_age(self, agents: Sequence[str]) -> int | None:
+        """Milliseconds for which the longest due task of these agents has been due; None when none is.
+
+        It takes no longer when the queue is longer.
+        """
+
+    @abstractmethod
     def on_work(self, wake: Callable[[], None]) -> None:
         """Calls `wake` on the event loop whenever a task may have become due or a cancel may be wanted,
         through this process or another. It may be called too often, never too rarely for longer than the

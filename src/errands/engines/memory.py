@@ -273,9 +273,9 @@ class MemoryEngine(Engine):
         self._expire_leases(now)
         while self._ready and self._ready[0][0] <= now and len(claimed) < limit:
             due_at, task_id = entry = heapq.heappop(self._ready)
-            row = self._rows.get(task_id)
-            if row is None or task_id in self._leased or row.head.due_at != due_at:
-                continue  # settled or claimed since
+            if not self._is_ready(due_at, task_id):
+                continue
+            row = self._rows[task_id]
             if row.scope.agent not in agents:
                 others.append(entry)
                 continue
@@ -325,6 +325,27 @@ class MemoryEngine(Engine):
             if row.head.due_at is not None and row.head.due_at > now
         ]
         return sorted(found, key=lambda task: (task.head.created_at, task.task_id))
+
+    async def queue_age(self, agents: Sequence[str]) -> int | None:
+        now = self.clock()
+        self._expire_leases(now)
+        while self._ready and not self._is_ready(*self._ready[0]):
+            heapq.heappop(self._ready)
+        if not self._ready:
+            return None
+        oldest, task_id = self._ready[0]
+        if self._rows[task_id].scope.agent not in agents:
+            # Seldom: agents that share a process's memory have to be told apart.
+            waiting = (due for due, other in self._ready if self._is_ready(due, other, agents))
+            oldest = min(waiting, default=now + 1)
+        return None if oldest > now else now - oldest
+
+    def _is_ready(self, due_at: int, task_id: str, agents: Sequence[str] | None = None) -> bool:
+        """Whether an entry of the queue still says what is true: not when it was settled or claimed since."""
+        row = self._rows.get(task_id)
+        if row is None or task_id in self._leased or row.head.due_at != due_at:
+            return False
+        return agents is None or row.scope.agent in agents
 
     def on_work(self, wake: Callable[[], None]) -> None:
         self._wakers.append(wake)

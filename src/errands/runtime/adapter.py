@@ -48,7 +48,7 @@ class WorkerAdapter:
     ) -> None:
         self._journal = journal
         self._engine = journal.engine
-        self._agent = agent
+        self.agent = agent
         self._deps = deps
         self._settings = settings
         self._handler = Handler(worker, max_attempts=settings.max_attempts, threads=settings.max_concurrent_tasks)
@@ -148,7 +148,7 @@ class WorkerAdapter:
         now = self._journal.now()
         active: list[ActiveTask] = []
         for running in await self._engine.running():
-            if running.scope.agent == self._agent:
+            if running.scope.agent == self.agent:
                 mine = self.running.get(running.task_id) if running.head.worker == self.worker_id else None
                 active.append(ActiveTask.of(running, now, None if mine is None else mine.started_at))
         return active
@@ -298,7 +298,7 @@ class WorkerAdapter:
             self._reserved += room
             now = self._journal.now()
             try:
-                claimed = await self._engine.claim(self.worker_id, [self._agent], room, self.lease_until(now))
+                claimed = await self._engine.claim(self.worker_id, [self.agent], room, self.lease_until(now))
             finally:
                 self._reserved -= room - len(claimed)
             for stored in claimed:

@@ -39,6 +39,8 @@ class Settings(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     cancel_force_timeout: float = 10.0
     #: Turns that run at the same time in this process; more wait in the queue. None: no bound.
     max_concurrent_tasks: int | None = 1000
+    #: Seconds that the longest waiting task may have waited; beyond that new tasks are refused. None: no bound.
+    max_queue_age: float | None = 3600.0
     #: Tries of one turn before the task fails, counting the first.
     max_attempts: int = 3
     #: Seconds without a heartbeat after which another worker may take a task over.

@@ -217,6 +217,9 @@ class SQLiteEngine(Engine):
     async def running(self) -> Running:
         return await self._open_readers.submit(reading.running, self.clock())
 
+    async def queue_age(self, agents: Sequence[str]) -> int | None:
+        return await self._open_readers.submit(reading.queue_age, agents, self.clock())
+
     def on_work(self, wake: Callable[[], None]) -> None:
         self._wakers.append(wake)
 

@@ -178,6 +178,10 @@ ON CONFLICT (tenant, owner, agent, context_id) DO UPDATE SET value = excluded.va
 -- The tasks of one agent that may be claimed, the longest due first.
 SELECT {record} FROM tasks WHERE agent = ? AND due_at <= ? ORDER BY due_at, id LIMIT ?
 
+-- name: longest_due
+-- Since when the longest due task of one agent is due; NULL when none is.
+SELECT min(due_at) FROM tasks WHERE agent = ? AND due_at <= ?
+
 -- name: wanted_canceled
 -- The tasks a worker holds that somebody wants canceled.
 SELECT id FROM tasks WHERE worker = ? AND cancel_requested = 1 AND due_at IS NOT NULL
