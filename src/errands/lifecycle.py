@@ -118,13 +118,14 @@ def advance(head: Head, change: Change) -> Head:
         version=head.version + len(change.events),
         state=change.state or head.state,
         attempt=attempt,
-        # The next turn counts afresh, even when it goes on with the same lease.
-        attempt_base=attempt - bool(worker) if change.unread < 0 else head.attempt_base,
+        # The next turn counts afresh, even when it goes on with the same lease; so does one that waited for an answer.
+        attempt_base=attempt - bool(worker) if change.unread < 0 or change.asks else head.attempt_base,
         worker=worker,
         due_at=due_at,
         unread=head.unread + change.unread,
         cancel_requested=head.cancel_requested if change.cancel_requested is None else change.cancel_requested,
         direct=head.direct if change.direct is None else change.direct,
+        asks=change.asks or "" if change.state is not None or change.asks is not None else head.asks,
         created_at=head.created_at or change.at,
         updated_at=change.at,
         status_at=head.status_at if change.state is None else change.at,

@@ -7,12 +7,17 @@ import sqlite3
 from contextlib import closing
 from importlib.resources import files
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from errands.engines.base import Retention
 from errands.engines.sqlite import SQLiteEngine, sql
+from errands.engines.sqlite.connection import APPLICATION_ID, Options, open_writer
 from errands.errors import StorageError
-from tests.contract.changes import ME, Changes, ManualClock
+from errands.model.core import TaskState
+from errands.model.log import AskingQuery, Draft
+from tests.contract.changes import ME, WORKER, Changes, ManualClock, task_draft
 
 pytestmark = pytest.mark.anyio
 
@@ -96,6 +101,25 @@ async def test_an_older_schema_is_brought_forward_and_keeps_its_tasks(
     assert version_of(path) == NEWEST + 1
 
 
+async def test_a_database_of_the_first_version_keeps_its_tasks_and_can_be_asked(path: Path, changes: Changes) -> None:
+    run(path, sql.migrations()[0][1])
+    draft = task_draft("t", "c", 0)
+    with closing(sqlite3.connect(path)) as connection:
+        connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
+        connection.execute("PRAGMA user_version = 1")
+        state = TaskState.SUBMITTED.value
+        row = (1, "t", *ME, "c", 1, state, 0, 0, "", 0, 1, 0, 0, 0, 0, 0, 0, 0)
+        connection.execute(f"INSERT INTO tasks VALUES ({', '.join('?' * len(row))})", row)
+        connection.execute("INSERT INTO events VALUES (?, 'task', ?)", ((1 << 28) + 1, draft.data))
+        connection.commit()
+    async with SQLiteEngine(path) as engine:
+        assert (await engine.load("t", ME)).head.asks == ""
+        await engine.claim(WORKER, [ME.agent], 1, 2**52)
+        await engine.commit(changes.ask(asks="bob", fence=1))
+        assert [stored.task.id for stored in await engine.asking(AskingQuery())] == ["t"]
+    assert version_of(path) == NEWEST
+
+
 async def test_a_migration_that_fails_leaves_the_schema_as_it_was(
     path: Path, changes: Changes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -144,6 +168,8 @@ async def test_no_query_walks_a_whole_table(path: Path, name: str) -> None:
         # Only live tasks are in this index.
         "has_work": "INDEX tasks_due",
         "running": "INDEX tasks_due",
+        # Only tasks that wait for one user's answer are in this one.
+        "asking": "INDEX tasks_asking",
         # In a reader, and rows are small.
         "overgrown": "SCAN tasks",
         # The slice of a log that is packed goes by the name of its table.
@@ -155,3 +181,42 @@ async def test_no_query_walks_a_whole_table(path: Path, name: str) -> None:
 def test_a_repeated_query_has_its_piece_once_for_every_row() -> None:
     assert sql.repeated("known_receipts", 3).count("?") == 3
     assert sql.repeated("insert_events", 2).count("(?, ?, ?)") == 2
+
+
+# Retention and the queue stay cheap
+
+
+@pytest.mark.parametrize(
+    ("query", "parameters", "index"),
+    [
+        ("ended_before", ("TASK_STATE_FAILED", 0, 200), "tasks_ended (state=? AND updated_at<?)"),
+        ("longest_ended", {"limit": 200}, "tasks_ended (state=?)"),
+        ("longest_due", ("agent", 0), "tasks_due (agent=? AND due_at<?)"),
+    ],
+)
+def test_what_is_asked_again_and_again_is_found_by_an_index(
+    path: Path, query: str, parameters: Any, index: str
+) -> None:
+    connection = open_writer(Options(str(path), "NORMAL", 5.0))
+    plan = [row[3] for row in connection.execute(f"EXPLAIN QUERY PLAN {sql.QUERIES[query]}", parameters)]
+    connection.close()
+    looked_up = [step for step in plan if "tasks" in step]
+    assert looked_up
+    assert all(index in step and step.startswith("SEARCH") for step in looked_up), plan
+
+
+async def test_nothing_is_left_of_a_task_that_is_deleted(path: Path, changes: Changes, clock: ManualClock) -> None:
+    retention = Retention(ended_after=0, contexts_after=0)
+    async with SQLiteEngine(path, clock=clock, retention=retention) as engine:
+        await engine.commit(changes.start(receipt=b"digest"))
+        await engine.commit(changes.chunk(events=(Draft("record", b"{}"), *changes.chunk().events)))
+        await engine.save_context(ME, "context", b"1")
+        await engine.commit(changes.complete())
+        clock.advance(1)
+        assert await engine.sweep() == 1
+    with closing(sqlite3.connect(path)) as connection:
+        counts = {
+            table: connection.execute(f"SELECT count(*) FROM {table}").fetchone()[0]
+            for table in ("tasks", "events", "receipts", "contexts")
+        }
+    assert counts == dict.fromkeys(counts, 0)

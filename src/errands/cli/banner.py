@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 from rich.text import Text
 
 from errands.cli.target import given_engine
-from errands.cli.terminal import clean, out
+from errands.cli.terminal import clean, one_line, out
 from errands.model.base import encode
 from errands.model.core import Message, Part, Role
 from errands.model.requests import SendMessageRequest
@@ -56,6 +56,7 @@ def _print_facts(url: str, server: A2AServer) -> None:
         "url": (takes_requests and server.settings.public_url) or url,
         **({"card": url + CARD_PATHS[0]} if takes_requests else {"health": url + READY_PATH}),
         "storage": storage_of(server),
+        **{name: one_line(value, 200) for name, value in server.facts.items()},
     }
     if server.grpc_port is not None:
         facts["grpc"] = host_port(callable_host(server.settings.grpc_host), server.grpc_port)

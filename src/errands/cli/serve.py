@@ -8,6 +8,7 @@ import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
 from multiprocessing.connection import Connection
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -18,14 +19,19 @@ from errands.cli.banner import greeting, url_of
 from errands.cli.draining import AgentServer, Greet, Load
 from errands.cli.failures import CommandError, UsageError, reporting
 from errands.cli.logs import LogLevel
+from errands.cli.reloading import ManifestReload
 from errands.cli.supervising import Supervisor
-from errands.cli.target import Target, load_server
+from errands.cli.target import ManifestOptions, Target, load_server
 from errands.runtime.settings import ServerRole
 from errands.server.app import A2AServer
 
 TargetText = Annotated[
     str,
-    typer.Argument(metavar="TARGET", help="FILE.py, FILE.py:NAME, MODULE or MODULE:NAME.", show_default=False),
+    typer.Argument(
+        metavar="TARGET",
+        help="FILE.py, FILE.py:NAME, MODULE or MODULE:NAME; FILE.yaml or a folder of manifests.",
+        show_default=False,
+    ),
 ]
 Host = Annotated[str, typer.Option("--host", help="The address to listen on; 0.0.0.0 means every one.")]
 Port = Annotated[int, typer.Option("--port", min=0, max=65535, help="The port to listen on; 0 takes a free one.")]
@@ -52,7 +58,29 @@ RoleName = Annotated[
     ),
 ]
 Workers = Annotated[int, typer.Option("--workers", min=1, help="Processes that share the port and the work.")]
-Reload = Annotated[bool, typer.Option("--reload", help="Start again when the code changes: for development.")]
+Agent = Annotated[
+    str | None,
+    typer.Option("--agent", metavar="NAME", help="Which agent of the manifests to serve.", show_default=False),
+]
+Model = Annotated[
+    str | None,
+    typer.Option(
+        "--model",
+        metavar="PROVIDER/MODEL",
+        help="What answers all agents of the manifests, whatever they name; `scripted` needs no key.",
+        show_default=False,
+    ),
+]
+ToolSettings = Annotated[
+    Path | None,
+    typer.Option(
+        "--tool-settings",
+        metavar="FILE",
+        help="A YAML file with what the tools of the manifests need, by the names of the tools.",
+        show_default=False,
+    ),
+]
+Reload = Annotated[bool, typer.Option("--reload", help="Start again when the target changes: for development.")]
 Level = Annotated[
     LogLevel | None, typer.Option("--log-level", help="What to log; debug shows every request.", show_default="info")
 ]
@@ -66,12 +94,16 @@ def serve(
     storage: Storage = None,
     role: RoleName = None,
     workers: Workers = 1,
+    agent: Agent = None,
+    model: Model = None,
+    tool_settings: ToolSettings = None,
     reload: Reload = False,
     log_level: Level = None,
 ) -> None:
     """Serve an agent over HTTP.
 
-    TARGET has an A2AServer, a function with @agent, or a Worker or AgentExecutor with an agent_card.
+    TARGET has an A2AServer, a function with @agent, or a Worker or AgentExecutor with an agent_card; or it is an agent
+    that is written in YAML.
 
     SIGTERM and Ctrl-C let running tasks finish; a second one exits at once.
 
@@ -86,32 +118,37 @@ def serve(
         listener = bind(host, port)
         config = _config(parsed, reload, log_level)
         greet = greeting(url_of(listener))
-        load = functools.partial(load_server, target, storage, role)
+        options = ManifestOptions(agent, model, tool_settings)
+        load = functools.partial(load_server, target, storage, options)
         if workers > 1:
-            with _shared_port(host, grpc_port) as reserved:
-                load = functools.partial(_one_of_many, load, host, reserved)
+            with _shared_port(host, grpc_port) as port_of_all:
+                load = functools.partial(_adjusted, load, role, _at(host, port_of_all), one_of_many=True)
                 run = functools.partial(_serve_one, config, load, greet, log_level, listener)
                 raise SystemExit(Supervisor(run, workers).run())
-        if grpc_port is not None:
-            load = functools.partial(_with_grpc, load, host, grpc_port)
+        load = functools.partial(_adjusted, load, role, _at(host, grpc_port))
         server = AgentServer(config, load, greet, log_level)
         if reload:
-            ChangeReload(config, target=server.run, sockets=[listener]).run()
+            supervisor = ManifestReload if parsed.is_manifest else ChangeReload
+            supervisor(config, target=server.run, sockets=[listener]).run()
         else:
             server.run([listener])
 
 
-def _with_grpc(load: Load, host: str, port: int) -> A2AServer:
-    """What `load` gives, with a gRPC server of its own; picklable, as the reloader wants it."""
+def _at(host: str, port: int | None) -> tuple[str, int] | None:
+    return None if port is None else (host, port)
+
+
+def _adjusted(
+    load: Load, role: ServerRole | None, grpc: tuple[str, int] | None, *, one_of_many: bool = False
+) -> A2AServer:
+    """What `load` gives, as the options want it; picklable, for processes that are started."""
     server = load()
-    server.settings.grpc_host, server.settings.grpc_port = host, port
-    return server
-
-
-def _one_of_many(load: Load, host: str, grpc_port: int | None) -> A2AServer:
-    """What `load` gives, for one of several processes; picklable, as the supervisor wants it."""
-    server = load() if grpc_port is None else _with_grpc(load, host, grpc_port)
-    server.share()
+    if role is not None:
+        server.settings.role = role
+    if grpc is not None:
+        server.settings.grpc_host, server.settings.grpc_port = grpc
+    if one_of_many:
+        server.share()
     return server
 
 

@@ -12,11 +12,12 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, NamedTuple
 
+from errands.agents.manifests import ManifestError
+from errands.agents.manifests.files import SUFFIXES
 from errands.cli.failures import CommandError, UsageError, blame
 from errands.engines.base import Engine
 from errands.errors import ConfigurationError, ErrandsError
 from errands.interop import is_executor_class
-from errands.runtime.settings import ServerRole
 from errands.runtime.worker import Worker
 from errands.server.app import A2AServer
 
@@ -25,25 +26,44 @@ _WRITE_ONE = (
 )
 
 
+class ManifestOptions(NamedTuple):
+    """What can be said about agents that are written in YAML, and about no others."""
+
+    agent: str | None = None
+    model: str | None = None
+    tool_settings: Path | None = None
+
+    def __str__(self) -> str:
+        """Those that are given, as they are written."""
+        return " and ".join(f"--{name.replace('_', '-')}" for name, value in self._asdict().items() if value)
+
+
 class Target(NamedTuple):
-    """`file.py`, `file.py:name`, `module` or `module:name`, taken apart."""
+    """`file.py`, `file.py:name`, `module`, `module:name`, `file.yaml` or a folder of manifests, taken apart."""
 
     source: str
     name: str | None
 
     @classmethod
     def parse(cls, text: str) -> Target:
-        if text.lower().endswith((".yaml", ".yml")):
-            raise UsageError(
-                f"{text}: agents written as YAML manifests cannot be served yet; {_WRITE_ONE} in a .py file"
-            )
+        if cls(text, None).is_manifest:
+            return cls(text, None)
         source, colon, name = text.rpartition(":")
         # The colon of C:\agent.py is none of ours.
         if not colon or name.endswith(".py"):
             return cls(text, None)
+        if cls(source, None).is_manifest:
+            raise UsageError(f"{text}: say which agent of manifests is meant with --agent {name}")
         if not source or not name:
             raise UsageError(f"{text}: write FILE.py, FILE.py:NAME or MODULE:NAME")
         return cls(source, name)
+
+    @property
+    def is_manifest(self) -> bool:
+        """Whether it is YAML, or a folder that is no package of Python."""
+        path = Path(self.source)
+        is_folder = path.is_dir() and not (path / "__init__.py").is_file()
+        return is_folder or self.source.lower().endswith(SUFFIXES)
 
     @property
     def path(self) -> Path | None:
@@ -53,28 +73,49 @@ class Target(NamedTuple):
 
     @property
     def folder(self) -> Path:
-        """Where the code is that a reload watches."""
-        return Path.cwd() if self.path is None else self.path.absolute().parent
+        """Where the files are that a reload watches."""
+        path = Path(self.source) if self.is_manifest else self.path
+        if path is None:
+            return Path.cwd()
+        return path.absolute() if path.is_dir() else path.absolute().parent
 
     def named(self, name: str) -> str:
         return f"errands serve {self.source}:{name}"
 
 
-def load_server(text: str, storage: str | None = None, role: ServerRole | None = None) -> A2AServer:
-    """The server that `text` names, on another storage or in another role if one is given. Raises `CommandError`."""
+def load_server(text: str, storage: str | None = None, manifest: ManifestOptions | None = None) -> A2AServer:
+    """The server that `text` names, on another storage if one is given. Raises `CommandError`."""
     target = Target.parse(text)
+    options = manifest or ManifestOptions()
+    if target.is_manifest:
+        return _from_manifest(target, storage, options)
+    if any(options):
+        raise UsageError(
+            f"{options} can be said only about manifests, which are FILE.yaml or a folder; {text} is Python"
+        )
     found = _find(target, _import(target))
     try:
         server = _served(found)
         if storage is not None:
             _put_on(server, storage)
-        if role is not None:
-            server.settings.role = role
     except ErrandsError as error:
         raise CommandError(f"{text}: {error}") from None
     except Exception as error:
         raise blame(error, text) from None
     return server
+
+
+# Manifests
+
+
+def _from_manifest(target: Target, storage: str | None, options: ManifestOptions) -> A2AServer:
+    try:
+        return A2AServer.from_manifest(target.source, storage=storage, **options._asdict())
+    except ManifestError as error:
+        lines = "".join(f"{finding.severity:<8} {finding}\n" for finding in error.findings)
+        raise CommandError(f"{target.source} is not valid; see above", details=lines) from None
+    except ErrandsError as error:
+        raise CommandError(f"{target.source}: {error}") from None
 
 
 # Importing
@@ -84,7 +125,10 @@ def _import(target: Target) -> ModuleType:
     path = target.path
     if path is not None:
         if not path.is_file():
-            raise UsageError(f"there is no file {path}; TARGET is FILE.py, FILE.py:NAME or MODULE:NAME")
+            raise UsageError(
+                f"there is no file {path}; TARGET is FILE.py, FILE.py:NAME, MODULE:NAME, FILE.yaml or a "
+                "folder of manifests"
+            )
         name, root = _dotted_name(path.absolute())
     else:
         name, root = target.source, Path.cwd()

@@ -22,6 +22,7 @@ import msgspec
 from errands.clock import Clock, system_clock
 from errands.model.core import TaskState
 from errands.model.log import (
+    AskingQuery,
     Change,
     Event,
     Lease,
@@ -34,18 +35,38 @@ from errands.model.log import (
     StoredTask,
 )
 
+# Inside the classes, `list` is a method.
+Tasks = list[StoredTask]
+
 
 class Retention(msgspec.Struct, frozen=True, kw_only=True):
     """How long ended tasks are kept. Live tasks are never touched."""
 
-    #: Seconds after its last change that an ended task is deleted with its log; None keeps it for ever.
+    #: Seconds after its last change that an ended task is deleted with all that belongs to it: its log, artifacts,
+    #: records and receipts. None keeps it for ever.
     ended_after: float | None = None
+    #: The same for tasks that ended in one state; None: as `ended_after` says.
+    completed_after: float | None = None
+    failed_after: float | None = None
+    canceled_after: float | None = None
+    rejected_after: float | None = None
     #: Ended tasks kept at most, newest first; None is no bound.
     ended_at_most: int | None = None
     #: Events kept for replay per task; older ones live on in the snapshot only. None keeps all. Records are not cut.
     events_per_task: int | None = None
     #: Seconds after its last change that what an agent remembers of a conversation is deleted; None keeps it for ever.
     contexts_after: float | None = None
+
+    def moments(self, now: int) -> dict[TaskState, int]:
+        """For each state in which a task is not kept for ever: those that have not changed since then are deleted."""
+        wishes = {
+            TaskState.COMPLETED: self.completed_after,
+            TaskState.FAILED: self.failed_after,
+            TaskState.CANCELED: self.canceled_after,
+            TaskState.REJECTED: self.rejected_after,
+        }
+        ages = {state: self.ended_after if wish is None else wish for state, wish in wishes.items()}
+        return {state: now - int(age * 1000) for state, age in ages.items() if age is not None}
 
 
 class Storage(ABC):
@@ -89,6 +110,14 @@ class Storage(ABC):
         """
 
     @abstractmethod
+    async def asking(self, query: AskingQuery) -> Tasks:
+        """The tasks whose `Head.asks` names somebody, in every scope that the query allows, without their artifacts.
+
+        The longest waiting first, ties broken by id, `query.limit` at most. Users are compared as they are written.
+        What it costs follows from how many tasks wait, not from how many there are.
+        """
+
+    @abstractmethod
     async def delete(self, task_id: str, scope: Scope) -> None:
         """Removes an ended task with its log and receipts.
 
@@ -104,8 +133,12 @@ class Storage(ABC):
         """Keeps `value` for this conversation; the last writer wins."""
 
     @abstractmethod
-    async def sweep(self) -> int:
-        """Applies the retention policy once, to tasks, events and contexts; returns how many tasks were deleted."""
+    async def sweep(self, every: float = 0.0) -> int:
+        """Applies the retention policy once, to tasks, events and contexts; returns how many tasks were deleted.
+
+        Nothing is done when somebody, in this process or another, began to less than `every` seconds ago: replicas
+        that all call it every so often do the work of one. A change that comes in between is never held up for long.
+        """
 
 
 class Broker(ABC):

@@ -26,6 +26,7 @@ from errands.model.log import (
     KEEP,
     LEASE,
     READY,
+    AskingQuery,
     Change,
     Event,
     Head,
@@ -95,11 +96,14 @@ class MemoryEngine(Engine):
         self._contexts: OrderedDict[tuple[Scope, str], tuple[bytes, int]] = OrderedDict()
         #: Live tasks that are wanted canceled.
         self._canceling: set[str] = set()
+        #: Tasks that wait for one user's answer.
+        self._asking: set[str] = set()
         #: Ended tasks, the longest ended first.
         self._ended: OrderedDict[str, None] = OrderedDict()
         #: Events of a task before the oldest are cut off: a tenth over the bound, so that it happens rarely.
         keep = self.retention.events_per_task
         self._most_events = float("inf") if keep is None else keep + keep // 10
+        self._swept_at = 0
         self._fanout = Fanout()
         self._wakers: list[Callable[[], None]] = []
 
@@ -146,6 +150,10 @@ class MemoryEngine(Engine):
             stored = StoredTask(task=change.fold, head=head, scope=row.scope)
         if change.work is not KEEP:
             self._place(task_id, change)
+        if head.asks:
+            self._asking.add(task_id)
+        elif self._asking:
+            self._asking.discard(task_id)
         if head.state in TERMINAL_STATES:
             self._end(task_id, row)
         elif change.cancel_requested:
@@ -211,9 +219,7 @@ class MemoryEngine(Engine):
 
     def _listed(self, row: _Row, query: ListQuery) -> StoredTask:
         stored = self._stored(row)
-        if not query.with_artifacts and stored.task.artifacts:
-            stored.task = msgspec.structs.replace(stored.task, artifacts=None)
-        return stored
+        return stored if query.with_artifacts else _without_artifacts(stored)
 
     async def load(self, task_id: str, scope: Scope) -> StoredTask:
         return self._stored(self._row(task_id, scope))
@@ -251,6 +257,13 @@ class MemoryEngine(Engine):
             next_page_token="" if done else cursor.token(),
             total_size=len(matches),
         )
+
+    async def asking(self, query: AskingQuery) -> Tasks:
+        task_ids = self._asking if query.task_id is None else self._asking & {query.task_id}
+        rows = [(task_id, self._rows[task_id]) for task_id in task_ids]
+        found = [(row.head.status_at, task_id, row) for task_id, row in rows if _is_asked(row, query)]
+        found.sort(key=lambda item: item[:2])
+        return [_without_artifacts(self._stored(row)) for _, _, row in found[: query.limit]]
 
     async def delete(self, task_id: str, scope: Scope) -> None:
         row = self._row(task_id, scope)
@@ -368,18 +381,26 @@ class MemoryEngine(Engine):
     def expect(self, task_id: str, scope: Scope, states: frozenset[TaskState]) -> LocalExpectation:
         return self._fanout.expect(task_id, states, lambda: self.load(task_id, scope))
 
-    async def sweep(self) -> int:
+    async def sweep(self, every: float = 0.0) -> int:
+        now = self.clock()
+        if now - self._swept_at < every * 1000:
+            return 0
+        self._swept_at = now
         before = len(self._ended)
-        if self.retention.ended_after is not None:
-            limit = self.clock() - int(self.retention.ended_after * 1000)
-            for task_id in list(self._ended):
-                if self._rows[task_id].head.updated_at > limit:
-                    break
-                self._drop(task_id)
+        self._drop_ended(self.retention.moments(now))
         self._drop_contexts()
         while self.retention.ended_at_most is not None and len(self._ended) > self.retention.ended_at_most:
             self._drop(next(iter(self._ended)))
         return before - len(self._ended)
+
+    def _drop_ended(self, moments: dict[TaskState, int]) -> None:
+        youngest = max(moments.values(), default=0)
+        for task_id in list(self._ended):
+            head = self._rows[task_id].head
+            if head.updated_at > youngest:
+                break
+            if head.updated_at <= moments.get(head.state, 0):
+                self._drop(task_id)
 
     def _drop_contexts(self) -> None:
         if self.retention.contexts_after is None:
@@ -411,6 +432,20 @@ class MemoryEngine(Engine):
 def _advance(cursor: Cursor, page: Sequence[tuple[str, _Row]]) -> Cursor:
     task_id, row = page[-1]
     return Cursor(cursor.as_of, row.head.status_at, task_id)
+
+
+def _without_artifacts(stored: StoredTask) -> StoredTask:
+    if stored.task.artifacts:
+        stored.task = msgspec.structs.replace(stored.task, artifacts=None)
+    return stored
+
+
+def _is_asked(row: _Row, query: AskingQuery) -> bool:
+    return (
+        (query.tenant is None or row.scope.tenant == query.tenant)
+        and (query.agent is None or row.scope.agent == query.agent)
+        and (query.users is None or row.head.asks in query.users)
+    )
 
 
 def _matches(row: _Row, query: ListQuery) -> bool:

@@ -98,6 +98,8 @@ class Change(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     unread: int = 0
     cancel_requested: bool | None = None
     direct: bool | None = None
+    #: Who alone may answer from now on. Without it, every change of state ends what was asked before.
+    asks: str | None = None
 
     # Set once, when the task is created.
     context_id: str = ""
@@ -121,6 +123,8 @@ class Head(msgspec.Struct, kw_only=True, gc=False):
     cancel_requested: bool = False
     #: The answer is the status message alone (`reply_directly`), not the task.
     direct: bool = False
+    #: The one user, by id or e-mail address, whose answer a paused task waits for; "" when it waits for its owner.
+    asks: str = ""
     created_at: int = 0
     updated_at: int = 0
     status_at: int = 0
@@ -182,6 +186,17 @@ class ListQuery(msgspec.Struct, frozen=True, kw_only=True):
     with_artifacts: bool = False
 
 
+class AskingQuery(msgspec.Struct, frozen=True, kw_only=True):
+    """Which of the tasks that wait for one user's answer are meant; None is any."""
+
+    task_id: str | None = None
+    tenant: str | None = None
+    agent: str | None = None
+    #: Those who may be the one that is asked.
+    users: tuple[str, ...] | None = None
+    limit: int = 1000
+
+
 class ListPage(msgspec.Struct, frozen=True, kw_only=True):
     tasks: list[StoredTask]
     next_page_token: str
@@ -205,6 +220,11 @@ class RequestOptions(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
     #: Kept for executors only, which are shown the whole configuration.
     history_length: int | None = None
     return_immediately: bool = False
+    #: The task that handed its work to this one, and how many did so above it. No request from outside can say so.
+    #: The sender's e-mail address, when whoever let them in knows it.
+    email: str = ""
+    parent: str = ""
+    depth: int = 0
 
     @property
     def is_plain(self) -> bool:
@@ -214,6 +234,8 @@ class RequestOptions(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
             or self.extensions
             or self.history_length is not None
             or self.return_immediately
+            or self.email
+            or self.parent
         )
 
 

@@ -24,6 +24,8 @@ from errands.policy.records import (
     DelegationBegan,
     Ended,
     InputArrived,
+    InputPassed,
+    InputRefused,
     ModelCalled,
     OutputGiven,
     Started,
@@ -135,7 +137,9 @@ def fold(context: Context, record: AnyRecord) -> Context:
             return replace(context, llm=_llm(context.llm, record), history=_turn(context.history, "llm"))
         case CapabilityFinished() | CapabilityErrored() | CapabilityRestricted():
             return _called(context, record)
-        case CapabilityBegan() | CapabilityShown() | ToolOpened() | ToolsClosed() | DelegationBegan():
+        case CapabilityShown():
+            return replace(context, history=_turn(context.history, "capability")) if record.turn else context
+        case CapabilityBegan() | InputPassed() | InputRefused() | ToolOpened() | ToolsClosed() | DelegationBegan():
             return context
         case Decided() | Waiting() | Answered() | Ended():
             return context

@@ -11,8 +11,8 @@ import msgspec
 
 from errands.policy.cel.session import Call, Session
 
-#: Who made a call: the model (or the worker in its place), or an `invoke` step, which takes no turn.
-Caller = Literal["model", "step"]
+#: Who made a call: the model (or the worker in its place), or a step or script, which take no turn.
+Caller = Literal["model", "step", "script"]
 
 
 class FunctionCall(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -24,6 +24,8 @@ class FunctionCall(msgspec.Struct, frozen=True, omit_defaults=True):
     #: What the model wrote. None when it was no JSON object; then `raw` has it.
     arguments: dict[str, Any] | None
     raw: str = ""
+    #: What the provider wants to see again together with this call, as it came. Nobody else reads it.
+    extra: dict[str, Any] | None = None
 
 
 class Record(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag_field="record"):
@@ -55,6 +57,20 @@ class InputArrived(Record, frozen=True, kw_only=True, tag="input"):
     values: dict[str, Any]
     #: Of the message it came with: each is taken in once.
     message_id: str = ""
+
+
+class InputPassed(Record, frozen=True, kw_only=True, tag="passed"):
+    """The guardrails have let an input in. `values` is what they made of it, None when they left it as it was."""
+
+    message_id: str
+    values: dict[str, Any] | None = None
+
+
+class InputRefused(Record, frozen=True, kw_only=True, tag="refused"):
+    """A message was no input that the agent takes; its sender was told why."""
+
+    message_id: str
+    reason: str
 
 
 class OutputGiven(Record, frozen=True, kw_only=True, tag="output"):
@@ -116,6 +132,8 @@ class CapabilityShown(Record, frozen=True, kw_only=True, tag="shown"):
     call: str
     function: str
     content: Any = None
+    #: It takes a turn that no record of a call has taken: a script, or a function that does not exist.
+    turn: bool = False
 
 
 class ToolOpened(Record, frozen=True, kw_only=True, tag="opened"):
@@ -178,6 +196,8 @@ class Ended(Record, frozen=True, kw_only=True, tag="ended"):
 AnyRecord = (
     Started
     | InputArrived
+    | InputPassed
+    | InputRefused
     | OutputGiven
     | ModelCalled
     | CapabilityBegan

@@ -339,7 +339,7 @@ class WorkerAdapter:
     async def _sweep_loop(self) -> None:
         while True:
             await asyncio.sleep(self._settings.sweep_interval)
-            await self._guarded(self._engine.sweep())
+            await self._guarded(self._engine.sweep(every=self._settings.sweep_interval))
 
     async def _guarded(self, call: Any) -> None:
         try:

@@ -22,6 +22,11 @@ class CallContext(msgspec.Struct):
     ends_at_pause: bool = False
     #: Called when a message is in the log and nothing is left but to wait for the turn's end.
     on_accepted: Callable[[], object] | None = None
+    #: The caller's e-mail address, if middleware knows it: the other name under which a review may ask for them.
+    email: str = ""
+    #: See `RequestOptions`; set by delegation and by no binding.
+    parent: str = ""
+    depth: int = 0
 
 
 class StreamItem(NamedTuple):

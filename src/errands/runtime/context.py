@@ -31,6 +31,7 @@ from errands.model.log import PLAIN, RequestOptions, StoredTask
 from errands.runtime.artifacts import ArtifactWriter, build_part
 from errands.runtime.dependencies import DependencyContainer
 from errands.runtime.journal import Journal, new_id, status_update
+from errands.runtime.review_messages import is_review
 from errands.runtime.run import Run
 from errands.runtime.turn import Turn
 from errands.runtime.worker import FileInfo, HistoryMessage, PreviousArtifact
@@ -109,11 +110,12 @@ class TaskContext:
 
     @property
     def history(self) -> list[HistoryMessage]:
-        """What was said in this task before this turn, by both sides, without the current message."""
+        """What was said in this task before this turn, by both sides, without the current message and reviews."""
         messages = self._stored.task.history or []
         # While the current message waited the agent may have spoken; the user's later messages still wait.
         since = (message for message in messages[self._position + 1 :] if message.role is Role.AGENT)
-        return [HistoryMessage.of(message) for message in (*messages[: self._position], *since)]
+        spoken = (*messages[: self._position], *since)
+        return [HistoryMessage.of(message) for message in spoken if not is_review(message)]
 
     @property
     def previous_artifacts(self) -> list[PreviousArtifact]:
@@ -401,9 +403,10 @@ class TaskContext:
 
 def current_position(stored: StoredTask) -> int:
     """Where in the history the message of this turn stands: the oldest one that no turn has dealt with."""
-    if stored.head.unread <= 1 and stored.task.history and stored.task.history[-1].role is Role.USER:
-        return len(stored.task.history) - 1
-    positions = [i for i, m in enumerate(stored.task.history or []) if m.role is not Role.AGENT]
+    history = stored.task.history or []
+    if stored.head.unread <= 1 and history and history[-1].role is Role.USER and not is_review(history[-1]):
+        return len(history) - 1
+    positions = [i for i, m in enumerate(history) if m.role is not Role.AGENT and not is_review(m)]
     return positions[-max(stored.head.unread, 1)]
 
 

@@ -9,12 +9,17 @@ from msgspec import UNSET
 from errands.errors import ContentTypeNotSupportedError, InvalidParamsError
 from errands.model.base import encode
 from errands.model.core import Message, Part, Role
+from errands.runtime.review_messages import REVIEW, is_review
 
 
 def check_message(message: Message, input_modes: list[str]) -> None:
     """Raises `InvalidParamsError` or `ContentTypeNotSupportedError`."""
     if message.role is not Role.USER:
         raise InvalidParamsError("message.role must be ROLE_USER", field="message.role")
+    if is_review(message):
+        raise InvalidParamsError(
+            f"message.metadata must not have the key {REVIEW}: it is the server's own", field="message.metadata"
+        )
     for index, part in enumerate(message.parts):
         if part.text is not None and part.media_type is None and "text/plain" in input_modes:
             continue  # what nearly every message is made of

@@ -28,6 +28,8 @@ class RequestEnvelope:
     #: Who calls: tasks belong to their owner and nobody else can see them. "" is everybody without a name.
     owner: str = ""
     tenant: str = ""
+    #: The caller's e-mail address, if it is certain: a review may ask for them by it. Never stored.
+    email: str = ""
 
 
 class A2AMiddleware:
@@ -44,7 +46,8 @@ class BearerTokenMiddleware(A2AMiddleware):
     """Lets through who has a good bearer token.
 
     `verify` gives the token's claims or None. The claim `sub` becomes the owner; without one, a digest of the
-    token, so that callers are kept apart and no secret is stored.
+    token, so that callers are kept apart and no secret is stored. The claim `email` is the caller's address for
+    reviews, unless `email_verified` says that nobody has checked it.
     """
 
     def __init__(
@@ -68,6 +71,8 @@ class BearerTokenMiddleware(A2AMiddleware):
         envelope.context["auth_claims"] = claims
         envelope.context["auth_token"] = token.strip()
         envelope.owner = str(claims.get("sub") or digest_of(token.strip()))
+        if claims.get("email") and claims.get("email_verified", True) in (True, "true"):
+            envelope.email = str(claims["email"])
 
 
 class ApiKeyMiddleware(A2AMiddleware):

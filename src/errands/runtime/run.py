@@ -84,6 +84,10 @@ class Run:
     async def append(self, *new: AnyRecord) -> None:
         """Adds records; when this returns they are durable."""
         self.note(*new)
+        await self.settle()
+
+    async def settle(self) -> None:
+        """Waits until everything noted is durable."""
         await self._turn.catch_up()
 
     def _take(self, record: AnyRecord) -> None:

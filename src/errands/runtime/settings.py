@@ -12,6 +12,8 @@ import msgspec
 from errands.errors import ConfigurationError
 
 ENV_PREFIX = "ERRANDS_"
+#: Settings that are never shown.
+SECRET = frozenset({"model_api_key"})
 DEFAULT_STORAGE = "sqlite:///.errands/tasks.db"
 
 
@@ -53,13 +55,21 @@ class Settings(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     idempotency_window: float = 86_400.0
     #: Seconds that ended tasks are kept after their last change. None: as the store does it, see docs/durability.md.
     keep_ended_for: float | None = None
+    #: The same for tasks that completed. None: as `keep_ended_for` says.
+    keep_completed_for: float | None = None
+    #: The same for tasks that failed. None: as `keep_ended_for` says.
+    keep_failed_for: float | None = None
+    #: The same for tasks that were canceled. None: as `keep_ended_for` says.
+    keep_canceled_for: float | None = None
+    #: The same for tasks that were rejected. None: as `keep_ended_for` says.
+    keep_rejected_for: float | None = None
     #: Ended tasks that are kept at most, the newest. None: as the store does it.
     keep_ended_at_most: int | None = None
     #: Events kept per task for readers that come late. None: as the store does it.
     keep_events: int | None = None
     #: Seconds that `update_context` values are kept after their last change. None: as the store does it.
     keep_contexts_for: float | None = None
-    #: Seconds between two clean-ups of ended tasks.
+    #: Seconds between two clean-ups of ended tasks, whatever the number of processes.
     sweep_interval: float = 60.0
     #: The versions of A2A that are served, separated by commas.
     protocol_versions: str = "1.0,0.3"
@@ -77,8 +87,29 @@ class Settings(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     grpc_host: str = "127.0.0.1"
     #: Where clients reach gRPC, as `host:port`, when it is not where it listens.
     public_grpc: str | None = None
+    #: What answers agents that name no model: `provider/model`; `scripted` answers all agents.
+    model: str | None = None
+    #: Where the provider of `model` is reached, when it is not its usual address.
+    model_base_url: str | None = None
+    #: The key for it, when it is not in the provider's own variable.
+    model_api_key: str | None = None
+    #: Seconds a model has for one answer, tries included.
+    model_timeout: float = 300.0
+    #: Where tools and agents of manifests may connect to beside public addresses: addresses, networks and host names,
+    #: separated by commas.
+    outbound_allow: str | None = None
+    #: The file with what the tools of manifests need, by the names of the tools.
+    tool_settings: str | None = None
+    #: How often work may be handed down from agent to agent.
+    max_delegation_depth: int = 5
     #: Level of the `errands` logger.
     log_level: str | None = None
+
+    def __repr__(self) -> str:
+        shown = (
+            (name, "…" if name in SECRET and value else value) for name, value in msgspec.structs.asdict(self).items()
+        )
+        return f"Settings({', '.join(f'{name}={value!r}' for name, value in shown)})"
 
     @classmethod
     def from_env(cls, environ: Mapping[str, str] | None = None, **overrides: Any) -> Settings:

@@ -68,6 +68,7 @@ from errands.runtime.executor.reply import chosen, first_published
 from errands.runtime.intake import check_message, receipt_of
 from errands.runtime.journal import Batch, Journal, new_id, status_update
 from errands.runtime.pressure import Pressure
+from errands.runtime.reviewers import Reviewers, is_guest, reduced, shown
 from errands.runtime.settings import Settings
 
 _decode_stream = msgspec.json.Decoder(StreamResponse).decode
@@ -125,6 +126,7 @@ class TaskManager:
         self._identifiers = identifiers
         self._canceler = Canceler(journal, adapter, settings)
         self._pressure = Pressure(journal.engine, adapter.agent, settings.max_queue_age)
+        self._reviewers = Reviewers(journal)
         self._receipts_last = int(settings.idempotency_window * 1000)
 
     # SendMessage, SendStreamingMessage
@@ -139,6 +141,8 @@ class TaskManager:
             if call.on_accepted is not None:
                 call.on_accepted()
             stored = accepted.stored
+            if is_guest(stored, call):
+                return SendMessageResponse(task=shown(stored.task))
             if wait and (stored.head.state not in SETTLED_STATES or accepted.queued):
                 if stored.task.id != task_id:
                     settled = await self._wait_for_first(stored, call)
@@ -177,6 +181,8 @@ class TaskManager:
     async def send_streaming_message(self, request: SendMessageRequest, call: CallContext) -> EventStream:
         """Accepts the message and shows the task and everything that happens until the turn has ended."""
         accepted = await self._accept(request, call, request.message.task_id or self._new_task_id(request.message))
+        if is_guest(accepted.stored, call):
+            return self._guest_stream(accepted.stored, SETTLED_STATES)
         length = request.configuration.history_length if request.configuration else None
         shape = None if length is None else partial(_trim_item, history_length=length)
         first = accepted.first if shape is None else [shape(item) for item in accepted.first]
@@ -191,13 +197,13 @@ class TaskManager:
         return new_id() if self._identifiers is None else self._identifiers.new_context(task_id)
 
     async def _accept(self, request: SendMessageRequest, call: CallContext, task_id: str) -> Accepted:
-        check_message(request.message, self._input_modes)
         if self._adapter.draining:
             raise UnavailableError("The server is shutting down; send the message again in a moment")
         receipt = receipt_of(request.message)
         try:
             if request.message.task_id:
                 return await self._continue(request, call, receipt)
+            check_message(request.message, self._input_modes)
             return await self._create(request, call, receipt, task_id)
         except DuplicateMessageError as error:
             stored = await self._engine.load(error.task_id, call.scope)
@@ -219,15 +225,21 @@ class TaskManager:
         message = request.message
         assert message.task_id is not None
         while True:
-            stored = await self._engine.load(message.task_id, call.scope)
+            stored = await self._reviewers.load(message.task_id, call)
+            reviews = self._reviewers.is_asked(stored, call)
+            # A review is not for the agent, so what the agent takes does not matter.
+            check_message(message, [] if reviews else self._input_modes)
             if message.context_id and message.context_id != stored.task.context_id:
                 raise ContextMismatchError(
                     f"Task {message.task_id} belongs to another context than {message.context_id}",
                     field="message.contextId",
                 )
+            if reviews:
+                since = self._journal.now() - self._receipts_last
+                return Accepted(await self._reviewers.answer(stored, message, call, receipt, since))
             joined = msgspec.structs.replace(message, context_id=stored.task.context_id)
             try:
-                if stored.state in PAUSED_STATES and not stored.head.worker:
+                if stored.state in PAUSED_STATES and not stored.head.worker and not stored.head.asks:
                     return await self._resume(stored, joined, request, call, receipt)
                 return await self._queue(stored, joined, request, call, receipt)
             except (ConcurrencyError, LeaseLostError):
@@ -311,7 +323,7 @@ class TaskManager:
         call: CallContext,
         receipt: bytes,
     ) -> Accepted:
-        """A message to a task that is at work waits for its next turn."""
+        """A message to a task that is at work, or waits for somebody's review, waits for its next turn."""
         now = self._journal.now()
         options = self._options_of(request, call)
         drafts = [Draft("message", encode(StreamResponse(message=message)))]
@@ -321,8 +333,10 @@ class TaskManager:
             task_id=stored.task.id,
             scope=call.scope,
             events=drafts,
+            # Once the review is answered, nobody may be there any more to come to the message.
+            expected=stored.version if stored.head.asks else None,
             expected_states=frozenset({stored.state}),
-            fence=stored.pause_fence,
+            fence=None if stored.head.asks else stored.pause_fence,
             receipt=receipt,
             receipt_since=now - self._receipts_last,
             at=now,
@@ -339,7 +353,7 @@ class TaskManager:
     def _options_of(self, request: SendMessageRequest, call: CallContext) -> RequestOptions:
         configuration = request.configuration
         if configuration is None:
-            if not request.metadata and not call.extensions:
+            if not request.metadata and not call.extensions and not call.parent:
                 return PLAIN
             configuration = SendMessageConfiguration()
         whole = self._adapter.chooses_reply
@@ -350,13 +364,43 @@ class TaskManager:
             extensions=call.extensions,
             history_length=configuration.history_length if whole else None,
             return_immediately=configuration.return_immediately and whole,
+            parent=call.parent,
+            depth=call.depth,
         )
+
+    # From inside
+
+    async def take_on(self, message: Message, call: CallContext, task_id: str) -> StoredTask:
+        """The task of this id, which another task determines: created with its first message, or found.
+
+        While the server stops it is created all the same; it then waits for another process or another time.
+        """
+        request = SendMessageRequest(message=message)
+        check_message(message, self._input_modes)
+        try:
+            return (await self._create(request, call, receipt_of(message), task_id)).stored
+        except (ConcurrencyError, DuplicateMessageError):
+            return await self._engine.load(task_id, call.scope)
+
+    async def wait_until_settled(self, task_id: str, call: CallContext, after: int = 0) -> StoredTask:
+        """The task once it has ended or waits for something, at a version above `after`; however long that takes.
+
+        Whichever process works on it. Raises `TaskNotFoundError`.
+        """
+        while True:
+            with self._engine.expect(task_id, call.scope, SETTLED_STATES) as expectation:
+                stored = await self._engine.load(task_id, call.scope)
+                if stored.state in SETTLED_STATES and stored.version > after:
+                    return stored
+                # None: waits are ended when the server stops, though turns that wait may have some time left.
+                if (settled := await expectation.wait(max(stored.version, after), None)) is not None:
+                    return settled
 
     # GetTask, ListTasks
 
     async def get_task(self, request: GetTaskRequest, call: CallContext) -> Task:
-        stored = await self._engine.load(request.id, call.scope)
-        return trim(stored.task, request.history_length)
+        stored = await self._reviewers.load(request.id, call)
+        return shown(stored.task) if is_guest(stored, call) else trim(stored.task, request.history_length)
 
     async def list_tasks(self, request: ListTasksRequest, call: CallContext) -> ListTasksResponse:
         after = None
@@ -398,9 +442,11 @@ class TaskManager:
 
     async def subscribe_to_task(self, request: SubscribeToTaskRequest, call: CallContext) -> EventStream:
         """The task as it is and what happens until it has ended; with `Last-Event-ID`, what was missed and on."""
-        stored = await self._engine.load(request.id, call.scope)
+        stored = await self._reviewers.load(request.id, call)
         after = call.last_event_id
         until = SETTLED_STATES if call.ends_at_pause else TERMINAL_STATES
+        if is_guest(stored, call):
+            return self._guest_stream(stored, until)
         if after is not None and after <= stored.version:
             return self._stream(stored, call, after, [], until)
         if stored.state in TERMINAL_STATES:
@@ -442,6 +488,10 @@ class TaskManager:
                 subscription.close()
 
         return EventStream(batches(), subscription.close)
+
+    def _guest_stream(self, stored: StoredTask, until: frozenset[TaskState]) -> EventStream:
+        """What a reviewer sees of somebody else's task."""
+        return reduced(self._stream(stored, CallContext(stored.scope), stored.version, [_snapshot(stored)], until))
 
     async def _after_gap(
         self, stored: StoredTask, call: CallContext, until: frozenset[TaskState]

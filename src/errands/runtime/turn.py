@@ -28,6 +28,7 @@ from errands.model.core import (
 )
 from errands.model.log import IDLE, KEEP, READY, Change, EventKind, StoredTask
 from errands.runtime.journal import Batch, Journal, status_update
+from errands.runtime.review_messages import reviewer
 
 #: What may wait to become durable before the worker has to wait as well.
 WINDOW_EVENTS = 1000
@@ -194,10 +195,13 @@ class Turn:
         metadata: dict[str, Any] | None = None,
         direct: bool = False,
         announced: bool = False,
+        asks: str = "",
     ) -> None:
         """Ends the turn in `state`; returns when everything is durable. The first call wins.
 
-        `announced` says that the state was emitted already.
+        `announced` says that the state was emitted already. `asks` names the one user whose answer a paused task
+        waits for: the turn is then only suspended. It goes on with the same message when that answer has come, and
+        messages that come meanwhile wait for their own turns.
 
         A call that fails has not ended the turn: what was emitted waits on, and another way may be tried.
         """
@@ -215,7 +219,7 @@ class Turn:
             now, last = self._journal.now(), None
             if not announced:
                 last = status_update(self.task_id, self.context_id, state, now, message, metadata)
-            while not await self._close(state, last, artifacts, direct, now):
+            while not await self._close(state, last, artifacts, direct, asks, now):
                 await self._refresh()
         except Exception:
             self.ended = False
@@ -249,6 +253,7 @@ class Turn:
         last: StreamResponse | None,
         artifacts: Sequence[TaskArtifactUpdateEvent],
         direct: bool,
+        asks: str,
         now: int,
     ) -> bool:
         """Writes the last events of the turn; false when somebody else has written meanwhile.
@@ -263,7 +268,7 @@ class Turn:
         for artifact in artifacts:
             events.add("artifact", StreamResponse(artifact_update=artifact))
         emitted = len(events.updates)
-        self.continues = self._unread > 1 and (state is COMPLETED or state in PAUSED_STATES)
+        self.continues = not asks and self._unread > 1 and (state is COMPLETED or state in PAUSED_STATES)
         if self.continues:
             self._carry_on(state, last, now, events)
             state = WORKING
@@ -281,8 +286,9 @@ class Turn:
             state=state if updates else None,
             fold=lifecycle.fold_updates(self._task, self._updates + updates if self._updates else updates),
             work=KEEP if self.continues else IDLE,
-            unread=-1,
+            unread=0 if asks else -1,
             direct=direct,
+            asks=reviewer(asks) if asks else None,
         )
         told = updates[emitted:]
         if self._tells:

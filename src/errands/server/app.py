@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 from errands.engines.base import Engine, Retention
@@ -22,6 +23,7 @@ from errands.runtime.executor.ids import Identifiers
 from errands.runtime.executor.request import RequestContextBuilder
 from errands.runtime.executor.worker import ExecutorWorker
 from errands.runtime.hooks import LifecycleHooks
+from errands.runtime.inner import InnerAgents
 from errands.runtime.journal import Journal
 from errands.runtime.middleware import A2AMiddleware
 from errands.runtime.settings import ServerRole, Settings
@@ -37,6 +39,8 @@ from errands.wire.proto import grpc_extra
 if TYPE_CHECKING:
     from fastapi import FastAPI
 
+    from errands.agents.manifests.registering import ToolSource
+    from errands.agents.models.base import Model
     from errands.server.grpc_server import GrpcServer
 
 logger = logging.getLogger(__name__)
@@ -47,7 +51,8 @@ class A2AServer:
 
     `app` is an ASGI application that runs anywhere and mounts anywhere. Settings come from `ERRANDS_*` environment
     variables unless `settings` is given; the other keyword arguments win over both. `storage` is `memory`, a URL such
-    as `sqlite:///tasks.db`, or an `Engine`; the default is the SQLite file `.errands/tasks.db`.
+    as `sqlite:///tasks.db`, or an `Engine`; the default is the SQLite file `.errands/tasks.db`. `inner` are agents that
+    it hands work to and that nobody else can reach.
     """
 
     def __init__(
@@ -73,6 +78,7 @@ class A2AServer:
         extended_card_provider: ExtendedCardProvider | None = None,
         grpc_port: int | None = None,
         role: str | None = None,
+        inner: InnerAgents | None = None,
     ) -> None:
         given = agent_card or getattr(worker or executor, "agent_card", None)
         card = None if given is None else adapt_card(given)
@@ -94,6 +100,7 @@ class A2AServer:
         )
         self.settings.role = _role(self.settings.role)
         self._worker = worker
+        self._inner = inner or InnerAgents()
         self._identifiers = _identifiers(worker)
         self.agent_card: AgentCardConfig = card
         if extended_card_provider is not None:
@@ -109,6 +116,8 @@ class A2AServer:
         self._repertoire = Repertoire(_listed(self.settings.protocol_versions))
         self._check_card(card, extended_card_provider)
         self.card_shelf = CardShelf(card, self.settings, time.time(), versions=self._repertoire.versions)
+        #: What else a person wants to know about the agent when it is served.
+        self.facts: dict[str, str] = {}
         self.started = False
         self._starting = asyncio.Lock()
         self._stop = asyncio.Event()
@@ -120,6 +129,49 @@ class A2AServer:
         self._is_shared = False
         if self.settings.grpc_port is not None:
             _grpc_server()  # a missing package is told now, not at the start
+
+    @classmethod
+    def from_manifest(
+        cls,
+        path: str | Path,
+        *,
+        agent: str | None = None,
+        model: str | Model | None = None,
+        tools: Iterable[ToolSource] = (),
+        tool_settings: Mapping[str, Mapping[str, Any]] | str | Path | None = None,
+        settings: Settings | None = None,
+        agent_card: AgentCardConfig | None = None,
+        dependencies: dict[Any, Any] | None = None,
+        **options: Any,
+    ) -> Self:
+        """Serves an agent that is written down in YAML, with the agents that it uses. Needs `errands[agents]`.
+
+        `agent` says which, when there are several; `model` wins over what agents name; `tools` are those of the
+        program; `tool_settings` are a file, or values by tool. The other arguments are those of `A2AServer`. Raises
+        `ManifestError` with everything that is wrong with the manifests, and `ConfigurationError`.
+        """
+        # Most servers have no manifests.
+        from errands.server.manifests import ModelDependency, assemble  # noqa: PLC0415
+
+        ensemble = assemble(
+            path,
+            agent=agent,
+            model=model,
+            tools=tools,
+            tool_settings=tool_settings,
+            settings=settings or Settings.from_env(),
+            card=agent_card,
+        )
+        server = cls(
+            worker=ensemble.worker,
+            inner=ensemble.inner,
+            agent_card=ensemble.card,
+            settings=settings,
+            dependencies={**(dependencies or {}), ModelDependency: ModelDependency(ensemble.model)},
+            **options,
+        )
+        server.facts = ensemble.facts
+        return server
 
     def _check_card(self, card: AgentCardConfig, provider: ExtendedCardProvider | None) -> None:
         build_card(card, "http://localhost", versions=self._repertoire.versions)
@@ -206,7 +258,6 @@ class A2AServer:
             journal = Journal(engine, self._hooks)
             adapter = WorkerAdapter(self._worker, journal, agent=name, deps=self._deps, settings=settings)
             await stack.enter_async_context(adapter)
-            stack.callback(engine.disconnect)
             tasks = TaskManager(
                 journal,
                 adapter,
@@ -214,6 +265,9 @@ class A2AServer:
                 settings=settings,
                 identifiers=self._identifiers,
             )
+            await stack.enter_async_context(self._inner.running(engine, {name: tasks}, self._deps, settings))
+            stack.push_async_callback(self._drain_turns)
+            stack.callback(engine.disconnect)
             self.engine = engine
             self.adapter = adapter
             self.task_manager = tasks
@@ -261,8 +315,12 @@ class A2AServer:
         if self._grpc is not None:
             await self._grpc.stop_serving()
         if self.started:
-            await self.adapter.drain()
+            await self._drain_turns()
             self.engine.disconnect()
+
+    async def _drain_turns(self) -> None:
+        # At the same time: a turn may wait for one of an inner agent.
+        await asyncio.gather(self.adapter.drain(), self._inner.drain())
 
     async def problem(self) -> str | None:
         """Why the server cannot take requests right now, or None."""
@@ -341,6 +399,10 @@ def _retention(settings: Settings) -> Retention | None:
     """What the operator wants kept; None leaves it to the store."""
     wishes: dict[str, Any] = {
         "ended_after": settings.keep_ended_for,
+        "completed_after": settings.keep_completed_for,
+        "failed_after": settings.keep_failed_for,
+        "canceled_after": settings.keep_canceled_for,
+        "rejected_after": settings.keep_rejected_for,
         "ended_at_most": settings.keep_ended_at_most,
         "events_per_task": settings.keep_events,
         "contexts_after": settings.keep_contexts_for,

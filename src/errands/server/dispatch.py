@@ -104,7 +104,8 @@ class Dispatcher:
             envelope.params = request
         for middleware in self._middlewares:
             await middleware.before_dispatch(envelope, exchange.request)
-        call = CallContext(Scope(envelope.tenant, envelope.owner, self._card.name), extensions, envelope.context)
+        scope = Scope(envelope.tenant, envelope.owner, self._card.name)
+        call = CallContext(scope, extensions, envelope.context, email=envelope.email)
         result = await self._perform(operation, envelope.params or request, call, exchange)
         for middleware in reversed(self._middlewares):
             await middleware.after_dispatch(envelope, _shown(result))

@@ -49,7 +49,9 @@ class Inputs:
     def __init__(self, agent: Agent) -> None:
         declared = schemas.properties(agent.parameters)
         self._defaults = schemas.defaults(declared)
-        self._schema = _Schema(schemas.object_of(declared, without=[MESSAGE]))
+        #: Of what an input has beside its message.
+        self.schema = schemas.object_of(declared, without=[MESSAGE])
+        self._schema = _Schema(self.schema)
 
     def resolve(self, given: Mapping[str, Any]) -> Values:
         """The input with its defaults; it has a message. Raises `ArgumentsError`."""

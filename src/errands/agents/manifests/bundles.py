@@ -100,9 +100,9 @@ def _add(kind: type[Document], root: Node, place: Place, index: int, library: Li
     document = read(kind, root, place)
     match document:
         case Agent():
-            _keep(library.agents, Loaded(document, place), (document.namespace, document.name), library)
+            keep(library.agents, Loaded(document, place), (document.namespace, document.name), library)
         case Tool():
-            _keep(library.tools, Loaded(document, place), (document.namespace, document.name), library)
+            keep(library.tools, Loaded(document, place), (document.namespace, document.name), library)
         case Mount():
             if library.mounts:
                 other = library.mounts[0].document.name
@@ -116,11 +116,13 @@ def _add(kind: type[Document], root: Node, place: Place, index: int, library: Li
             library.descriptors.append(Loaded(document, place))
 
 
-def _keep(shelf: dict[Key, Loaded[D]], loaded: Loaded[D], key: Key, library: Library) -> None:
+def keep(shelf: dict[Key, Loaded[D]], loaded: Loaded[D], key: Key, library: Library) -> None:
+    """Adds what was loaded to a shelf of the library, unless its name is taken."""
     first = library.agents.get(key) or library.tools.get(key)
     if first is None:
         shelf[key] = loaded
         return
-    where = f"{first.place.source.file}:{first.place.source.line(('name',))}"
+    source = first.place.source
+    where = source.file if source.root is None else f"{source.file}:{source.line(('name',))}"
     problem = f"is {quoted(key[1])}, which the namespace {key[0]} has at {where}, too"
     (loaded.place / "name").error(problem, "rename one of the two; tools and agents share their names")

@@ -68,6 +68,8 @@ class Agent(Document, frozen=True):
     model_capabilities: list[Text] | None = None
     guardrails: Guardrails = Guardrails()
     exposes: dict[str, Text] | None = None
+    #: Ours: the task is completed with this many answers; without it, it goes on waiting for more.
+    close_after: Annotated[int, Meta(ge=1)] | None = None
 
 
 # Tools
@@ -123,6 +125,19 @@ class Execute(Document, frozen=True):
     stateful_session: StatefulSession | None = None
     openapi: OpenApi | None = None
     mcp: Mcp | None = None
+
+
+class Python(Document, frozen=True):
+    """A function of the program."""
+
+    #: What `errands.agents.tools.functions` made of it.
+    tool: Any
+
+
+class Programmed(Execute, frozen=True):
+    """The backend of an action that no manifest can have: it comes from the program."""
+
+    python: Python | None = None
 
 
 class Action(Document, frozen=True):

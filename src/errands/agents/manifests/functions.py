@@ -8,7 +8,7 @@ import msgspec
 
 from errands.agents.manifests import schemas
 from errands.agents.manifests.documents import Action, Agent, Capability, Document, Tool
-from errands.agents.manifests.names import function_name, sanitize
+from errands.agents.manifests.names import fitting, function_name, sanitize
 
 #: The well-known key of every input, and the one parameter that the model has for another agent.
 MESSAGE = "message"
@@ -36,6 +36,8 @@ class Function(msgspec.Struct, frozen=True, kw_only=True):
     offered: bool = True
     #: Whether it stands for all that a server or an OpenAPI document has; see `discovered_name`.
     discovers: bool = False
+    #: What was discovered, by the name it has there.
+    operation: str | None = None
 
     @property
     def hidden(self) -> set[str]:
@@ -58,8 +60,8 @@ class Function(msgspec.Struct, frozen=True, kw_only=True):
         return schemas.defaults(self.declared)
 
     def discovered_name(self, operation: str) -> str:
-        """The function of something that was discovered."""
-        return f"{self.name}_{sanitize(operation)}"
+        """The function of something that was discovered, in characters and of a length that models take."""
+        return fitting(f"{self.name}_{sanitize(operation)}")
 
 
 # Tools

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 
 import msgspec
@@ -16,6 +17,7 @@ from errands.agents.manifests.findings import Finding, ManifestError, Notebook, 
 from errands.agents.manifests.functions import Function
 from errands.agents.manifests.library import Library
 from errands.agents.manifests.mount_rules import check_mount
+from errands.agents.manifests.registering import ToolSource, register
 from errands.agents.manifests.tool_rules import check_tool
 
 
@@ -54,8 +56,11 @@ class Report(msgspec.Struct, frozen=True):
         return self.manifests is not None
 
 
-def examine(path: str | Path, *, check: Check | None = None) -> Report:
-    """Everything that is wrong with the manifests in a file or folder. `check` is asked about each CEL expression."""
+def examine(path: str | Path, *, tools: Iterable[ToolSource] = (), check: Check | None = None) -> Report:
+    """Everything that is wrong with the manifests in a file or folder.
+
+    `tools` are those that the program brings. `check` is asked about each CEL expression.
+    """
     notebook = Notebook()
     library = Library()
     for file, text in texts(Path(path), notebook):
@@ -63,6 +68,7 @@ def examine(path: str | Path, *, check: Check | None = None) -> Report:
             library.is_complete = False
         else:
             read_file(file, text, library, notebook)
+    register(tools, library, notebook)
     _check(library, check or cel_check)
     if not notebook.findings and not (library.agents or library.tools or library.mounts):
         notebook.error(Source(str(path)), (), "has no agent, tool or mount", "name a file or folder with manifests")
@@ -71,9 +77,9 @@ def examine(path: str | Path, *, check: Check | None = None) -> Report:
     return Report(findings, Manifests(library) if is_valid else None)
 
 
-def load(path: str | Path, *, check: Check | None = None) -> Manifests:
+def load(path: str | Path, *, tools: Iterable[ToolSource] = (), check: Check | None = None) -> Manifests:
     """The manifests in a file or folder. Raises `ManifestError` with everything that is wrong with them."""
-    report = examine(path, check=check)
+    report = examine(path, tools=tools, check=check)
     if report.manifests is None:
         raise ManifestError(report.findings)
     return report.manifests

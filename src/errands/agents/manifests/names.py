@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import re
 
 from errands.agents.manifests.findings import Place, quoted
@@ -18,6 +19,7 @@ CEL_RESERVED = frozenset(
 )
 
 _RESOURCE = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}")
+_FOREIGN = re.compile(r"[^A-Za-z0-9_]")
 _IDENTIFIER = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
@@ -29,6 +31,18 @@ def sanitize(name: str) -> str:
 def function_name(ref: str, action: str | None = None) -> str:
     """What the model calls; `action` is given for tools that have several."""
     return sanitize(ref) if action is None else f"{sanitize(ref)}_{sanitize(action)}"
+
+
+def fitting(name: str) -> str:
+    """A name that nobody checked, in characters and of a length that models take; what was too long stays apart."""
+    plain = _FOREIGN.sub("_", name)
+    return plain if len(plain) <= MAX_FUNCTION_NAME else distinct(plain, name)
+
+
+def distinct(plain: str, original: str) -> str:
+    """The same name marked by what it was made of, so that two originals do not become one."""
+    mark = hashlib.sha256(original.encode()).hexdigest()[:8]
+    return f"{plain[: MAX_FUNCTION_NAME - len(mark) - 1]}_{mark}"
 
 
 def check_resource_name(name: str, place: Place) -> None:

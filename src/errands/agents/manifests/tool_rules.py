@@ -11,6 +11,7 @@ from errands.agents.manifests.documents import (
     Cel,
     Mcp,
     OpenApi,
+    Python,
     Request,
     StatefulSession,
     StatelessHttp,
@@ -19,6 +20,7 @@ from errands.agents.manifests.documents import (
 from errands.agents.manifests.expressions import Check, check_expression, uses_mount
 from errands.agents.manifests.findings import Place, quoted
 from errands.agents.manifests.functions import DISCOVERING, backend, backends, declared_by
+from errands.agents.manifests.json_path import JsonPathError, compile_path
 from errands.agents.manifests.names import check_resource_name, sanitize
 from errands.agents.manifests.schemas import check_nesting, check_schema, properties
 from errands.agents.manifests.templates import CONTEXT, RUNTIME, Roots, check_template, references
@@ -83,6 +85,8 @@ def _check_action(tool: Tool, action: Action, place: Place, check: Check) -> Non
     inner = place / "execute" / name
     if isinstance(document, Cel):
         return check_expression(document.expression, scopes.TOOL_WITH_MOUNT, check, inner / "expression")
+    if isinstance(document, Python):
+        return None
     return _BACKENDS[name](document, _Templates(tool, action, check), inner)
 
 
@@ -146,8 +150,14 @@ def _check_http(http: StatelessHttp, templates: _Templates, place: Place) -> Non
 
 
 def _check_json_path(path: str | None, place: Place) -> None:
-    if path is not None and not path.startswith("$"):
-        place.error(f"is {quoted(path)}, no JSONPath", "begin with $, such as $.data.id")
+    if path is None:
+        return None
+    if not path.startswith("$"):
+        return place.error(f"is {quoted(path)}, no JSONPath", "begin with $, such as $.data.id")
+    try:
+        compile_path(path)
+    except JsonPathError as error:
+        place.error(f"is {quoted(path)}, no JSONPath ({error})", "write a path such as $.data.id or $.items[*].id")
 
 
 def _check_session(session: StatefulSession, templates: _Templates, place: Place) -> None:

@@ -1,4 +1,9 @@
-"""The model port: what the loop asks of a language model, whoever provides it."""
+"""The model port: what the loop asks of a language model, whoever provides it.
+
+Resolve   when an agent is loaded: `Model.resolve` says which model answers it, or why none can.
+Ask       each turn: `Model.ask`.
+Close     when the server stops: `Model.close`.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +13,7 @@ from collections.abc import Awaitable, Callable
 import msgspec
 
 from errands.agents.manifests.schemas import Schema
-from errands.errors import ErrandsError
+from errands.errors import ConfigurationError, ErrandsError
 from errands.policy.cel.values import Json
 from errands.policy.records import FunctionCall
 
@@ -46,7 +51,8 @@ class Offer(msgspec.Struct, frozen=True):
 
 
 class UserSaid(msgspec.Struct, frozen=True, tag="user"):
-    #: Content parts: `{"mimeType": ..., "text": ...}`, `{"mimeType": ..., "file": ...}`.
+    #: Content parts: `mimeType` and one of `text`, `data` and `file`; beside a file may be its `filename`. A file that
+    #: can be sent is an address: `data:` with the content itself, or `https:`. Of any other the model hears the name.
     parts: list[dict[str, Json]]
 
 
@@ -67,13 +73,15 @@ Said = UserSaid | ModelSaid | FunctionSaid
 
 
 class Question(msgspec.Struct, frozen=True, kw_only=True):
-    #: `provider/model`.
+    #: What `Model.resolve` gave: `provider/model`.
     model: str
     system: str
     said: tuple[Said, ...]
     offers: tuple[Offer, ...] = ()
     #: What the provider brings itself, as manifests name it: `web-search` and the like.
     builtins: tuple[str, ...] = ()
+    #: The name of the agent that asks: by it the scripted model finds its rules. No provider is told.
+    agent: str = ""
 
 
 class Answer(msgspec.Struct, frozen=True, kw_only=True):
@@ -83,15 +91,26 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True):
     model: str
     prompt_tokens: int = 0
     completion_tokens: int = 0
+    #: Whether the tokens are a guess, because the provider did not count them.
+    estimated: bool = False
 
 
 class Model(ABC):
+    def resolve(self, model: str | None, builtins: tuple[str, ...] = ()) -> str:
+        """What answers an agent that names `model`, or none: it goes into `Question.model` and into the context.
+
+        Raises `ConfigurationError` when it is certain that the agent could not be answered.
+        """
+        if model:
+            return model
+        raise ConfigurationError("the agent names no model: add model: provider/model to it, or set ERRANDS_MODEL")
+
     @abstractmethod
     async def ask(self, question: Question, on_text: OnText | None = None) -> Answer:
         """One answer. With `on_text` it is streamed; the whole text is in the answer all the same.
 
         What may pass by itself (a connection, a 429, a 5xx) is tried again, as long as no text has been told.
-        Raises `ModelError`.
+        Raises `ModelError`, and what `on_text` raises.
         """
 
     async def close(self) -> None:  # noqa: B027 - most have nothing to do

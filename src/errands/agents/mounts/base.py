@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import mimetypes
 from abc import ABC, abstractmethod
 
 import msgspec
 
 from errands.errors import ErrandsError
+
+#: A table that is the same on every machine.
+_TYPES = mimetypes.MimeTypes()
 
 
 class MountError(ErrandsError):
@@ -19,6 +23,9 @@ class FileInfo(msgspec.Struct, frozen=True):
     path: str
     mime_type: str
     size: int
+
+    def __str__(self) -> str:
+        return f"{self.path} ({self.mime_type}, {readable(self.size)})"
 
 
 class Files(ABC):
@@ -46,3 +53,41 @@ class Files(ABC):
     @abstractmethod
     async def info(self, path: str) -> FileInfo:
         """Raises `MountError` when there is no such file."""
+
+
+# What all backends do alike
+
+
+def readable(size: int) -> str:
+    """A number of bytes for people."""
+    if size < 1000:
+        return f"{size} B"
+    amount = float(size)
+    for unit in ("kB", "MB"):
+        amount /= 1000
+        if amount < 999.95:
+            return f"{amount:.1f} {unit}"
+    return f"{amount / 1000:.1f} GB"
+
+
+def guess_type(path: str) -> str:
+    """The MIME type that the name of a file tells."""
+    return _TYPES.guess_type(path.rpartition("/")[2], strict=False)[0] or "application/octet-stream"
+
+
+def encoded(content: str, path: str) -> bytes:
+    try:
+        return content.encode()
+    except UnicodeEncodeError:
+        raise MountError(f"{path}: the text is no valid Unicode, and was not written") from None
+
+
+def decoded(content: bytes, path: str) -> str:
+    try:
+        return content.decode()
+    except UnicodeDecodeError:
+        raise MountError(f"{path}: the file is no text in UTF-8") from None
+
+
+def too_large(path: str, most: int) -> MountError:
+    return MountError(f"{path}: files have at most {readable(most)} here")

@@ -5,24 +5,35 @@
     Invoke       each execution: `Backend.invoke`. After a crash it may be made again, with the same `call`.
     Teardown     when the task has ended: `Backend.teardown`.
 
-A backend object lives for one turn of one task; `close` lets go of connections and processes at the turn's end.
+A backend object lives for one turn of one task; `close` lets go of connections and processes at the turn's end. What
+should outlive turns goes into `Equipment.shared`. `registry` says which class is which backend, and `toolbox` puts
+settings, secrets and backends together.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
+import httpx
 import msgspec
 
+from errands.agents.manifests.documents import Agent, Tool
 from errands.agents.manifests.schemas import Schema
+from errands.agents.mounts.base import Files
+from errands.agents.tools.once import Once
 from errands.errors import ErrandsError
+from errands.outbound import Outbound
 from errands.policy.cel import Perform, Session
 from errands.policy.cel.values import Json
 
 #: What `initialize` gave.
 State = dict[str, Any]
+
+#: The token of a provider, for the task with this context: what `{auth.name}` stands for. Raises `KeyError` for a
+#: provider that it does not have.
+Auth = Callable[[str, Mapping[str, Json]], Awaitable[str]]
 
 
 class ToolError(ErrandsError):
@@ -63,15 +74,55 @@ class Discovered(msgspec.Struct, frozen=True, kw_only=True):
 
     name: str
     description: str
-    #: By name; one without a default is required, as everywhere.
+    #: By name; one without a default is required, as everywhere. See `optional`.
     parameters: dict[str, Schema]
+
+
+class Limits(msgspec.Struct, frozen=True, kw_only=True):
+    """How long and how much a tool may answer."""
+
+    #: Seconds for one request, from the look-up of the name to the last byte.
+    timeout: float = 30.0
+    #: Bytes of one answer.
+    max_answer: int = 5 * 1024 * 1024
+
+
+class Equipment(msgspec.Struct, frozen=True, kw_only=True, eq=False):
+    """What the backends of one tool work with, in one turn of one task."""
+
+    tool: Tool
+    agent: Agent
+    task_id: str
+    #: What the operator gave, with defaults, by the names that the manifest declares.
+    settings: Mapping[str, Json]
+    #: `version`, `dashboard_url` and `api_root`.
+    runtime: Mapping[str, Json]
+    auth: Auth
+    outbound: Outbound
+    #: Sends requests through `outbound` and keeps connections for this turn; whoever made this closes it.
+    transport: httpx.AsyncBaseTransport
+    limits: Limits
+    #: None when the agent has no mount.
+    files: Files | None
+    #: What is found out once per process, such as a fetched document.
+    shared: Once
 
 
 class Backend(ABC):
     """Runs the actions of one tool that have one kind of `execute`, for one turn of one task."""
 
+    def __init__(self, equipment: Equipment) -> None:
+        self.equipment = equipment
+
+    @classmethod  # noqa: B027 - most have nothing to do
+    def check(cls, tool: Tool) -> None:
+        """Raises `ConfigurationError` for what can be known at the start and no rule of manifests looks at."""
+
     async def initialize(self, invocation: Invocation) -> State:
-        """What this and all later invocations of the task need. Raises `BrokenToolError`."""
+        """What this and all later invocations of the task need. A backend that needs nothing leaves this as it is.
+
+        Raises `BrokenToolError`, and `ToolError` for what may work at the next call.
+        """
         return {}
 
     @abstractmethod
@@ -79,11 +130,22 @@ class Backend(ABC):
         """The result, as plain JSON. Raises `ToolError`, `BrokenToolError`, and `Suspended` while a call waits."""
 
     async def teardown(self, state: State) -> None:  # noqa: B027 - most have nothing to do
-        """The task has ended. What goes wrong is logged by the backend and nothing else."""
+        """The task has ended. What goes wrong is logged by the toolbox and nothing else."""
 
     async def close(self) -> None:  # noqa: B027 - most have nothing to do
         """The turn has ended."""
 
     async def discover(self, action: str | None) -> list[Discovered]:
-        """What the server has, for an action that stands for all of it. Raises `BrokenToolError`."""
+        """What the server has, for an action that stands for all of it or for one of them. Raises `BrokenToolError`."""
         return []
+
+
+def optional(parameter: Schema) -> Schema:
+    """A parameter that need not be given, which has no default of its own: null stands for "not given"."""
+    if "default" in parameter:
+        return parameter
+    kind = parameter.get("type")
+    if isinstance(kind, str) and "enum" not in parameter and "const" not in parameter:
+        return {**parameter, "type": kind if kind == "null" else [kind, "null"], "default": None}
+    described = {"description": parameter["description"]} if "description" in parameter else {}
+    return {**described, "anyOf": [parameter, {"type": "null"}], "default": None}

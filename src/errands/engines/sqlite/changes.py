@@ -125,7 +125,7 @@ class _Batch:
         for record in self._touched.values():
             tasks += _columns(record)
         self._write("insert_events", self._events, 3)
-        self._write("upsert_tasks", tasks, 20)
+        self._write("upsert_tasks", tasks, 21)
         self._write("upsert_receipts", self._receipts, 3)
 
     def _write(self, query: str, values: list[object], width: int) -> None:
@@ -156,6 +156,7 @@ def _columns(record: Record) -> tuple[object, ...]:
         head.unread,
         int(head.cancel_requested),
         int(head.direct),
+        head.asks,
         head.created_at,
         head.updated_at,
         head.status_at,

@@ -10,6 +10,7 @@ json_array(
         'version', tasks.version, 'state', tasks.state, 'attempt', tasks.attempt,
         'attempt_base', tasks.attempt_base, 'worker', tasks.worker, 'due_at', tasks.due_at,
         'unread', tasks.unread, 'cancel_requested', tasks.cancel_requested, 'direct', tasks.direct,
+        'asks', tasks.asks,
         'created_at', tasks.created_at, 'updated_at', tasks.updated_at, 'status_at', tasks.status_at
     )
 )
@@ -35,12 +36,13 @@ ON CONFLICT (place) DO UPDATE SET data = excluded.data WHERE excluded.kind = 'sn
 -- Writes heads; the guards repeat what was checked before, and a row they hold back is missing in the row count.
 INSERT INTO tasks (
     no, id, tenant, owner, agent, context_id, version, state, attempt, attempt_base, worker, due_at, unread,
-    cancel_requested, direct, created_at, updated_at, status_at, folded, trimmed
-) VALUES /*each*/ (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+    cancel_requested, direct, asks, created_at, updated_at, status_at, folded, trimmed
+) VALUES /*each*/ (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
 ON CONFLICT (no) DO UPDATE SET
     version = excluded.version, state = excluded.state, attempt = excluded.attempt,
     attempt_base = excluded.attempt_base, worker = excluded.worker, due_at = excluded.due_at,
     unread = excluded.unread, cancel_requested = excluded.cancel_requested, direct = excluded.direct,
+    asks = excluded.asks,
     updated_at = excluded.updated_at, status_at = excluded.status_at, folded = excluded.folded
 WHERE tasks.id = excluded.id AND tasks.version <= excluded.version AND tasks.attempt <= excluded.attempt
 
@@ -165,6 +167,19 @@ SELECT {record} {of_context} {since_changed}
 -- How many tasks of the context match.
 SELECT count(*) {of_context}
 
+-- fragment: asked
+-- The tasks that wait for one user's answer and that a query allows.
+asks <> '' AND (:tenant IS NULL OR tenant = :tenant) AND (:agent IS NULL OR agent = :agent)
+    AND (:users IS NULL OR asks IN (SELECT value FROM json_each(:users)))
+
+-- name: asking
+-- The tasks that wait for one user's answer; the index tasks_asking lists them and no other.
+SELECT {record} FROM tasks INDEXED BY tasks_asking WHERE {asked} ORDER BY status_at, id LIMIT :limit
+
+-- name: asking_by_id
+-- The task of this id, if it waits for one user's answer.
+SELECT {record} FROM tasks WHERE id = :id AND {asked} LIMIT :limit
+
 -- name: load_context
 -- What was last saved for a conversation.
 SELECT value FROM contexts WHERE tenant = ? AND owner = ? AND agent = ? AND context_id = ?
@@ -230,9 +245,36 @@ DELETE FROM tasks WHERE no = ?
 -- What retention may delete, word for word as in the index tasks_ended.
 state IN ('TASK_STATE_COMPLETED', 'TASK_STATE_FAILED', 'TASK_STATE_CANCELED', 'TASK_STATE_REJECTED')
 
+-- name: begin_sweep
+-- Notes that retention is applied now, unless it was since a moment.
+UPDATE sweeps SET at = ? WHERE at <= ?
+
 -- name: ended_before
--- Ended tasks that have not changed since a moment, the oldest first.
-SELECT no, version - trimmed FROM tasks WHERE {ended} AND updated_at <= ? ORDER BY updated_at, no LIMIT ?
+-- Tasks that ended in one state and have not changed since a moment, the oldest first, and how long their logs are.
+SELECT no, version - trimmed FROM tasks WHERE {ended} AND state = ? AND updated_at <= ?
+ORDER BY updated_at, no LIMIT ?
+
+-- fragment: in_turn
+-- The order in which the index tasks_ended lists the tasks of one state.
+ORDER BY updated_at, no LIMIT :limit
+
+-- name: longest_ended
+-- The ended tasks that have not changed for the longest time: the oldest of each state, put together.
+SELECT no, length FROM (
+    SELECT * FROM (
+        SELECT no, version - trimmed AS length, updated_at FROM tasks
+        WHERE {ended} AND state = 'TASK_STATE_COMPLETED' {in_turn}
+    )
+    UNION ALL SELECT * FROM (
+        SELECT no, version - trimmed, updated_at FROM tasks WHERE {ended} AND state = 'TASK_STATE_FAILED' {in_turn}
+    )
+    UNION ALL SELECT * FROM (
+        SELECT no, version - trimmed, updated_at FROM tasks WHERE {ended} AND state = 'TASK_STATE_CANCELED' {in_turn}
+    )
+    UNION ALL SELECT * FROM (
+        SELECT no, version - trimmed, updated_at FROM tasks WHERE {ended} AND state = 'TASK_STATE_REJECTED' {in_turn}
+    )
+) {in_turn}
 
 -- name: count_ended
 -- How many ended tasks there are.

@@ -22,7 +22,7 @@ from errands.engines.sqlite.records import (
 from errands.engines.sqlite.sql import QUERIES
 from errands.errors import TaskNotFoundError
 from errands.model.base import encode
-from errands.model.log import Event, ListPage, ListQuery, LogSlice, RunningTask, Scope, StoredTask
+from errands.model.log import AskingQuery, Event, ListPage, ListQuery, LogSlice, RunningTask, Scope, StoredTask
 
 _read_versions = msgspec.json.Decoder(dict[str, int]).decode
 
@@ -123,9 +123,30 @@ def page(connection: sqlite3.Connection, query: ListQuery, now: int) -> ListPage
         found = contents(connection, records, with_artifacts=query.with_artifacts)
     tasks = [stored_task(record, found[record.no]) for record in records]
     if not query.with_artifacts:
-        for stored in tasks:
-            stored.task = msgspec.structs.replace(stored.task, artifacts=None)
+        _leave_out_artifacts(tasks)
     return ListPage(tasks=tasks, next_page_token=token, total_size=total)
+
+
+def asking(connection: sqlite3.Connection, query: AskingQuery) -> list[StoredTask]:
+    parameters = {
+        "id": query.task_id,
+        "tenant": query.tenant,
+        "agent": query.agent,
+        "users": None if query.users is None else encode(query.users).decode(),
+        "limit": query.limit,
+    }
+    with _one_look(connection):
+        rows = connection.execute(QUERIES["asking" if query.task_id is None else "asking_by_id"], parameters).fetchall()
+        records = [read_record(row[0]) for row in rows]
+        found = contents(connection, records, with_artifacts=False)
+    tasks = [stored_task(record, found[record.no]) for record in records]
+    _leave_out_artifacts(tasks)
+    return tasks
+
+
+def _leave_out_artifacts(tasks: list[StoredTask]) -> None:
+    for stored in tasks:
+        stored.task = msgspec.structs.replace(stored.task, artifacts=None)
 
 
 @contextmanager

@@ -1,0 +1,147 @@
+"""Delegation to an A2A agent anywhere, by its address.
+
+The message's id follows from the parent and the call: when it had to be sent again after a crash, an agent that
+recognises repeated messages, as errands does, takes the work on once. From the child's id on nothing is sent again; the
+parent only asks how far the child is.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
+from contextlib import AsyncExitStack, aclosing, asynccontextmanager, suppress
+from typing import Any
+
+import httpx
+
+from errands.agents.delegation.base import Delegate, Delegated, DelegationError, Errand
+from errands.agents.delegation.local import MAX_DEPTH, check_depth, first_message
+from errands.agents.delegation.outcome import outcome, output_of
+from errands.client import A2AClient, A2AClientError, NoCommonProtocolError
+from errands.errors import ErrandsError, TaskNotCancelableError, TaskNotFoundError, UnavailableError
+from errands.model.core import Task
+from errands.model.log import Scope
+from errands.runtime.review_messages import is_review
+
+logger = logging.getLogger(__name__)
+
+#: Seconds for which an agent that has begun may be out of reach, for example because it is being restarted.
+PATIENCE = 60.0
+#: Seconds between two looks at an agent that does not stream; they grow from the first to the second.
+_FIRST_PAUSE, _LONGEST_PAUSE = 0.1, 5.0
+#: Not gRPC, whose connections the guard of the HTTP client does not see.
+_PROTOCOLS = ("jsonrpc", "http+json")
+
+
+class RemoteDelegate(Delegate):
+    """`headers` are the operator's and go to that agent only. `http` makes the client that it is reached with."""
+
+    def __init__(
+        self,
+        name: str,
+        url: str,
+        *,
+        headers: Mapping[str, str] | None = None,
+        http: Callable[[], httpx.AsyncClient] = httpx.AsyncClient,
+        max_depth: int = MAX_DEPTH,
+        patience: float = PATIENCE,
+    ) -> None:
+        self._name = name
+        self._url = url
+        self._headers = dict(headers or {})
+        self._http = http
+        self._max_depth = max_depth
+        self._patience = patience
+
+    async def run(self, errand: Errand) -> Delegated:
+        check_depth(errand, self._max_depth)
+        task_id = errand.task_id
+        if task_id is None:
+            answered = await self._begin(errand)
+            if isinstance(answered, Delegated):
+                return answered
+            task_id = answered
+        return Delegated(task_id=task_id, output=await self._output(task_id))
+
+    async def _begin(self, errand: Errand) -> Delegated | str:
+        """Sends the message: the child's id, or the whole answer of an agent that made no task of it."""
+        try:
+            async with self._connected() as client:
+                result = await client.send(first_message(errand), blocking=False)
+        except ErrandsError as error:
+            raise DelegationError(f"{self._name} could not be asked: {error}") from None
+        if result.raw_message is not None:
+            return Delegated(task_id=result.task_id, output=output_of(result.raw_message.parts))
+        await errand.began(result.task_id)
+        return result.task_id
+
+    async def _output(self, task_id: str) -> dict[str, Any]:
+        """Waits for the child over as many connections as it takes."""
+        give_up_at: float | None = None
+        while True:
+            try:
+                async with self._connected() as client, aclosing(_states(client, task_id)) as states:
+                    async for task in states:
+                        give_up_at = None
+                        output = outcome(task, self._name, is_reviewed=_is_reviewed(task))
+                        if output is not None:
+                            return output
+            except TaskNotFoundError:
+                raise DelegationError(f"{self._name} no longer has the task", task_id) from None
+            except (A2AClientError, UnavailableError) as error:
+                now = time.monotonic()
+                give_up_at = give_up_at or now + self._patience
+                if now >= give_up_at:
+                    raise DelegationError(f"{self._name} cannot be reached any more: {error}", task_id) from None
+                await asyncio.sleep(min(_LONGEST_PAUSE, self._patience / 10))
+            except DelegationError:
+                raise
+            except ErrandsError as error:
+                raise DelegationError(f"{self._name} does not say how far it is: {error}", task_id) from None
+
+    async def cancel(self, task_id: str, scope: Scope) -> None:
+        try:
+            async with self._connected() as client:
+                await client.cancel(task_id)
+        except (TaskNotCancelableError, TaskNotFoundError):
+            pass
+        except ErrandsError as error:
+            logger.warning("task %s of %s could not be canceled: %s", task_id, self._name, error)
+
+    @asynccontextmanager
+    async def _connected(self) -> AsyncIterator[A2AClient]:
+        async with AsyncExitStack() as stack:
+            http = await stack.enter_async_context(self._http())
+            for protocol in _PROTOCOLS:
+                client = A2AClient(self._url, headers=self._headers, protocol=protocol, httpx_client=http)
+                with suppress(NoCommonProtocolError):
+                    await stack.enter_async_context(client)
+                    break
+            else:
+                raise DelegationError(f"{self._name} speaks A2A neither as JSON-RPC nor as HTTP+JSON")
+            yield client
+
+
+def _is_reviewed(task: Task) -> bool:
+    """Whether another errands says that it waits for somebody's review."""
+    said = task.status.message
+    return said is not None and is_review(said)
+
+
+async def _states(client: A2AClient, task_id: str) -> AsyncGenerator[Task, None]:
+    """The task as it stands, and again whenever it may have settled."""
+    pause = _FIRST_PAUSE
+    while True:
+        result = await client.get_task(task_id, history_length=0)
+        assert result.raw_task is not None
+        yield result.raw_task
+        if client.capabilities.streaming and not result.input_required:
+            async with aclosing(client.subscribe(task_id)) as events:
+                async for event in events:
+                    if event.kind != "artifact" and event.is_final:
+                        break
+        else:
+            await asyncio.sleep(pause)
+            pause = min(pause * 2, _LONGEST_PAUSE)

@@ -1,0 +1,124 @@
+"""The model's answers: asked for, streamed out as they come, and given as the agent's output."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+import msgspec
+
+from errands.agents.loop.course import Course
+from errands.agents.loop.plan import Plan, Repertoire
+from errands.agents.models.base import Model, ModelError, Question
+from errands.model.core import Artifact, Message, Part, TaskArtifactUpdateEvent
+from errands.policy.cel import CelError, Session, Variables, run
+from errands.policy.cel.values import Json
+from errands.policy.limits import check_after_model, check_before_model
+from errands.policy.records import ModelCalled
+from errands.runtime.context import TaskContext
+
+logger = logging.getLogger(__name__)
+
+#: The newest answer; those before it are in the history.
+ARTIFACT = "answer"
+#: In the metadata of a part: its data has the values that the agent exposes.
+EXPOSES = "exposes"
+
+
+class Answering:
+    """Asks the model in one turn."""
+
+    def __init__(self, ctx: TaskContext, course: Course, plan: Plan, model: Model, model_name: str) -> None:
+        self._ctx = ctx
+        self._course = course
+        self._plan = plan
+        self._model = model
+        self._model_name = model_name
+        self._limits = plan.agent.limits
+        #: The text of the answer that was streamed last.
+        self._streamed: str | None = None
+
+    async def ask(self, repertoire: Repertoire) -> None:
+        """One answer of the model, recorded. Raises `TaskOverError` when a limit or the model itself is in the way."""
+        run = self._course.run
+        self._course.check(check_before_model(self._limits, run.context, run.now_ms()))
+        at = run.now()
+        try:
+            system = self._plan.prompt.text(Variables(run.plain(), runtime=self._course.runtime), Session(at))
+        except CelError as error:
+            self._course.over("errored", f"The prompt of this agent cannot be written: {error.problem}.")
+        question = Question(
+            model=self._model_name,
+            system=system,
+            said=self._course.progress.said,
+            offers=repertoire.offers,
+            builtins=tuple(self._plan.agent.model_capabilities or ()),
+            agent=self._plan.agent.name,
+        )
+        # What guardrails have yet to look at is not shown.
+        held_back = bool(self._plan.guards_output.steps)
+        self._streamed = None
+        try:
+            answer = await self._model.ask(question, None if held_back else self._stream)
+        except ModelError as error:
+            self._course.over("errored", f"The model could not be asked: {error}")
+        called = ModelCalled(
+            at=at,
+            model=answer.model,
+            prompt=answer.prompt_tokens,
+            completion=answer.completion_tokens,
+            text=answer.text,
+            calls=answer.calls,
+        )
+        await self._course.append(called)
+        self._course.check(check_after_model(self._limits, run.context))
+
+    async def _stream(self, text: str) -> None:
+        if not text:
+            return
+        begun = self._streamed is not None
+        self._streamed = (self._streamed or "") + text
+        await self._ctx.emit_text_artifact(text, artifact_id=ARTIFACT, append=begun)
+
+    def output(self, text: str) -> dict[str, Any]:
+        """The agent's answer: the model's text, and what the agent exposes. A value that cannot be had is null."""
+        run_, message = self._course.run, [{"mimeType": "text/plain", "text": text}]
+        if not self._plan.exposes:
+            return {"message": message}
+        context = run_.plain()
+        arrived = run_.context.input[-1] if run_.context.input else None
+        variables = Variables(context, input=arrived, output={"message": message}, runtime=self._course.runtime)
+        exposed: dict[str, Json] = {}
+        for name, program in self._plan.exposes.items():
+            try:
+                exposed[name] = run(program, variables, Session(run_.now()))
+            except CelError as error:
+                logger.warning("task %s: %s is exposed as null: %s", self._ctx.task_id, name, error)
+                exposed[name] = None
+        return {**exposed, "message": message}
+
+    def artifact(self, output: dict[str, Any]) -> TaskArtifactUpdateEvent:
+        """The answer as an artifact: the end of what was streamed, or all of it."""
+        text = said_in(output)
+        was_streamed = self._streamed == text
+        artifact = Artifact(artifact_id=ARTIFACT, parts=[Part(text="" if was_streamed else text)])
+        return self._ctx._update(artifact, append=was_streamed, last_chunk=True)
+
+
+def said_in(output: dict[str, Any]) -> str:
+    """The text of an output."""
+    return "\n".join(part["text"] for part in output["message"] if isinstance(part.get("text"), str))
+
+
+def answer_message(ctx: TaskContext, output: dict[str, Any]) -> Message:
+    """The answer as a message: its text, and the exposed values as data."""
+    parts = [Part(text=said_in(output))]
+    exposed = {name: value for name, value in output.items() if name != "message"}
+    if exposed:
+        parts.append(Part(data={EXPOSES: exposed}, media_type="application/json", metadata={EXPOSES: True}))
+    return ctx._agent_message(parts)
+
+
+def told(ctx: TaskContext, text: str, **metadata: Any) -> Message:
+    """A message with a text, and with metadata for programs."""
+    return msgspec.structs.replace(ctx._agent_message([Part(text=text)]), metadata=metadata)

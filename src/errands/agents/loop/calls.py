@@ -1,0 +1,355 @@
+"""Capability calls: from what the model, a step or a script wants to what it is told, each phase durable in its turn.
+
+A call that has finished is never executed again. One that had begun when its process died is, with the same `call`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any
+
+import msgspec
+
+from errands.agents.delegation.base import Delegate, DelegationError, Errand
+from errands.agents.loop.course import Course, refusal
+from errands.agents.loop.outcomes import PausedError, TaskOverError
+from errands.agents.loop.plan import Repertoire, Routine
+from errands.agents.loop.progress import MakeCalls
+from errands.agents.manifests.arguments import ArgumentsError
+from errands.agents.manifests.functions import MESSAGE
+from errands.agents.tools.base import BrokenToolError, Invocation, ToolError
+from errands.agents.tools.turn import ToolTurn
+from errands.model.log import Scope
+from errands.policy.cel import CallFailed, CelError, Session, Variables, run
+from errands.policy.cel.values import Json
+from errands.policy.limits import Limits, check_before_capability
+from errands.policy.pipeline import Blocked, Invoke, Locked, Passed, Subject
+from errands.policy.pipeline import Invocation as StepInvocation
+from errands.policy.records import (
+    Caller,
+    CapabilityBegan,
+    CapabilityErrored,
+    CapabilityFinished,
+    CapabilityRestricted,
+    CapabilityShown,
+    DelegationBegan,
+    FunctionCall,
+    ToolOpened,
+)
+
+Ended = CapabilityFinished | CapabilityErrored | CapabilityRestricted
+
+
+class Calls:
+    """Makes the calls of one turn."""
+
+    def __init__(
+        self,
+        course: Course,
+        repertoire: Repertoire,
+        tools: ToolTurn,
+        delegates: Mapping[str, Delegate],
+        limits: Limits,
+        *,
+        task_id: str,
+        scope: Scope,
+        depth: int,
+    ) -> None:
+        self._course = course
+        self._run = course.run
+        self._progress = course.progress
+        self._repertoire = repertoire
+        self._tools = tools
+        self._delegates = delegates
+        self._limits = limits
+        self._task_id = task_id
+        self._scope = scope
+        self._depth = depth
+
+    # All calls of one answer
+
+    async def make(self, wanted: MakeCalls) -> None:
+        """Makes the calls of an answer, side by side where nothing is against it, until the model can be told of all.
+
+        Raises `TaskOverError` or `PausedError` when one of them leads there; the others have come to their ends.
+        """
+        making: list[asyncio.Task[None]] = []
+        for index, call in enumerate(wanted.calls):
+            first = [making[other] for other in self._to_wait_for(wanted.calls, index)]
+            making.append(asyncio.create_task(self._make_after(first, call, wanted.answer.at)))
+        results = await asyncio.gather(*making, return_exceptions=True)
+        errors = [result for result in results if isinstance(result, BaseException)]
+        if errors:
+            raise min(errors, key=_rank)
+
+    def _to_wait_for(self, calls: Sequence[FunctionCall], index: int) -> list[int]:
+        """The calls of the same answer that must be over first."""
+        routine = self._repertoire.offered(calls[index].name)
+        if routine is None:
+            return []
+        if routine.looks_back:
+            return list(range(index))
+        if routine.is_delegation or not self._tools.is_synchronous(routine.function):
+            return []
+        others = [self._repertoire.offered(call.name) for call in calls[:index]]
+        return [n for n, other in enumerate(others) if other and other.function.ref == routine.function.ref]
+
+    async def _make_after(self, first: Sequence[asyncio.Task[None]], call: FunctionCall, at: str) -> None:
+        if first:
+            await asyncio.wait(first)
+            if any(task.cancelled() or task.exception() for task in first):
+                raise _Skipped
+        await self._make(call, at)
+
+    async def _make(self, call: FunctionCall, at: str) -> None:
+        routine = self._repertoire.offered(call.name)
+        if routine is None:
+            names = ", ".join(offer.name for offer in self._repertoire.offers) or "none"
+            content = {"error": f"there is no function {call.name[:80]!r}; there are: {names}"}
+            self._course.note(
+                CapabilityShown(at=self._run.now(), call=call.id, function=call.name, content=content, turn=True)
+            )
+            return
+        ended = await self._ended(call, routine, at, "model")
+        content = await self._content(ended, routine)
+        self._course.note(CapabilityShown(at=self._run.now(), call=call.id, function=routine.name, content=content))
+
+    # One call
+
+    async def _ended(self, call: FunctionCall, routine: Routine, at: str, caller: Caller) -> Ended:
+        """How the call ended, now or before: steps, execution, record."""
+        known = self._progress.ended.get(call.id)
+        if known is not None:
+            return known
+        began = self._progress.began.get(call.id)
+        if began is None:
+            stopped_or_began = await self._begin(call, routine, at, caller)
+            if not isinstance(stopped_or_began, CapabilityBegan):
+                return stopped_or_began
+            began = stopped_or_began
+        return await self._execute(began, routine)
+
+    async def _begin(
+        self, call: FunctionCall, routine: Routine, at: str, caller: Caller
+    ) -> CapabilityBegan | CapabilityErrored | CapabilityRestricted:
+        """Everything before the execution."""
+        self._check_limits()
+        now = self._run.now()
+        try:
+            if call.arguments is None:
+                raise ArgumentsError("the arguments are no JSON object")
+            bound = self._bound(routine, at)
+            arguments = routine.arguments.resolve(call.arguments, bound)
+        except ArgumentsError as error:
+            return await self._errored(call.id, routine, call.arguments or {}, str(error), caller)
+        outcome = await self._before(call.id, routine, arguments, at)
+        if not isinstance(outcome, Passed):
+            restricted = CapabilityRestricted(
+                at=now,
+                call=call.id,
+                function=routine.name,
+                arguments=arguments,
+                caller=caller,
+                reason=refusal(outcome),
+            )
+            if isinstance(outcome, Locked):
+                self._course.over("restricted", outcome.reason, restricted)
+            await self._course.append(restricted)
+            return restricted
+        if outcome.transformed:
+            free = {name: value for name, value in outcome.value.items() if name not in bound}
+            try:
+                arguments = routine.arguments.resolve(free, bound)
+            except ArgumentsError as error:
+                return await self._errored(call.id, routine, arguments, str(error), caller)
+        return await self._begun(call.id, routine, arguments, caller)
+
+    async def _begun(self, call: str, routine: Routine, arguments: dict[str, Any], caller: Caller) -> CapabilityBegan:
+        self._check_limits()
+        began = CapabilityBegan(
+            at=self._run.now(), call=call, function=routine.name, arguments=arguments, caller=caller
+        )
+        await self._course.append(began)
+        return began
+
+    def _check_limits(self) -> None:
+        context = self._run.context
+        under_way = len(self._progress.calls) - context.meta.count
+        self._course.check(check_before_capability(self._limits, context, self._run.now_ms(), under_way=under_way))
+
+    def _bound(self, routine: Routine, at: str, without: Collection[str] = ()) -> dict[str, Json]:
+        """The values of the bindings. Raises `ArgumentsError`, which does not tell what they are about."""
+        variables = Variables(self._run.plain(), runtime=self._course.runtime)
+        bound: dict[str, Json] = {}
+        for name, program in routine.bindings.items():
+            if name in without:
+                continue
+            try:
+                bound[name] = run(program, variables, Session(at))
+            except CelError:
+                raise ArgumentsError(f"{name}: has no value yet; something else has to be done first") from None
+        return bound
+
+    async def _before(self, call: str, routine: Routine, arguments: dict[str, Json], at: str) -> Any:
+        key = f"{call}:before"
+        session = self._progress.session(key, at)
+        lists = [routine.before]
+        if self._run.context.is_first(routine.name):
+            lists.insert(0, routine.before_first)
+        passed = Passed(arguments)
+        for steps in lists:
+            subject = Subject(
+                context=self._run.plain,
+                input=passed.value,
+                action=routine.function.action,
+                bound=frozenset(routine.bindings),
+            )
+            invoke = self.invoker(key, at)
+            outcome = await self._course.steps(steps, subject, session, key=key, call=call, invoke=invoke)
+            if not isinstance(outcome, Passed):
+                return outcome
+            passed = Passed(outcome.value, passed.transformed or outcome.transformed)
+        return passed
+
+    async def _errored(
+        self, call: str, routine: Routine, arguments: dict[str, Any], error: str, caller: Caller
+    ) -> CapabilityErrored:
+        """It failed before it was executed."""
+        record = CapabilityErrored(
+            at=self._run.now(),
+            call=call,
+            function=routine.name,
+            arguments=arguments,
+            caller=caller,
+            error=error,
+            executed=False,
+        )
+        await self._course.append(record)
+        return record
+
+    # Execution
+
+    async def _execute(self, began: CapabilityBegan, routine: Routine) -> Ended:
+        common: dict[str, Any] = {
+            "at": began.at,
+            "call": began.call,
+            "function": began.function,
+            "arguments": began.arguments,
+            "caller": began.caller,
+        }
+        record: Ended
+        try:
+            if routine.is_delegation:
+                delegated = await self._delegate(began, routine)
+                record = CapabilityFinished(**common, output=delegated.output, task_id=delegated.task_id)
+            else:
+                record = CapabilityFinished(**common, output=await self._invoke(began, routine))
+        except ToolError as error:
+            record = CapabilityErrored(**common, error=str(error))
+        except DelegationError as error:
+            record = CapabilityErrored(**common, error=str(error), task_id=error.task_id)
+        except BrokenToolError as error:
+            record = CapabilityErrored(**common, error=str(error))
+            self._course.over("errored", f"{began.function} cannot be used: {error}", record)
+        await self._course.append(record)
+        return record
+
+    async def _invoke(self, began: CapabilityBegan, routine: Routine) -> Json:
+        key = f"{began.call}:execute"
+        function, tool = routine.function, routine.function.ref
+        session = self._progress.session(key, began.at)
+        invocation = Invocation(
+            call=f"{self._task_id}:{began.call}",
+            action=function.action,
+            arguments=began.arguments,
+            context=self._run.plain(),
+            session=session,
+            perform=self._course.perform(key),
+            state=self._progress.tools.get(tool, {}),
+        )
+        state = await self._tools.initialize(function, invocation)
+        if state is not None:
+            await self._course.append(ToolOpened(at=self._run.now(), tool=tool, state=state))
+            invocation = msgspec.structs.replace(invocation, state=state)
+        work = self._tools.invoke(function, invocation)
+        return await self._course.waiting_for(work, key, session, began.arguments)
+
+    async def _delegate(self, began: CapabilityBegan, routine: Routine) -> Any:
+        async def start(task_id: str) -> None:
+            if self._progress.children.get(began.call) != task_id:
+                await self._course.append(DelegationBegan(at=self._run.now(), call=began.call, task_id=task_id))
+
+        parameters = {name: value for name, value in began.arguments.items() if name != MESSAGE}
+        errand = Errand(
+            call=began.call,
+            message=began.arguments[MESSAGE],
+            parameters=parameters,
+            parent=self._task_id,
+            scope=self._scope,
+            depth=self._depth + 1,
+            task_id=self._progress.children.get(began.call),
+            began=start,
+        )
+        return await self._delegates[routine.function.ref].run(errand)
+
+    # What becomes of the result
+
+    async def _content(self, ended: Ended, routine: Routine) -> Json:
+        """What is told of a call: its result as the steps after it leave it, or an error."""
+        if isinstance(ended, CapabilityErrored):
+            return {"error": ended.error}
+        if isinstance(ended, CapabilityRestricted):
+            return {"error": ended.reason}
+        key = f"{ended.call}:after"
+        subject = Subject(
+            context=self._run.plain,
+            input=ended.arguments,
+            output=ended.output,
+            action=routine.function.action,
+            bound=frozenset(routine.bindings),
+        )
+        session = self._progress.session(key, ended.at)
+        invoke = self.invoker(key, ended.at)
+        outcome = await self._course.steps(routine.after, subject, session, key=key, call=ended.call, invoke=invoke)
+        if isinstance(outcome, Locked):
+            self._course.over("restricted", outcome.reason)
+        return {"error": outcome.message} if isinstance(outcome, Blocked) else outcome.value
+
+    # Calls by steps
+
+    def invoker(self, key: str, at: str) -> Invoke:
+        """Makes the calls of `invoke` steps of the session `key`: straight to the tool, and once."""
+
+        async def invoke(wanted: StepInvocation) -> Json:
+            call = f"{key}:{wanted.step}"
+            ended = self._progress.ended.get(call)
+            if ended is None:
+                ended = await self._invoked(call, wanted, at)
+            if isinstance(ended, CapabilityFinished):
+                return ended.output
+            raise CallFailed(ended.error if isinstance(ended, CapabilityErrored) else ended.reason)
+
+        return invoke
+
+    async def _invoked(self, call: str, wanted: StepInvocation, at: str) -> Ended:
+        routine = self._repertoire.invoked(wanted.tool, wanted.capability)
+        began = self._progress.began.get(call)
+        if began is None:
+            try:
+                bound = {**self._bound(routine, at, wanted.arguments), **wanted.arguments}
+                arguments = routine.arguments.resolve({}, bound)
+            except ArgumentsError as error:
+                return await self._errored(call, routine, wanted.arguments, str(error), "step")
+            began = await self._begun(call, routine, arguments, "step")
+        return await self._execute(began, routine)
+
+
+class _Skipped(Exception):
+    """A call that had to wait for another that did not come to its end: it is made another time."""
+
+
+def _rank(error: BaseException) -> int:
+    """Which of several errors matters: one that nobody expected, then the end of the task, then a pause."""
+    expected = (TaskOverError, PausedError, _Skipped)
+    return next((rank for rank, kind in enumerate(expected, 1) if isinstance(error, kind)), 0)

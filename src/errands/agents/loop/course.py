@@ -1,0 +1,120 @@
+"""One turn's hold on a task: its run, how far it has come, and the expressions of its policy evaluated over both."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any, Literal, NoReturn
+
+from errands.agents.loop.outcomes import PausedError, TaskOverError
+from errands.agents.loop.progress import Progress
+from errands.agents.mounts.base import Files, MountError
+from errands.policy.cel import Call, CallFailed, Perform, Session, Suspended
+from errands.policy.cel.values import Json
+from errands.policy.limits import Exceeded
+from errands.policy.pipeline import Blocked, Invoke, Locked, Outcome, Subject, run_steps
+from errands.policy.records import Answered, AnyRecord, Decided, Ended
+from errands.policy.steps import Steps
+from errands.runtime.review_messages import reviewer_of
+from errands.runtime.run import Run
+
+Reason = Literal["limit_exceeded", "restricted", "errored"]
+
+
+class Course:
+    def __init__(self, run: Run, files: Files | None, runtime: Mapping[str, str]) -> None:
+        self.run = run
+        self.progress = Progress(run.records)
+        self.files = files
+        #: What expressions see as `runtime`.
+        self.runtime = dict(runtime)
+
+    def note(self, *records: AnyRecord) -> None:
+        """Adds records that become durable with what follows."""
+        self.run.note(*records)
+        for record in records:
+            self.progress.take(record)
+
+    async def append(self, *records: AnyRecord) -> None:
+        """Adds records; when this returns they are durable."""
+        self.note(*records)
+        await self.run.settle()
+
+    def over(self, reason: Reason, message: str, *records: AnyRecord) -> NoReturn:
+        """Ends the task: that it is over stands in the log together with what ended it. `message` is for the caller."""
+        ended = Ended(at=self.run.now(), reason=reason, detail=message)
+        self.note(*records, ended)
+        raise TaskOverError(ended)
+
+    def check(self, exceeded: Exceeded | None) -> None:
+        """Ends the task when a limit was exceeded."""
+        if exceeded is not None:
+            self.over("limit_exceeded", f"A limit of this agent was exceeded: {exceeded.message}.")
+
+    async def steps(
+        self, steps: Steps, subject: Subject, session: Session, *, key: str, call: str | None, invoke: Invoke
+    ) -> Outcome:
+        """What the steps decide; the decisions are recorded. Raises `PausedError` while one of them waits."""
+        if not steps.steps:
+            return await run_steps(steps, subject, session, invoke=invoke)
+        shown = getattr(subject, steps.phase.subject)
+        outcome: Outcome = await self.waiting_for(
+            run_steps(steps, subject, session, invoke=invoke, perform=self.perform(key)), key, session, shown
+        )
+        for decision in outcome.decisions:
+            self.note(
+                Decided(
+                    at=self.run.now(),
+                    step=decision.step,
+                    action=decision.action,
+                    outcome=decision.outcome if decision.on_fail is None else f"{decision.outcome}: {decision.on_fail}",
+                    call=call,
+                    detail=decision.detail,
+                )
+            )
+        return outcome
+
+    async def waiting_for(self, work: Awaitable[Any], key: str, session: Session, subject: Json) -> Any:
+        """`work`, where an expression that has to wait pauses the task."""
+        try:
+            return await work
+        except Suspended as suspended:
+            raise PausedError(key, suspended.call, session, subject) from None
+
+    def perform(self, key: str) -> Perform:
+        """Makes the calls of expressions in the session `key`; what they gave is durable before it is used."""
+
+        async def perform(call: Call) -> Json:
+            if call.function == "review":
+                _check_reviewer(call)
+                raise Suspended(call)
+            at = self.run.now()
+            try:
+                value = await self._reach_files(call)
+            except MountError as error:
+                await self.append(Answered(at=at, key=key, call=call, error=str(error)))
+                raise CallFailed(str(error)) from None
+            await self.append(Answered(at=at, key=key, call=call, value=value))
+            return value
+
+        return perform
+
+    async def _reach_files(self, call: Call) -> Json:
+        if self.files is None:
+            raise MountError("this agent has no mount")
+        reach: dict[str, Callable[..., Awaitable[str]]] = {
+            "mount.read": self.files.read,
+            "mount.write": self.files.write,
+        }
+        return await reach[call.function](*call.arguments)
+
+
+def _check_reviewer(call: Call) -> None:
+    try:
+        reviewer_of(call)
+    except ValueError as error:
+        raise CallFailed(str(error)) from None
+
+
+def refusal(outcome: Blocked | Locked) -> str:
+    """What is said of a call or an input that steps have stopped."""
+    return outcome.message if isinstance(outcome, Blocked) else outcome.reason

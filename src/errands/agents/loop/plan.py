@@ -1,0 +1,96 @@
+"""An agent as the loop needs it: everything in its manifest compiled once, however many tasks there are."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from errands.agents.manifests.arguments import Arguments, Inputs
+from errands.agents.manifests.documents import Agent, Capability
+from errands.agents.manifests.functions import Function
+from errands.agents.models.base import Offer
+from errands.policy import cel
+from errands.policy.cel import Program, scopes
+from errands.policy.cel.tokens import CAPABILITIES
+from errands.policy.steps import Phase, Step, Steps, compile_steps
+from errands.policy.template import Template, compile_template
+
+
+class Routine:
+    """A function with what surrounds its calls."""
+
+    def __init__(self, function: Function, capability: Capability) -> None:
+        self.function = function
+        self.arguments = Arguments(function)
+        self.bindings: dict[str, Program] = {
+            name: cel.compile(scopes.BINDING, source) for name, source in function.bindings.items()
+        }
+        self.before_first = compile_steps(Phase.BEFORE_FIRST, capability.before_first or [])
+        self.before = compile_steps(Phase.BEFORE, capability.before or [])
+        self.after = compile_steps(Phase.AFTER, capability.after or [])
+        #: Whether its calls depend on the calls before them: then they wait for these.
+        self.looks_back = bool(self.before_first.steps) or any(map(_reads_calls, (self.before, self.after)))
+
+    @property
+    def name(self) -> str:
+        return self.function.name
+
+    @property
+    def is_delegation(self) -> bool:
+        return self.function.target != "tool"
+
+
+def _reads_calls(steps: Steps) -> bool:
+    return any(step.action == "invoke" or any(map(_reads_capabilities, _programs(step))) for step in steps.steps)
+
+
+def _programs(step: Step) -> list[Program]:
+    return [program for program in (step.program, step.condition, *step.bindings.values()) if program is not None]
+
+
+def _reads_capabilities(program: Program) -> bool:
+    needs = program.needs
+    return needs.whole or bool(needs.records) or not set(CAPABILITIES).isdisjoint(needs.sections)
+
+
+class Plan:
+    """The agent without its functions, which may have to be found out first."""
+
+    def __init__(self, agent: Agent) -> None:
+        self.agent = agent
+        self.inputs = Inputs(agent)
+        self.takes_parameters = bool(self.inputs.schema["properties"])
+        self.prompt: Template = compile_template(scopes.PROMPT, agent.prompt)
+        self.exposes: dict[str, Program] = {
+            name: cel.compile(scopes.EXPOSES, source) for name, source in (agent.exposes or {}).items()
+        }
+        self.guards_input = compile_steps(Phase.GUARDRAIL_BEFORE, agent.guardrails.before or [])
+        self.guards_output = compile_steps(Phase.GUARDRAIL_AFTER, agent.guardrails.after or [])
+
+
+class Repertoire:
+    """All that an agent can do in a task."""
+
+    def __init__(self, agent: Agent, functions: Sequence[Function]) -> None:
+        self.routines: dict[str, Routine] = {
+            function.name: Routine(function, agent.capabilities.get(function.ref, Capability()))
+            for function in functions
+        }
+        offered = [routine.function for routine in self.routines.values() if routine.function.offered]
+        offers = [Offer(function.name, function.description, function.parameters) for function in offered]
+        self.offers: tuple[Offer, ...] = tuple(offers)
+
+    def offered(self, name: str) -> Routine | None:
+        """What the model may call by this name."""
+        routine = self.routines.get(name)
+        return routine if routine is not None and routine.function.offered else None
+
+    def invoked(self, tool: str, action: str) -> Routine:
+        """What a step means by `tool:action`; loading has made sure that it is there."""
+        return next(
+            routine
+            for routine in self.routines.values()
+            if routine.function.ref == tool and routine.function.action == action
+        )
+
+    def names(self, *, delegations: bool) -> tuple[str, ...]:
+        return tuple(name for name, routine in self.routines.items() if routine.is_delegation == delegations)

@@ -1,0 +1,193 @@
+"""How far a task has come, read from its records: what was said, and what is to be done next. Pure.
+
+Whatever happened to the process, the records say where to go on, so nothing that has finished is done again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+import msgspec
+
+from errands.agents.models.base import FunctionSaid, ModelSaid, Said, UserSaid
+from errands.policy.cel import Session
+from errands.policy.records import (
+    Answered,
+    AnyRecord,
+    CapabilityBegan,
+    CapabilityErrored,
+    CapabilityFinished,
+    CapabilityRestricted,
+    CapabilityShown,
+    DelegationBegan,
+    Ended,
+    FunctionCall,
+    InputArrived,
+    InputPassed,
+    InputRefused,
+    ModelCalled,
+    OutputGiven,
+    ToolOpened,
+    ToolsClosed,
+    Waiting,
+)
+
+# What is to be done next.
+
+
+class TakeInput(msgspec.Struct, frozen=True):
+    """Nothing is open: the next message can be taken in."""
+
+
+class GuardInput(msgspec.Struct, frozen=True):
+    """An input has arrived and its guardrails are to look at it."""
+
+    input: InputArrived
+
+
+class AskModel(msgspec.Struct, frozen=True):
+    """It is the model's turn."""
+
+
+class MakeCalls(msgspec.Struct, frozen=True):
+    """The model waits for results: these calls are still to be made, or to be finished."""
+
+    answer: ModelCalled
+    calls: tuple[FunctionCall, ...]
+
+
+class GiveOutput(msgspec.Struct, frozen=True):
+    """The model has answered."""
+
+    answer: ModelCalled
+
+
+Next = TakeInput | GuardInput | AskModel | MakeCalls | GiveOutput
+
+
+class Progress:
+    """An index over the records of a task; `take` each of them once, in order."""
+
+    def __init__(self, records: Iterable[AnyRecord] = ()) -> None:
+        self._input: InputArrived | None = None
+        self._passed = True
+        self._answer: ModelCalled | None = None
+        self._outputs = 0
+        self._said: list[Said] = []
+        self._shown: dict[str, CapabilityShown] = {}
+        self.began: dict[str, CapabilityBegan] = {}
+        self.ended: dict[str, CapabilityFinished | CapabilityErrored | CapabilityRestricted] = {}
+        #: All that have begun or ended.
+        self.calls: set[str] = set()
+        #: Child tasks, by call.
+        self.children: dict[str, str] = {}
+        #: What tools need for their next call, by tool.
+        self.tools: dict[str, dict[str, object]] = {}
+        #: The task is over, whether or not its status says so yet.
+        self.over: Ended | None = None
+        #: Messages that were dealt with, or answered a review.
+        self.taken: set[str] = set()
+        self._waiting: dict[str, Waiting] = {}
+        self._answered: dict[str, list[Answered]] = {}
+        for record in records:
+            self.take(record)
+
+    def take(self, record: AnyRecord) -> None:
+        match record:
+            case InputArrived():
+                self._input, self._passed, self._answer = record, False, None
+                self.taken.add(record.message_id)
+            case InputRefused():
+                self.taken.add(record.message_id)
+            case InputPassed():
+                assert self._input is not None
+                self._passed = True
+                self._said.append(UserSaid(list((record.values or self._input.values)["message"])))
+            case ModelCalled():
+                self._close_answer()
+                self._answer = record
+            case CapabilityBegan():
+                self.began[record.call] = record
+                self.calls.add(record.call)
+            case CapabilityFinished() | CapabilityErrored() | CapabilityRestricted():
+                self.ended[record.call] = record
+                self.calls.add(record.call)
+            case CapabilityShown():
+                self._shown[record.call] = record
+            case DelegationBegan():
+                self.children[record.call] = record.task_id
+            case OutputGiven():
+                self._close_answer()
+                self._outputs += 1
+                self._input = self._answer = None
+            case ToolOpened():
+                self.tools[record.tool] = record.state
+            case ToolsClosed():
+                self.tools = {}
+            case Ended():
+                self.over = record
+            case Waiting():
+                self._waiting[record.key] = record
+            case Answered():
+                self._answered.setdefault(record.key, []).append(record)
+                self.taken.add(record.message_id)
+            case _:
+                pass
+
+    def _close_answer(self) -> None:
+        """What the model said and was told joins the conversation, in the order of its calls."""
+        if self._answer is not None:
+            self._said += _exchange(self._answer, self._shown)
+
+    def next(self) -> Next:
+        if self._input is None:
+            return TakeInput()
+        if not self._passed:
+            return GuardInput(self._input)
+        if self._answer is None:
+            return AskModel()
+        if not self._answer.calls:
+            return GiveOutput(self._answer)
+        missing = tuple(call for call in self._answer.calls if call.id not in self._shown)
+        return MakeCalls(self._answer, missing) if missing else AskModel()
+
+    @property
+    def said(self) -> tuple[Said, ...]:
+        """The conversation as the model is shown it."""
+        return (*self._said, *(_exchange(self._answer, self._shown) if self._answer is not None else ()))
+
+    @property
+    def outputs(self) -> int:
+        return self._outputs
+
+    @property
+    def open_children(self) -> list[tuple[str, str]]:
+        """Calls that handed work down and have not ended, with the child tasks."""
+        return [(call, task_id) for call, task_id in self.children.items() if call not in self.ended]
+
+    def session(self, key: str, now: str) -> Session:
+        """The session of that name, with everything that was answered; a new one sees the time `now`."""
+        waiting = self._waiting.get(key)
+        stored = Session(now) if waiting is None else waiting.session
+        session = Session(stored.now, dict(stored.finished))
+        for answered in self._answered.get(key, ()):
+            if answered.error is None:
+                session.settle(answered.call, answered.value)
+            else:
+                session.fail(answered.call, answered.error)
+        return session
+
+    def waits(self, key: str) -> bool:
+        """Whether the log says already that the session of that name waits."""
+        waiting = self._waiting.get(key)
+        return waiting is not None and waiting.call.key not in {
+            answered.call.key for answered in self._answered.get(key, ())
+        }
+
+
+def _exchange(answer: ModelCalled, shown: dict[str, CapabilityShown]) -> Sequence[Said]:
+    results = [shown[call.id] for call in answer.calls if call.id in shown]
+    return [
+        ModelSaid(answer.text, answer.calls),
+        *(FunctionSaid(result.call, result.function, result.content) for result in results),
+    ]

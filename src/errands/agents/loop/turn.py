@@ -1,0 +1,282 @@
+"""One turn of a task of an agent that is written down: from where its records say it stands to the turn's end."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
+
+from errands.agents.delegation.base import Delegate
+from errands.agents.loop.answering import Answering, answer_message, told
+from errands.agents.loop.calls import Calls
+from errands.agents.loop.course import Course, refusal
+from errands.agents.loop.inputs import read_input
+from errands.agents.loop.outcomes import PausedError, TaskOverError
+from errands.agents.loop.plan import Repertoire
+from errands.agents.loop.progress import AskModel, GiveOutput, GuardInput, MakeCalls, TakeInput
+from errands.agents.manifests.arguments import ArgumentsError
+from errands.agents.tools.base import BrokenToolError
+from errands.agents.tools.turn import ToolTurn
+from errands.clock import from_iso, to_iso
+from errands.model.core import COMPLETED, FAILED, INPUT_REQUIRED, REJECTED, Message, Part, Role
+from errands.policy.limits import check_age, parse_duration
+from errands.policy.pipeline import Passed, Subject
+from errands.policy.records import (
+    Ended,
+    InputArrived,
+    InputPassed,
+    InputRefused,
+    OutputGiven,
+    Started,
+    ToolsClosed,
+    Waiting,
+)
+from errands.runtime.context import TaskContext
+from errands.runtime.review_messages import review_message, reviewer_of
+from errands.runtime.run import Run
+
+if TYPE_CHECKING:
+    from errands.agents.loop.worker import ManifestWorker
+
+logger = logging.getLogger(__name__)
+
+
+class TaskTurn:
+    """One turn of one task."""
+
+    def __init__(self, worker: ManifestWorker, ctx: TaskContext) -> None:
+        self._worker = worker
+        self._plan = worker.plan
+        self._ctx = ctx
+
+    async def work(self) -> None:
+        worker, ctx = self._worker, self._ctx
+        files = worker.mounts.files(worker.agent, ctx.task_id) if worker.mounts is not None else None
+        async with worker.toolbox.turn(task_id=ctx.task_id, files=files) as tools:
+            run = await ctx._opened_run()
+            try:
+                repertoire = await worker.repertoire()
+                problem = None
+            except BrokenToolError as error:
+                repertoire, problem = worker.declared(), str(error)
+            if not run.started:
+                run.note(self._started(repertoire))
+            course = Course(run, files, worker.runtime)
+            try:
+                if course.progress.over is not None:
+                    raise TaskOverError(course.progress.over)
+                if problem is not None:
+                    course.over("errored", f"The tools of this agent cannot be used: {problem}")
+                await self._advance(course, repertoire, tools)
+            except PausedError as pause:
+                await self._pause(course, pause)
+            except TaskOverError as over:
+                await self._end(course, tools, over.ended)
+
+    def _started(self, repertoire: Repertoire) -> Started:
+        ctx, agent = self._ctx, self._worker.agent
+        options = ctx._options
+        return Started(
+            at=to_iso(ctx._stored.head.created_at),
+            agent=agent.name,
+            namespace=agent.namespace,
+            user=ctx.owner,
+            email=options.email or None,
+            model=self._worker.model_name,
+            functions=repertoire.names(delegations=False),
+            delegations=repertoire.names(delegations=True),
+            parent=options.parent,
+            depth=options.depth,
+        )
+
+    async def _advance(self, course: Course, repertoire: Repertoire, tools: ToolTurn) -> None:
+        """Does one thing after the other until the turn has ended."""
+        worker, ctx = self._worker, self._ctx
+        answering = Answering(ctx, course, self._plan, worker.model, worker.model_name)
+        started = _started_in(course.run)
+        calls = Calls(
+            course,
+            repertoire,
+            tools,
+            worker.delegates,
+            worker.agent.limits,
+            task_id=ctx.task_id,
+            scope=ctx._stored.scope,
+            depth=started.depth,
+        )
+        while True:
+            match course.progress.next():
+                case TakeInput():
+                    if not await self._take_input(course):
+                        return
+                case GuardInput(arrived):
+                    await self._guard_input(course, calls, arrived)
+                case AskModel():
+                    await answering.ask(repertoire)
+                case MakeCalls() as wanted:
+                    await self._make_calls(course, calls, wanted)
+                case GiveOutput(answer):
+                    await self._give(course, tools, answering, calls, answer.text, answer.at)
+                    return
+
+    # Input
+
+    async def _take_input(self, course: Course) -> bool:
+        """Takes the oldest message in that was not yet; false when the turn has ended without an input."""
+        message = next(
+            (
+                message
+                for message in self._ctx._stored.task.history or ()
+                if message.role is not Role.AGENT and message.message_id not in course.progress.taken
+            ),
+            None,
+        )
+        if message is None:
+            await self._ctx._turn.end(INPUT_REQUIRED)
+            return False
+        run = course.run
+        course.check(check_age(self._plan.agent.limits, run.context, run.now_ms()))
+        before = run.context.input[-1] if run.context.input else None
+        try:
+            values = read_input(self._plan, message, before)
+        except ArgumentsError as error:
+            await self._refuse(course, message, str(error))
+            return False
+        course.note(InputArrived(at=run.now(), values=values, message_id=message.message_id))
+        return True
+
+    async def _refuse(self, course: Course, message: Message, problem: str) -> None:
+        """The message is no input of this agent: its sender is told what to send instead."""
+        course.note(InputRefused(at=course.run.now(), message_id=message.message_id, reason=problem))
+        parts = [Part(text=f"This input cannot be taken: {problem}. Send it again, with parameters as a data part.")]
+        parts.append(Part(data={"schema": self._plan.inputs.schema}, media_type="application/schema+json"))
+        await self._ctx._turn.end(INPUT_REQUIRED, message=self._ctx._agent_message(parts))
+
+    async def _guard_input(self, course: Course, calls: Calls, arrived: InputArrived) -> None:
+        key = f"input:{arrived.message_id}"
+        outcome = await course.steps(
+            self._plan.guards_input,
+            Subject(context=course.run.plain, input=arrived.values),
+            course.progress.session(key, arrived.at),
+            key=key,
+            call=None,
+            invoke=calls.invoker(key, arrived.at),
+        )
+        if not isinstance(outcome, Passed):
+            course.over("restricted", refusal(outcome))
+        values = outcome.value if outcome.transformed else None
+        course.note(InputPassed(at=course.run.now(), message_id=arrived.message_id, values=values))
+
+    # Calls
+
+    async def _make_calls(self, course: Course, calls: Calls, wanted: MakeCalls) -> None:
+        """The calls of an answer; the task's age bounds them, too."""
+        limits, run = self._plan.agent.limits, course.run
+        if limits.max_age is None:
+            await calls.make(wanted)
+            return
+        age = run.now_ms() - from_iso(run.context.agent.started_at)
+        left = max(parse_duration(limits.max_age) - age, 0) / 1000
+        try:
+            async with asyncio.timeout(left + 0.001) as timer:
+                await calls.make(wanted)
+        except TimeoutError:
+            if not timer.expired():
+                raise
+            course.over("limit_exceeded", f"A limit of this agent was exceeded: max_age is {limits.max_age}.")
+
+    # Output
+
+    async def _give(
+        self, course: Course, tools: ToolTurn, answering: Answering, calls: Calls, text: str, at: str
+    ) -> None:
+        output = answering.output(text)
+        key = f"output:{course.progress.outputs}"
+        outcome = await course.steps(
+            self._plan.guards_output,
+            Subject(context=course.run.plain, output=output),
+            course.progress.session(key, at),
+            key=key,
+            call=None,
+            invoke=calls.invoker(key, at),
+        )
+        if not isinstance(outcome, Passed):
+            course.over("restricted", refusal(outcome))
+        given = _as_output(outcome.value, output)
+        if given is None:
+            course.over("restricted", "The answer was held back: what a guardrail made of it is no answer.")
+        message = answer_message(self._ctx, given)
+        artifacts = [answering.artifact(given)]
+        state = COMPLETED if self._closes(course) else INPUT_REQUIRED
+        course.note(OutputGiven(at=course.run.now(), values=given))
+        if state is COMPLETED:
+            await self._close_tools(course, tools)
+        await self._ctx._turn.end(state, message=message, artifacts=artifacts)
+
+    def _closes(self, course: Course) -> bool:
+        """Whether the task ends with this answer; otherwise it waits for more."""
+        close_after = self._plan.agent.close_after
+        is_last = close_after is not None and course.progress.outputs + 1 >= close_after
+        return is_last or bool(_started_in(course.run).parent)
+
+    # Other ends of a turn
+
+    async def _pause(self, course: Course, pause: PausedError) -> None:
+        if not course.progress.waits(pause.key):
+            course.note(Waiting(at=course.run.now(), call=pause.call, session=pause.session, key=pause.key))
+        ctx = self._ctx
+        message = review_message(pause.call, pause.subject, task_id=ctx.task_id, context_id=ctx.context_id)
+        await ctx._turn.end(INPUT_REQUIRED, message=message, asks=reviewer_of(pause.call))
+
+    async def _end(self, course: Course, tools: ToolTurn, ended: Ended) -> None:
+        await self._cancel_children(course)
+        await self._close_tools(course, tools)
+        state = REJECTED if ended.reason == "restricted" else FAILED
+        await self._ctx._turn.end(state, message=told(self._ctx, ended.detail, reason=ended.reason))
+
+    async def let_go(self) -> None:
+        """After a cancel: what the task began elsewhere is ended."""
+        worker, ctx = self._worker, self._ctx
+        if ctx._turn.ended:
+            return
+        run = await ctx._opened_run()
+        if not run.started:
+            return
+        async with worker.toolbox.turn(task_id=ctx.task_id) as tools:
+            course = Course(run, None, worker.runtime)
+            await self._cancel_children(course)
+            await self._close_tools(course, tools)
+
+    async def _cancel_children(self, course: Course) -> None:
+        progress = course.progress
+        for call, task_id in progress.open_children:
+            routine = progress.began[call].function
+            delegate = self._delegate_of(routine)
+            if delegate is not None:
+                try:
+                    await delegate.cancel(task_id, self._ctx._stored.scope)
+                except Exception:
+                    logger.exception("task %s: the child %s could not be canceled", self._ctx.task_id, task_id)
+
+    def _delegate_of(self, function: str) -> Delegate | None:
+        routine = self._worker.declared().routines.get(function)
+        return None if routine is None else self._worker.delegates.get(routine.function.ref)
+
+    async def _close_tools(self, course: Course, tools: ToolTurn) -> None:
+        if course.progress.tools:
+            await tools.teardown(course.progress.tools)
+            with suppress(Exception):
+                course.note(ToolsClosed(at=course.run.now()))
+
+
+def _started_in(run: Run) -> Started:
+    return next(record for record in run.records if isinstance(record, Started))
+
+
+def _as_output(value: Any, output: dict[str, Any]) -> dict[str, Any] | None:
+    """What guardrails left of an output: it may have become a text, or must still have a message."""
+    if isinstance(value, str):
+        return {**output, "message": [{"mimeType": "text/plain", "text": value}]}
+    parts = value.get("message") if isinstance(value, dict) else None
+    return value if isinstance(parts, list) and all(isinstance(part, dict) for part in parts) else None

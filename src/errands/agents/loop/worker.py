@@ -1,0 +1,83 @@
+"""`ManifestWorker`: an agent that is written down, as the worker it is to the rest of the runtime.
+
+A turn goes on wherever the records say that the task stands: after a message, a review, or a crash.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine, Mapping
+from typing import Any
+
+from errands.agents.delegation.base import Delegate
+from errands.agents.loop.plan import Plan, Repertoire
+from errands.agents.loop.turn import TaskTurn
+from errands.agents.manifests import Agent, Manifests
+from errands.agents.models.base import Model
+from errands.agents.mounts.mounts import Mounts
+from errands.agents.tools.toolbox import Toolbox
+from errands.runtime.context import TaskContext
+from errands.runtime.worker import Worker
+
+
+class ManifestWorker(Worker):
+    """Works on the tasks of one agent. Made once; `delegates` are the other agents it may use, by capability."""
+
+    def __init__(
+        self,
+        agent: Agent,
+        *,
+        manifests: Manifests,
+        toolbox: Toolbox,
+        model: Model,
+        model_name: str,
+        mounts: Mounts | None,
+        delegates: Mapping[str, Delegate],
+        runtime: Mapping[str, str],
+    ) -> None:
+        self.agent = agent
+        self.plan = Plan(agent)
+        self.toolbox = toolbox
+        self.model = model
+        self.model_name = model_name
+        self.mounts = mounts
+        self.delegates = delegates
+        self.runtime = runtime
+        self._manifests = manifests
+        self._known: Repertoire | None = None
+
+    async def handle(self, ctx: TaskContext) -> None:
+        turn = TaskTurn(self, ctx)
+        if not ctx.is_cancelled:
+            await _until_canceled(ctx, turn.work())
+        if ctx.is_cancelled:
+            await turn.let_go()
+
+    async def repertoire(self) -> Repertoire:
+        """All functions, found out once. Raises `BrokenToolError`."""
+        if self._known is None:
+            self._known = Repertoire(self.agent, await self.toolbox.functions())
+        return self._known
+
+    def declared(self) -> Repertoire:
+        """The functions that are written down, when the others cannot be found out."""
+        return Repertoire(self.agent, self._manifests.functions(self.agent))
+
+
+async def _until_canceled(ctx: TaskContext, work: Coroutine[Any, Any, None]) -> None:
+    """Does the work, as a task of its own, so that a cancel interrupts it and nothing else."""
+    working = asyncio.ensure_future(work)
+    ctx._on_cancel = working.cancel
+    try:
+        await working
+    except asyncio.CancelledError:
+        if not ctx.is_cancelled or _is_stopped():
+            raise
+    finally:
+        ctx._on_cancel = None
+
+
+def _is_stopped() -> bool:
+    """Whether the turn itself is to stop, and not only what it waits for."""
+    current = asyncio.current_task()
+    return current is not None and current.cancelling() > 0

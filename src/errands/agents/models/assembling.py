@@ -1,0 +1,143 @@
+"""From what a provider answers, whole or in pieces, to an `Answer`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import msgspec
+
+from errands.agents.models.base import Answer, FunctionCall, ModelSaid, Question
+from errands.agents.models.messages import messages, tools
+
+#: What a token is taken for when a provider does not count them.
+CHARACTERS_PER_TOKEN = 4
+
+
+class _Call(msgspec.Struct):
+    id: str = ""
+    name: str = ""
+    arguments: str = ""
+    extra: dict[str, Any] | None = None
+
+    def add(self, piece: Any) -> None:
+        function = piece.function
+        self.id = self.id or piece.id or ""
+        if function is not None:
+            # Some providers repeat the name with every piece.
+            self.name = self.name or function.name or ""
+            self.arguments += function.arguments or ""
+        self.extra = getattr(piece, "extra_content", None) or self.extra
+
+
+class Assembly:
+    """One answer on its way. `piece` and `whole` take what any-llm gives, in the form of OpenAI's completions."""
+
+    def __init__(self, question: Question, provider: str) -> None:
+        self._question = question
+        self._provider = provider
+        self._model = ""
+        self._texts: list[str] = []
+        self._calls: list[_Call] = []
+        #: The call that is being written at each index.
+        self._open: dict[int, _Call] = {}
+        self._prompt_tokens = 0
+        self._completion_tokens = 0
+        #: Whether anything has come, and whether the provider has said that this is all.
+        self.is_begun = False
+        self.is_finished = False
+
+    def piece(self, chunk: Any) -> str:
+        """Takes one piece of a stream; the text in it."""
+        self._told_by(chunk)
+        texts = [self._delta(choice) for choice in chunk.choices[:1]]
+        return "".join(texts)
+
+    def whole(self, completion: Any) -> str:
+        """Takes an answer that came at once; its text."""
+        self._told_by(completion)
+        for choice in completion.choices[:1]:
+            for call in choice.message.tool_calls or []:
+                self._calls.append(_Call())
+                self._calls[-1].add(call)
+            self._texts.append(choice.message.content or getattr(choice.message, "refusal", None) or "")
+            self.is_finished = True
+        return "".join(self._texts)
+
+    def answer(self) -> Answer:
+        text = "".join(self._texts)
+        estimated = not (self._prompt_tokens or self._completion_tokens)
+        return Answer(
+            text=text,
+            calls=tuple(_with_ids(self._calls, self._question)),
+            model=f"{self._provider}/{self._model}" if self._model else self._question.model,
+            prompt_tokens=_estimate(_sent(self._question)) if estimated else self._prompt_tokens,
+            completion_tokens=_estimate([text, *_written(self._calls)]) if estimated else self._completion_tokens,
+            estimated=estimated,
+        )
+
+    def _told_by(self, chunk: Any) -> None:
+        self.is_begun = True
+        self._model = chunk.model or self._model
+        if chunk.usage is not None:
+            # Some providers tell the two at different times, some tell more with every piece.
+            self._prompt_tokens = max(self._prompt_tokens, chunk.usage.prompt_tokens or 0)
+            self._completion_tokens = max(self._completion_tokens, chunk.usage.completion_tokens or 0)
+
+    def _delta(self, choice: Any) -> str:
+        delta = choice.delta
+        for piece in delta.tool_calls or []:
+            self._call_at(piece).add(piece)
+        text: str = delta.content or getattr(delta, "refusal", None) or ""
+        self._texts.append(text)
+        self.is_finished = self.is_finished or choice.finish_reason is not None
+        return text
+
+    def _call_at(self, piece: Any) -> _Call:
+        """The call that a piece belongs to. Another id at the same index is another call: not all providers count."""
+        call = self._open.get(piece.index)
+        if call is None or (piece.id and call.id and piece.id != call.id):
+            call = self._open[piece.index] = _Call()
+            self._calls.append(call)
+        return call
+
+
+def _with_ids(calls: list[_Call], question: Question) -> Iterable[FunctionCall]:
+    used = {call.id for said in question.said if isinstance(said, ModelSaid) for call in said.calls}
+    for call in calls:
+        if not call.id or call.id in used:
+            call.id = unused_id(used)
+        used.add(call.id)
+        arguments = _object(call.arguments)
+        raw = call.arguments if arguments is None else ""
+        yield FunctionCall(id=call.id, name=call.name, arguments=arguments, raw=raw, extra=call.extra)
+
+
+def unused_id(used: set[str]) -> str:
+    number = len(used) + 1
+    while f"call_{number}" in used:
+        number += 1
+    return f"call_{number}"
+
+
+def _object(text: str) -> dict[str, Any] | None:
+    if not text.strip():
+        # What several providers write for a function without parameters.
+        return {}
+    try:
+        value = msgspec.json.decode(text)
+    except (msgspec.DecodeError, UnicodeError, RecursionError):
+        return None
+    return value if isinstance(value, dict) else None
+
+
+def _written(calls: list[_Call]) -> list[str]:
+    return [text for call in calls for text in (call.name, call.arguments)]
+
+
+def _sent(question: Question) -> list[str]:
+    return [msgspec.json.encode(sent).decode() for sent in (*messages(question), *tools(question.offers))]
+
+
+def _estimate(texts: list[str]) -> int:
+    return -(-sum(map(len, texts)) // CHARACTERS_PER_TOKEN)

@@ -1,0 +1,60 @@
+"""Which model answers: a scripted one, or those of providers. What the server uses."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from errands.agents.models.any_llm import DEFAULT_TIMEOUT, AnyLlmModel
+from errands.agents.models.base import Answer, Model, OnText, Question
+from errands.agents.models.script import FILE, load_script
+from errands.agents.models.scripted import NAME, ScriptedModel, is_scripted
+from errands.errors import ConfigurationError
+
+
+def model_from(
+    name: str | None,
+    *,
+    base_url: str | None = None,
+    api_key: str | None = None,
+    script: str | Path | None = None,
+    timeout: float = DEFAULT_TIMEOUT,
+) -> Model:
+    """The model for a server's agents.
+
+    `scripted` answers all of them, whatever they name. `provider/model` answers those that name none. `script` is the
+    file of the scripted model, or the folder in which it is `scripted.json`.
+    Raises `ConfigurationError`.
+    """
+    if is_scripted(name):
+        return _scripted(name or NAME, script)
+    return _ByName(AnyLlmModel(name, base_url=base_url, api_key=api_key, timeout=timeout), script)
+
+
+def _scripted(name: str, script: str | Path | None) -> ScriptedModel:
+    if script is None:
+        raise ConfigurationError(f"the scripted model needs a script: put {FILE} beside the manifests, or name another")
+    return ScriptedModel(load_script(script), name)
+
+
+class _ByName(Model):
+    """Providers for most agents, and the scripted model for those that ask for it."""
+
+    def __init__(self, providers: AnyLlmModel, script: str | Path | None) -> None:
+        self._providers = providers
+        self._script = script
+        self._scripted: ScriptedModel | None = None
+
+    def resolve(self, model: str | None, builtins: tuple[str, ...] = ()) -> str:
+        return self._model(model).resolve(model, builtins)
+
+    async def ask(self, question: Question, on_text: OnText | None = None) -> Answer:
+        return await self._model(question.model).ask(question, on_text)
+
+    async def close(self) -> None:
+        await self._providers.close()
+
+    def _model(self, name: str | None) -> Model:
+        if not is_scripted(name):
+            return self._providers
+        self._scripted = self._scripted or _scripted(NAME, self._script)
+        return self._scripted

@@ -1,0 +1,65 @@
+"""The functions of what a server or a document offers."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Collection, Sequence
+
+import msgspec
+
+from errands.agents.manifests.documents import Capability
+from errands.agents.manifests.functions import Function
+from errands.agents.manifests.names import distinct, sanitize
+from errands.agents.tools.base import Discovered
+
+logger = logging.getLogger(__name__)
+
+
+def discovered_functions(
+    function: Function, items: Sequence[Discovered], capability: Capability, taken: Collection[str]
+) -> list[Function]:
+    """One function for each thing that was found, in place of the one that stands for all of them.
+
+    Names in `taken` belong to others.
+    """
+    _note_unknown(function, items, capability)
+    functions: dict[str, Function] = {}
+    for item in items:
+        made = _made(function, item, capability.include)
+        if made.name in functions or made.name in taken:
+            made = msgspec.structs.replace(made, name=distinct(made.name, item.name))
+        functions[made.name] = made
+    return list(functions.values())
+
+
+def _made(function: Function, item: Discovered, include: Collection[str] | None) -> Function:
+    # What the manifest says about a parameter wins, for example a default or a better description.
+    declared = {name: function.declared.get(name, schema) for name, schema in item.parameters.items()}
+    is_included = include is None or not {function.action, item.name, sanitize(item.name)}.isdisjoint(include)
+    return msgspec.structs.replace(
+        function,
+        name=function.discovered_name(item.name),
+        description=item.description,
+        declared=declared,
+        bindings={name: source for name, source in function.bindings.items() if name in declared},
+        offered=function.offered and is_included,
+        discovers=False,
+        operation=item.name,
+    )
+
+
+def described(function: Function, items: Sequence[Discovered]) -> Function:
+    """A function that is one thing of a server has the parameters that it has there; others stay as they are."""
+    if not items:
+        return function
+    [item] = items
+    return msgspec.structs.replace(function, declared={**item.parameters, **function.declared}, operation=item.name)
+
+
+def _note_unknown(function: Function, items: Sequence[Discovered], capability: Capability) -> None:
+    names = {function.action, *(item.name for item in items), *(sanitize(item.name) for item in items)}
+    parameters = {name for item in items for name in item.parameters}
+    for name in sorted(set(capability.include or ()) - names):
+        logger.warning("%s: include names %r, and %s offers no such thing", function.ref, name, function.ref)
+    for name in sorted(function.bindings.keys() - parameters):
+        logger.warning("%s: the binding %r fits no parameter of what was discovered", function.ref, name)

@@ -1,0 +1,196 @@
+"""Python functions as tools.
+
+    @tool
+    async def find_order(number: str) -> dict[str, str]:
+        "Finds an order by its number."
+
+A manifest names such a tool like any other once it is loaded with it: `load(path, tools=[find_order])`. Its parameters
+come from the signature. An error that the model should know is a `ToolError`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import inspect
+import logging
+import re
+import secrets
+import typing
+from collections.abc import Callable
+from typing import Any, Generic, ParamSpec, TypeVar, overload
+
+import msgspec
+
+from errands.agents.manifests.documents import TOOL_KIND, Action, Programmed, Python, Tool
+from errands.agents.manifests.functions import backend
+from errands.agents.manifests.schemas import Schema
+from errands.agents.tools.base import Backend, BrokenToolError, Invocation, ToolError
+from errands.agents.tools.references import written_out
+from errands.errors import ConfigurationError
+from errands.policy.cel import Suspended
+from errands.policy.cel.values import Json
+
+logger = logging.getLogger(__name__)
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+#: `number: What it is.`, also as `number (str): ...` and `:param number: ...`.
+_DESCRIBED = re.compile(r"(?P<indent>\s*)(?::param\s+)?(?P<name>\w+)\s*(?:\([^)]*\))?:\s+(?P<text>\S.*)")
+
+
+class PythonTool(Generic[P, R]):
+    """A function that agents may call. It can still be called as it is."""
+
+    def __init__(self, function: Callable[P, R], *, name: str | None, synchronous: bool) -> None:
+        functools.update_wrapper(self, function)
+        self._function = function
+        #: Where it is written, for messages.
+        self.origin = f"{function.__module__}.{function.__qualname__}"
+        self._signature = _Signature(function, self.origin)
+        #: As manifests have tools; a namespace is given by whoever loads it.
+        self.document = _document(self, name or function.__name__, self._signature.parameters, synchronous)
+
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
+        return self._function(*args, **kwargs)
+
+    async def run(self, invocation: Invocation) -> Json:
+        """Calls it as an agent does. Raises `ToolError` and `BrokenToolError`."""
+        try:
+            call = self._signature.bind(invocation)
+        except msgspec.ValidationError as error:
+            raise ToolError(str(error)) from None
+        try:
+            if inspect.iscoroutinefunction(self._function):
+                result = await self._function(*call.args, **call.kwargs)
+            else:
+                result = await asyncio.to_thread(_without_stop, self._function, call)
+            return msgspec.to_builtins(result, str_keys=True)
+        except (ToolError, BrokenToolError, Suspended):
+            raise
+        except (Exception, SystemExit) as error:
+            reference = secrets.token_hex(4)
+            logger.error("the tool %s failed [%s]", self.origin, reference, exc_info=error)
+            raise ToolError(f"{self.document.name} failed (reference {reference})") from None
+
+
+@overload
+def tool(function: Callable[P, R], /) -> PythonTool[P, R]: ...
+
+
+@overload
+def tool(*, name: str | None = None, synchronous: bool = False) -> Callable[[Callable[P, R]], PythonTool[P, R]]: ...
+
+
+def tool(function: Callable[..., Any] | None = None, /, *, name: str | None = None, synchronous: bool = False) -> Any:
+    """Makes a tool of a function, sync (it runs in a thread) or async. Raises `ConfigurationError`.
+
+    A parameter of the type `Invocation` is given by errands and not by the model.
+    """
+    if function is None:
+        return functools.partial(tool, name=name, synchronous=synchronous)
+    return PythonTool(function, name=name, synchronous=synchronous)
+
+
+class PythonBackend(Backend):
+    """Runs the tools of this module."""
+
+    async def invoke(self, invocation: Invocation) -> Json:
+        document = self.equipment.tool
+        action = next(action for action in document.actions if action.name == invocation.action)
+        _, python = backend(document, action)
+        assert isinstance(python, Python)
+        return await python.tool.run(invocation)
+
+
+def _document(owner: PythonTool[..., Any], name: str, parameters: dict[str, Schema], synchronous: bool) -> Tool:
+    description = (inspect.getdoc(owner) or "").strip().partition("\n")[0]
+    if not description:
+        raise ConfigurationError(f"{owner.origin}: the model must know what it does; give the function a docstring")
+    action = Action(name, description, Programmed(python=Python(owner)), {"properties": parameters})
+    return Tool(TOOL_KIND, "", name, description, synchronous=synchronous, actions=[action])
+
+
+def _without_stop(function: Callable[..., Any], call: inspect.BoundArguments) -> Any:
+    try:
+        return function(*call.args, **call.kwargs)
+    except StopIteration as error:
+        # A future cannot carry it and would never be done.
+        raise RuntimeError("the tool let a StopIteration escape") from error
+
+
+class _Signature:
+    """The parameters of a function as JSON Schemas, and from JSON to its arguments."""
+
+    def __init__(self, function: Callable[..., Any], origin: str) -> None:
+        self._signature = inspect.signature(function)
+        types = _types(function, origin)
+        fields: list[tuple[str, Any] | tuple[str, Any, Any]] = []
+        self._invocations: list[str] = []
+        for name, parameter in self._signature.parameters.items():
+            if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
+                raise ConfigurationError(f"{origin}: {parameter} cannot be told to a model; name every parameter")
+            if name not in types:
+                raise ConfigurationError(f"{origin}: the parameter {name} has no type; write one, such as {name}: str")
+            if types[name] is Invocation:
+                self._invocations.append(name)
+            else:
+                fields.append((name, types[name], *_default(parameter.default)))
+        try:
+            self._struct = msgspec.defstruct("Arguments", fields, kw_only=True, forbid_unknown_fields=True)
+            self.parameters = _parameters(self._struct, _descriptions(function, types))
+        except (TypeError, ValueError) as error:
+            raise ConfigurationError(f"{origin}: its parameters cannot be told to a model: {error}") from None
+
+    def bind(self, invocation: Invocation) -> inspect.BoundArguments:
+        """Raises `msgspec.ValidationError`."""
+        values = msgspec.convert(invocation.arguments, self._struct)
+        bound = self._signature.bind_partial()
+        for name in self._signature.parameters:
+            bound.arguments[name] = invocation if name in self._invocations else getattr(values, name)
+        return bound
+
+
+def _types(function: Callable[..., Any], origin: str) -> dict[str, Any]:
+    try:
+        return typing.get_type_hints(function, include_extras=True)
+    except NameError as error:
+        raise ConfigurationError(f"{origin}: {error}; types must be known where the function is defined") from None
+
+
+def _default(value: Any) -> tuple[Any, ...]:
+    if value is inspect.Parameter.empty:
+        return ()
+    if isinstance(value, list | dict | set):
+        return (msgspec.field(default_factory=value.copy),)
+    return (value,)
+
+
+def _parameters(struct: type[msgspec.Struct], descriptions: dict[str, str]) -> dict[str, Schema]:
+    root = msgspec.json.schema(struct)
+    declared: dict[str, Schema] = written_out(root, root).get("properties", {})
+    for field in msgspec.structs.fields(struct):
+        schema = declared[field.name]
+        if not field.required and "default" not in schema:
+            default = field.default_factory() if field.default is msgspec.NODEFAULT else field.default
+            schema["default"] = msgspec.to_builtins(default, str_keys=True)
+        if field.name in descriptions:
+            schema.setdefault("description", descriptions[field.name])
+    return declared
+
+
+def _descriptions(function: Callable[..., Any], types: dict[str, Any]) -> dict[str, str]:
+    """What the docstring says about parameters, in lines that begin with their names."""
+    found: dict[str, str] = {}
+    current, indent = "", 0
+    for line in (inspect.getdoc(function) or "").splitlines()[1:]:
+        match = _DESCRIBED.match(line)
+        if match is not None and match["name"] in types:
+            current, indent = match["name"], len(match["indent"])
+            found[current] = match["text"].strip()
+        elif current and line.strip() and len(line) - len(line.lstrip()) > indent:
+            found[current] += f" {line.strip()}"
+        else:
+            current = ""
+    return found

@@ -1,0 +1,62 @@
+"""JSON Schemas that refer to each other, written out: manifests and models take schemas without references."""
+
+from __future__ import annotations
+
+from typing import Any
+from urllib.parse import unquote
+
+from errands.agents.manifests.schemas import Schema
+
+#: A few definitions that use each other twice stand for millions; from here on everything is allowed.
+_MAX_SCHEMAS = 5_000
+_MAX_DEPTH = 24
+#: Keywords whose values are no schemas.
+_VALUES = frozenset({"default", "enum", "const", "examples", "required", "dependentRequired"})
+#: Keywords that only serve references.
+_LEFT_OUT = frozenset({"$ref", "$defs", "definitions", "$schema", "$id", "$anchor", "$dynamicRef", "$dynamicAnchor"})
+#: Keywords whose values have names of somebody's own choice as keys.
+_NAMED = frozenset({"properties", "patternProperties", "dependentSchemas"})
+
+
+def written_out(schema: Schema, root: Schema) -> Schema:
+    """`schema` without references into `root`. What refers to itself or to nothing ends in a schema that takes all."""
+    written: Schema = _Writer(root).write(schema, ())
+    return written
+
+
+class _Writer:
+    def __init__(self, root: Schema) -> None:
+        self._root = root
+        self._left = _MAX_SCHEMAS
+
+    def write(self, schema: Any, inside: tuple[str, ...], depth: int = 0) -> Any:
+        """`inside` has the references that led here."""
+        if not isinstance(schema, dict):
+            return schema
+        self._left -= 1
+        if self._left < 0 or depth > _MAX_DEPTH:
+            return {}
+        own = {key: self._value(key, value, inside, depth + 1) for key, value in schema.items() if key not in _LEFT_OUT}
+        reference = schema.get("$ref")
+        if not isinstance(reference, str) or reference in inside:
+            return own
+        target = self.write(self._find(reference), (*inside, reference), depth + 1)
+        return {**target, **own} if isinstance(target, dict) else own
+
+    def _value(self, key: str, value: Any, inside: tuple[str, ...], depth: int) -> Any:
+        if key in _VALUES:
+            return value
+        if key in _NAMED and isinstance(value, dict):
+            return {name: self.write(inner, inside, depth) for name, inner in value.items()}
+        if isinstance(value, list):
+            return [self.write(inner, inside, depth) for inner in value]
+        return self.write(value, inside, depth)
+
+    def _find(self, reference: str) -> Any:
+        """What a JSON Pointer such as `#/$defs/Order` leads to; other documents are not fetched."""
+        if not reference.startswith("#"):
+            return {}
+        found: Any = self._root
+        for step in filter(None, reference[1:].split("/")):
+            found = found.get(unquote(step).replace("~1", "/").replace("~0", "~")) if isinstance(found, dict) else None
+        return found if isinstance(found, dict) else {}

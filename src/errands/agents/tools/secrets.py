@@ -1,0 +1,57 @@
+"""Keeping secrets out of everything that is told, stored or shown."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+from urllib.parse import quote, quote_plus
+
+import msgspec
+
+from errands.policy.cel.values import Json
+
+#: What stands in place of a secret.
+HIDDEN = "[secret]"
+
+
+class Secrets:
+    """The secrets of one tool. New ones, such as tokens that were just fetched, can be added."""
+
+    def __init__(self, values: Iterable[Json] = ()) -> None:
+        self._forms: list[str] = []
+        for value in values:
+            self.add(value)
+
+    def add(self, value: Json) -> None:
+        """A secret, or all texts and numbers inside of it."""
+        if isinstance(value, dict | list):
+            for item in value.values() if isinstance(value, dict) else value:
+                self.add(item)
+        elif value not in (None, "") and not isinstance(value, bool):
+            forms = {*self._forms, *_forms(str(value))}
+            # One may be a part of another.
+            self._forms = sorted(forms, key=len, reverse=True)
+
+    def hide(self, value: Json) -> Json:
+        """The same without secrets, in texts and in keys at any depth."""
+        if isinstance(value, str):
+            return self.hide_in(value)
+        if isinstance(value, dict) and self._forms:
+            return {self.hide_in(str(key)): self.hide(item) for key, item in value.items()}
+        if isinstance(value, list) and self._forms:
+            return [self.hide(item) for item in value]
+        return value
+
+    def hide_in(self, text: str) -> str:
+        for form in self._forms:
+            text = text.replace(form, HIDDEN)
+        return text
+
+    def are_in(self, value: Any) -> bool:
+        return bool(self.hide(value) != value)
+
+
+def _forms(secret: str) -> set[str]:
+    """A secret as it looks in texts, in addresses and in JSON."""
+    escaped = msgspec.json.encode(secret).decode()[1:-1]
+    return {secret, quote(secret), quote(secret, safe=""), quote_plus(secret), escaped, repr(secret)[1:-1]}

@@ -1,0 +1,89 @@
+"""What the operator gives a tool: keys, addresses and the like, as the tool's `settings` declare them.
+
+Values come from the mapping that the toolbox is given and from the environment (`from_environment`); the model never
+sees them.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import msgspec
+
+from errands.agents.manifests import schemas
+from errands.agents.manifests.documents import Tool
+from errands.agents.manifests.extra import from_extra
+from errands.agents.manifests.findings import suggestion
+from errands.errors import ConfigurationError
+
+_FOREIGN = re.compile(r"[^A-Z0-9]+")
+
+
+def variable(tool: str, name: str) -> str:
+    """The environment variable of a setting: `ERRANDS_TOOL_CRM__API_KEY` for `api.key` of `crm`."""
+    return "__".join(["ERRANDS_TOOL_" + _FOREIGN.sub("_", tool.upper()), _FOREIGN.sub("_", name.upper())])
+
+
+def from_environment(tools: Iterable[Tool], environ: Mapping[str, str]) -> dict[str, dict[str, Any]]:
+    """The settings of tools that the environment has, by the names of the tools. Texts become what the schema wants."""
+    found: dict[str, dict[str, Any]] = {}
+    for tool in tools:
+        for name, schema in schemas.properties(tool.settings).items():
+            text = environ.get(variable(tool.name, name))
+            if text is not None:
+                found.setdefault(tool.name, {})[name] = _converted(text, schema)
+    return found
+
+
+def _converted(text: str, schema: schemas.Schema) -> Any:
+    if schema.get("type") in (None, "string"):
+        return text
+    try:
+        return msgspec.json.decode(text)
+    except msgspec.DecodeError:
+        # It does not fit, and is told so with the name of the setting.
+        return text
+
+
+def resolved(tool: Tool, given: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings of a tool with their defaults. Raises `ConfigurationError` with everything that is wrong."""
+    declared = schemas.properties(tool.settings)
+    values = {**schemas.defaults(declared), **given}
+    problems = [_unknown(tool, name, declared) for name in given if name not in declared]
+    for name, schema in declared.items():
+        problem = _problem(name, schema, values)
+        if problem:
+            problems.append(f"the tool {tool.name} {problem}: {_remedy(tool, name)}")
+    if problems:
+        raise ConfigurationError("; ".join(problems))
+    return values
+
+
+def secrets(tool: Tool, values: Mapping[str, Any]) -> list[Any]:
+    """The values that nobody may see."""
+    declared = schemas.properties(tool.settings)
+    return [value for name, value in values.items() if declared.get(name, {}).get("format") == "password"]
+
+
+def _unknown(tool: Tool, name: str, declared: Mapping[str, Any]) -> str:
+    remedy = suggestion(name, declared, "take it away")
+    return f"the tool {tool.name} has no setting {name[:80]!r}: {remedy}"
+
+
+def _problem(name: str, schema: schemas.Schema, values: Mapping[str, Any]) -> str | None:
+    if name not in values:
+        described = schema.get("description") or schema.get("title")
+        return f"needs the setting {name}" + (f" ({described})" if described else "")
+    validator = from_extra("jsonschema").Draft202012Validator(schema)
+    error = next(validator.iter_errors(values[name]), None)
+    if error is None:
+        return None
+    # The message of the library repeats the value.
+    reason = f"must be of type {schema.get('type')}" if error.validator == "type" else f"breaks its {error.validator}"
+    return f"has a setting {name} that does not fit: it {reason}"
+
+
+def _remedy(tool: Tool, name: str) -> str:
+    return f"set the variable {variable(tool.name, name)}, or give settings={{{tool.name!r}: {{{name!r}: ...}}}}"

@@ -1,0 +1,292 @@
+"""The outbound guard: where requests may go that a manifest, a model or a client has named.
+
+Everything that errands sends to an address somebody else chose goes through an `Outbound`. A name is resolved here, its
+addresses are judged, and the connection is made to exactly the address that was judged, so a name that changes its mind
+in between gains nothing. This holds for each new connection, after a redirect, too. Public addresses are open; the
+operator opens others with `ERRANDS_OUTBOUND_ALLOW`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ipaddress
+import re
+import socket
+import ssl
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator
+from contextlib import contextmanager
+from functools import cached_property
+from typing import Any
+
+import httpcore
+import httpx
+
+from errands.errors import ConfigurationError, ErrandsError
+
+VARIABLE = "ERRANDS_OUTBOUND_ALLOW"
+
+Address = ipaddress.IPv4Address | ipaddress.IPv6Address
+#: From host and port to the addresses of the host. Raises `OSError` when there is none.
+Resolve = Callable[[str, int], Awaitable[list[str]]]
+
+_GLOBAL_UNICAST = ipaddress.IPv6Network("2000::/3")
+_NAT64 = ipaddress.IPv6Network("64:ff9b::/96")
+#: Public by its number, and answers only inside of a cloud: the host agent of Azure.
+_CLOUD_AGENTS = frozenset({ipaddress.ip_address("168.63.129.16")})
+_HOST = re.compile(r"(\*\.)?[a-z0-9_-]+(\.[a-z0-9_-]+)*")
+
+
+class OutboundError(ErrandsError):
+    """Nothing was sent: errands may not connect to this address."""
+
+
+class Outbound:
+    """Makes clients that reach public addresses, and those that `allow` names.
+
+    `allow` has addresses (`127.0.0.1`), networks (`10.0.0.0/8`), host names (`db.internal`), everything below a name
+    (`*.internal`), or `*` for all there is. Raises `ConfigurationError` for anything else.
+    """
+
+    def __init__(self, allow: Iterable[str] = (), *, resolve: Resolve | None = None) -> None:
+        self._guard = _Guard(_Allowed(allow), resolve or _resolve)
+
+    @classmethod
+    def from_setting(cls, allow: str | None) -> Outbound:
+        """From the text of the setting `outbound_allow`: entries with commas between them."""
+        return cls(entry for entry in (allow or "").split(",") if entry.strip())
+
+    def transport(self) -> httpx.AsyncBaseTransport:
+        """A connection pool of its own; close it."""
+        return _Transport(self._guard, self._certificates)
+
+    def client(self, **options: Any) -> httpx.AsyncClient:
+        """A client of httpx; `options` are its own. Neither proxies nor passwords are taken from the environment.
+
+        It logs the addresses it calls. Where they may have a secret in them, use `transport`.
+        """
+        return httpx.AsyncClient(**{**options, "transport": self.transport(), "trust_env": False})
+
+    @cached_property
+    def _certificates(self) -> ssl.SSLContext:
+        # It takes long to make, and every transport can use the same. SSL_CERT_FILE holds, as everywhere.
+        return httpx.create_ssl_context()
+
+
+# Judging
+
+
+def refusal(address: Address) -> str | None:
+    """Why an address is not public; None for one that is."""
+    embedded = _embedded(address)
+    if embedded is not None:
+        reason = refusal(embedded)
+        return f"stands for {embedded}, which {reason}" if reason else None
+    if address.is_loopback:
+        return "is this machine itself"
+    if address.is_link_local:
+        return "is link-local"
+    if address.is_multicast:
+        return "is multicast"
+    if address.is_unspecified:
+        return "is unspecified"
+    if address in _CLOUD_AGENTS:
+        return "belongs to the cloud's own services"
+    if not address.is_global or (address.version == 6 and address not in _GLOBAL_UNICAST):
+        return "is private or reserved"
+    return None
+
+
+def _embedded(address: Address) -> ipaddress.IPv4Address | None:
+    """The IPv4 address that an IPv6 address leads to."""
+    if isinstance(address, ipaddress.IPv4Address):
+        return None
+    if address in _NAT64:
+        return ipaddress.IPv4Address(int(address) & 0xFFFF_FFFF)
+    return address.ipv4_mapped or address.sixtofour
+
+
+class _Allowed:
+    """What the operator has opened."""
+
+    def __init__(self, entries: Iterable[str]) -> None:
+        self._networks: list[ipaddress.IPv4Network | ipaddress.IPv6Network] = []
+        self._hosts: set[str] = set()
+        self._everything = False
+        for entry in entries:
+            self._add(entry.strip().lower().removesuffix("."))
+
+    def _add(self, entry: str) -> None:
+        if entry == "*":
+            self._everything = True
+            return
+        try:
+            self._networks.append(ipaddress.ip_network(entry, strict=False))
+        except ValueError:
+            # What ends in digits was meant to be an address.
+            if not _HOST.fullmatch(entry) or entry.rpartition(".")[2].isdigit():
+                raise ConfigurationError(
+                    f"{VARIABLE}: {entry!r} is no address, network or host name; write entries such as "
+                    "127.0.0.1, 10.0.0.0/8, db.internal or *.internal, without a port, and commas between them"
+                ) from None
+            self._hosts.add(entry)
+
+    def host(self, host: str) -> bool:
+        name = host.lower().removesuffix(".")
+        labels = name.split(".")
+        wider = {f"*.{'.'.join(labels[start:])}" for start in range(1, len(labels))}
+        return self._everything or name in self._hosts or not wider.isdisjoint(self._hosts)
+
+    def address(self, address: Address) -> bool:
+        forms = [form for form in (address, _embedded(address)) if form is not None]
+        return any(form in network for form in forms for network in self._networks)
+
+
+class _Guard:
+    def __init__(self, allowed: _Allowed, resolve: Resolve) -> None:
+        self._allowed = allowed
+        self._resolve = resolve
+
+    async def addresses(self, host: str, port: int) -> list[str]:
+        """Where a connection may go. One address that may not be reached is enough to refuse the host.
+
+        Raises `OutboundError`, and `OSError` when the host has no address.
+        """
+        found = await self._resolve(host, port)
+        if not self._allowed.host(host):
+            for text in found:
+                self._judge(host, ipaddress.ip_address(text))
+        return found
+
+    def _judge(self, host: str, address: Address) -> None:
+        reason = refusal(address)
+        if reason is None or self._allowed.address(address):
+            return
+        is_name = host.strip("[]") != str(address)
+        subject = f"{host} leads to {address}, which" if is_name else str(address)
+        choices = f"{address} or {VARIABLE}={host}" if is_name else str(address)
+        raise OutboundError(
+            f"{subject} {reason}, and only public addresses may be reached; "
+            f"whoever runs this server can open it with {VARIABLE}={choices}"
+        )
+
+
+async def _resolve(host: str, port: int) -> list[str]:
+    found = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    return list(dict.fromkeys(str(address[0]) for *_, address in found))
+
+
+# Connecting
+
+
+class _Connections(httpcore.AsyncNetworkBackend):
+    """Connects to addresses that were judged. The name stays what certificates are compared with."""
+
+    def __init__(self, guard: _Guard) -> None:
+        self._guard = guard
+        self._sockets = httpcore.AnyIOBackend()
+
+    async def connect_tcp(
+        self,
+        host: str,
+        port: int,
+        timeout: float | None = None,
+        local_address: str | None = None,
+        socket_options: Any = None,
+    ) -> httpcore.AsyncNetworkStream:
+        try:
+            async with asyncio.timeout(timeout):
+                addresses = await self._guard.addresses(host, port)
+                return await self._first(addresses, port, local_address, socket_options)
+        except TimeoutError:
+            raise httpcore.ConnectTimeout(f"no connection to {host} in time") from None
+        except (OSError, UnicodeError) as error:
+            raise httpcore.ConnectError(f"{host} has no address ({error})") from None
+
+    async def _first(
+        self, addresses: list[str], port: int, local_address: str | None, options: Any
+    ) -> httpcore.AsyncNetworkStream:
+        failure = httpcore.ConnectError("the name has no address")
+        for address in addresses:
+            try:
+                return await self._sockets.connect_tcp(
+                    address, port, local_address=local_address, socket_options=options
+                )
+            except httpcore.ConnectError as error:
+                failure = error
+        raise failure
+
+    async def connect_unix_socket(
+        self, path: str, timeout: float | None = None, socket_options: Any = None
+    ) -> httpcore.AsyncNetworkStream:
+        raise OutboundError("only http and https may be used")
+
+    async def sleep(self, seconds: float) -> None:
+        await asyncio.sleep(seconds)
+
+
+class _Transport(httpx.AsyncBaseTransport):
+    def __init__(self, guard: _Guard, certificates: ssl.SSLContext) -> None:
+        self._pool = httpcore.AsyncConnectionPool(
+            ssl_context=certificates, max_connections=100, network_backend=_Connections(guard)
+        )
+
+    async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
+        if request.url.scheme not in ("http", "https"):
+            raise OutboundError(f"{request.url.scheme!r} may not be used, only http and https")
+        url = httpcore.URL(
+            scheme=request.url.raw_scheme,
+            host=request.url.raw_host,
+            port=request.url.port,
+            target=request.url.raw_path,
+        )
+        with _in_terms_of_httpx(request):
+            response = await self._pool.handle_async_request(
+                httpcore.Request(
+                    method=request.method,
+                    url=url,
+                    headers=request.headers.raw,
+                    content=request.stream,
+                    extensions=request.extensions,
+                )
+            )
+        return httpx.Response(
+            status_code=response.status,
+            headers=response.headers,
+            stream=_Body(request, response.stream),
+            extensions=response.extensions,
+        )
+
+    async def aclose(self) -> None:
+        await self._pool.aclose()
+
+
+class _Body(httpx.AsyncByteStream):
+    def __init__(self, request: httpx.Request, stream: Any) -> None:
+        self._request = request
+        self._stream = stream
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        with _in_terms_of_httpx(self._request):
+            async for chunk in self._stream:
+                yield chunk
+
+    async def aclose(self) -> None:
+        await self._stream.aclose()
+
+
+_FAILURES = {
+    getattr(httpcore, name): getattr(httpx, name)
+    for name in (
+        *("ConnectTimeout", "ReadTimeout", "WriteTimeout", "PoolTimeout", "ConnectError", "ReadError", "WriteError"),
+        *("LocalProtocolError", "RemoteProtocolError", "UnsupportedProtocol"),
+    )
+}
+
+
+@contextmanager
+def _in_terms_of_httpx(request: httpx.Request) -> Iterator[None]:
+    """What goes wrong has the same names in both."""
+    try:
+        yield
+    except tuple(_FAILURES) as error:
+        raise _FAILURES[type(error)](str(error), request=request) from error

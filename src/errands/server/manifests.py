@@ -1,0 +1,242 @@
+"""From manifests to what a server runs: the worker of the served agent, those of the agents it uses, and its card."""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from errands import __version__
+from errands.agents.delegation.base import Delegate
+from errands.agents.delegation.local import LocalDelegate
+from errands.agents.delegation.remote import RemoteDelegate
+from errands.agents.loop.worker import ManifestWorker
+from errands.agents.manifests import Agent, Manifests, load
+from errands.agents.manifests.functions import Function
+from errands.agents.manifests.registering import ToolSource
+from errands.agents.models.base import Model
+from errands.agents.models.choose import model_from
+from errands.agents.mounts.mounts import Mounts
+from errands.agents.tools.settings import from_environment
+from errands.agents.tools.settings_file import read_settings
+from errands.agents.tools.toolbox import Toolbox
+from errands.errors import ConfigurationError
+from errands.model.card_config import AgentCardConfig, CapabilitiesConfig, SkillConfig
+from errands.outbound import Outbound
+from errands.runtime.dependencies import Dependency
+from errands.runtime.inner import InnerAgents
+from errands.runtime.settings import Settings
+
+logger = logging.getLogger(__name__)
+
+ToolSettings = Mapping[str, Mapping[str, Any]]
+
+#: In the settings of tools: tokens by provider, and in those of a remote agent, what it is sent.
+_AUTH, _HEADERS = "auth", "headers"
+
+
+class ModelDependency(Dependency):
+    """A model, for as long as the server runs."""
+
+    def __init__(self, model: Model) -> None:
+        self.model = model
+
+    async def startup(self) -> None:
+        pass
+
+    async def shutdown(self) -> None:
+        await self.model.close()
+
+
+class Ensemble(NamedTuple):
+    """All that a server of one agent needs."""
+
+    worker: ManifestWorker
+    inner: InnerAgents
+    card: AgentCardConfig
+    model: Model
+
+    @property
+    def facts(self) -> dict[str, str]:
+        """What a person wants to know when it is served."""
+        offers = [offer.name for offer in self.worker.declared().offers]
+        return {"model": self.worker.model_name, "tools": ", ".join(offers) or "none"}
+
+
+def assemble(
+    path: str | Path,
+    *,
+    agent: str | None,
+    model: str | Model | None,
+    tools: Iterable[ToolSource],
+    tool_settings: ToolSettings | str | Path | None,
+    settings: Settings,
+    card: AgentCardConfig | None,
+) -> Ensemble:
+    """Raises `ManifestError` for manifests that are not valid, and `ConfigurationError`."""
+    manifests = load(path, tools=tools)
+    served = choose_agent(manifests, agent, path)
+    reached = agents_below(manifests, served)
+    builder = _Builder(manifests, path, model, _tool_settings(manifests, tool_settings, settings), settings)
+    card = card or card_of(served, manifests)
+    workers = {one.name: builder.worker(one) for one in (served, *reached)}
+    # An agent that hands work to itself does so under the name by which it is served.
+    hidden = [one.name for one in reached if one.name != card.name]
+    builder.inner.workers.update({name: workers[name] for name in hidden})
+    return Ensemble(workers[served.name], builder.inner, card, builder.model)
+
+
+# Which agents
+
+
+def choose_agent(manifests: Manifests, name: str | None, path: str | Path) -> Agent:
+    """The agent of that name, or `namespace/name`; without a name the only one that no other agent uses."""
+    agents = manifests.agents
+    if not agents:
+        raise ConfigurationError(f"{path} has no agent, only tools; add one, or name the folder that has it")
+    if name is not None:
+        found = [one for one in agents if name in (one.name, _full_name(one))]
+        if len(found) == 1:
+            return found[0]
+        if found:
+            raise ConfigurationError(f"{path} has {len(found)} agents called {name}; say which: {_listed(found)}")
+        raise ConfigurationError(f"{path} has no agent {name!r}; there is {_listed(agents)}")
+    used = {id(other) for one in agents for other in _agents_of(manifests, one) if other is not one}
+    tops = [one for one in agents if id(one) not in used]
+    if len(tops) == 1:
+        return tops[0]
+    raise ConfigurationError(
+        f"{path} has {len(agents)} agents; say which to serve, with agent=... or --agent: {_listed(tops or agents)}"
+    )
+
+
+def agents_below(manifests: Manifests, served: Agent) -> list[Agent]:
+    """Every local agent that the served one can reach; itself, when it can reach itself."""
+    found: dict[str, Agent] = {}
+    open_ = [served]
+    while open_:
+        for other in _agents_of(manifests, open_.pop()):
+            if other.name not in found:
+                found[other.name] = other
+                open_.append(other)
+    return list(found.values())
+
+
+def _agents_of(manifests: Manifests, agent: Agent) -> list[Agent]:
+    return [manifests.agent(agent, one.ref) for one in manifests.functions(agent) if one.target == "agent"]
+
+
+def _listed(agents: Iterable[Agent]) -> str:
+    names = [one.name for one in agents]
+    return ", ".join(_full_name(one) if names.count(one.name) > 1 else one.name for one in agents)
+
+
+def _full_name(agent: Agent) -> str:
+    return f"{agent.namespace}/{agent.name}"
+
+
+def card_of(agent: Agent, manifests: Manifests) -> AgentCardConfig:
+    version = next((descriptor.version for descriptor in manifests.descriptors if descriptor.version), None)
+    skill = SkillConfig(id=agent.name, name=agent.name, description=agent.description, tags=[agent.namespace])
+    return AgentCardConfig(
+        name=agent.name,
+        description=agent.description,
+        version=version or "1.0.0",
+        skills=[skill],
+        capabilities=CapabilitiesConfig(streaming=True),
+        input_modes=["text/plain", "application/json"],
+        output_modes=["text/plain", "application/json"],
+    )
+
+
+# What they are made of
+
+
+class _Builder:
+    def __init__(
+        self,
+        manifests: Manifests,
+        path: str | Path,
+        model: str | Model | None,
+        tool_settings: dict[str, dict[str, Any]],
+        settings: Settings,
+    ) -> None:
+        self.inner = InnerAgents()
+        self._manifests = manifests
+        self._given = tool_settings
+        self._settings = settings
+        self._outbound = Outbound.from_setting(settings.outbound_allow)
+        self._mounts = Mounts(manifests.mount)
+        self._runtime = {"version": __version__, "dashboard_url": "", "api_root": settings.public_url or ""}
+        #: Wins over what agents name.
+        self._model_name = model if isinstance(model, str) else None
+        self.model = model if isinstance(model, Model) else self._chosen(Path(path))
+
+    def _chosen(self, path: Path) -> Model:
+        settings = self._settings
+        return model_from(
+            self._model_name or settings.model,
+            base_url=settings.model_base_url,
+            api_key=settings.model_api_key,
+            script=path if path.is_dir() else path.parent,
+            timeout=settings.model_timeout,
+        )
+
+    def worker(self, agent: Agent) -> ManifestWorker:
+        toolbox = Toolbox(
+            self._manifests,
+            agent,
+            settings=self._given,
+            outbound=self._outbound,
+            runtime=self._runtime,
+            auth=self._given.get(_AUTH, {}),
+        )
+        toolbox.check()
+        builtins = tuple(agent.model_capabilities or ())
+        try:
+            model_name = self.model.resolve(self._model_name or agent.model, builtins)
+        except ConfigurationError as error:
+            raise ConfigurationError(f"{agent.name}: {error}") from None
+        return ManifestWorker(
+            agent,
+            manifests=self._manifests,
+            toolbox=toolbox,
+            model=self.model,
+            model_name=model_name,
+            mounts=self._mounts,
+            delegates={
+                function.ref: self._delegate(agent, function)
+                for function in self._manifests.functions(agent)
+                if function.target != "tool"
+            },
+            runtime=self._runtime,
+        )
+
+    def _delegate(self, agent: Agent, function: Function) -> Delegate:
+        depth = self._settings.max_delegation_depth
+        url = agent.capabilities[function.ref].url
+        if url is None:
+            return LocalDelegate(function.ref, self.inner, max_depth=depth)
+        headers = self._given.get(function.ref, {}).get(_HEADERS, {})
+        return RemoteDelegate(function.ref, url, headers=headers, http=self._outbound.client, max_depth=depth)
+
+
+def _tool_settings(
+    manifests: Manifests, given: ToolSettings | str | Path | None, settings: Settings
+) -> dict[str, dict[str, Any]]:
+    """The file, then the environment, then what the program gives; each wins over those before it."""
+    file = given if isinstance(given, str | Path) else settings.tool_settings
+    layers: list[ToolSettings] = [read_settings(file, os.environ)] if file else []
+    layers.append(from_environment(manifests.tools, os.environ))
+    if isinstance(given, Mapping):
+        layers.append(given)
+    found: dict[str, dict[str, Any]] = {}
+    for layer in layers:
+        for name, values in layer.items():
+            found.setdefault(name, {}).update(values)
+    remote = {ref for one in manifests.agents for ref, capability in one.capabilities.items() if capability.url}
+    for name in sorted(found.keys() - {tool.name for tool in manifests.tools} - remote - {_AUTH}):
+        logger.warning("the tool settings have %s, but no tool or remote agent is called so", name)
+    return found

@@ -1,0 +1,54 @@
+"""Questions, and a model at the test server that is as patient as it should be but does not really wait."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from errands.agents.models.any_llm import AnyLlmModel
+from errands.agents.models.base import Offer, Question, Said, UserSaid
+from errands.agents.models.retrying import Patience
+from tests.agents.openai_server import OpenAIServer
+
+KEY = "sk-test-0123456789abcdef"
+OFFERS = (
+    Offer("orders", "Finds an order.", {"type": "object", "properties": {"number": {"type": "string"}}}),
+    Offer("refunds_pay", "Pays money back.", {"type": "object", "properties": {}}),
+)
+
+
+def said_by_user(text: str) -> UserSaid:
+    return UserSaid([{"mimeType": "text/plain", "text": text}])
+
+
+def question(*said: Said, **changes: Any) -> Question:
+    fields: dict[str, Any] = {"model": "openai/gpt-test", "system": "Be kind.", "said": said or (said_by_user("Hi"),)}
+    return Question(**{**fields, **changes})
+
+
+@dataclass
+class Waits:
+    """Stands for sleeping and for chance: every wait is the longest it may be, and takes no time."""
+
+    seconds: list[float] = field(default_factory=list)
+
+    def patience(self) -> Patience:
+        return Patience(sleep=self._sleep, uniform=lambda _, longest: longest, clock=lambda: 1_800_000_000_000)
+
+    async def _sleep(self, seconds: float) -> None:
+        self.seconds.append(seconds)
+
+
+@dataclass
+class Heard:
+    """Keeps the pieces of a streamed text."""
+
+    pieces: list[str] = field(default_factory=list)
+
+    async def __call__(self, text: str) -> None:
+        self.pieces.append(text)
+
+
+def model_at(server: OpenAIServer, waits: Waits | None = None, **options: Any) -> AnyLlmModel:
+    patience = (waits or Waits()).patience()
+    return AnyLlmModel(base_url=server.url, api_key=KEY, patience=patience, **options)

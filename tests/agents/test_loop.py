@@ -1,0 +1,255 @@
+"""The loop: input, model, calls, answer, and again; what the model is shown of it, and what the caller."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from errands.agents.models.base import FunctionSaid, ModelSaid, UserSaid
+from errands.agents.tools.base import BrokenToolError, ToolError
+from errands.agents.tools.functions import tool
+from errands.model.core import Part, Task
+from errands.policy.records import CapabilityFinished, FunctionCall
+from tests.agents.rig import AGENT, TOOL, at_work, call, say
+
+pytestmark = pytest.mark.anyio
+
+ADDING = (
+    AGENT
+    + """
+capabilities:
+  adder: "*"
+"""
+    + TOOL
+    + """
+name: adder
+description: Adds numbers.
+actions:
+  - name: add
+    description: Adds two numbers.
+    parameters: {properties: {a: {type: integer}, b: {type: integer, default: 1}}}
+    execute: {cel: {expression: "{'sum': input.a + input.b}"}}
+"""
+)
+
+
+def state(task: Task) -> str:
+    return task.status.state.short
+
+
+def answer(task: Task) -> str:
+    assert task.status.message is not None
+    return task.status.message.parts[0].text or ""
+
+
+async def test_the_answer_is_the_status_message_and_the_artifact_and_the_task_waits_for_more(
+    tmp_path: Path, storage: str
+) -> None:
+    async with at_work(tmp_path, AGENT, "Hello there.", storage=storage) as desk:
+        task = await desk.say("Hi")
+        assert (state(task), answer(task)) == ("input-required", "Hello there.")
+        assert [[part.text for part in artifact.parts] for artifact in task.artifacts or ()] == [["Hello there."]]
+        assert desk.model.questions[0].system == "You are a clerk."
+        assert desk.model.questions[0].said == (UserSaid([{"mimeType": "text/plain", "text": "Hi"}]),)
+
+
+async def test_a_follow_up_goes_on_in_the_same_conversation(tmp_path: Path, storage: str) -> None:
+    async with at_work(tmp_path, AGENT, "One.", "Two.", storage=storage) as desk:
+        await desk.say("First")
+        task = await desk.say("Second")
+        assert answer(task) == "Two."
+        assert [artifact.artifact_id for artifact in task.artifacts or ()] == ["answer"]
+        said = desk.model.questions[1].said
+        assert [type(one) for one in said] == [UserSaid, ModelSaid, UserSaid]
+        context = await desk.context()
+        assert context.history.turns == ("input", "llm", "input", "llm")
+        assert [entry["message"][0]["text"] for entry in context.output] == ["One.", "Two."]
+
+
+async def test_tokens_are_streamed_as_chunks_of_the_artifact(tmp_path: Path) -> None:
+    async with at_work(tmp_path, AGENT, "one two three") as desk:
+        pieces = [event.text async for event in desk.client.stream("count") if event.kind == "artifact"]
+        assert [piece for piece in pieces if piece] == ["one", " two", " three"]
+
+
+async def test_a_function_is_called_and_its_result_goes_back_to_the_model(tmp_path: Path, storage: str) -> None:
+    async with at_work(tmp_path, ADDING, call(("adder", {"a": 2})), "It is 3.", storage=storage) as desk:
+        task = await desk.say("2 + 1?")
+        assert answer(task) == "It is 3."
+        assert [offer.name for offer in desk.model.questions[0].offers] == ["adder"]
+        assert desk.model.results() == [{"sum": 3}]
+        adder = (await desk.context()).capabilities["adder"]
+        assert (adder.count_successful, adder.inputs, adder.outputs) == (1, ({"a": 2, "b": 1},), ({"sum": 3},))
+        assert (await desk.context()).history.turns == ("input", "llm", "capability", "llm")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "problem"),
+    [
+        ({}, "a: is missing"),
+        ({"a": "two"}, "a: 'two' is not of type 'integer'"),
+        ({"a": 1, "c": 2}, "c: is unknown"),
+    ],
+)
+async def test_arguments_that_do_not_fit_are_told_to_the_model_and_the_task_goes_on(
+    tmp_path: Path, arguments: dict[str, Any], problem: str
+) -> None:
+    async with at_work(tmp_path, ADDING, call(("adder", arguments)), "Sorry.") as desk:
+        assert answer(await desk.say("?")) == "Sorry."
+        assert problem in desk.model.results()[0]["error"]
+        adder = (await desk.context()).capabilities["adder"]
+        assert (adder.count_errored, adder.outputs) == (1, (None,))
+
+
+async def test_arguments_that_are_no_json_are_told_to_the_model(tmp_path: Path) -> None:
+    async with at_work(tmp_path, ADDING, call(FunctionCall("x", "adder", None, "{oops")), "Sorry.") as desk:
+        await desk.say("?")
+        assert desk.model.results() == [{"error": "the arguments are no JSON object"}]
+
+
+async def test_a_function_that_does_not_exist_is_told_to_the_model(tmp_path: Path) -> None:
+    async with at_work(tmp_path, ADDING, call(("subtract", {})), "Sorry.") as desk:
+        await desk.say("?")
+        assert desk.model.results() == [{"error": "there is no function 'subtract'; there are: adder"}]
+        context = await desk.context()
+        assert context.history.turns == ("input", "llm", "capability", "llm")
+        assert "subtract" not in context.capabilities
+
+
+TWO = AGENT + "\ncapabilities:\n  first: '*'\n  second: '*'\n"
+
+
+async def test_several_calls_of_one_answer_run_side_by_side_and_count_in_the_models_order(
+    tmp_path: Path, storage: str
+) -> None:
+    second_has_run = asyncio.Event()
+
+    @tool
+    async def first() -> str:
+        """Waits for the second."""
+        await second_has_run.wait()
+        return "first"
+
+    @tool
+    async def second() -> str:
+        """Lets the first go on."""
+        second_has_run.set()
+        return "second"
+
+    replies = (call(("first", {}), ("second", {})), "Done.")
+    async with at_work(tmp_path, TWO, *replies, tools=[first, second], storage=storage) as desk:
+        await desk.say("Go")
+        assert (await desk.context()).meta.invocations == ("first", "second")
+        said = desk.model.questions[1].said
+        assert [one.content for one in said if isinstance(one, FunctionSaid)] == ["first", "second"]
+        finished = [record for record in await desk.records() if isinstance(record, CapabilityFinished)]
+        assert [record.function for record in finished] == ["second", "first"]
+
+
+async def test_calls_of_a_synchronous_tool_run_one_after_the_other(tmp_path: Path) -> None:
+    running: list[str] = []
+
+    @tool(synchronous=True)
+    async def count(name: str) -> list[str]:
+        """Says who runs beside it."""
+        running.append(name)
+        await asyncio.sleep(0)
+        beside = list(running)
+        running.remove(name)
+        return beside
+
+    text = AGENT + "\ncapabilities:\n  count: '*'\n"
+    replies = (call(*(("count", {"name": name}) for name in "abc")), "Done.")
+    async with at_work(tmp_path, text, *replies, tools=[count]) as desk:
+        await desk.say("Go")
+        assert desk.model.results() == [["a"], ["b"], ["c"]]
+
+
+async def test_an_error_of_a_tool_goes_to_the_model_and_never_ends_the_task(tmp_path: Path) -> None:
+    @tool
+    async def flaky() -> str:
+        """Fails."""
+        raise ToolError("the service says 503")
+
+    text = AGENT + "\ncapabilities:\n  flaky: '*'\n"
+    async with at_work(tmp_path, text, call(("flaky", {})), "Later.", tools=[flaky]) as desk:
+        assert state(await desk.say("Go")) == "input-required"
+        assert desk.model.results() == [{"error": "the service says 503"}]
+        assert (await desk.context()).capabilities["flaky"].count_errored == 1
+
+
+async def test_a_tool_that_cannot_work_ends_the_task(tmp_path: Path, storage: str) -> None:
+    @tool
+    async def broken() -> str:
+        """Cannot work."""
+        raise BrokenToolError("nobody answers at shop.example")
+
+    text = AGENT + "\ncapabilities:\n  broken: '*'\n"
+    async with at_work(tmp_path, text, call(("broken", {})), tools=[broken], storage=storage) as desk:
+        task = await desk.say("Go")
+        assert (state(task), answer(task)) == ("failed", "broken cannot be used: nobody answers at shop.example")
+        assert task.status.message is not None
+        assert task.status.message.metadata == {"reason": "errored"}
+
+
+async def test_exposed_values_come_with_every_answer(tmp_path: Path) -> None:
+    text = ADDING + ""
+    text = text.replace("capabilities:", "exposes: {sums: context.capabilities.adder.count_successful}\ncapabilities:")
+    async with at_work(tmp_path, text, call(("adder", {"a": 1})), "2.") as desk:
+        task = await desk.say("1 + 1?")
+        assert task.status.message is not None
+        assert task.status.message.parts[1].data == {"exposes": {"sums": 1}}
+        assert (await desk.context()).output[0]["sums"] == 1
+
+
+PARAMETERS = (
+    AGENT
+    + """
+parameters:
+  properties:
+    ticket: {type: integer}
+    language: {type: string, enum: [en, de], default: en}
+"""
+)
+
+
+async def test_parameters_come_as_a_data_part_and_stay(tmp_path: Path) -> None:
+    text = PARAMETERS.replace("You are a clerk.", "Ticket {context.input[0].ticket}, {context.input[0].language}.")
+    async with at_work(tmp_path, text, "One.", "Two.") as desk:
+        await desk.say([Part(text="Help"), Part(data={"ticket": 7})])
+        await desk.say("More")
+        assert desk.model.questions[0].system == "Ticket 7, en."
+        context = await desk.context()
+        assert [(entry["ticket"], entry["language"]) for entry in context.input] == [(7, "en"), (7, "en")]
+
+
+async def test_an_input_without_a_required_parameter_is_refused_with_the_schema_and_can_be_sent_again(
+    tmp_path: Path,
+) -> None:
+    async with at_work(tmp_path, PARAMETERS, "Hello.") as desk:
+        task = await desk.say("Help")
+        assert state(task) == "input-required"
+        assert "ticket: is missing" in answer(task)
+        assert task.status.message is not None
+        shape: Any = task.status.message.parts[1].data
+        assert shape["schema"]["required"] == ["ticket"]
+        assert desk.model.questions == []
+        assert answer(await desk.say([Part(text="Help"), Part(data={"ticket": 7})])) == "Hello."
+        assert len((await desk.context()).input) == 1
+
+
+async def test_an_agent_that_closes_after_an_answer_completes_the_task(tmp_path: Path) -> None:
+    async with at_work(tmp_path, AGENT + "\nclose_after: 1\n", "Bye.") as desk:
+        assert state(await desk.say("Hi")) == "completed"
+
+
+async def test_tokens_are_counted(tmp_path: Path) -> None:
+    replies = (say("One.", prompt_tokens=10, completion_tokens=2), say("Two.", prompt_tokens=20, completion_tokens=3))
+    async with at_work(tmp_path, AGENT, *replies) as desk:
+        await desk.say("1")
+        await desk.say("2")
+        tokens = (await desk.context()).llm.tokens
+        assert (tokens.total, tokens.prompt, tokens.completion) == (35, 30, 5)

@@ -1,0 +1,80 @@
+"""The process that runs a parent and its child is killed; whoever goes on has the same child."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from pathlib import Path
+
+import pytest
+
+from errands.client import A2AClient
+from errands.engines.urls import engine_from_url
+from errands.model.core import TaskState
+from errands.model.log import ListQuery, Scope
+from errands.policy.records import DelegationBegan
+from errands.runtime.run import stored_records
+from tests.crash.test_sigkill import Process, free_port
+from tests.unit.delegation.support import CHILD
+
+pytestmark = [pytest.mark.anyio, pytest.mark.crash, pytest.mark.timeout(120)]
+
+PARENT = Scope("", "", "Parent")
+
+
+class Family(Process):
+    def __init__(self, folder: Path) -> None:
+        self.port = free_port()
+        self.url = f"http://127.0.0.1:{self.port}"
+        self._arguments = [sys.executable, "-m", "tests.crash.family", str(self.port), str(folder)]
+        self._process = None
+
+    @property
+    def pid(self) -> int:
+        assert self._process is not None
+        return self._process.pid
+
+
+async def begun(folder: Path, process: Family) -> None:
+    while not (folder / f"begun-{process.pid}").exists():
+        await asyncio.sleep(0.01)
+
+
+async def outcome(folder: Path, url: str, task_id: str) -> None:
+    """The parent ends well, with the one child that there ever was."""
+    async with A2AClient(url) as client:
+        async for event in client.subscribe(task_id):
+            if event.kind != "artifact" and event.is_final:
+                break
+        result = await client.get_task(task_id)
+    assert result.state == "completed"
+    assert result.data == {"message": [{"mimeType": "text/plain", "text": "child: hello"}]}
+    async with engine_from_url(f"sqlite:///{folder / 'tasks.db'}") as engine:
+        [child] = (await engine.list(ListQuery(scope=CHILD))).tasks
+        assert child.state is TaskState.COMPLETED
+        records = await stored_records(engine, task_id, PARENT)
+        assert [r.task_id for r in records if isinstance(r, DelegationBegan)] == [child.task.id]
+
+
+@pytest.mark.parametrize("survivor", [True, False], ids=["another-process-goes-on", "it-is-started-again"])
+async def test_a_parent_that_was_killed_finds_its_child_again(tmp_path: Path, survivor: bool) -> None:
+    first, second = Family(tmp_path), Family(tmp_path)
+    try:
+        first.start()
+        await first.ready()
+        if survivor:
+            second.start()
+            await second.ready()
+        async with A2AClient(first.url) as client:
+            task = await client.send("hello", blocking=False)
+        await begun(tmp_path, first)
+        first.kill()
+        if not survivor:
+            second.start()
+            await second.ready()
+        await begun(tmp_path, second)
+        (tmp_path / "go").touch()
+        await outcome(tmp_path, second.url, task.task_id)
+    finally:
+        first.kill()
+        second.kill()

@@ -1,0 +1,158 @@
+"""A parent that hands its message to another agent through the port, and children that do what their tests need."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+from errands.agents.delegation.base import Delegate, DelegationError, Errand
+from errands.agents.delegation.local import LocalDelegate
+from errands.agents.delegation.outcome import EXPOSES
+from errands.model.card_config import AgentCardConfig, CapabilitiesConfig
+from errands.model.core import COMPLETED, INPUT_REQUIRED, Message, Part, Role
+from errands.model.log import Scope
+from errands.policy.records import DelegationBegan, Started
+from errands.runtime.context import TaskContext
+from errands.runtime.inner import InnerAgents
+from errands.runtime.review_messages import REVIEW
+from errands.runtime.run import Run
+from errands.runtime.worker import Worker
+from errands.server.app import A2AServer
+
+CALL = "call-1"
+
+
+class Parent(Worker):
+    """Hands each message down, and answers with what came of it, as the loop does."""
+
+    def __init__(self, delegate: Delegate, **parameters: Any) -> None:
+        self.delegate = delegate
+        self.parameters = parameters
+
+    async def handle(self, ctx: TaskContext) -> None:
+        run = await started_run(ctx)
+        errand = errand_of(ctx, run, parameters=self.parameters)
+        running = asyncio.ensure_future(self.delegate.run(errand))
+        ctx._on_cancel = running.cancel
+        try:
+            delegated = await running
+        except DelegationError as error:
+            await ctx.fail(str(error))
+        except asyncio.CancelledError:
+            if not ctx.is_cancelled:
+                raise
+            for task_id in children_of(run):
+                await self.delegate.cancel(task_id, ctx._stored.scope)
+        else:
+            await ctx.complete_json(delegated.output)
+
+
+async def started_run(ctx: TaskContext) -> Run:
+    run = await ctx._opened_run()
+    if not run.started:
+        run.note(Started(at=run.now(), agent="Parent", parent=ctx._options.parent, depth=ctx._options.depth))
+    return run
+
+
+def children_of(run: Run) -> list[str]:
+    return [record.task_id for record in run.records if isinstance(record, DelegationBegan)]
+
+
+def errand_of(ctx: TaskContext, run: Run, **changes: Any) -> Errand:
+    async def began(task_id: str) -> None:
+        await run.append(DelegationBegan(at=run.now(), call=CALL, task_id=task_id))
+
+    values: dict[str, Any] = {
+        "call": CALL,
+        "message": ctx.user_text,
+        "parent": ctx.task_id,
+        "scope": ctx._stored.scope,
+        "depth": ctx._options.depth + 1,
+        "task_id": next(iter(children_of(run)), None),
+        "began": began,
+    }
+    return Errand(**(values | changes))
+
+
+def bare_errand(parent: str, scope: Scope, **changes: Any) -> Errand:
+    """An errand without a parent at work."""
+
+    async def began(task_id: str) -> None:
+        pass
+
+    values: dict[str, Any] = {"call": CALL, "message": "go", "parent": parent, "scope": scope, "depth": 1}
+    return Errand(**(values | {"began": began} | changes))
+
+
+def family(child: Worker, *, storage: str, parent: Callable[[Delegate], Worker] = Parent, **options: Any) -> A2AServer:
+    """A server for a parent with one child."""
+    inner = InnerAgents({"child": child})
+    return A2AServer(
+        worker=parent(LocalDelegate("child", inner)),
+        agent_card=AgentCardConfig(name="Parent", description=".", capabilities=CapabilitiesConfig(streaming=True)),
+        inner=inner,
+        storage=storage,
+        **options,
+    )
+
+
+CHILD = Scope("", "", "child")
+
+
+class Answers(Worker):
+    def __init__(self) -> None:
+        self.seen: list[TaskContext] = []
+
+    async def handle(self, ctx: TaskContext) -> None:
+        self.seen.append(ctx)
+        await ctx.respond(f"child: {ctx.user_text}")
+
+
+class Does(Worker):
+    """A worker of one function."""
+
+    def __init__(self, handle: Callable[[TaskContext], Any]) -> None:
+        self._handle = handle
+
+    async def handle(self, ctx: TaskContext) -> None:
+        await self._handle(ctx)
+
+
+class Held(Worker):
+    """Answers when the gate opens."""
+
+    def __init__(self) -> None:
+        self.started = asyncio.Event()
+        self.gate = asyncio.Event()
+
+    async def handle(self, ctx: TaskContext) -> None:
+        self.started.set()
+        await self.gate.wait()
+        await ctx.respond(f"child: {ctx.user_text}")
+
+
+class Reviewed(Worker):
+    """Waits for a review, and answers when it has come."""
+
+    def __init__(self) -> None:
+        self.waits = asyncio.Event()
+
+    async def handle(self, ctx: TaskContext) -> None:
+        if ctx.history:
+            await ctx.respond(f"reviewed: {ctx.user_text}")
+            return
+        message = said([Part(text="Is it all right?")], metadata={REVIEW: {"user": "boss@example.com"}})
+        await ctx._turn.end(INPUT_REQUIRED, message=message, asks="boss@example.com")
+        self.waits.set()
+
+
+class Exposing(Worker):
+    async def handle(self, ctx: TaskContext) -> None:
+        exposed = Part(data={EXPOSES: {"pages": 3}}, metadata={EXPOSES: True})
+        await ctx.emit_text_artifact("read it")
+        await ctx._turn.end(COMPLETED, message=said([Part(text="read it"), exposed]))
+
+
+def said(parts: list[Part], **options: Any) -> Message:
+    return Message(message_id="said", role=Role.AGENT, parts=parts, **options)

@@ -1,0 +1,217 @@
+"""Handing work to an agent somewhere else: real servers on loopback."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from errands import AgentCardConfig, CapabilitiesConfig, Worker
+from errands.agents.delegation.base import DelegationError
+from errands.agents.delegation.remote import RemoteDelegate
+from errands.model.log import Scope
+from errands.runtime.middleware import BearerTokenMiddleware
+from errands.testing import connect, serve
+from tests.unit.client.serving import serving
+from tests.unit.delegation.support import Answers, Does, Exposing, Held, Parent, Reviewed, bare_errand
+
+pytestmark = pytest.mark.anyio
+
+HERE = Scope("", "ann", "Parent")
+HELLO = {"message": [{"mimeType": "text/plain", "text": "child: go"}]}
+
+
+def streams(streaming: bool = True) -> AgentCardConfig:
+    return AgentCardConfig(name="Far away", description=".", capabilities=CapabilitiesConfig(streaming=streaming))
+
+
+@asynccontextmanager
+async def far_away(worker: Worker, **options: Any) -> AsyncIterator[RemoteDelegate]:
+    delegate_options = {name: options.pop(name) for name in ("headers", "patience") if name in options}
+    async with serving(serve(worker, **options).app) as url:
+        yield RemoteDelegate("far", url, **delegate_options)
+
+
+@pytest.mark.parametrize("protocol", ["jsonrpc", "http+json"])
+@pytest.mark.parametrize("streaming", [True, False])
+async def test_the_answer_of_a_remote_agent_is_the_output(streaming: bool, protocol: str) -> None:
+    card = streams(streaming)
+    card.protocol = protocol
+    async with far_away(Answers(), agent_card=card) as delegate:
+        assert (await delegate.run(bare_errand("p", HERE))).output == HELLO
+
+
+@pytest.mark.parametrize("streaming", [True, False])
+async def test_a_remote_agent_is_waited_for(streaming: bool) -> None:
+    child, told = Held(), asyncio.Event()
+
+    async def began(task_id: str) -> None:
+        told.set()
+
+    async with far_away(child, agent_card=streams(streaming)) as delegate:
+        running = asyncio.create_task(delegate.run(bare_errand("p", HERE, began=began)))
+        await told.wait()
+        assert not running.done()
+        child.gate.set()
+        assert (await running).output == HELLO
+
+
+async def test_parameters_and_the_parent_are_told_and_exposed_values_come_back() -> None:
+    child = Answers()
+    async with far_away(child) as delegate:
+        await delegate.run(bare_errand("p", HERE, parameters={"customer": "c-1"}))
+        [ctx] = child.seen
+        assert (ctx.data_parts, ctx.reference_task_ids) == ([{"customer": "c-1"}], ["p"])
+    async with far_away(Exposing()) as delegate:
+        output = (await delegate.run(bare_errand("p", HERE))).output
+        assert output == {"pages": 3, "message": [{"mimeType": "text/plain", "text": "read it"}]}
+
+
+async def test_an_agent_that_answers_with_a_message_makes_no_task_of_it() -> None:
+    async with far_away(Does(lambda ctx: ctx.reply_directly("at once"))) as delegate:
+        delegated = await delegate.run(bare_errand("p", HERE))
+        assert delegated.output == {"message": [{"mimeType": "text/plain", "text": "at once"}]}
+
+
+async def test_the_same_errand_is_taken_on_once() -> None:
+    child = Answers()
+    async with far_away(child) as delegate:
+        errand = bare_errand("p", HERE)
+        first = await delegate.run(errand)
+        assert await delegate.run(errand) == first
+        assert await delegate.run(bare_errand("p", HERE, task_id=first.task_id)) == first
+        assert len(child.seen) == 1
+
+
+@pytest.mark.parametrize(
+    ("child", "told"),
+    [
+        (Does(lambda ctx: ctx.fail("no such page")), "far failed: no such page"),
+        (Does(lambda ctx: ctx.reject("not for me")), "far refused: not for me"),
+        (Does(lambda ctx: ctx.request_auth("sign in")), "far wants an authorization"),
+    ],
+)
+async def test_a_remote_agent_that_does_not_do_it_is_an_error_with_its_words(child: Worker, told: str) -> None:
+    async with far_away(child) as delegate:
+        with pytest.raises(DelegationError, match=told) as caught:
+            await delegate.run(bare_errand("p", HERE))
+        assert caught.value.task_id
+
+
+async def test_a_question_is_an_output_and_a_review_is_waited_for() -> None:
+    async with far_away(Does(lambda ctx: ctx.request_input("Which one?"))) as delegate:
+        output = (await delegate.run(bare_errand("p", HERE))).output
+        assert output == {"message": [{"mimeType": "text/plain", "text": "Which one?"}]}
+    child = Reviewed()
+    server = serve(child)
+    async with serving(server.app) as url, connect(server) as reviewer:
+        running = asyncio.create_task(RemoteDelegate("far", url).run(bare_errand("p", HERE)))
+        await child.waits.wait()
+        [waiting] = (await reviewer.list_tasks(status="input-required")).tasks
+        await reviewer.send("yes", task_id=waiting.task_id)
+        assert (await running).output == {"message": [{"mimeType": "text/plain", "text": "reviewed: yes"}]}
+
+
+async def test_a_cancel_goes_to_the_remote_agent_and_does_nothing_to_what_has_ended() -> None:
+    child, ids = Held(), []
+
+    async def began(task_id: str) -> None:
+        ids.append(task_id)
+
+    server = serve(child, cancel_force_timeout_s=0.05)
+    async with serving(server.app) as url:
+        delegate = RemoteDelegate("far", url)
+        running = asyncio.create_task(delegate.run(bare_errand("p", HERE, began=began)))
+        await child.started.wait()
+        while not ids:
+            await asyncio.sleep(0)
+        await delegate.cancel(ids[0], HERE)
+        with pytest.raises(DelegationError, match="far was canceled"):
+            await running
+        await delegate.cancel(ids[0], HERE)
+        await delegate.cancel("no-such-task", HERE)
+
+
+async def test_an_agent_that_cannot_be_reached_is_an_error(caplog: pytest.LogCaptureFixture) -> None:
+    delegate = RemoteDelegate("far", "http://127.0.0.1:9", patience=0)
+    with pytest.raises(DelegationError, match="far could not be asked: no agent found") as caught:
+        await delegate.run(bare_errand("p", HERE))
+    assert caught.value.task_id is None
+    with pytest.raises(DelegationError, match="far cannot be reached any more") as caught:
+        await delegate.run(bare_errand("p", HERE, task_id="t"))
+    assert caught.value.task_id == "t"
+    with caplog.at_level(logging.WARNING):
+        await delegate.cancel("t", HERE)
+    assert "could not be canceled" in caplog.text
+
+
+async def test_a_remote_agent_may_be_restarted_meanwhile(tmp_path: Path) -> None:
+    storage = f"sqlite:///{tmp_path / 'tasks.db'}"
+    first, second, ids = Held(), Held(), asyncio.Queue[str]()
+    second.gate.set()
+    async with serving(serve(first, storage=storage).app) as url:
+        delegate = RemoteDelegate("far", url, patience=30)
+        running = asyncio.create_task(delegate.run(bare_errand("p", HERE, began=ids.put)))
+        await ids.get()
+        await first.started.wait()
+        first.gate.set()
+    async with serving(serve(second, storage=storage).app, port=int(url.rpartition(":")[2])):
+        assert (await running).output == HELLO
+
+
+async def test_a_task_that_the_remote_agent_no_longer_has_is_an_error() -> None:
+    async with far_away(Answers()) as delegate:
+        with pytest.raises(DelegationError, match="far no longer has the task"):
+            await delegate.run(bare_errand("p", HERE, task_id="gone"))
+
+
+async def test_credentials_are_the_operators_and_their_lack_is_an_error() -> None:
+    async def verify(token: str) -> dict[str, Any] | None:
+        return {} if token == "s3cret" else None
+
+    options: dict[str, Any] = {"middlewares": [BearerTokenMiddleware(verify)]}
+    async with far_away(Answers(), headers={"Authorization": "Bearer s3cret"}, **options) as delegate:
+        assert (await delegate.run(bare_errand("p", HERE))).output == HELLO
+    async with far_away(Answers(), headers={"Authorization": "Bearer other"}, **options) as delegate:
+        with pytest.raises(DelegationError) as caught:
+            await delegate.run(bare_errand("p", HERE))
+        assert "other" not in str(caught.value)
+
+
+async def test_work_is_not_handed_down_without_end() -> None:
+    with pytest.raises(DelegationError, match="handed down 5 times"):
+        await RemoteDelegate("far", "http://127.0.0.1:9").run(bare_errand("p", HERE, depth=6))
+
+
+async def test_a_parent_uses_a_remote_child_like_a_local_one(storage: str) -> None:
+    async with far_away(Answers()) as delegate, connect(Parent(delegate), storage=storage) as client:
+        assert (await client.send("go")).data == HELLO
+
+
+async def test_an_agent_with_nothing_but_grpc_is_refused() -> None:
+    card = {
+        "name": "G",
+        "description": ".",
+        "version": "1",
+        "capabilities": {},
+        "defaultInputModes": [],
+        "defaultOutputModes": [],
+        "skills": [],
+        "supportedInterfaces": [{"url": "127.0.0.1:1", "protocolBinding": "GRPC", "protocolVersion": "1.0"}],
+    }
+
+    async def app(scope: dict[str, Any], receive: Any, send: Any) -> None:
+        if scope["type"] == "http":
+            headers = [(b"content-type", b"application/json")]
+            await send({"type": "http.response.start", "status": 200, "headers": headers})
+            await send({"type": "http.response.body", "body": json.dumps(card).encode()})
+
+    async with serving(app) as url:
+        with pytest.raises(DelegationError, match="neither as JSON-RPC nor as HTTP"):
+            await RemoteDelegate("far", url).run(bare_errand("p", HERE))
