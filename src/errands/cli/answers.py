@@ -91,7 +91,8 @@ class AnswerTeller:
         reason = _said(result) if result.raw_task is not None else ""
         if result.state in _FAILED:
             err().print(clean(f"{_FAILED[result.state]}: {reason}" if reason else f"{_FAILED[result.state]}."))
-        elif reason:
+        elif reason and all(reason != artifact.text for artifact in result.artifacts):
+            # An answer that was streamed as an artifact may stand in the status, too.
             self._writer.line(reason)
         self.advise(result)
         return exit_code_of(result.state)

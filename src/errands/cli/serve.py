@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import errno
 import functools
 import socket
-from collections.abc import Iterator
-from contextlib import contextmanager
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Annotated
@@ -17,11 +14,13 @@ from uvicorn.supervisors import ChangeReload
 
 from errands.cli.banner import greeting, url_of
 from errands.cli.draining import AgentServer, Greet, Load
-from errands.cli.failures import CommandError, UsageError, reporting
+from errands.cli.failures import UsageError, reporting
+from errands.cli.listening import bind, shared_port
 from errands.cli.logs import LogLevel
 from errands.cli.reloading import ManifestReload
 from errands.cli.supervising import Supervisor
 from errands.cli.target import ManifestOptions, Target, load_server
+from errands.errors import ConfigurationError
 from errands.runtime.settings import ServerRole
 from errands.server.app import A2AServer
 
@@ -58,6 +57,15 @@ RoleName = Annotated[
     ),
 ]
 Workers = Annotated[int, typer.Option("--workers", min=1, help="Processes that share the port and the work.")]
+PolicyFile = Annotated[
+    str | None,
+    typer.Option(
+        "--policy",
+        metavar="FILE",
+        help="Hold every task to this policy, whatever TARGET says. Needs errands[agents].",
+        show_default="ERRANDS_POLICY",
+    ),
+]
 Agent = Annotated[
     str | None,
     typer.Option("--agent", metavar="NAME", help="Which agent of the manifests to serve.", show_default=False),
@@ -94,6 +102,7 @@ def serve(
     storage: Storage = None,
     role: RoleName = None,
     workers: Workers = 1,
+    policy: PolicyFile = None,
     agent: Agent = None,
     model: Model = None,
     tool_settings: ToolSettings = None,
@@ -120,8 +129,10 @@ def serve(
         greet = greeting(url_of(listener))
         options = ManifestOptions(agent, model, tool_settings)
         load = functools.partial(load_server, target, storage, options)
+        if policy is not None:
+            load = functools.partial(_with_policy, load, policy)
         if workers > 1:
-            with _shared_port(host, grpc_port) as port_of_all:
+            with shared_port(host, grpc_port) as port_of_all:
                 load = functools.partial(_adjusted, load, role, _at(host, port_of_all), one_of_many=True)
                 run = functools.partial(_serve_one, config, load, greet, log_level, listener)
                 raise SystemExit(Supervisor(run, workers).run())
@@ -173,18 +184,14 @@ def _serve_one(
     AgentServer(config, load, ready, log_level, one_of_many=True).run([listener])
 
 
-@contextmanager
-def _shared_port(host: str, port: int | None) -> Iterator[int | None]:
-    """A port that several processes can listen on, kept from others meanwhile. Raises `CommandError`."""
-    if port is None:
-        yield None
-        return
-    # Whoever else shares the port would get some of our connections: it has to be free.
-    bind(host, port, option="--grpc-port").close()
-    with socket.socket(_family(host)) as keeper:
-        keeper.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
-        keeper.bind((host, port))
-        yield keeper.getsockname()[1]
+def _with_policy(load: Load, policy: str) -> A2AServer:
+    """What `load` gives, held to a policy."""
+    server = load()
+    try:
+        server.use_policy(policy)
+    except ConfigurationError as error:
+        raise UsageError(str(error)) from None
+    return server
 
 
 def _config(target: Target, reload: bool, log_level: LogLevel | None) -> uvicorn.Config:
@@ -202,22 +209,3 @@ def _config(target: Target, reload: bool, log_level: LogLevel | None) -> uvicorn
         reload=reload,
         reload_dirs=[str(target.folder)] if reload else None,
     )
-
-
-def bind(host: str, port: int, option: str = "--port") -> socket.socket:
-    """The socket to listen on; `option` says which port it is. Raises `CommandError`."""
-    try:
-        return socket.create_server((host, port), family=_family(host), backlog=2048)
-    except OSError as error:
-        if error.errno == errno.EADDRINUSE:
-            message = f"port {port} of {host} is in use; stop what uses it, or take another with {option}"
-        elif error.errno == errno.EACCES:
-            message = f"port {port} of {host} is not allowed to you; take one above 1023 with {option}"
-        else:
-            reason = str(error.strerror or error).partition(" (while")[0]
-            message = f"cannot listen on port {port} of {host} ({reason}); use an address of this machine with --host"
-        raise CommandError(message) from None
-
-
-def _family(host: str) -> socket.AddressFamily:
-    return socket.AF_INET6 if ":" in host else socket.AF_INET

@@ -19,6 +19,7 @@ from errands import lifecycle
 from errands.errors import ErrandsError, LeaseLostError, StorageError, TaskTerminalStateError
 from errands.model.core import CANCELED, WORKING
 from errands.model.log import Change, RequestOptions, StoredTask
+from errands.policy.document import CompiledPolicy
 from errands.runtime.active import ActiveTask
 from errands.runtime.context import TaskContext, current_position
 from errands.runtime.dependencies import DependencyContainer
@@ -45,12 +46,14 @@ class WorkerAdapter:
         agent: str,
         deps: DependencyContainer,
         settings: Settings,
+        policy: CompiledPolicy | None = None,
     ) -> None:
         self._journal = journal
         self._engine = journal.engine
         self.agent = agent
         self._deps = deps
         self._settings = settings
+        self._policy = policy
         self._handler = Handler(worker, max_attempts=settings.max_attempts, threads=settings.max_concurrent_tasks)
         #: See `Worker.chooses_reply`.
         self.chooses_reply = worker.chooses_reply
@@ -180,7 +183,12 @@ class WorkerAdapter:
                 if stored.head.state is not WORKING and not self.chooses_reply:
                     stored = await self._begin(stored)
                 execution.ctx = TaskContext(
-                    self._journal, stored, deps=self._deps, options=options, request_context=request_context
+                    self._journal,
+                    stored,
+                    deps=self._deps,
+                    options=options,
+                    request_context=request_context,
+                    policy=self._policy,
                 )
                 if stored.head.cancel_requested:
                     self._signal_cancel(execution)

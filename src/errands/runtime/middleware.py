@@ -28,7 +28,8 @@ class RequestEnvelope:
     #: Who calls: tasks belong to their owner and nobody else can see them. "" is everybody without a name.
     owner: str = ""
     tenant: str = ""
-    #: The caller's e-mail address, if it is certain: a review may ask for them by it. Never stored.
+    #: The caller's e-mail address, if it is certain: a review may ask for them by it, and policies see it as
+    #: `context.user.email`. It is kept with the tasks that they create.
     email: str = ""
 
 

@@ -76,13 +76,30 @@ def review_message(call: Call, subject: Any, *, task_id: str, context_id: str | 
     if len(words) > SUBJECT_WORDS:
         words = words[:SUBJECT_WORDS] + "…"
     text = f"Waiting for a review by {user}: {words}\nAnswer with approve or deny, and a comment if you like."
+    parts = [Part(text=text), Part(data={"review": review}, media_type=_JSON)]
+    return _question(parts, {"user": user}, task_id, context_id)
+
+
+def held_review_message(call: Call, *, task_id: str, context_id: str | None) -> Message:
+    """The question about an answer that the task's owner must not see yet; see `reviews.revealed`."""
+    user = reviewer_of(call)
+    parts = [Part(text=f"Waiting for {user} to review the answer.")]
+    return _question(parts, {"user": user, "held": True}, task_id, context_id)
+
+
+def is_held(message: Message) -> bool:
+    """Whether it asks about something that it does not show."""
+    return is_review(message) and bool((message.metadata or {})[REVIEW].get("held"))
+
+
+def _question(parts: list[Part], mark: dict[str, Any], task_id: str, context_id: str | None) -> Message:
     return Message(
         message_id=new_id(),
         role=Role.AGENT,
-        parts=[Part(text=text), Part(data={"review": review}, media_type=_JSON)],
+        parts=parts,
         task_id=task_id,
         context_id=context_id,
-        metadata={REVIEW: {"user": user}},
+        metadata={REVIEW: mark},
     )
 
 

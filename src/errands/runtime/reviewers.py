@@ -13,7 +13,7 @@ from errands.model.log import AskingQuery, StoredTask
 from errands.runtime.call import CallContext, EventStream, StreamItem
 from errands.runtime.journal import Journal
 from errands.runtime.review_messages import read_verdict, reviewer
-from errands.runtime.reviews import ReviewDesk
+from errands.runtime.reviews import ReviewDesk, revealed
 
 _decode = msgspec.json.Decoder(StreamResponse).decode
 
@@ -43,7 +43,7 @@ class Reviewers:
         except TaskNotFoundError:
             if users := _users(call):
                 for found in await self._engine.asking(_asked(task_id, call, users)):
-                    return found
+                    return await revealed(self._engine, found)
             raise
 
     def is_asked(self, stored: StoredTask, call: CallContext) -> bool:

@@ -353,7 +353,7 @@ class TaskManager:
     def _options_of(self, request: SendMessageRequest, call: CallContext) -> RequestOptions:
         configuration = request.configuration
         if configuration is None:
-            if not request.metadata and not call.extensions and not call.parent:
+            if not (request.metadata or call.extensions or call.parent or call.email):
                 return PLAIN
             configuration = SendMessageConfiguration()
         whole = self._adapter.chooses_reply
@@ -364,6 +364,7 @@ class TaskManager:
             extensions=call.extensions,
             history_length=configuration.history_length if whole else None,
             return_immediately=configuration.return_immediately and whole,
+            email=call.email,
             parent=call.parent,
             depth=call.depth,
         )

@@ -16,6 +16,7 @@ from errands.errors import ConfigurationError, StorageError
 from errands.interop import Card, Executor, adapt, adapt_card
 from errands.model.card_config import AgentCardConfig
 from errands.model.log import Scope
+from errands.policy.document import CompiledPolicy, Policy, compile_policy
 from errands.runtime.active import ActiveTask
 from errands.runtime.adapter import WorkerAdapter
 from errands.runtime.dependencies import DependencyContainer
@@ -78,6 +79,7 @@ class A2AServer:
         extended_card_provider: ExtendedCardProvider | None = None,
         grpc_port: int | None = None,
         role: str | None = None,
+        policy: str | Path | Policy | None = None,
         inner: InnerAgents | None = None,
     ) -> None:
         given = agent_card or getattr(worker or executor, "agent_card", None)
@@ -100,6 +102,9 @@ class A2AServer:
         )
         self.settings.role = _role(self.settings.role)
         self._worker = worker
+        self._policy: CompiledPolicy | None = None
+        if policy is not None or self.settings.policy is not None:
+            self.use_policy(policy or self.settings.policy or "")
         self._inner = inner or InnerAgents()
         self._identifiers = _identifiers(worker)
         self.agent_card: AgentCardConfig = card
@@ -180,6 +185,18 @@ class A2AServer:
         if offers_extended_card(card) and provider is None:
             logger.warning("the card offers an extended card, but no extended_card_provider is given")
 
+    def use_policy(self, policy: str | Path | Policy) -> None:
+        """Holds every task to this policy, instead of the one given before; call it before the server is started.
+
+        Raises `ConfigurationError` with everything that is wrong with a file.
+        """
+        if self._worker.keeps_records:
+            raise ConfigurationError(
+                "a policy cannot be put on an agent that is written as a manifest: write its limits, guardrails and "
+                "steps into the manifest, and leave policy out"
+            )
+        self._policy = compile_policy(policy if isinstance(policy, Policy) else _from_file(policy))
+
     @property
     def app(self) -> A2AApp:
         """The ASGI application."""
@@ -256,7 +273,9 @@ class A2AServer:
             stack.push_async_callback(self._deps.shutdown)
             await stack.enter_async_context(engine)
             journal = Journal(engine, self._hooks)
-            adapter = WorkerAdapter(self._worker, journal, agent=name, deps=self._deps, settings=settings)
+            adapter = WorkerAdapter(
+                self._worker, journal, agent=name, deps=self._deps, settings=settings, policy=self._policy
+            )
             await stack.enter_async_context(adapter)
             tasks = TaskManager(
                 journal,
@@ -360,6 +379,12 @@ def _identifiers(worker: Worker) -> Identifiers | None:
         if builder.task_id_generator or builder.context_id_generator:
             return Identifiers(builder.task_id_generator, builder.context_id_generator)
     return None
+
+
+def _from_file(path: str | Path) -> Policy:
+    from errands.agents.policies import load_policy  # noqa: PLC0415 - only a file needs what reads it
+
+    return load_policy(path)
 
 
 def _grpc_server() -> type[GrpcServer]:

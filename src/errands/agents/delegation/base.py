@@ -32,6 +32,8 @@ class Errand(msgspec.Struct, frozen=True, kw_only=True):
     parent: str
     #: Whose task the parent's is: the child belongs to the same.
     scope: Scope
+    #: Of the user whose task it is, if it is known.
+    email: str = ""
     #: How many agents hand work down above the child.
     depth: int
     #: The child task, when the errand had been taken on before a crash.

@@ -34,6 +34,7 @@ class LocalDelegate(Delegate):
         check_depth(errand, self._max_depth)
         call = CallContext(
             scope=errand.scope._replace(agent=self._agent),
+            email=errand.email,
             parent=errand.parent,
             depth=errand.depth,
         )

@@ -287,6 +287,7 @@ class Calls:
             parameters=parameters,
             parent=self._task_id,
             scope=self._scope,
+            email=self._run.context.user.email or "",
             depth=self._depth + 1,
             task_id=self._progress.children.get(began.call),
             began=start,

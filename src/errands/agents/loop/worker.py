@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Coroutine, Mapping
-from typing import Any
+from typing import Any, ClassVar
 
 from errands.agents.delegation.base import Delegate
 from errands.agents.loop.plan import Plan, Repertoire
@@ -22,6 +22,8 @@ from errands.runtime.worker import Worker
 
 class ManifestWorker(Worker):
     """Works on the tasks of one agent. Made once; `delegates` are the other agents it may use, by capability."""
+
+    keeps_records: ClassVar[bool] = True
 
     def __init__(
         self,

@@ -40,6 +40,8 @@ def check_agent(agent: Agent, place: Place, library: Library, check: Check) -> N
         capabilities.check(ref, capability, place / "capabilities" / ref)
     functions = library.functions(agent)
     _check_functions(functions, place / "capabilities")
+    if agent.script:
+        _check_script(functions, place / "capabilities")
     check_records(agent, functions, library, place)
 
 
@@ -80,6 +82,13 @@ def _check_functions(functions: list[Function], place: Place) -> None:
         if other is not function:
             problem = f"becomes the function {function.name}, like {_told(other)}"
             inner.error(problem, "rename one of the two: '-' and '_' are the same in a function's name")
+
+
+def _check_script(functions: list[Function], place: Place) -> None:
+    for function in functions:
+        if function.name == scopes.SCRIPT or (function.offered and not scopes.is_script_name(function.name)):
+            problem = f"becomes the function {function.name}, which a script cannot call, and script is true"
+            (place / function.ref).error(problem, "rename it, or take script away")
 
 
 def _told(function: Function) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 from urllib.parse import unquote
 
+from errands.agents.manifests.extra import from_extra
 from errands.agents.manifests.schemas import Schema
 
 #: A few definitions that use each other twice stand for millions; from here on everything is allowed.
@@ -22,6 +23,19 @@ def written_out(schema: Schema, root: Schema) -> Schema:
     """`schema` without references into `root`. What refers to itself or to nothing ends in a schema that takes all."""
     written: Schema = _Writer(root).write(schema, ())
     return written
+
+
+def usable(schema: Any) -> Schema:
+    """A schema of somebody else: as it is if values can be checked against it, and otherwise one that takes all."""
+    if not isinstance(schema, dict):
+        return {}
+    jsonschema = from_extra("jsonschema")
+    try:
+        jsonschema.Draft202012Validator.check_schema(schema)
+    except jsonschema.SchemaError:
+        description = schema.get("description")
+        return {"description": description} if isinstance(description, str) else {}
+    return schema
 
 
 class _Writer:
