@@ -256,6 +256,16 @@ async def test_what_was_swept_just_now_is_not_swept_again(
     assert await engine.sweep() == 2
 
 
+async def test_a_clock_that_was_wrong_does_not_keep_the_others_from_sweeping(
+    open_shared: OpenEngine, changes: Changes, clock: ManualClock
+) -> None:
+    fast, right = await open_shared(Retention(ended_after=0)), await open_shared(Retention(ended_after=0))
+    fast.clock = lambda: clock() + 10**9
+    await fast.sweep(every=60)
+    await end_some(right, changes, clock, 2)
+    assert await right.sweep(every=60) == 2
+
+
 async def test_of_several_processes_one_sweeps(open_shared: OpenEngine, changes: Changes, clock: ManualClock) -> None:
     engines = [await open_shared(Retention(ended_after=0)) for _ in range(3)]
     await end_some(engines[0], changes, clock, 5)

@@ -9,6 +9,7 @@ import typer
 from errands.cli.agents_show import show_agents
 from errands.cli.agents_validate import validate_agents
 from errands.cli.card import card
+from errands.cli.db import check_db, print_sql, upgrade_db
 from errands.cli.failures import EXIT_CODES
 from errands.cli.reviews import approve_review, deny_review, list_reviews
 from errands.cli.send import send
@@ -38,6 +39,11 @@ tasks = typer.Typer(
     no_args_is_help=True,
 )
 
+db = typer.Typer(
+    name="db",
+    help="Look after the tables of a store.\n\nExample:\n\n    errands db upgrade --storage sqlite:///tasks.db",
+    no_args_is_help=True,
+)
 agents = typer.Typer(
     name="agents",
     help="Look at agents that are written down in manifests.\n\n"
@@ -58,6 +64,7 @@ app.add_typer(tasks, name="tasks")
 app.add_typer(tasks, name="task", hidden=True)
 app.add_typer(reviews, name="reviews")
 app.command("card")(card)
+app.add_typer(db, name="db")
 app.add_typer(agents, name="agents")
 app.command("version")(version)
 
@@ -73,6 +80,10 @@ reviews.command("deny")(deny_review)
 
 agents.command("validate")(validate_agents)
 agents.command("show")(show_agents)
+
+db.command("upgrade")(upgrade_db)
+db.command("check")(check_db)
+db.command("sql")(print_sql)
 
 
 def _show_version(wanted: bool) -> None:

@@ -46,7 +46,11 @@ GrpcPort = Annotated[
 ]
 Storage = Annotated[
     str | None,
-    typer.Option("--storage", metavar="URL", help="Where tasks live, whatever TARGET says: memory or sqlite:///PATH."),
+    typer.Option(
+        "--storage",
+        metavar="URL",
+        help="Where tasks live, whatever TARGET says: memory, sqlite:///PATH or postgresql://HOST/DATABASE.",
+    ),
 ]
 RoleName = Annotated[
     ServerRole | None,

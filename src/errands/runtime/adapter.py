@@ -142,6 +142,8 @@ class WorkerAdapter:
         """Runs a task that the caller has just leased to this adapter, in the place reserved for it."""
         self._reserved -= 1
         execution = Execution(stored, now)
+        if (former := self.running.get(execution.task_id)) is not None:
+            former.stop("lost")
         self.running[execution.task_id] = execution
         # Held in `running` until it is over, and waited for in `drain`.
         execution.task = self._loop.create_task(self._run(execution, stored, options, request_context))
@@ -190,7 +192,8 @@ class WorkerAdapter:
                     request_context=request_context,
                     policy=self._policy,
                 )
-                if stored.head.cancel_requested:
+                # It may have been wanted canceled before there was a context that could be told.
+                if stored.head.cancel_requested or execution.cancel_requested:
                     self._signal_cancel(execution)
                 if not await self._handler.run(execution, execution.ctx):
                     return
@@ -291,8 +294,9 @@ class WorkerAdapter:
         while True:
             self._wake.clear()
             if not self.draining:
-                await self._guarded(self.poll())
+                # Cancels first: somebody waits for them.
                 await self._guarded(self._watch_cancels())
+                await self._guarded(self.poll())
             with suppress(TimeoutError):
                 async with asyncio.timeout(self._settings.poll_interval):
                     await self._wake.wait()
@@ -352,8 +356,10 @@ class WorkerAdapter:
     async def _guarded(self, call: Any) -> None:
         try:
             await call
+        except StorageError as error:
+            logger.warning("the store did not answer; trying again: %s", error)
         except Exception:
-            logger.exception("the store did not answer; trying again")
+            logger.exception("something went wrong beside the tasks; trying again")
 
 
 def _current_message_id(stored: StoredTask) -> str:

@@ -96,6 +96,8 @@ class Canceler:
             scope=stored.scope,
             events=(Draft("cancel", b"{}"),),
             expected=stored.version,
+            # A claim leaves the version as it is; the attempt tells that somebody was faster.
+            fence=stored.head.attempt if inline or stored.head.worker else None,
             at=now,
             work=LEASE if inline else READY,
             due_at=self._adapter.lease_until(now) if inline else now,

@@ -31,7 +31,7 @@ class ServerRole(enum.StrEnum):
 class Settings(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     """Built with `Settings.from_env()`; keyword arguments of `A2AServer` win over the environment."""
 
-    #: Where tasks live: `memory` or `sqlite:///path`.
+    #: Where tasks live: `memory`, `sqlite:///path` or `redis://host`.
     storage: str = DEFAULT_STORAGE
     #: What this process does: `all`, `api` (takes requests, runs no turns) or `worker` (runs turns, takes no requests).
     role: ServerRole = ServerRole.ALL

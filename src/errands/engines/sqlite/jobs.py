@@ -74,7 +74,7 @@ def delete(connection: sqlite3.Connection, task_id: str, scope: Scope) -> None:
 
 def begin_sweep(connection: sqlite3.Connection, now: int, every: int) -> bool:
     """Whether retention is to be applied now; then nobody else is told so within `every` milliseconds."""
-    return connection.execute(QUERIES["begin_sweep"], (now, now - every)).rowcount == 1
+    return connection.execute(QUERIES["begin_sweep"], (now, every)).rowcount == 1
 
 
 def forget_ended(connection: sqlite3.Connection, state: TaskState, before: int) -> int:

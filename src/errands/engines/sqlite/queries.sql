@@ -246,8 +246,9 @@ DELETE FROM tasks WHERE no = ?
 state IN ('TASK_STATE_COMPLETED', 'TASK_STATE_FAILED', 'TASK_STATE_CANCELED', 'TASK_STATE_REJECTED')
 
 -- name: begin_sweep
--- Notes that retention is applied now, unless it was since a moment.
-UPDATE sweeps SET at = ? WHERE at <= ?
+-- Notes that retention is applied now, unless it was just before. A note from far in the future is a wrong clock's.
+INSERT INTO sweeps (one, at) VALUES (1, ?)
+ON CONFLICT (one) DO UPDATE SET at = excluded.at WHERE abs(excluded.at - sweeps.at) >= ?
 
 -- name: ended_before
 -- Tasks that ended in one state and have not changed since a moment, the oldest first, and how long their logs are.
