@@ -64,14 +64,18 @@ class Place:
         self.heard()
         now = time.monotonic()
         self._deaths = 1 if now - self._started_at > _SETTLED else self._deaths + 1
-        delay = 0.0 if self._deaths == 1 else min(_FIRST_DELAY * 2 ** (self._deaths - 2), _LONGEST_DELAY)
-        self.due_at = now + delay
+        self.due_at = now + delay_after(self._deaths)
         return code
 
     def heard(self) -> None:
         if self.serving is not None:
             self.serving.close()
             self.serving = None
+
+
+def delay_after(deaths: int) -> float:
+    """Seconds to wait after so many early deaths in a row."""
+    return 0.0 if deaths == 1 else min(_FIRST_DELAY * 2 ** min(deaths - 2, 30), _LONGEST_DELAY)
 
 
 class Supervisor:

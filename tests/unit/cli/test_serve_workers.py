@@ -14,6 +14,7 @@ import httpx
 import msgspec
 import pytest
 
+from errands.cli.supervising import delay_after
 from errands.client.grpc_transport import GrpcTransport
 from errands.model.core import Message, Part, Role, TaskState
 from errands.model.requests import SendMessageRequest
@@ -167,6 +168,13 @@ def test_processes_end_when_their_supervisor_is_killed(tmp_path: Path) -> None:
     assert processes
     for pid in processes:
         assert "spawn_main" not in _command(pid)
+
+
+def test_a_process_that_dies_again_and_again_is_waited_for_longer_and_longer() -> None:
+    delays = [delay_after(deaths) for deaths in range(1, 12)]
+    assert delays[:4] == [0.0, 0.5, 1.0, 2.0]
+    assert delays == sorted(delays)
+    assert delays[-1] == delay_after(10**6) == 30.0
 
 
 # Refusing
