@@ -7,12 +7,13 @@ from typing import Any
 
 import pytest
 
-from errands import Policy
+from errands import A2AServer, Policy
 from errands.agents.tools.functions import tool
 from errands.model.core import Task
 from errands.policy.limits import Limits, stricter
 from errands.policy.records import Decided
-from tests.agents.rig import AGENT, at_work, call
+from errands.testing import connect
+from tests.agents.rig import AGENT, Replies, at_work, call
 from tests.unit.oversight.support import after, around, before, policy
 
 pytestmark = pytest.mark.anyio
@@ -82,3 +83,32 @@ def test_limits_are_joined() -> None:
     one = Limits(max_turns=3, max_age="90s", max_tool_calls=7)
     other = Limits(max_turns=5, max_age="1m", max_prompt_tokens=10)
     assert stricter(one, other) == Limits(max_turns=3, max_age="1m", max_tool_calls=7, max_prompt_tokens=10)
+
+
+HELPED = """
+kind: commonagents.info/v1beta2/agent
+namespace: shop
+name: clerk
+description: A clerk.
+prompt: You are a clerk.
+model: test/model
+capabilities: {helper: "*"}
+---
+kind: commonagents.info/v1beta2/agent
+namespace: shop
+name: helper
+description: Helps a clerk.
+prompt: You help a clerk.
+model: test/model
+"""
+
+
+async def test_agents_that_work_is_handed_to_are_held_to_it_too(tmp_path: Path) -> None:
+    (tmp_path / "agents.yaml").write_text(HELPED, "utf-8")
+    no_secrets = before({"assert": "!input.message.exists(part, part.text.contains('secret'))", "error_message": "No."})
+    model = Replies(call(("helper", {"message": "a secret"})), "It said no.")
+    server = A2AServer.from_manifest(tmp_path, model=model, policy=no_secrets, storage="memory")
+    async with connect(server) as client:
+        result = await client.send("ask your helper")
+        assert result.text == "It said no."
+        assert "No." in str(model.results(1))

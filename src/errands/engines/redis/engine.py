@@ -126,8 +126,7 @@ class RedisEngine(Engine):
         self._fanout.close()
 
     async def check(self) -> None:
-        link = self._open.link
-        await link.guard(lambda: link.client.ping(), patience=0)
+        await self._open.link.check()
 
     @property
     def _open(self) -> _Open:
