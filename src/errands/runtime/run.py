@@ -6,6 +6,7 @@ pays nothing.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable
 from typing import Any
 
@@ -18,9 +19,12 @@ from errands.model.log import Scope, StoredTask
 from errands.policy import records
 from errands.policy.cel.values import Json
 from errands.policy.context import Context, CurrentContext, start
-from errands.policy.records import AnyRecord, InputArrived, Started
+from errands.policy.records import AnyRecord, Decided, InputArrived, Started
 from errands.runtime.journal import Journal
 from errands.runtime.turn import Turn
+
+#: One line for each decision of a policy.
+decisions = logging.getLogger("errands.policy")
 
 
 async def stored_records(engine: Engine, task_id: str, scope: Scope) -> list[AnyRecord]:
@@ -80,6 +84,10 @@ class Run:
         for record in new:
             self._turn.note(records.encode(record))
             self._take(record)
+            if isinstance(record, Decided):
+                # Its detail stays in the record: it may repeat what somebody has said.
+                version = record.policy or "of the agent"
+                decisions.info("task %s: %s %s, policy %s", self._turn.task_id, record.step, record.outcome, version)
 
     async def append(self, *new: AnyRecord) -> None:
         """Adds records; when this returns they are durable."""
