@@ -6,6 +6,8 @@ import asyncio
 from collections.abc import AsyncIterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 
+import msgspec
+
 from errands.engines.base import Engine
 from errands.policy.document import CompiledPolicy
 from errands.runtime.adapter import WorkerAdapter
@@ -41,6 +43,8 @@ class InnerAgents:
     ) -> AsyncIterator[None]:
         """Has them work until the end of the block. Hooks are not told: they are about the served agent."""
         journal = Journal(engine)
+        # What they are given is part of a task that was taken: it is not refused.
+        settings = msgspec.structs.replace(settings, max_queue_age=None)
         async with AsyncExitStack() as stack:
             stack.callback(self._adapters.clear)
             stack.callback(self._managers.clear)

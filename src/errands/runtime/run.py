@@ -6,7 +6,6 @@ pays nothing.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterable
 from typing import Any
 
@@ -19,12 +18,9 @@ from errands.model.log import Scope, StoredTask
 from errands.policy import records
 from errands.policy.cel.values import Json
 from errands.policy.context import Context, CurrentContext, start
-from errands.policy.records import AnyRecord, Decided, InputArrived, Started
+from errands.policy.records import AnyRecord, InputArrived, Started
 from errands.runtime.journal import Journal
 from errands.runtime.turn import Turn
-
-#: One line for each decision of a policy.
-decisions = logging.getLogger("errands.policy")
 
 
 async def stored_records(engine: Engine, task_id: str, scope: Scope) -> list[AnyRecord]:
@@ -36,6 +32,7 @@ class Run:
     """The records of a task while one turn writes to them. Everything goes into the log; nothing is kept beside it."""
 
     def __init__(self, turn: Turn, journal: Journal, known: Iterable[AnyRecord]) -> None:
+        self.task_id = turn.task_id
         self._turn = turn
         self._journal = journal
         self.records: list[AnyRecord] = []
@@ -84,10 +81,6 @@ class Run:
         for record in new:
             self._turn.note(records.encode(record))
             self._take(record)
-            if isinstance(record, Decided):
-                # Its detail stays in the record: it may repeat what somebody has said.
-                version = record.policy or "of the agent"
-                decisions.info("task %s: %s %s, policy %s", self._turn.task_id, record.step, record.outcome, version)
 
     async def append(self, *new: AnyRecord) -> None:
         """Adds records; when this returns they are durable."""

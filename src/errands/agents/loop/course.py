@@ -15,6 +15,7 @@ from errands.policy.limits import Exceeded
 from errands.policy.pipeline import Blocked, Invoke, Locked, Outcome, Subject, run_steps
 from errands.policy.records import Answered, AnyRecord, Decided, Ended
 from errands.policy.steps import Steps
+from errands.runtime.decisions import log_decision
 from errands.runtime.review_messages import reviewer_of
 from errands.runtime.run import Run
 
@@ -63,17 +64,17 @@ class Course:
         judged = steps.phase.subject
         outcome: Outcome = await self.waiting_for(work, key, session, getattr(subject, judged), held=judged == "output")
         for decision in outcome.decisions:
-            self.note(
-                Decided(
-                    at=self.run.now(),
-                    step=decision.step,
-                    action=decision.action,
-                    outcome=decision.told,
-                    policy=self._policy if decision.step.startswith(POLICY) else "",
-                    call=call,
-                    detail=decision.detail,
-                )
+            decided = Decided(
+                at=self.run.now(),
+                step=decision.step,
+                action=decision.action,
+                outcome=decision.told,
+                policy=self._policy if decision.step.startswith(POLICY) else "",
+                call=call,
+                detail=decision.detail,
             )
+            self.note(decided)
+            log_decision(self.run.task_id, decided)
         return outcome
 
     async def waiting_for(

@@ -23,6 +23,7 @@ from errands.model.core import COMPLETED, FAILED, INPUT_REQUIRED, REJECTED, Mess
 from errands.policy.limits import check_age, parse_duration
 from errands.policy.pipeline import Passed, Subject
 from errands.policy.records import (
+    AllowListSealed,
     Ended,
     InputArrived,
     InputPassed,
@@ -111,6 +112,8 @@ class TaskTurn:
                 case TakeInput():
                     if not await self._take_input(course):
                         return
+                    if course.progress.is_new and (sealed := calls.sealed(course.run.now())):
+                        course.note(AllowListSealed(at=course.run.now(), tools=sealed))
                 case GuardInput(arrived):
                     await self._guard_input(course, calls, arrived)
                 case AskModel():

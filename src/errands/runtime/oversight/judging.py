@@ -10,6 +10,7 @@ from errands.policy.limits import Exceeded
 from errands.policy.pipeline import Invocation, Outcome, Subject, run_steps
 from errands.policy.records import Answered, Decided, Waiting
 from errands.policy.steps import Steps
+from errands.runtime.decisions import log_decision
 from errands.runtime.review_messages import reviewer_of
 from errands.runtime.run import Run
 
@@ -54,6 +55,7 @@ class Judge:
             detail=detail,
         )
         self._run.note(decided)
+        log_decision(self._run.task_id, decided)
 
     def _session(self, key: str) -> tuple[Session, Call | None]:
         """The session in which steps go on, and the call that they still wait for."""
