@@ -31,7 +31,7 @@ def show_agents(path: ManifestPath, as_json: AsJson = False) -> None:
     with reporting():
         report = examine(path)
         if report.manifests is None:
-            tell(report, err())
+            tell(report.findings, err())
             raise CommandError(f"{path} cannot be shown, as it is not valid")
         if as_json:
             print_json([_described(agent, report.manifests) for agent in report.manifests.agents])
@@ -83,6 +83,8 @@ def _facts(agent: Agent) -> Iterator[tuple[str, str]]:
     limits = {name: value for name, value in msgspec.structs.asdict(agent.limits).items() if value is not None}
     yield "limits", ", ".join(f"{name} {value}" for name, value in limits.items()) or "none"
     yield "parameters", ", ".join((agent.parameters or {}).get("properties", {})) or "none but the message"
+    if agent.script:
+        yield "scripts", "several functions in one expression, with run_script"
     for name, source in (agent.exposes or {}).items():
         yield "exposes", f"{name} = {source}"
     for step in agent.guardrails.before or []:

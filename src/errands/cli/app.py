@@ -11,6 +11,8 @@ from errands.cli.agents_validate import validate_agents
 from errands.cli.card import card
 from errands.cli.db import check_db, print_sql, upgrade_db
 from errands.cli.failures import EXIT_CODES
+from errands.cli.policy import decisions, replay, validate_policy
+from errands.cli.records import task_records
 from errands.cli.reviews import approve_review, deny_review, list_reviews
 from errands.cli.send import send
 from errands.cli.serve import serve
@@ -57,12 +59,19 @@ reviews = typer.Typer(
     no_args_is_help=True,
 )
 
+policy = typer.Typer(
+    name="policy",
+    help="Look at policies and what they decide.\n\nExample:\n\n    errands policy validate examples/policy.yaml",
+    no_args_is_help=True,
+)
+
 app.command("serve")(serve)
 app.command("send")(send)
 app.add_typer(tasks, name="tasks")
 # The name that the protocol's own command line has for it.
 app.add_typer(tasks, name="task", hidden=True)
 app.add_typer(reviews, name="reviews")
+app.add_typer(policy, name="policy")
 app.command("card")(card)
 app.add_typer(db, name="db")
 app.add_typer(agents, name="agents")
@@ -73,6 +82,11 @@ tasks.command("get")(get_task)
 tasks.command("watch")(watch_task)
 tasks.command("cancel")(cancel_task)
 tasks.command("running")(running_tasks)
+tasks.command("records")(task_records)
+
+policy.command("validate")(validate_policy)
+policy.command("test")(replay)
+policy.command("decisions")(decisions)
 
 reviews.command("list")(list_reviews)
 reviews.command("approve")(approve_review)

@@ -99,6 +99,10 @@ class Storage(ABC):
         """
 
     @abstractmethod
+    async def scope_of(self, task_id: str) -> Scope:
+        """Whose task it is: for operators, who know only its id. Raises `TaskNotFoundError`."""
+
+    @abstractmethod
     async def list(self, query: ListQuery) -> ListPage:
         """One page of the scope's tasks, the newest status first, ties broken by id.
 

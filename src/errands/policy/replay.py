@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 
 import msgspec
 
@@ -18,7 +18,7 @@ from errands.policy.limits import (
     check_before_capability,
     check_before_model,
 )
-from errands.policy.pipeline import Decision, Invocation, Subject, run_steps
+from errands.policy.pipeline import Invocation, Subject, run_steps
 from errands.policy.records import (
     AnyRecord,
     CapabilityBegan,
@@ -34,6 +34,8 @@ from errands.policy.records import (
 )
 from errands.policy.steps import Phase, Steps
 
+#: A step or limit, and the call that it was about, if any.
+_Rule = tuple[str, str | None]
 _Call = CapabilityBegan | CapabilityErrored | CapabilityFinished | CapabilityRestricted
 
 
@@ -66,36 +68,30 @@ async def replay_policy(policy: CompiledPolicy, records: Iterable[AnyRecord]) ->
     records = list(records)
     if not records or not isinstance(records[0], Started):
         raise ValueError("the task has no records: its agent has recorded nothing, and there was no policy")
-    return await _Replay(policy, records[0]).all(records)
+    replay = _Replay(policy, records[0], _decided(records))
+    for record in records[1:]:
+        await replay.meet(record)
+    return replay.verdicts
 
 
 class _Replay:
-    def __init__(self, policy: CompiledPolicy, started: Started) -> None:
+    def __init__(self, policy: CompiledPolicy, started: Started, decided: dict[_Rule, list[str]]) -> None:
         self._policy = policy
+        self._decided = decided
         known = {*started.functions, *started.delegations}
         new = tuple(name for name in policy.capabilities if name not in known)
         self._current = CurrentContext(start(msgspec.structs.replace(started, functions=started.functions + new)))
         #: Calls that began and are not over.
         self._under_way: set[str] = set()
-        self._verdicts: list[Verdict] = []
+        self.verdicts: list[Verdict] = []
+        #: An answer was looked at when it was held back, and need not be when it is given.
         self._held = False
 
     @property
     def _context(self) -> Context:
         return self._current.context
 
-    async def all(self, records: list[AnyRecord]) -> list[Verdict]:
-        decided = _decided(records)
-        for record in records[1:]:
-            before = len(self._verdicts)
-            await self._meet(record)
-            call = getattr(record, "call", None)
-            for index, verdict in enumerate(self._verdicts[before:], before):
-                was = decided.get((verdict.step, call if isinstance(call, str) else None), [])
-                self._verdicts[index] = msgspec.structs.replace(verdict, was=was.pop(0) if was else None)
-        return self._verdicts
-
-    async def _meet(self, record: AnyRecord) -> None:
+    async def meet(self, record: AnyRecord) -> None:
         """The record, and what the policy says at that moment."""
         match record:
             case InputArrived():
@@ -114,8 +110,9 @@ class _Replay:
             case CapabilityFinished():
                 self._under_way.discard(record.call)
                 self._current.fold(record)
-                steps = self._policy.steps(record.function, Phase.AFTER)
-                await self._steps(record, record.function, steps, input=record.arguments, output=record.output)
+                if record.caller == "model":
+                    steps = self._policy.steps(record.function, Phase.AFTER)
+                    await self._steps(record, record.function, steps, input=record.arguments, output=record.output)
             case CapabilityErrored():
                 self._under_way.discard(record.call)
                 self._current.fold(record)
@@ -135,11 +132,11 @@ class _Replay:
 
     async def _before(self, record: CapabilityBegan | CapabilityRestricted) -> None:
         function = record.function
-        if self._context.is_first(function):
-            await self._steps(
-                record, function, self._policy.steps(function, Phase.BEFORE_FIRST), input=record.arguments
-            )
-        await self._steps(record, function, self._policy.steps(function, Phase.BEFORE), input=record.arguments)
+        # What a step or a script calls has no steps around it.
+        phases = [Phase.BEFORE_FIRST, Phase.BEFORE] if record.caller == "model" else []
+        for phase in phases:
+            if phase is Phase.BEFORE or self._context.is_first(function):
+                await self._steps(record, function, self._policy.steps(function, phase), input=record.arguments)
         exceeded = check_before_capability(
             self._policy.limits, self._context, from_iso(record.at), under_way=len(self._under_way)
         )
@@ -149,9 +146,9 @@ class _Replay:
         self._current.fold(record)
 
     async def _steps(self, record: _Call, moment: str, steps: Steps, **values: Json) -> None:
-        await self._run(record.at, moment, steps, action=record.function, **values)
+        await self._run(record.at, moment, steps, record.call, action=record.function, **values)
 
-    async def _run(self, at: str, moment: str, steps: Steps, **subject: Json) -> None:
+    async def _run(self, at: str, moment: str, steps: Steps, about: str | None = None, **subject: Json) -> None:
         session = Session(now=at)
         looked_at = Subject(context=self._current.plain, **subject)
         while True:
@@ -160,29 +157,28 @@ class _Replay:
             except Suspended as suspended:
                 call = suspended.call
                 asked = f"would ask {call.arguments[0]}"
-                self._add(at, moment, call.place, asked, f"{call} is taken as approved")
+                self.verdicts.append(Verdict(at=at, moment=moment, step=call.place, outcome=asked))
                 session.settle(call, True)
                 continue
             for decision in outcome.decisions:
-                self._add(at, moment, decision.step, told(decision), decision.detail)
+                self._add(at, moment, (decision.step, about), decision.told, decision.detail)
             return
 
     def _limit(self, at: str, moment: str, exceeded: Exceeded | None) -> None:
         if exceeded is not None:
-            self._add(at, moment, f"limits.{exceeded.limit}", "exceeded", exceeded.message)
+            self._add(at, moment, (f"limits.{exceeded.limit}", None), "exceeded", exceeded.message)
 
-    def _add(self, at: str, moment: str, step: str, outcome: str, detail: str) -> None:
-        self._verdicts.append(Verdict(at=at, moment=moment, step=step, outcome=outcome, detail=detail))
+    def _add(self, at: str, moment: str, rule: _Rule, outcome: str, detail: str) -> None:
+        was = self._decided.get(rule)
+        verdict = Verdict(
+            at=at, moment=moment, step=rule[0], outcome=outcome, detail=detail, was=was.pop(0) if was else None
+        )
+        self.verdicts.append(verdict)
 
 
-def told(decision: Decision) -> str:
-    """The outcome of a decision as the decision log has it: with what was done about a failure."""
-    return decision.outcome if decision.on_fail is None else f"{decision.outcome}: {decision.on_fail}"
-
-
-def _decided(records: list[AnyRecord]) -> dict[tuple[str, str | None], list[str]]:
-    """What was decided, by rule and call, in order."""
-    found: dict[tuple[str, str | None], list[str]] = {}
+def _decided(records: list[AnyRecord]) -> dict[_Rule, list[str]]:
+    """What was decided, in order."""
+    found: dict[_Rule, list[str]] = {}
     for record in records:
         if isinstance(record, Decided):
             found.setdefault((record.step, record.call), []).append(record.outcome)
@@ -191,8 +187,3 @@ def _decided(records: list[AnyRecord]) -> dict[tuple[str, str | None], list[str]
 
 async def _nothing(invocation: Invocation) -> None:
     raise CallFailed("nothing is invoked in a replay")
-
-
-def stopped(verdicts: Iterable[Verdict]) -> Iterator[Verdict]:
-    """Those by which a call would have been blocked, or the task ended."""
-    return (verdict for verdict in verdicts if verdict.stops)

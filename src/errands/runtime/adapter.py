@@ -53,10 +53,12 @@ class WorkerAdapter:
         self.agent = agent
         self._deps = deps
         self._settings = settings
-        self._policy = policy
+        self._policy = None if worker.keeps_records else policy
         self._handler = Handler(worker, max_attempts=settings.max_attempts, threads=settings.max_concurrent_tasks)
         #: See `Worker.chooses_reply`.
         self.chooses_reply = worker.chooses_reply
+        #: See `Worker.hears_cancel`.
+        self.hears_cancel = worker.hears_cancel or worker.chooses_reply
         #: Names this process among all that share the store.
         self.worker_id = f"{socket.gethostname()}:{os.getpid()}:{secrets.token_hex(4)}"
         self.running: dict[str, Execution] = {}

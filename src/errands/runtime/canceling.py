@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
+
 from errands import lifecycle
 from errands.errors import ConcurrencyError, LeaseLostError, TaskNotCancelableError, TaskTerminalStateError
 from errands.model.core import CANCELED, SETTLED_STATES, TERMINAL_STATES, Task, TaskState
@@ -21,6 +23,8 @@ class Canceler:
 
     async def cancel(self, task_id: str, call: CallContext) -> Task:
         """The task once it is canceled. Raises `TaskNotFoundError`, and `TaskNotCancelableError` when it has ended."""
+        # An executor may be in a pause while it runs; it always ends the task.
+        until = TERMINAL_STATES if self._adapter.chooses_reply else SETTLED_STATES
         while True:
             stored = await self._engine.load(task_id, call.scope)
             if stored.state in TERMINAL_STATES:
@@ -28,18 +32,21 @@ class Canceler:
             try:
                 if self._is_held(stored.head):
                     await self._ask_to_cancel(stored)
-                elif self._adapter.chooses_reply and stored.head.attempt:
+                elif self._adapter.hears_cancel and stored.head.attempt:
                     await self._run_to_cancel(stored, call)
+                    until = TERMINAL_STATES
                 else:
                     return await self._cancel_now(stored)
                 break
             except (ConcurrencyError, LeaseLostError, TaskTerminalStateError):
                 continue
         self._adapter.request_cancel(task_id)
-        grace = self._settings.cancel_force_timeout + 1.0
-        # An executor may be in a pause while it runs; it always ends the task.
-        until = TERMINAL_STATES if self._adapter.chooses_reply else SETTLED_STATES
-        stored = await self._engine.wait_for_state(task_id, call.scope, until, grace)
+        stored = await self._settled(stored, until)
+        if self._adapter.hears_cancel and stored.state not in TERMINAL_STATES and stored.head.worker:
+            # Whoever held it has died, or does not react: this process lets go in its place, and it is fenced off.
+            with suppress(ConcurrencyError, TaskTerminalStateError):
+                await self._run_to_cancel(stored, call)
+            stored = await self._settled(stored, TERMINAL_STATES)
         while stored.state not in TERMINAL_STATES:
             # It paused all the same, or its process did not react either: the log decides, later writes are refused.
             try:
@@ -49,6 +56,11 @@ class Canceler:
         if stored.state is not CANCELED:
             raise TaskNotCancelableError(f"Task had already {_ended(stored.state)}", taskId=task_id)
         return stored.task
+
+    async def _settled(self, stored: StoredTask, until: frozenset[TaskState]) -> StoredTask:
+        """The task once it is in one of the states, or as it is when the worker has had its time."""
+        grace = self._settings.cancel_force_timeout + 1.0
+        return await self._engine.wait_for_state(stored.task.id, stored.scope, until, grace)
 
     def _is_held(self, head: Head) -> bool:
         return bool(head.worker) and head.due_at is not None and head.due_at > self._journal.now()
@@ -88,7 +100,7 @@ class Canceler:
         )
 
     async def _run_to_cancel(self, stored: StoredTask, call: CallContext) -> None:
-        """Has the executor's `cancel` called for a task that it has worked on and that does not run now."""
+        """Has the worker run once more for a task that it has worked on and that does not run now."""
         now = self._journal.now()
         inline = self._adapter.reserve()
         change = Change(

@@ -370,7 +370,7 @@ class TaskContext:
         """
         await self._overseen().record_llm(model, prompt=prompt, completion=completion, text=text)
 
-    def capability(self, name: str, arguments: Mapping[str, Any] | None = None, **more: Any) -> CapabilityCall:
+    def capability(self, name: str, arguments: Mapping[str, Any] | None = None, /, **more: Any) -> CapabilityCall:
         """`async with ctx.capability("search", {"query": "tea"}) as call: call.output = await search("tea")`.
 
         Raises `CapabilityBlockedError` when the policy does not allow the call, before the block is run, or does not

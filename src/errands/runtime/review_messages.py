@@ -81,9 +81,9 @@ def review_message(call: Call, subject: Any, *, task_id: str, context_id: str | 
 
 
 def held_review_message(call: Call, *, task_id: str, context_id: str | None) -> Message:
-    """The question about an answer that the task's owner must not see yet; see `reviews.revealed`."""
+    """The question about something that the task's owner must not see yet; see `reviews.revealed`."""
     user = reviewer_of(call)
-    parts = [Part(text=f"Waiting for {user} to review the answer.")]
+    parts = [Part(text=f"Waiting for a review by {user}.")]
     return _question(parts, {"user": user, "held": True}, task_id, context_id)
 
 

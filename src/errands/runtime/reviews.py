@@ -167,16 +167,17 @@ class ReviewDesk:
 
 
 async def revealed(engine: Engine, stored: StoredTask) -> StoredTask:
-    """The task as the one who is asked sees it: with the answer that is held back from its owner."""
+    """The task as the one who is asked sees it: with what is held back from its owner."""
     question = stored.task.status.message
     if question is None or not is_held(question):
         return stored
     known = await stored_records(engine, stored.task.id, stored.scope)
-    held = next((record for record in reversed(known) if isinstance(record, OutputHeld)), None)
     waiting = open_review(known, stored.head.asks)
-    if held is None or waiting is None:
+    if waiting is None:
         return stored
-    message = review_message(waiting.call, held.values, task_id=stored.task.id, context_id=stored.task.context_id)
+    held = next((record.values for record in reversed(known) if isinstance(record, OutputHeld)), None)
+    subject = held if waiting.subject is None else waiting.subject
+    message = review_message(waiting.call, subject, task_id=stored.task.id, context_id=stored.task.context_id)
     message.message_id = question.message_id
     status = msgspec.structs.replace(stored.task.status, message=message)
     return msgspec.structs.replace(stored, task=msgspec.structs.replace(stored.task, status=status))

@@ -102,10 +102,10 @@ class A2AServer:
         )
         self.settings.role = _role(self.settings.role)
         self._worker = worker
+        self._inner = inner or InnerAgents()
         self._policy: CompiledPolicy | None = None
         if policy is not None or self.settings.policy is not None:
             self.use_policy(policy or self.settings.policy or "")
-        self._inner = inner or InnerAgents()
         self._identifiers = _identifiers(worker)
         self.agent_card: AgentCardConfig = card
         if extended_card_provider is not None:
@@ -156,7 +156,7 @@ class A2AServer:
         `ManifestError` with everything that is wrong with the manifests, and `ConfigurationError`.
         """
         # Most servers have no manifests.
-        from errands.server.manifests import ModelDependency, assemble  # noqa: PLC0415
+        from errands.server.manifests import assemble  # noqa: PLC0415
 
         ensemble = assemble(
             path,
@@ -172,7 +172,7 @@ class A2AServer:
             inner=ensemble.inner,
             agent_card=ensemble.card,
             settings=settings,
-            dependencies={**(dependencies or {}), ModelDependency: ModelDependency(ensemble.model)},
+            dependencies={**(dependencies or {}), **ensemble.dependencies},
             **options,
         )
         server.facts = ensemble.facts
@@ -190,12 +190,10 @@ class A2AServer:
 
         Raises `ConfigurationError` with everything that is wrong with a file.
         """
-        if self._worker.keeps_records:
-            raise ConfigurationError(
-                "a policy cannot be put on an agent that is written as a manifest: write its limits, guardrails and "
-                "steps into the manifest, and leave policy out"
-            )
         self._policy = compile_policy(policy if isinstance(policy, Policy) else _from_file(policy))
+        for worker in (self._worker, *self._inner.workers.values()):
+            if worker.keeps_records:
+                worker.hold_to(self._policy)
 
     @property
     def app(self) -> A2AApp:
@@ -283,8 +281,11 @@ class A2AServer:
                 input_modes=self.agent_card.input_modes,
                 settings=settings,
                 identifiers=self._identifiers,
+                inner=self._inner.workers,
             )
-            await stack.enter_async_context(self._inner.running(engine, {name: tasks}, self._deps, settings))
+            await stack.enter_async_context(
+                self._inner.running(engine, {name: tasks}, self._deps, settings, self._policy)
+            )
             stack.push_async_callback(self._drain_turns)
             stack.callback(engine.disconnect)
             self.engine = engine

@@ -8,10 +8,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import msgspec
+
 from errands import __version__
 from errands.agents.delegation.base import Delegate
 from errands.agents.delegation.local import LocalDelegate
 from errands.agents.delegation.remote import RemoteDelegate
+from errands.agents.evaluators import Evaluators
 from errands.agents.loop.worker import ManifestWorker
 from errands.agents.manifests import Agent, Manifests, load
 from errands.agents.manifests.functions import Function
@@ -23,6 +26,7 @@ from errands.agents.tools.base import Bounds
 from errands.agents.tools.settings import from_environment
 from errands.agents.tools.settings_file import read_settings
 from errands.agents.tools.toolbox import Toolbox
+from errands.client.http_transport import checked_headers
 from errands.errors import ConfigurationError
 from errands.model.card_config import AgentCardConfig, CapabilitiesConfig, SkillConfig
 from errands.outbound import Outbound
@@ -51,6 +55,19 @@ class ModelDependency(Dependency):
         await self.model.close()
 
 
+class EvaluatorsDependency(Dependency):
+    """The processes that run scripts of models."""
+
+    def __init__(self, evaluators: Evaluators) -> None:
+        self.evaluators = evaluators
+
+    async def startup(self) -> None:
+        pass
+
+    async def shutdown(self) -> None:
+        await self.evaluators.close()
+
+
 class Ensemble(NamedTuple):
     """All that a server of one agent needs."""
 
@@ -58,6 +75,15 @@ class Ensemble(NamedTuple):
     inner: InnerAgents
     card: AgentCardConfig
     model: Model
+    evaluators: Evaluators
+
+    @property
+    def dependencies(self) -> dict[Any, Dependency]:
+        """What is closed with the server."""
+        return {
+            ModelDependency: ModelDependency(self.model),
+            EvaluatorsDependency: EvaluatorsDependency(self.evaluators),
+        }
 
     @property
     def facts(self) -> dict[str, str]:
@@ -83,10 +109,14 @@ def assemble(
     builder = _Builder(manifests, path, model, _tool_settings(manifests, tool_settings, settings), settings)
     card = card or card_of(served, manifests)
     workers = {one.name: builder.worker(one) for one in (served, *reached)}
+    if card.name != served.name and card.name in workers:
+        raise ConfigurationError(
+            f"the card is called {card.name}, and so is an agent that {served.name} uses; rename it"
+        )
     # An agent that hands work to itself does so under the name by which it is served.
     hidden = [one.name for one in reached if one.name != card.name]
     builder.inner.workers.update({name: workers[name] for name in hidden})
-    return Ensemble(workers[served.name], builder.inner, card, builder.model)
+    return Ensemble(workers[served.name], builder.inner, card, builder.model, builder.evaluators)
 
 
 # Which agents
@@ -164,6 +194,7 @@ class _Builder:
         settings: Settings,
     ) -> None:
         self.inner = InnerAgents()
+        self.evaluators = Evaluators()
         self._manifests = manifests
         self._given = tool_settings
         self._settings = settings
@@ -213,6 +244,7 @@ class _Builder:
                 if function.target != "tool"
             },
             runtime=self._runtime,
+            evaluators=self.evaluators,
         )
 
     def _delegate(self, agent: Agent, function: Function) -> Delegate:
@@ -220,8 +252,21 @@ class _Builder:
         url = agent.capabilities[function.ref].url
         if url is None:
             return LocalDelegate(function.ref, self.inner, max_depth=depth)
-        headers = self._given.get(function.ref, {}).get(_HEADERS, {})
+        headers = _headers(function.ref, self._given.get(function.ref, {}))
         return RemoteDelegate(function.ref, url, headers=headers, http=self._outbound.client, max_depth=depth)
+
+
+def _headers(agent: str, given: Mapping[str, Any]) -> dict[str, str]:
+    """What a remote agent is sent. Raises `ConfigurationError`, which has no value in it."""
+    headers = given.get(_HEADERS, {})
+    if given.keys() - {_HEADERS} or not isinstance(headers, Mapping):
+        raise ConfigurationError(f"{agent}: the settings of a remote agent are headers, with a text under each name")
+    try:
+        return dict(checked_headers(msgspec.convert(headers, dict[str, str])))
+    except msgspec.ValidationError:
+        raise ConfigurationError(f"{agent}: each header must be a text; put it in quotes") from None
+    except ConfigurationError as error:
+        raise ConfigurationError(f"{agent}: {error}") from None
 
 
 def _tool_settings(

@@ -10,15 +10,15 @@ from errands.agents.delegation.base import Delegate, DelegationError, Errand
 from errands.agents.delegation.local import LocalDelegate
 from errands.agents.delegation.outcome import EXPOSES
 from errands.model.card_config import AgentCardConfig, CapabilitiesConfig
-from errands.model.core import COMPLETED, INPUT_REQUIRED, Message, Part, Role
+from errands.model.core import COMPLETED, Message, Part, Role
 from errands.model.log import Scope
 from errands.policy.records import DelegationBegan, Started
 from errands.runtime.context import TaskContext
 from errands.runtime.inner import InnerAgents
-from errands.runtime.review_messages import REVIEW
 from errands.runtime.run import Run
 from errands.runtime.worker import Worker
 from errands.server.app import A2AServer
+from tests.unit.reviews import support as reviews
 
 CALL = "call-1"
 
@@ -26,12 +26,20 @@ CALL = "call-1"
 class Parent(Worker):
     """Hands each message down, and answers with what came of it, as the loop does."""
 
+    hears_cancel = True
+
     def __init__(self, delegate: Delegate, **parameters: Any) -> None:
         self.delegate = delegate
         self.parameters = parameters
 
     async def handle(self, ctx: TaskContext) -> None:
         run = await started_run(ctx)
+        if ctx.is_cancelled:
+            await self._let_go(ctx, run)
+        else:
+            await self._hand_down(ctx, run)
+
+    async def _hand_down(self, ctx: TaskContext, run: Run) -> None:
         errand = errand_of(ctx, run, parameters=self.parameters)
         running = asyncio.ensure_future(self.delegate.run(errand))
         ctx._on_cancel = running.cancel
@@ -42,10 +50,13 @@ class Parent(Worker):
         except asyncio.CancelledError:
             if not ctx.is_cancelled:
                 raise
-            for task_id in children_of(run):
-                await self.delegate.cancel(task_id, ctx._stored.scope)
+            await self._let_go(ctx, run)
         else:
             await ctx.complete_json(delegated.output)
+
+    async def _let_go(self, ctx: TaskContext, run: Run) -> None:
+        for task_id in children_of(run):
+            await self.delegate.cancel(task_id, ctx._stored.scope)
 
 
 async def started_run(ctx: TaskContext) -> Run:
@@ -132,18 +143,15 @@ class Held(Worker):
         await ctx.respond(f"child: {ctx.user_text}")
 
 
-class Reviewed(Worker):
-    """Waits for a review, and answers when it has come."""
+class Reviewed(reviews.Reviewed):
+    """Waits for a review, and does its work when that has come."""
 
     def __init__(self) -> None:
+        super().__init__("boss@example.com")
         self.waits = asyncio.Event()
 
     async def handle(self, ctx: TaskContext) -> None:
-        if ctx.history:
-            await ctx.respond(f"reviewed: {ctx.user_text}")
-            return
-        message = said([Part(text="Is it all right?")], metadata={REVIEW: {"user": "boss@example.com"}})
-        await ctx._turn.end(INPUT_REQUIRED, message=message, asks="boss@example.com")
+        await super().handle(ctx)
         self.waits.set()
 
 

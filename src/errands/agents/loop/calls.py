@@ -7,15 +7,18 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Collection, Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 import msgspec
 
 from errands.agents.delegation.base import Delegate, DelegationError, Errand
+from errands.agents.evaluators import Evaluators
 from errands.agents.loop.course import Course, refusal
 from errands.agents.loop.outcomes import PausedError, TaskOverError
 from errands.agents.loop.plan import Repertoire, Routine
 from errands.agents.loop.progress import MakeCalls
+from errands.agents.loop.scripts import Scripts
 from errands.agents.manifests.arguments import ArgumentsError
 from errands.agents.manifests.functions import MESSAGE
 from errands.agents.tools.base import BrokenToolError, Invocation, ToolError
@@ -52,6 +55,7 @@ class Calls:
         delegates: Mapping[str, Delegate],
         limits: Limits,
         *,
+        evaluators: Evaluators,
         task_id: str,
         scope: Scope,
         depth: int,
@@ -66,6 +70,7 @@ class Calls:
         self._task_id = task_id
         self._scope = scope
         self._depth = depth
+        self._scripts = Scripts(course, repertoire, evaluators, self._in_script)
 
     # All calls of one answer
 
@@ -85,6 +90,9 @@ class Calls:
 
     def _to_wait_for(self, calls: Sequence[FunctionCall], index: int) -> list[int]:
         """The calls of the same answer that must be over first."""
+        if any(map(self._repertoire.is_script, calls[: index + 1])):
+            # Nobody knows what a script will call.
+            return list(range(index))
         routine = self._repertoire.offered(calls[index].name)
         if routine is None:
             return []
@@ -105,8 +113,7 @@ class Calls:
     async def _make(self, call: FunctionCall, at: str) -> None:
         routine = self._repertoire.offered(call.name)
         if routine is None:
-            names = ", ".join(offer.name for offer in self._repertoire.offers) or "none"
-            content = {"error": f"there is no function {call.name[:80]!r}; there are: {names}"}
+            content = await self._scripts.run(call, at) if self._repertoire.is_script(call) else self._unknown(call)
             self._course.note(
                 CapabilityShown(at=self._run.now(), call=call.id, function=call.name, content=content, turn=True)
             )
@@ -114,6 +121,13 @@ class Calls:
         ended = await self._ended(call, routine, at, "model")
         content = await self._content(ended, routine)
         self._course.note(CapabilityShown(at=self._run.now(), call=call.id, function=routine.name, content=content))
+
+    def _unknown(self, call: FunctionCall) -> Json:
+        names = ", ".join(offer.name for offer in self._repertoire.offers) or "none"
+        return {"error": f"there is no function {call.name[:80]!r}; there are: {names}"}
+
+    async def _in_script(self, call: FunctionCall, routine: Routine, at: str) -> Json:
+        return await self._result(await self._ended(call, routine, at, "script"), routine)
 
     # One call
 
@@ -191,6 +205,17 @@ class Calls:
                 raise ArgumentsError(f"{name}: has no value yet; something else has to be done first") from None
         return bound
 
+    def sealed(self, at: str) -> dict[str, dict[str, list[Json]]]:
+        """The values of all bindings as they are now, by tool and parameter; see `errands.policy.allow_list`."""
+        found: dict[str, dict[str, list[Json]]] = {}
+        variables = Variables(self._run.plain(), runtime=self._course.runtime)
+        for routine in self._repertoire.routines.values():
+            for name, program in routine.bindings.items() if not routine.is_delegation else ():
+                values = found.setdefault(routine.function.ref, {}).setdefault(name, [])
+                with suppress(CelError):
+                    values[:] = [run(program, variables, Session(at))]
+        return found
+
     async def _before(self, call: str, routine: Routine, arguments: dict[str, Json], at: str) -> Any:
         key = f"{call}:before"
         session = self._progress.session(key, at)
@@ -203,6 +228,7 @@ class Calls:
                 context=self._run.plain,
                 input=passed.value,
                 action=routine.function.action,
+                operation=routine.function.operation,
                 bound=frozenset(routine.bindings),
             )
             invoke = self.invoker(key, at)
@@ -298,16 +324,24 @@ class Calls:
 
     async def _content(self, ended: Ended, routine: Routine) -> Json:
         """What is told of a call: its result as the steps after it leave it, or an error."""
+        try:
+            return await self._result(ended, routine)
+        except CallFailed as error:
+            return {"error": str(error)}
+
+    async def _result(self, ended: Ended, routine: Routine) -> Json:
+        """Raises `CallFailed` when there is none."""
         if isinstance(ended, CapabilityErrored):
-            return {"error": ended.error}
+            raise CallFailed(ended.error)
         if isinstance(ended, CapabilityRestricted):
-            return {"error": ended.reason}
+            raise CallFailed(ended.reason)
         key = f"{ended.call}:after"
         subject = Subject(
             context=self._run.plain,
             input=ended.arguments,
             output=ended.output,
             action=routine.function.action,
+            operation=routine.function.operation,
             bound=frozenset(routine.bindings),
         )
         session = self._progress.session(key, ended.at)
@@ -315,7 +349,9 @@ class Calls:
         outcome = await self._course.steps(routine.after, subject, session, key=key, call=ended.call, invoke=invoke)
         if isinstance(outcome, Locked):
             self._course.over("restricted", outcome.reason)
-        return {"error": outcome.message} if isinstance(outcome, Blocked) else outcome.value
+        if isinstance(outcome, Blocked):
+            raise CallFailed(outcome.message)
+        return outcome.value
 
     # Calls by steps
 
@@ -335,6 +371,8 @@ class Calls:
 
     async def _invoked(self, call: str, wanted: StepInvocation, at: str) -> Ended:
         routine = self._repertoire.invoked(wanted.tool, wanted.capability)
+        if routine is None:
+            raise CallFailed(f"{wanted.tool} offers no {wanted.capability}")
         began = self._progress.began.get(call)
         if began is None:
             try:

@@ -8,9 +8,13 @@ from errands.agents.manifests.arguments import Arguments, Inputs
 from errands.agents.manifests.documents import Agent, Capability
 from errands.agents.manifests.functions import Function
 from errands.agents.models.base import Offer
+from errands.agents.script import offer as script_offer
 from errands.policy import cel
 from errands.policy.cel import Program, scopes
 from errands.policy.cel.tokens import CAPABILITIES
+from errands.policy.document import MIDDLEWARE, NO_POLICY, CompiledPolicy, joined
+from errands.policy.limits import stricter
+from errands.policy.records import FunctionCall
 from errands.policy.steps import Phase, Step, Steps, compile_steps
 from errands.policy.template import Template, compile_template
 
@@ -18,15 +22,16 @@ from errands.policy.template import Template, compile_template
 class Routine:
     """A function with what surrounds its calls."""
 
-    def __init__(self, function: Function, capability: Capability) -> None:
+    def __init__(self, function: Function, capability: Capability, policy: CompiledPolicy) -> None:
         self.function = function
         self.arguments = Arguments(function)
         self.bindings: dict[str, Program] = {
             name: cel.compile(scopes.BINDING, source) for name, source in function.bindings.items()
         }
-        self.before_first = compile_steps(Phase.BEFORE_FIRST, capability.before_first or [])
-        self.before = compile_steps(Phase.BEFORE, capability.before or [])
-        self.after = compile_steps(Phase.AFTER, capability.after or [])
+        self.before_first, self.before, self.after = (
+            joined(policy.steps(function.name, phase), compile_steps(phase, getattr(capability, phase.value) or []))
+            for phase in MIDDLEWARE
+        )
         #: Whether its calls depend on the calls before them: then they wait for these.
         self.looks_back = bool(self.before_first.steps) or any(map(_reads_calls, (self.before, self.after)))
 
@@ -55,28 +60,40 @@ def _reads_capabilities(program: Program) -> bool:
 class Plan:
     """The agent without its functions, which may have to be found out first."""
 
-    def __init__(self, agent: Agent) -> None:
+    def __init__(self, agent: Agent, policy: CompiledPolicy = NO_POLICY) -> None:
         self.agent = agent
+        #: What the server puts on the agent from outside.
+        self.policy = policy
+        self.limits = stricter(agent.limits, policy.limits)
         self.inputs = Inputs(agent)
         self.takes_parameters = bool(self.inputs.schema["properties"])
         self.prompt: Template = compile_template(scopes.PROMPT, agent.prompt)
         self.exposes: dict[str, Program] = {
             name: cel.compile(scopes.EXPOSES, source) for name, source in (agent.exposes or {}).items()
         }
-        self.guards_input = compile_steps(Phase.GUARDRAIL_BEFORE, agent.guardrails.before or [])
-        self.guards_output = compile_steps(Phase.GUARDRAIL_AFTER, agent.guardrails.after or [])
+        guardrails = agent.guardrails
+        self.guards_input = joined(policy.before, compile_steps(Phase.GUARDRAIL_BEFORE, guardrails.before or []))
+        self.guards_output = joined(policy.after, compile_steps(Phase.GUARDRAIL_AFTER, guardrails.after or []))
 
 
 class Repertoire:
     """All that an agent can do in a task."""
 
-    def __init__(self, agent: Agent, functions: Sequence[Function]) -> None:
+    def __init__(self, plan: Plan, functions: Sequence[Function]) -> None:
+        agent = plan.agent
         self.routines: dict[str, Routine] = {
-            function.name: Routine(function, agent.capabilities.get(function.ref, Capability()))
+            function.name: Routine(function, agent.capabilities.get(function.ref, Capability()), plan.policy)
             for function in functions
         }
         offered = [routine.function for routine in self.routines.values() if routine.function.offered]
         offers = [Offer(function.name, function.description, function.parameters) for function in offered]
+        #: Whether the model may write scripts. Loading has made sure that the name is free, unless a server took it.
+        self.has_scripts = agent.script and scopes.SCRIPT not in self.routines
+        in_scripts = [function for function in offered if scopes.is_script_name(function.name)]
+        #: What scripts may call.
+        self.script_names = tuple(function.name for function in in_scripts)
+        if self.has_scripts:
+            offers.append(script_offer(in_scripts, mount=agent.mount != "none"))
         self.offers: tuple[Offer, ...] = tuple(offers)
 
     def offered(self, name: str) -> Routine | None:
@@ -84,13 +101,13 @@ class Repertoire:
         routine = self.routines.get(name)
         return routine if routine is not None and routine.function.offered else None
 
-    def invoked(self, tool: str, action: str) -> Routine:
-        """What a step means by `tool:action`; loading has made sure that it is there."""
-        return next(
-            routine
-            for routine in self.routines.values()
-            if routine.function.ref == tool and routine.function.action == action
-        )
+    def is_script(self, call: FunctionCall) -> bool:
+        return self.has_scripts and call.name == scopes.SCRIPT
+
+    def invoked(self, tool: str, action: str) -> Routine | None:
+        """What a step means by `tool:action`; only what a server was thought to offer may be missing."""
+        routines = [routine for routine in self.routines.values() if routine.function.ref == tool]
+        return next((one for one in routines if (one.function.operation or one.function.action) == action), None)
 
     def names(self, *, delegations: bool) -> tuple[str, ...]:
         return tuple(name for name, routine in self.routines.items() if routine.is_delegation == delegations)

@@ -23,6 +23,7 @@ from errands.model.core import COMPLETED, FAILED, INPUT_REQUIRED, REJECTED, Mess
 from errands.policy.limits import check_age, parse_duration
 from errands.policy.pipeline import Passed, Subject
 from errands.policy.records import (
+    AllowListSealed,
     Ended,
     InputArrived,
     InputPassed,
@@ -33,7 +34,7 @@ from errands.policy.records import (
     Waiting,
 )
 from errands.runtime.context import TaskContext
-from errands.runtime.review_messages import review_message, reviewer_of
+from errands.runtime.review_messages import held_review_message, review_message, reviewer_of
 from errands.runtime.run import Run
 
 if TYPE_CHECKING:
@@ -62,7 +63,7 @@ class TaskTurn:
                 repertoire, problem = worker.declared(), str(error)
             if not run.started:
                 run.note(self._started(repertoire))
-            course = Course(run, files, worker.runtime)
+            course = Course(run, files, worker.runtime, self._plan.policy.version)
             try:
                 if course.progress.over is not None:
                     raise TaskOverError(course.progress.over)
@@ -100,7 +101,8 @@ class TaskTurn:
             repertoire,
             tools,
             worker.delegates,
-            worker.agent.limits,
+            worker.plan.limits,
+            evaluators=worker.evaluators,
             task_id=ctx.task_id,
             scope=ctx._stored.scope,
             depth=started.depth,
@@ -110,6 +112,8 @@ class TaskTurn:
                 case TakeInput():
                     if not await self._take_input(course):
                         return
+                    if course.progress.is_new and (sealed := calls.sealed(course.run.now())):
+                        course.note(AllowListSealed(at=course.run.now(), tools=sealed))
                 case GuardInput(arrived):
                     await self._guard_input(course, calls, arrived)
                 case AskModel():
@@ -136,7 +140,7 @@ class TaskTurn:
             await self._ctx._turn.end(INPUT_REQUIRED)
             return False
         run = course.run
-        course.check(check_age(self._plan.agent.limits, run.context, run.now_ms()))
+        course.check(check_age(self._plan.limits, run.context, run.now_ms()))
         before = run.context.input[-1] if run.context.input else None
         try:
             values = read_input(self._plan, message, before)
@@ -172,7 +176,7 @@ class TaskTurn:
 
     async def _make_calls(self, course: Course, calls: Calls, wanted: MakeCalls) -> None:
         """The calls of an answer; the task's age bounds them, too."""
-        limits, run = self._plan.agent.limits, course.run
+        limits, run = self._plan.limits, course.run
         if limits.max_age is None:
             await calls.make(wanted)
             return
@@ -223,11 +227,16 @@ class TaskTurn:
     # Other ends of a turn
 
     async def _pause(self, course: Course, pause: PausedError) -> None:
+        call, subject, ctx = pause.call, pause.subject, self._ctx
         if not course.progress.waits(pause.key):
-            course.note(Waiting(at=course.run.now(), call=pause.call, session=pause.session, key=pause.key))
-        ctx = self._ctx
-        message = review_message(pause.call, pause.subject, task_id=ctx.task_id, context_id=ctx.context_id)
-        await ctx._turn.end(INPUT_REQUIRED, message=message, asks=reviewer_of(pause.call))
+            hidden = subject if pause.held else None
+            at = course.run.now()
+            course.note(Waiting(at=at, call=call, session=pause.session, key=pause.key, subject=hidden))
+        if pause.held:
+            message = held_review_message(call, task_id=ctx.task_id, context_id=ctx.context_id)
+        else:
+            message = review_message(call, subject, task_id=ctx.task_id, context_id=ctx.context_id)
+        await ctx._turn.end(INPUT_REQUIRED, message=message, asks=reviewer_of(call))
 
     async def _end(self, course: Course, tools: ToolTurn, ended: Ended) -> None:
         await self._cancel_children(course)

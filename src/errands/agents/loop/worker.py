@@ -10,18 +10,23 @@ from collections.abc import Coroutine, Mapping
 from typing import Any, ClassVar
 
 from errands.agents.delegation.base import Delegate
+from errands.agents.evaluators import Evaluators
 from errands.agents.loop.plan import Plan, Repertoire
 from errands.agents.loop.turn import TaskTurn
 from errands.agents.manifests import Agent, Manifests
 from errands.agents.models.base import Model
 from errands.agents.mounts.mounts import Mounts
 from errands.agents.tools.toolbox import Toolbox
+from errands.policy.document import CompiledPolicy
 from errands.runtime.context import TaskContext
 from errands.runtime.worker import Worker
 
 
 class ManifestWorker(Worker):
-    """Works on the tasks of one agent. Made once; `delegates` are the other agents it may use, by capability."""
+    """Works on the tasks of one agent. Made once; `delegates` are the other agents it may use, by capability.
+
+    `evaluators` run scripts of the model; whoever gives them closes them.
+    """
 
     keeps_records: ClassVar[bool] = True
 
@@ -36,6 +41,7 @@ class ManifestWorker(Worker):
         mounts: Mounts | None,
         delegates: Mapping[str, Delegate],
         runtime: Mapping[str, str],
+        evaluators: Evaluators | None = None,
     ) -> None:
         self.agent = agent
         self.plan = Plan(agent)
@@ -45,8 +51,14 @@ class ManifestWorker(Worker):
         self.mounts = mounts
         self.delegates = delegates
         self.runtime = runtime
+        self.evaluators = evaluators or Evaluators()
         self._manifests = manifests
         self._known: Repertoire | None = None
+        self.hears_cancel = toolbox.keeps_state or bool(delegates)
+
+    def hold_to(self, policy: CompiledPolicy) -> None:
+        self.plan = Plan(self.agent, policy)
+        self._known = None
 
     async def handle(self, ctx: TaskContext) -> None:
         turn = TaskTurn(self, ctx)
@@ -58,12 +70,12 @@ class ManifestWorker(Worker):
     async def repertoire(self) -> Repertoire:
         """All functions, found out once. Raises `BrokenToolError`."""
         if self._known is None:
-            self._known = Repertoire(self.agent, await self.toolbox.functions())
+            self._known = Repertoire(self.plan, await self.toolbox.functions())
         return self._known
 
     def declared(self) -> Repertoire:
         """The functions that are written down, when the others cannot be found out."""
-        return Repertoire(self.agent, self._manifests.functions(self.agent))
+        return Repertoire(self.plan, self._manifests.functions(self.agent))
 
 
 async def _until_canceled(ctx: TaskContext, work: Coroutine[Any, Any, None]) -> None:

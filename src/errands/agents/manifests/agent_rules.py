@@ -29,6 +29,9 @@ def check_agent(agent: Agent, place: Place, library: Library, check: Check) -> N
     check_resource_name(agent.name, place / "name")
     check_resource_name(agent.namespace, place / "namespace")
     check_template(agent.prompt, scopes.PROMPT, {**CONTEXT, **RUNTIME}, check, place / "prompt")
+    if agent.priority is not None:
+        problem = "has no effect: every agent has a queue of its own"
+        (place / "priority").warn(problem, "take it away, or leave it for other runtimes")
     _check_parameters(agent, place / "parameters")
     _check_model_capabilities(agent, place / "model_capabilities")
     _check_exposes(agent, place / "exposes", check)

@@ -108,6 +108,8 @@ class Equipment(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     files: Files | None
     #: What is found out once per process, such as a fetched document.
     shared: Once
+    #: Takes secrets out of a text. Results and errors lose them in any case; this is for texts that are cut before.
+    hide: Callable[[str], str]
 
     def __repr__(self) -> str:
         # There are secrets among the settings.

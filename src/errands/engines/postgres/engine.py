@@ -197,6 +197,9 @@ class PostgresEngine(Engine):
     async def load(self, task_id: str, scope: Scope) -> StoredTask:
         return await self._open_readers.call(reading.load, task_id, scope)
 
+    async def scope_of(self, task_id: str) -> Scope:
+        return await self._open_readers.call(reading.scope_of, task_id)
+
     async def list(self, query: ListQuery) -> ListPage:
         return await self._open_readers.call(reading.page, query, self.clock())
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
@@ -13,13 +13,12 @@ import asyncpg
 from errands.engines.postgres import reading
 from errands.engines.postgres.connection import Connection, Options, arguments, prepare
 from errands.engines.postgres.failures import explain, is_lost
+from errands.engines.probe import SOON, Probe
 from errands.errors import ErrandsError
 
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
 
-#: Seconds after which a store that cannot be reached is not well.
-_SOON = 1.0
 #: Seconds between two tries on broken connections.
 _PAUSE = 0.05
 
@@ -28,9 +27,11 @@ class Readers:
     def __init__(self, options: Options) -> None:
         self._options = options
         self._closing = False
+        #: Raises `StorageError` when the tables cannot be read right now.
+        self.check = Probe(f"The database {options.name}", self._check)
         self._pool: Any = asyncpg.create_pool(
-            # Made at the start: the first readers would wait for them.
-            min_size=min(2, options.readers),
+            # None that must be there: while the server is away, the pool would try and complain without end.
+            min_size=0,
             max_size=options.readers,
             init=partial(_prepare, options=options),
             **arguments(options),
@@ -38,6 +39,10 @@ class Readers:
 
     async def start(self) -> None:
         await self._pool
+        # Made now: the first readers would wait for them.
+        async with AsyncExitStack() as stack:
+            for _ in range(min(2, self._options.readers)):
+                await stack.enter_async_context(self._pool.acquire())
 
     async def call(
         self, function: Callable[Concatenate[Connection, _P], Awaitable[_T]], *args: _P.args, **kwargs: _P.kwargs
@@ -45,9 +50,8 @@ class Readers:
         """Calls a function of `reading`, again when a connection breaks. Raises `StorageError` when none can be had."""
         return await self._call(self._options.patience, lambda connection: function(connection, *args, **kwargs))
 
-    async def check(self) -> None:
-        """Raises `StorageError` when the tables cannot be read right now. Whoever asks wants to know soon."""
-        await self._call(min(_SOON, self._options.patience), reading.check)
+    async def _check(self) -> None:
+        await self._call(min(SOON, self._options.patience), reading.check)
 
     async def _call(self, patience: float, function: Callable[[Connection], Awaitable[_T]]) -> _T:
         deadline = asyncio.get_running_loop().time() + patience
@@ -80,6 +84,7 @@ class Readers:
                 await self._pool.close()
         except Exception:
             self._pool.terminate()
+        await self.check.stop()
 
 
 async def _prepare(connection: Connection, options: Options) -> None:

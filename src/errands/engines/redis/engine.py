@@ -126,8 +126,7 @@ class RedisEngine(Engine):
         self._fanout.close()
 
     async def check(self) -> None:
-        link = self._open.link
-        await link.guard(lambda: link.client.ping(), patience=0)
+        await self._open.link.check()
 
     @property
     def _open(self) -> _Open:
@@ -221,6 +220,9 @@ class RedisEngine(Engine):
 
     async def load(self, task_id: str, scope: Scope) -> StoredTask:
         return await self._open.reader.load(task_id, scope)
+
+    async def scope_of(self, task_id: str) -> Scope:
+        return await self._open.reader.scope_of(task_id)
 
     async def list(self, query: ListQuery) -> ListPage:
         return await self._open.reader.page(query, self.clock())

@@ -44,6 +44,12 @@ class Reader:
             raise TaskNotFoundError(taskId=task_id)
         return LogSlice(read_events(answer[1]), gap=after < record.trimmed)
 
+    async def scope_of(self, task_id: str) -> Scope:
+        answer = await self._link.ask(Records(id=task_id))
+        if not answer:
+            raise TaskNotFoundError(taskId=task_id)
+        return read_trimmed(answer[0]).scope
+
     async def records(self, task_id: str, scope: Scope) -> list[Event]:
         answer = await self._link.ask(Records(id=task_id))
         if not answer or read_trimmed(answer[0]).scope != scope:

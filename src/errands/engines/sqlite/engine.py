@@ -206,6 +206,9 @@ class SQLiteEngine(Engine):
     async def load(self, task_id: str, scope: Scope) -> StoredTask:
         return await self._open_readers.submit(reading.load, task_id, scope)
 
+    async def scope_of(self, task_id: str) -> Scope:
+        return await self._open_readers.submit(reading.scope_of, task_id)
+
     async def list(self, query: ListQuery) -> ListPage:
         return await self._open_readers.submit(reading.page, query, self.clock())
 

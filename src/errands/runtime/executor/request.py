@@ -118,7 +118,7 @@ class RequestContext:
         """Tells that a model was called; see `TaskContext.record_llm`."""
         await self._recorder().record_llm(model, prompt=prompt, completion=completion, text=text)
 
-    def capability(self, name: str, arguments: Mapping[str, Any] | None = None, **more: Any) -> CapabilityCall:
+    def capability(self, name: str, arguments: Mapping[str, Any] | None = None, /, **more: Any) -> CapabilityCall:
         """A call of a capability, for `async with`; see `TaskContext.capability`."""
         return self._recorder().capability(name, {**(arguments or {}), **more})
 

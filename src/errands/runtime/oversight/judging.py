@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import logging
-
 import msgspec
 
 from errands.policy.cel import Call, CallFailed, Session, Suspended
@@ -12,11 +10,9 @@ from errands.policy.limits import Exceeded
 from errands.policy.pipeline import Invocation, Outcome, Subject, run_steps
 from errands.policy.records import Answered, Decided, Waiting
 from errands.policy.steps import Steps
+from errands.runtime.decisions import log_decision
 from errands.runtime.review_messages import reviewer_of
 from errands.runtime.run import Run
-
-#: One line for each decision.
-logger = logging.getLogger("errands.policy")
 
 
 class Judge:
@@ -43,7 +39,7 @@ class Judge:
                     at=self._run.now(),
                     step=decision.step,
                     action=decision.action,
-                    outcome=decision.outcome if decision.on_fail is None else f"{decision.outcome}: {decision.on_fail}",
+                    outcome=decision.told,
                     policy=self._policy.version,
                     call=call,
                     detail=decision.detail,
@@ -57,7 +53,7 @@ class Judge:
 
     def unusable(self, place: str, detail: str) -> None:
         """What transforms made cannot be used."""
-        self._decided(self._about(place, "transform", "error", detail))
+        self._decided(self._about(place, "transform", "error: lock_task", detail))
 
     def _about(self, step: str, action: str, outcome: str, detail: str) -> Decided:
         return Decided(
@@ -71,10 +67,7 @@ class Judge:
 
     def _decided(self, decided: Decided) -> None:
         self._run.note(decided)
-        detail = f" ({decided.detail})" if decided.detail else ""
-        logger.info(
-            "task %s: %s %s%s, policy %s", self._task_id, decided.step, decided.outcome, detail, self._policy.version
-        )
+        log_decision(self._task_id, decided)
 
     def _session(self, key: str) -> tuple[Session, Call | None]:
         """The session in which steps go on, and the call that they still wait for."""
