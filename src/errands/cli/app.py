@@ -10,6 +10,7 @@ from errands.cli.agents_show import show_agents
 from errands.cli.agents_validate import validate_agents
 from errands.cli.card import card
 from errands.cli.failures import EXIT_CODES
+from errands.cli.reviews import approve_review, deny_review, list_reviews
 from errands.cli.send import send
 from errands.cli.serve import serve
 from errands.cli.tasks_cancel import cancel_task
@@ -44,11 +45,18 @@ agents = typer.Typer(
     no_args_is_help=True,
 )
 
+reviews = typer.Typer(
+    name="reviews",
+    help="Look after what waits for somebody's review.\n\nExample:\n\n    errands reviews list",
+    no_args_is_help=True,
+)
+
 app.command("serve")(serve)
 app.command("send")(send)
 app.add_typer(tasks, name="tasks")
 # The name that the protocol's own command line has for it.
 app.add_typer(tasks, name="task", hidden=True)
+app.add_typer(reviews, name="reviews")
 app.command("card")(card)
 app.add_typer(agents, name="agents")
 app.command("version")(version)
@@ -58,6 +66,10 @@ tasks.command("get")(get_task)
 tasks.command("watch")(watch_task)
 tasks.command("cancel")(cancel_task)
 tasks.command("running")(running_tasks)
+
+reviews.command("list")(list_reviews)
+reviews.command("approve")(approve_review)
+reviews.command("deny")(deny_review)
 
 agents.command("validate")(validate_agents)
 agents.command("show")(show_agents)

@@ -2,28 +2,15 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import Annotated
-
-import typer
 from rich.table import Table
 from rich.text import Text
 
-from errands.cli.failures import ExitCode, UsageError, run
+from errands.cli.failures import ExitCode, run
 from errands.cli.options import AsJson
+from errands.cli.stores import Agent, Storage, existing
 from errands.cli.terminal import STATE_STYLES, clean, duration, err, out, print_json
 from errands.clock import to_iso
-from errands.engines.base import Engine
-from errands.engines.sqlite import SQLiteEngine
-from errands.engines.urls import engine_from_url
 from errands.runtime.active import ActiveTask
-from errands.runtime.settings import Settings
-
-Storage = Annotated[
-    str | None,
-    typer.Option("--storage", metavar="URL", help="Where tasks live.", show_default="ERRANDS_STORAGE, as for serve"),
-]
-Agent = Annotated[str | None, typer.Option("--agent", metavar="NAME", help="Only tasks of the agent of this name.")]
 
 
 def running_tasks(storage: Storage = None, agent: Agent = None, as_json: AsJson = False) -> None:
@@ -33,12 +20,11 @@ def running_tasks(storage: Storage = None, agent: Agent = None, as_json: AsJson 
 
         errands tasks running --storage sqlite:///.errands/tasks.db
     """
-    run(_running(storage or Settings.from_env().storage, agent, as_json))
+    run(_running(storage, agent, as_json))
 
 
-async def _running(storage: str, agent: str | None, as_json: bool) -> ExitCode:
-    engine = _existing(storage)
-    async with engine:
+async def _running(storage: str | None, agent: str | None, as_json: bool) -> ExitCode:
+    async with existing(storage) as engine:
         now = engine.clock()
         found = [ActiveTask.of(running, now) for running in await engine.running()]
     active = [task for task in found if agent is None or task.agent == agent]
@@ -49,19 +35,6 @@ async def _running(storage: str, agent: str | None, as_json: bool) -> ExitCode:
     else:
         err().print("Nothing is running.")
     return ExitCode.OK
-
-
-def _existing(storage: str) -> Engine:
-    engine = engine_from_url(storage)
-    if not engine.durable:
-        raise UsageError(
-            f"--storage {storage}: what a server keeps in memory only it can see; name the store of one that keeps "
-            "its tasks, such as sqlite:///.errands/tasks.db"
-        )
-    # Looking must not make a store where there is none.
-    if isinstance(engine, SQLiteEngine) and not Path(engine.path).exists():
-        raise UsageError(f"there is no {engine.path}; name the store with --storage sqlite:///PATH")
-    return engine
 
 
 def _document(task: ActiveTask) -> dict[str, object]:

@@ -220,9 +220,9 @@ class RequestOptions(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
     #: Kept for executors only, which are shown the whole configuration.
     history_length: int | None = None
     return_immediately: bool = False
-    #: The task that handed its work to this one, and how many did so above it. No request from outside can say so.
     #: The sender's e-mail address, when whoever let them in knows it.
     email: str = ""
+    #: The task that handed its work to this one, and how many did so above it. No request from outside can say so.
     parent: str = ""
     depth: int = 0
 

@@ -19,6 +19,7 @@ from errands.engines.urls import engine_from_url
 from tests.unit.cli.conftest import Errands
 from tests.unit.cli.processes import Served
 from tests.unit.cli.processes import errands as run_errands
+from tests.unit.reviews.support import BOB, suspend
 
 ROOT = Path(__file__).parents[3]
 _EXAMPLE = re.compile(r"^\s*(errands .*?)\s*$", re.MULTILINE)
@@ -42,14 +43,15 @@ def examples(errands: Errands, command: tuple[str, ...]) -> list[str]:
 
 @pytest.mark.parametrize("command", list(commands()), ids=lambda command: " ".join(command) or "errands")
 def test_the_examples_of_every_command_run(
-    errands: Errands, url: str, command: tuple[str, ...], tmp_path: Path
+    errands: Errands, url: str, command: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     found = examples(errands, command)
     assert found, "no example in --help"
     # A task that can still be canceled, for the command that does so.
     task = json.loads(errands("send", url, "ask" if "cancel" in command else "hello", "--json").stdout)
     store = f"sqlite:///{tmp_path / 'tasks.db'}"
-    asyncio.run(make(store))
+    asyncio.run(make(store, task["id"]))
+    monkeypatch.setenv("ERRANDS_STORAGE", store)
     for example in found:
         example = example.replace("http://localhost:8000", url).replace("TASK_ID", task["id"])
         _, *arguments = shlex.split(example.replace("sqlite:///.errands/tasks.db", store))
@@ -59,9 +61,10 @@ def test_the_examples_of_every_command_run(
             assert errands(*arguments).exit_code == 0, example
 
 
-async def make(store: str) -> None:
-    async with engine_from_url(store):
-        pass
+async def make(store: str, task_id: str) -> None:
+    """A store with a task that waits for a review, for the commands that answer it."""
+    async with engine_from_url(store) as engine:
+        await suspend(engine, task_id, BOB)
 
 
 def assert_serves(arguments: list[str], folder: Path) -> None:

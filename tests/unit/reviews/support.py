@@ -8,15 +8,17 @@ from typing import Any
 
 from errands import A2AClient, A2AServer, BearerTokenMiddleware, TaskContext, Worker
 from errands.engines.base import Engine
-from errands.model.core import INPUT_REQUIRED
-from errands.model.log import Scope, StoredTask
+from errands.model.base import encode as encode_event
+from errands.model.core import INPUT_REQUIRED, WORKING
+from errands.model.log import Draft, Scope, StoredTask, Work
 from errands.policy.cel.session import Call, Session
-from errands.policy.records import Answered, Started, Waiting
-from errands.runtime.journal import Journal
+from errands.policy.records import Answered, Started, Waiting, encode
+from errands.runtime.journal import Journal, status_update
 from errands.runtime.review_messages import review_message
 from errands.runtime.reviews import ReviewDesk
 from errands.runtime.run import stored_records
 from errands.testing import BASE_URL, http_client, serve
+from tests.unit.support import opening, step
 
 BOB = "bob@example.com"
 
@@ -96,6 +98,18 @@ ALICE = Scope("", "id-of-alice", "Test agent")
 
 def desk_of(engine: Engine) -> ReviewDesk:
     return ReviewDesk(Journal(engine))
+
+
+async def suspend(engine: Engine, task_id: str, user: str) -> None:
+    """A task of nobody in particular that waits for a review, without an agent."""
+    call = Call("review", (user,))
+    waiting = Waiting(at="2026-01-31T12:00:00Z", call=call, session=Session(now="2026-01-31T12:00:00Z"))
+    question = review_message(call, {"amount": 500}, task_id=task_id, context_id="c")
+    asks = status_update(task_id, "c", INPUT_REQUIRED, 2, question)
+    await engine.commit(opening(task_id, work=Work.IDLE))
+    await engine.commit(step(task_id, WORKING))
+    drafts = (Draft("record", encode(waiting)), Draft("status", encode_event(asks)))
+    await engine.commit(step(task_id, INPUT_REQUIRED, events=drafts, asks=user))
 
 
 async def answers(engine: Engine, stored: StoredTask) -> list[Answered]:

@@ -1,0 +1,157 @@
+"""`review(user)` in a policy: the task waits for that user, and goes on from where it stood."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from errands.engines.sqlite import SQLiteEngine
+from errands.model.core import SETTLED_STATES
+from errands.policy.records import Answered, CapabilityBegan, InputArrived, Waiting
+from errands.runtime.journal import Journal
+from errands.runtime.reviews import ReviewDesk
+from tests.agents.rig import Desk, at_work, call
+from tests.agents.test_calls import Shop, agent, told
+
+pytestmark = pytest.mark.anyio
+
+REVIEWED = """  pay:
+    before:
+      - assert: input.amount <= 100 || review('boss@example.com')
+        error_message: The boss says no.
+"""
+
+
+@pytest.fixture
+def shop() -> Shop:
+    return Shop()
+
+
+async def answer(desk: Desk, approved: bool, *, by: str = "boss@example.com") -> str:
+    """Answers, and says in which state the task then comes to rest."""
+    assert desk.task is not None
+    await ReviewDesk(Journal(desk.server.engine)).answer(desk.task.id, approved, by=by)
+    return await settled(desk)
+
+
+async def settled(desk: Desk) -> str:
+    assert desk.task is not None
+    stored = await desk.server.engine.wait_for_state(desk.task.id, desk.server.scope(), SETTLED_STATES, 10)
+    desk.task = stored.task
+    return stored.head.asks or stored.state.short
+
+
+async def subjects(desk: Desk) -> list[Any]:
+    return [(review.user, review.subject) for review in await ReviewDesk(Journal(desk.server.engine)).list()]
+
+
+async def test_a_call_waits_for_the_reviewer_and_is_made_once(tmp_path: Path, shop: Shop, storage: str) -> None:
+    replies = (call(("find", {"number": "A-1"}), ("pay", {"amount": 500})), "Paid.")
+    async with at_work(tmp_path, agent(REVIEWED), *replies, tools=shop.tools, storage=storage) as desk:
+        task = await desk.say("Pay")
+        assert task.status.state.short == "input-required"
+        ((user, subject),) = await subjects(desk)
+        assert user == "boss@example.com"
+        assert subject["amount"] == 500
+        assert shop.paid == []
+        assert await answer(desk, True) == "input-required"
+        assert told(desk.task or task) == "Paid."
+        assert [paid["amount"] for paid in shop.paid] == [500]
+        assert len(desk.model.questions) == 2
+        known = await desk.records()
+    assert [record.function for record in known if isinstance(record, CapabilityBegan)] == ["find", "pay"]
+    assert len([record for record in known if isinstance(record, InputArrived)]) == 1
+    assert len([record for record in known if isinstance(record, Waiting)]) == 1
+    assert [record.value for record in known if isinstance(record, Answered)] == [True]
+
+
+async def test_a_denied_call_is_not_made_and_the_model_is_told(tmp_path: Path, shop: Shop, storage: str) -> None:
+    replies = (call(("pay", {"amount": 500})), "The boss does not want it.")
+    async with at_work(tmp_path, agent(REVIEWED), *replies, tools=shop.tools, storage=storage) as desk:
+        await desk.say("Pay")
+        await answer(desk, False)
+        assert desk.model.results() == [{"error": "The boss says no."}]
+        assert shop.paid == []
+
+
+async def test_two_calls_of_one_answer_may_wait_for_different_reviewers(
+    tmp_path: Path, shop: Shop, storage: str
+) -> None:
+    text = agent("  pay:\n    before:\n      - assert: review(input.customer)\n")
+    calls = [("pay", {"amount": 1, "customer": "ann"}), ("pay", {"amount": 2, "customer": "bob"})]
+    async with at_work(tmp_path, text, call(*calls), "Done.", tools=shop.tools, storage=storage) as desk:
+        await desk.say("Pay")
+        first = await settled(desk)
+        assert first in ("ann", "bob")
+        second = await answer(desk, True, by=first)
+        assert {first, second} == {"ann", "bob"}
+        assert await answer(desk, True, by=second) == "input-required"
+        assert sorted(paid["amount"] for paid in shop.paid) == [1, 2]
+        assert [result["paid"] for result in desk.model.results()] == [1, 2]
+
+
+async def test_an_input_waits_for_the_reviewer_before_the_model_sees_it(
+    tmp_path: Path, shop: Shop, storage: str
+) -> None:
+    text = agent(more="guardrails:\n  before:\n    - assert: review('boss@example.com')\n")
+    async with at_work(tmp_path, text, "Hello.", tools=shop.tools, storage=storage) as desk:
+        await desk.say("Hi")
+        assert desk.model.questions == []
+        assert await answer(desk, True) == "input-required"
+        assert len(desk.model.questions) == 1
+        assert desk.task is not None
+        assert told(desk.task) == "Hello."
+
+
+async def test_an_answer_waits_for_the_reviewer_before_the_owner_sees_it(
+    tmp_path: Path, shop: Shop, storage: str
+) -> None:
+    text = agent(more="guardrails:\n  after:\n    - assert: review('boss@example.com')\n")
+    async with at_work(tmp_path, text, "Hello.", tools=shop.tools, storage=storage) as desk:
+        await desk.say("Hi")
+        assert await settled(desk) == "boss@example.com"
+        assert await answer(desk, True) == "input-required"
+        assert len(desk.model.questions) == 1
+        assert desk.task is not None
+        assert told(desk.task) == "Hello."
+
+
+async def test_what_the_owner_says_meanwhile_is_the_next_input(tmp_path: Path, shop: Shop, storage: str) -> None:
+    replies = (call(("pay", {"amount": 500})), "Paid.", "Anything else?")
+    async with at_work(tmp_path, agent(REVIEWED), *replies, tools=shop.tools, storage=storage) as desk:
+        await desk.say("Pay")
+        waiting = await desk.say("And thank you")
+        assert waiting.status.state.short == "input-required"
+        assert len(desk.model.questions) == 1
+        assert desk.task is not None
+        await ReviewDesk(Journal(desk.server.engine)).answer(desk.task.id, True, by="boss@example.com")
+        stored = await desk.server.engine.load(desk.task.id, desk.server.scope())
+        while stored.head.unread:
+            with desk.server.engine.expect(desk.task.id, desk.server.scope(), SETTLED_STATES) as expectation:
+                stored = await desk.server.engine.load(desk.task.id, desk.server.scope())
+                if stored.head.unread:
+                    await expectation.wait(stored.version, 10)
+        known = await desk.records()
+        said = [record.values["message"][0]["text"] for record in known if isinstance(record, InputArrived)]
+        assert said == ["Pay", "And thank you"]
+        assert told(stored.task) == "Anything else?"
+
+
+async def test_a_review_outlives_the_server(tmp_path: Path, shop: Shop) -> None:
+    storage = f"sqlite:///{tmp_path / 'tasks.db'}"
+    replies = (call(("find", {"number": "A-1"})), call(("pay", {"amount": 500})))
+    async with at_work(tmp_path, agent(REVIEWED), *replies, tools=shop.tools, storage=storage) as desk:
+        task = await desk.say("Pay")
+    async with SQLiteEngine(tmp_path / "tasks.db") as engine:
+        await ReviewDesk(Journal(engine)).answer(task.id, True, by="boss@example.com")
+    async with at_work(tmp_path, agent(REVIEWED), "Paid.", tools=shop.tools, storage=storage) as desk:
+        desk.task = task
+        assert await settled(desk) == "input-required"
+        assert told(desk.task) == "Paid."
+        assert [record.function for record in await desk.records() if isinstance(record, CapabilityBegan)] == [
+            "find",
+            "pay",
+        ]
+        assert [paid["amount"] for paid in shop.paid] == [500]
