@@ -33,6 +33,8 @@ _GLOBAL_UNICAST = ipaddress.IPv6Network("2000::/3")
 _NAT64 = ipaddress.IPv6Network("64:ff9b::/96")
 #: Public by its number, and answers only inside of a cloud: the host agent of Azure.
 _CLOUD_AGENTS = frozenset({ipaddress.ip_address("168.63.129.16")})
+#: Seconds after which the next address of a host is tried.
+_PATIENCE = 5.0
 _HOST = re.compile(r"(\*\.)?[a-z0-9_-]+(\.[a-z0-9_-]+)*")
 
 
@@ -205,13 +207,15 @@ class _Connections(httpcore.AsyncNetworkBackend):
     async def _first(
         self, addresses: list[str], port: int, local_address: str | None, options: Any
     ) -> httpcore.AsyncNetworkStream:
-        failure = httpcore.ConnectError("the name has no address")
+        failure: Exception = httpcore.ConnectError("the name has no address")
         for address in addresses:
+            # The last one may take as long as the caller waits.
+            patience = None if address == addresses[-1] else _PATIENCE
             try:
                 return await self._sockets.connect_tcp(
-                    address, port, local_address=local_address, socket_options=options
+                    address, port, timeout=patience, local_address=local_address, socket_options=options
                 )
-            except httpcore.ConnectError as error:
+            except (httpcore.ConnectError, httpcore.ConnectTimeout) as error:
                 failure = error
         raise failure
 

@@ -199,7 +199,7 @@ def test_every_command_line_can_be_parsed(arguments: list[str], monkeypatch: pyt
 
 def test_every_example_that_is_served_exists() -> None:
     targets = {word for _, words in COMMAND_LINES if words[:1] == ["serve"] for word in words if "examples/" in word}
-    assert [target for target in targets if not (ROOT / target.partition(":")[0]).is_file()] == []
+    assert [target for target in targets if not (ROOT / target.partition(":")[0]).exists()] == []
 
 
 def options_of(command: Any) -> set[str]:
@@ -276,7 +276,8 @@ def members_of(kind: type) -> set[str]:
 #: What the table of a page whose first column has this heading is about.
 LISTED = {
     ("serving.md", "argument"): arguments_of(A2AServer),
-    ("serving.md", "member"): members_of(A2AServer) | {"started", "settings", "agent_card", "task_manager", "engine"},
+    ("serving.md", "member"): members_of(A2AServer)
+    | {"from_manifest", "started", "settings", "agent_card", "task_manager", "engine"},
     ("client.md", "argument"): arguments_of(A2AClient),
     ("client.md", "member"): members_of(A2AClient),
     ("client.md", "option"): set(MessageOptions.__annotations__),
@@ -321,8 +322,9 @@ def test_every_field_of_a_backend_is_documented(name: str) -> None:
     assert re.findall(r"`(\w+)`", table("docs/manifests.md", "backend")[name][1]) == list(field_names(kind))
 
 
-def test_the_manifests_of_a_page_are_valid_together(tmp_path: Path) -> None:
-    page = ROOT / "docs" / "manifests.md"
+@pytest.mark.parametrize("name", ["manifests.md", "tools.md"])
+def test_the_manifests_of_a_page_are_valid_together(name: str, tmp_path: Path) -> None:
+    page = ROOT / "docs" / name
     bundle = tmp_path / "bundle.yaml"
     bundle.write_text("---\n".join(block.source for block in blocks(page) if block.language == "yaml"))
     assert manifests.examine(bundle).findings == []

@@ -63,7 +63,7 @@ class Target(NamedTuple):
         """Whether it is YAML, or a folder that is no package of Python."""
         path = Path(self.source)
         is_folder = path.is_dir() and not (path / "__init__.py").is_file()
-        return is_folder or self.source.lower().endswith(SUFFIXES)
+        return bool(self.source) and (is_folder or self.source.lower().endswith(SUFFIXES))
 
     @property
     def path(self) -> Path | None:

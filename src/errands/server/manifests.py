@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -19,6 +19,7 @@ from errands.agents.manifests.registering import ToolSource
 from errands.agents.models.base import Model
 from errands.agents.models.choose import model_from
 from errands.agents.mounts.mounts import Mounts
+from errands.agents.tools.base import Bounds
 from errands.agents.tools.settings import from_environment
 from errands.agents.tools.settings_file import read_settings
 from errands.agents.tools.toolbox import Toolbox
@@ -77,7 +78,7 @@ def assemble(
 ) -> Ensemble:
     """Raises `ManifestError` for manifests that are not valid, and `ConfigurationError`."""
     manifests = load(path, tools=tools)
-    served = choose_agent(manifests, agent, path)
+    served = choose_agent(manifests, agent)
     reached = agents_below(manifests, served)
     builder = _Builder(manifests, path, model, _tool_settings(manifests, tool_settings, settings), settings)
     card = card or card_of(served, manifests)
@@ -91,25 +92,24 @@ def assemble(
 # Which agents
 
 
-def choose_agent(manifests: Manifests, name: str | None, path: str | Path) -> Agent:
+def choose_agent(manifests: Manifests, name: str | None = None) -> Agent:
     """The agent of that name, or `namespace/name`; without a name the only one that no other agent uses."""
     agents = manifests.agents
     if not agents:
-        raise ConfigurationError(f"{path} has no agent, only tools; add one, or name the folder that has it")
+        raise ConfigurationError("there is no agent, only what agents use; add one, or name the folder that has it")
     if name is not None:
         found = [one for one in agents if name in (one.name, _full_name(one))]
         if len(found) == 1:
             return found[0]
         if found:
-            raise ConfigurationError(f"{path} has {len(found)} agents called {name}; say which: {_listed(found)}")
-        raise ConfigurationError(f"{path} has no agent {name!r}; there is {_listed(agents)}")
+            raise ConfigurationError(f"there are {len(found)} agents called {name}; say which: {_listed(found)}")
+        raise ConfigurationError(f"there is no agent {name!r}; there is {_listed(agents)}")
     used = {id(other) for one in agents for other in _agents_of(manifests, one) if other is not one}
     tops = [one for one in agents if id(one) not in used]
     if len(tops) == 1:
         return tops[0]
-    raise ConfigurationError(
-        f"{path} has {len(agents)} agents; say which to serve, with agent=... or --agent: {_listed(tops or agents)}"
-    )
+    choices = _listed(tops or agents)
+    raise ConfigurationError(f"there are several agents; say which to serve, with agent=... or --agent: {choices}")
 
 
 def agents_below(manifests: Manifests, served: Agent) -> list[Agent]:
@@ -128,7 +128,7 @@ def _agents_of(manifests: Manifests, agent: Agent) -> list[Agent]:
     return [manifests.agent(agent, one.ref) for one in manifests.functions(agent) if one.target == "agent"]
 
 
-def _listed(agents: Iterable[Agent]) -> str:
+def _listed(agents: Sequence[Agent]) -> str:
     names = [one.name for one in agents]
     return ", ".join(_full_name(one) if names.count(one.name) > 1 else one.name for one in agents)
 
@@ -192,6 +192,7 @@ class _Builder:
             outbound=self._outbound,
             runtime=self._runtime,
             auth=self._given.get(_AUTH, {}),
+            bounds=Bounds(timeout=self._settings.tool_timeout, max_bytes=self._settings.tool_max_bytes),
         )
         toolbox.check()
         builtins = tuple(agent.model_capabilities or ())

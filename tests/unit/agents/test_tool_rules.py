@@ -55,6 +55,10 @@ RULES: dict[str, tuple[Spoil, str]] = {
             "https://example.com/api"
         ),
     ),
+    "a JSONPath that ends too early": (
+        put(*HTTP, "response_path", value="$.data."),
+        "actions[0].execute.stateless_http.response_path: STARTS is '$.data.', no JSONPath (expected a shorthand",
+    ),
     "a JSONPath that is none": (
         put(*HTTP, "response_path", value="data.id"),
         "actions[0].execute.stateless_http.response_path: is 'data.id', no JSONPath; begin with $, such as $.data.id",

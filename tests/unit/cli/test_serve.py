@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import os
+import re
 import shlex
 import signal
 import socket
@@ -17,6 +18,8 @@ from errands.engines.urls import engine_from_url
 from errands.model.core import TaskState
 from errands.model.log import Scope, StoredTask
 from tests.unit.cli.processes import Running, Served, errands
+
+EXAMPLES = Path(__file__).parents[3] / "examples"
 
 #: Waits until the test writes into the pipe beside it, and answers with what it read.
 PATIENT = """
@@ -249,4 +252,35 @@ def test_reload_serves_the_code_as_it_is_now(tmp_path: Path) -> None:
         path.write_text(ECHO.replace("first", "second"))
         server.read_until("Ctrl-C stops it.")
         assert errands("send", server.url, "hi").stdout == "second hi\n"
+        assert server.stop().returncode == 0
+
+
+# Manifests
+
+
+def test_the_example_is_served_without_any_key(tmp_path: Path) -> None:
+    with Served(EXAMPLES / "support-agent", "--model", "scripted", cwd=tmp_path) as server:
+        assert re.search(r"^agent +support 1.0.0$", server.greeting, re.MULTILINE)
+        assert re.search(r"^model +scripted$", server.greeting, re.MULTILINE)
+        assert re.search(r"^tools +orders, refunds_quote, refunds_pay, analyst$", server.greeting, re.MULTILINE)
+        told = errands("send", server.url, "A-17 broke five times").stdout
+        assert told == "My colleague doubts that. Please send us a photo, and we will look at it again.\n"
+        assert server.stop().returncode == 0
+
+
+def test_reload_serves_manifests_and_scripts_as_they_are_now(tmp_path: Path) -> None:
+    folder = tmp_path / "desk"
+    folder.mkdir()
+    (folder / "clerk.yaml").write_text(
+        "kind: commonagents.info/v1beta2/agent\nnamespace: shop\nname: clerk\ndescription: .\nprompt: .\n"
+    )
+    script = folder / "scripted.json"
+    script.write_text('{"agents": {"clerk": [{"say": "first"}]}}')
+    with Served(folder, "--model", "scripted", "--reload", cwd=tmp_path) as server:
+        assert errands("send", server.url, "hi").stdout == "first\n"
+        script.write_text('{"agents": {"clerk": [{"say": "second"}]}}')
+        server.read_until("Ctrl-C stops it.")
+        assert errands("send", server.url, "hi").stdout == "second\n"
+        (folder / "clerk.yaml").write_text((folder / "clerk.yaml").read_text().replace("name: clerk", "name: boss"))
+        assert "boss" in server.read_until("Ctrl-C stops it.")
         assert server.stop().returncode == 0

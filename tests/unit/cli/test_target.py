@@ -9,7 +9,7 @@ import pytest
 
 from errands import A2AServer
 from errands.cli.failures import CommandError, ExitCode
-from errands.cli.target import load_server
+from errands.cli.target import ManifestOptions, load_server
 from tests.unit.cli.modules import forgotten_imports
 
 Write = Callable[..., str]
@@ -193,8 +193,7 @@ def test_a_name_that_is_no_agent_says_what_it_is(write: Write, name: str, words:
         ("folder/", "there is no file folder"),
         ("no_such_module:server", "there is no module no_such_module"),
         ("no_such.module:server", "there is no module no_such.module"),
-        ("agent.yaml", "cannot be served yet"),
-        ("agent.yml", "cannot be served yet"),
+        ("agent.yaml:clerk", "say which agent of manifests is meant with --agent clerk"),
         (":server", "write FILE.py, FILE.py:NAME or MODULE:NAME"),
     ],
 )
@@ -202,6 +201,80 @@ def test_a_target_that_does_not_exist_says_what_to_write_instead(write: Write, t
     error = refusal(target)
     assert error.code is ExitCode.USAGE
     assert words in str(error)
+
+
+MANIFEST = """
+kind: commonagents.info/v1beta2/agent
+namespace: shop
+name: {name}
+description: A clerk.
+prompt: You are a clerk.
+---
+"""
+SCRIPT = '{"agents": {"clerk": [{"say": "Hello!"}]}}'
+
+
+@pytest.fixture
+def manifests(tmp_path: Path, write: Write) -> Path:
+    """A folder with two agents, beside the current one."""
+    folder = tmp_path / "desk"
+    folder.mkdir()
+    (folder / "agents.yaml").write_text(MANIFEST.format(name="clerk") + MANIFEST.format(name="boss"))
+    (folder / "scripted.json").write_text(SCRIPT)
+    return folder
+
+
+@pytest.mark.parametrize("target", ["desk", "desk/", "desk/agents.yaml"])
+def test_manifests_are_served_from_a_file_or_a_folder(manifests: Path, target: str) -> None:
+    server = load_server(target, "memory", ManifestOptions(agent="clerk", model="scripted"))
+    assert name_of(server) == "clerk"
+    assert server.settings.storage == "memory"
+
+
+def test_a_folder_that_is_a_package_is_python(manifests: Path) -> None:
+    (manifests / "__init__.py").write_text(IMPORTS + FUNCTION)
+    assert name_of(load_server("desk")) == "Function"
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (ManifestOptions(model="scripted"), "say which to serve, with agent=... or --agent: clerk, boss"),
+        (ManifestOptions(agent="nobody", model="scripted"), "desk: there is no agent 'nobody'; there is clerk, boss"),
+        (ManifestOptions(agent="clerk"), "desk: clerk: the agent names no model"),
+        (ManifestOptions("clerk", "scripted", Path("nowhere.yaml")), "the tool settings nowhere.yaml cannot be read"),
+    ],
+)
+def test_manifests_that_cannot_be_served_so_say_why(manifests: Path, options: ManifestOptions, words: str) -> None:
+    with pytest.raises(CommandError) as caught:
+        load_server("desk", None, options)
+    assert words in str(caught.value)
+
+
+@pytest.mark.parametrize("target", ["nowhere.yaml", "nowhere.YML", "empty", "broken"])
+def test_manifests_that_are_not_valid_are_told_with_everything(tmp_path: Path, write: Write, target: str) -> None:
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "broken").mkdir()
+    (tmp_path / "broken" / "a.yaml").write_text(MANIFEST.format(name="clerk") + "kind: 1\n")
+    error = refusal(target)
+    assert f"{target} is not valid" in str(error)
+    assert "error    " in error.details
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (ManifestOptions(agent="x"), "--agent can be said only about manifests"),
+        (ManifestOptions("x", "y", Path("z")), "--agent and --model and --tool-settings can be said only about"),
+    ],
+)
+def test_what_is_said_about_manifests_cannot_be_said_about_a_program(
+    write: Write, options: ManifestOptions, words: str
+) -> None:
+    with pytest.raises(CommandError) as caught:
+        load_server(write(WORKER_WITH_CARD), None, options)
+    assert caught.value.code is ExitCode.USAGE
+    assert words in str(caught.value)
 
 
 @pytest.mark.parametrize(

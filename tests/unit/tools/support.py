@@ -20,7 +20,7 @@ from starlette.types import ASGIApp
 
 from errands.agents.manifests import Function, Manifests, load
 from errands.agents.mounts.base import FileInfo, Files, MountError
-from errands.agents.tools.base import Auth, Invocation, Limits
+from errands.agents.tools.base import Auth, Bounds, Invocation
 from errands.agents.tools.toolbox import Toolbox
 from errands.agents.tools.turn import ToolTurn
 from errands.outbound import Outbound
@@ -34,10 +34,11 @@ CONTEXT: Json = {"user": {"id": "ann", "email": "ann@example.com"}, "agent": {"n
 
 
 @contextmanager
-def live(app: ASGIApp) -> Iterator[str]:
-    """The URL of an application that runs in a thread."""
+def live(app: ASGIApp, **options: Any) -> Iterator[str]:
+    """The URL of an application that runs in a thread; `options` are those of uvicorn."""
     listener = socket.create_server(("127.0.0.1", 0))
-    runner = uvicorn.Server(uvicorn.Config(app, log_config=None, lifespan="off", timeout_graceful_shutdown=1))
+    config = uvicorn.Config(app, log_config=None, lifespan="off", timeout_graceful_shutdown=1, **options)
+    runner = uvicorn.Server(config)
     thread = threading.Thread(target=runner.run, args=([listener],))
     thread.start()
     try:
@@ -163,7 +164,7 @@ def toolbox(
     settings: Mapping[str, Mapping[str, Any]] | None = None,
     outbound: Outbound | None = None,
     auth: Mapping[str, str] | Auth | None = None,
-    limits: Limits | None = None,
+    bounds: Bounds | None = None,
 ) -> Toolbox:
     return Toolbox(
         found,
@@ -172,7 +173,7 @@ def toolbox(
         outbound=outbound or Outbound(["127.0.0.1"]),
         runtime=RUNTIME,
         auth=auth or {},
-        limits=limits,
+        bounds=bounds,
     )
 
 

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from starlette.responses import JSONResponse
 
 from errands.agents.tools.addresses import Value, address
-from errands.agents.tools.base import BrokenToolError, Limits, ToolError
+from errands.agents.tools.base import Bounds, BrokenToolError, ToolError
 from errands.agents.tools.requests import put_header
 from errands.outbound import Outbound
 from tests.unit.tools.support import NOW, Json, MemoryFiles, Service, action, calling, manifests, tool, toolbox
@@ -128,11 +128,11 @@ async def test_reading_needs_no_key(tmp_path: Path, service: Service) -> None:
 
 
 async def test_the_whole_address_or_its_base_can_be_a_setting(tmp_path: Path, service: Service) -> None:
-    settings = {"crm": {"base_url": f"{service.url}/v1"}}
+    settings = {"crm": {"base_url": f"{service.url}/v1/"}}
     await requested(tmp_path, {"method": "GET", "url": "{settings.base_url}"}, settings=settings)
     request = {"method": "GET", "url": "{settings.base_url}/orders/{parameters.id}"}
     await requested(tmp_path, request, {"id": "a/b"}, settings=settings)
-    assert [seen.target for seen in service.seen] == ["/v1", "/v1/orders/a%2Fb"]
+    assert [seen.target for seen in service.seen] == ["/v1/", "/v1/orders/a%2Fb"]
 
 
 async def test_a_host_with_its_port_can_be_a_setting(tmp_path: Path, service: Service) -> None:
@@ -307,7 +307,7 @@ async def test_redirects_are_not_followed(tmp_path: Path, service: Service) -> N
 async def test_an_answer_that_is_too_large_is_not_read(tmp_path: Path, service: Service) -> None:
     service.sends(b"x" * 2000, "text/plain")
     with pytest.raises(ToolError, match="has more than 1,000 bytes"):
-        await requested(tmp_path, get(service), limits=Limits(max_answer=1000))
+        await requested(tmp_path, get(service), bounds=Bounds(max_bytes=1000))
 
 
 async def silence(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -325,7 +325,7 @@ async def test_a_service_that_does_not_answer_in_time_is_an_error_for_the_model(
     async with await asyncio.start_server(silence, "127.0.0.1", 0) as server:
         url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/"
         with pytest.raises(ToolError, match=r"127\.0\.0\.1 did not answer within 0\.1 s"):
-            await requested(tmp_path, {"method": "GET", "url": url}, limits=Limits(timeout=0.1))
+            await requested(tmp_path, {"method": "GET", "url": url}, bounds=Bounds(timeout=0.1))
 
 
 async def test_a_connection_that_breaks_is_an_error_for_the_model(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from pathlib import Path
 from typing import Any
@@ -43,7 +44,7 @@ def test_a_setting_that_is_missing_is_told_at_the_start_and_how_to_give_it(tmp_p
         toolbox(found).check()
     assert str(raised.value) == (
         "the tool crm needs the setting api.key (From the console.): "
-        "set the variable ERRANDS_TOOL_CRM__API_KEY, or give settings={'crm': {'api.key': ...}}"
+        "set the variable ERRANDS_TOOL_CRM__API_KEY, or write api.key under crm in the tool settings"
     )
 
 
@@ -104,7 +105,9 @@ def test_the_variables_of_two_tools_are_different() -> None:
 def test_auth_that_is_missing_is_told_at_the_start(tmp_path: Path) -> None:
     request = {"method": "GET", "url": "https://example.com/", "headers": {"Authorization": "Bearer {auth.github()}"}}
     found = manifests(tmp_path, tool(actions=[action("do", "stateless_http", request)]))
-    with pytest.raises(ConfigurationError, match="the tool crm needs auth for github"):
+    with pytest.raises(
+        ConfigurationError, match="the tool crm needs auth for github: write it under auth in the tool settings"
+    ):
         toolbox(found).check()
     toolbox(found, auth={"github": "x"}).check()
 
@@ -248,3 +251,36 @@ async def test_a_tool_says_whether_its_calls_run_one_after_the_other(tmp_path: P
         assert caller.turn.is_synchronous(caller.functions["slow"])
         assert not caller.turn.is_synchronous(caller.functions["fast"])
         assert caller.turn.tool(caller.functions["fast"]).name == "fast"
+
+
+async def test_first_calls_that_wait_for_each_other_share_one_state(
+    tmp_path: Path, service: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Both ask before either has an answer."""
+    arrived = asyncio.Barrier(2)
+    made: list[str] = []
+
+    class Slow(Counting):
+        async def initialize(self, invocation: Invocation) -> State:
+            made.append(invocation.call)
+            return {"session": "S-1"}
+
+        async def invoke(self, invocation: Invocation) -> Any:
+            await arrived.wait()
+            return invocation.state
+
+        async def close(self) -> None: ...
+
+    monkeypatch.setitem(registry.BACKENDS, "stateful_session", Slow)
+    async with calling(with_session(tmp_path)) as caller:
+
+        async def call(name: str) -> tuple[State | None, Any]:
+            state = await caller.turn.initialize(caller.functions["crm_use"], invocation(call=name))
+            return state, await caller.call("crm_use", call=name, state=state or {})
+
+        results = list(await asyncio.gather(call("one"), call("two")))
+    assert made == ["one"]
+    assert results == [
+        ({"stateful_session": {"session": "S-1"}}, {"session": "S-1"}),
+        (None, {"session": "S-1"}),
+    ]

@@ -40,7 +40,7 @@ def address(pieces: Sequence[str | Value]) -> httpx.URL:
         if isinstance(piece, str):
             built += piece
         elif index == 0:
-            built += piece.text
+            built += _base(piece.text, pieces)
         elif _is_in_host(built):
             built += _in_host(piece.text, pieces, index)
         else:
@@ -69,6 +69,12 @@ def segment(name: str, text: str) -> str:
         raise ToolError(f"{name} is empty, and it is a part of the address")
     _check_steps(text)
     return _quoted(text)
+
+
+def _base(text: str, pieces: Sequence[str | Value]) -> str:
+    """`https://example.com/v1/` before `/pages` is meant without its last slash."""
+    following = pieces[1] if len(pieces) > 1 else ""
+    return text.rstrip("/") if isinstance(following, str) and following.startswith("/") else text
 
 
 def _quoted(text: str) -> str:

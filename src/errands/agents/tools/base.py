@@ -78,13 +78,13 @@ class Discovered(msgspec.Struct, frozen=True, kw_only=True):
     parameters: dict[str, Schema]
 
 
-class Limits(msgspec.Struct, frozen=True, kw_only=True):
+class Bounds(msgspec.Struct, frozen=True, kw_only=True):
     """How long and how much a tool may answer."""
 
     #: Seconds for one request, from the look-up of the name to the last byte.
     timeout: float = 30.0
     #: Bytes of one answer.
-    max_answer: int = 5 * 1024 * 1024
+    max_bytes: int = 5 * 1024 * 1024
 
 
 class Equipment(msgspec.Struct, frozen=True, kw_only=True, eq=False):
@@ -101,11 +101,15 @@ class Equipment(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     outbound: Outbound
     #: Sends requests through `outbound` and keeps connections for this turn; whoever made this closes it.
     transport: httpx.AsyncBaseTransport
-    limits: Limits
+    bounds: Bounds
     #: None when the agent has no mount.
     files: Files | None
     #: What is found out once per process, such as a fetched document.
     shared: Once
+
+    def __repr__(self) -> str:
+        # There are secrets among the settings.
+        return f"<equipment of {self.tool.name}>"
 
 
 class Backend(ABC):

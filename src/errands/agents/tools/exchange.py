@@ -15,7 +15,7 @@ from http import HTTPStatus
 import httpx
 import msgspec
 
-from errands.agents.tools.base import BrokenToolError, Equipment, Limits, ToolError
+from errands.agents.tools.base import Bounds, BrokenToolError, Equipment, ToolError
 from errands.agents.tools.json_path import select
 from errands.outbound import OutboundError
 from errands.policy.cel.values import Json
@@ -61,16 +61,16 @@ class Answer(msgspec.Struct, frozen=True):
 
 async def send(equipment: Equipment, request: httpx.Request) -> Answer:
     """Raises `ToolError` and `BrokenToolError`."""
-    return await fetch(equipment.transport, request, equipment.limits)
+    return await fetch(equipment.transport, request, equipment.bounds)
 
 
-async def fetch(transport: httpx.AsyncBaseTransport, request: httpx.Request, limits: Limits) -> Answer:
+async def fetch(transport: httpx.AsyncBaseTransport, request: httpx.Request, bounds: Bounds) -> Answer:
     host = request.url.host
     try:
-        async with asyncio.timeout(limits.timeout):
-            response, content = await _received(transport, request, limits)
+        async with asyncio.timeout(bounds.timeout):
+            response, content = await _received(transport, request, bounds)
     except (TimeoutError, httpx.TimeoutException):
-        raise ToolError(f"{host} did not answer within {limits.timeout:g} s") from None
+        raise ToolError(f"{host} did not answer within {bounds.timeout:g} s") from None
     except OutboundError as error:
         raise BrokenToolError(str(error)) from None
     except httpx.ConnectError as error:
@@ -83,7 +83,7 @@ async def fetch(transport: httpx.AsyncBaseTransport, request: httpx.Request, lim
 
 
 async def _received(
-    transport: httpx.AsyncBaseTransport, request: httpx.Request, limits: Limits
+    transport: httpx.AsyncBaseTransport, request: httpx.Request, bounds: Bounds
 ) -> tuple[httpx.Response, bytes]:
     response = await transport.handle_async_request(request)
     response.request = request
@@ -91,10 +91,10 @@ async def _received(
     try:
         async for chunk in response.aiter_bytes():
             content += chunk
-            if len(content) > limits.max_answer:
+            if len(content) > bounds.max_bytes:
                 if response.status_code >= 400:
                     break
-                raise ToolError(f"the answer of {request.url.host} has more than {limits.max_answer:,} bytes")
+                raise ToolError(f"the answer of {request.url.host} has more than {bounds.max_bytes:,} bytes")
     finally:
         await response.aclose()
     return response, bytes(content)

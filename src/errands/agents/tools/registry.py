@@ -6,6 +6,7 @@ from errands.agents.tools.base import Backend
 from errands.agents.tools.cel import CelBackend
 from errands.agents.tools.functions import PythonBackend
 from errands.agents.tools.http import HttpBackend
+from errands.agents.tools.openapi import OpenApiBackend
 from errands.agents.tools.session import SessionBackend
 from errands.errors import ConfigurationError
 
@@ -14,6 +15,7 @@ BACKENDS: dict[str, type[Backend]] = {
     "python": PythonBackend,
     "stateless_http": HttpBackend,
     "stateful_session": SessionBackend,
+    "openapi": OpenApiBackend,
 }
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 from collections.abc import Iterable
 from typing import Any
 from urllib.parse import quote, quote_plus
@@ -52,6 +53,8 @@ class Secrets:
 
 
 def _forms(secret: str) -> set[str]:
-    """A secret as it looks in texts, in addresses and in JSON."""
-    escaped = msgspec.json.encode(secret).decode()[1:-1]
-    return {secret, quote(secret), quote(secret, safe=""), quote_plus(secret), escaped, repr(secret)[1:-1]}
+    """A secret as it looks in texts, in addresses, in JSON, and as a whole in base64."""
+    raw = secret.encode("utf-8", "replace")
+    escaped = msgspec.json.encode(raw.decode()).decode()[1:-1]
+    quoted = {quote(raw), quote(raw, safe=""), quote_plus(raw)}
+    return {secret, *quoted, escaped, repr(secret)[1:-1], base64.b64encode(raw).decode()}

@@ -1,7 +1,7 @@
 """What the operator gives a tool: keys, addresses and the like, as the tool's `settings` declare them.
 
-Values come from the mapping that the toolbox is given and from the environment (`from_environment`); the model never
-sees them.
+Values come from the operator's file (`settings_file`), from the environment (`from_environment`) and from the program;
+the model never sees them.
 """
 
 from __future__ import annotations
@@ -86,4 +86,4 @@ def _problem(name: str, schema: schemas.Schema, values: Mapping[str, Any]) -> st
 
 
 def _remedy(tool: Tool, name: str) -> str:
-    return f"set the variable {variable(tool.name, name)}, or give settings={{{tool.name!r}: {{{name!r}: ...}}}}"
+    return f"set the variable {variable(tool.name, name)}, or write {name} under {tool.name} in the tool settings"

@@ -15,7 +15,7 @@ from errands.agents.manifests.templates import references
 from errands.agents.mounts.base import Files
 from errands.agents.tools import settings as tool_settings
 from errands.agents.tools.actions import execution
-from errands.agents.tools.base import Auth, BrokenToolError, Discovered, Equipment, Limits
+from errands.agents.tools.base import Auth, Bounds, BrokenToolError, Discovered, Equipment
 from errands.agents.tools.discovery import described, discovered_functions
 from errands.agents.tools.once import Once
 from errands.agents.tools.registry import backend_class
@@ -42,14 +42,14 @@ class Toolbox:
         outbound: Outbound,
         runtime: Mapping[str, Json],
         auth: Mapping[str, str] | Auth,
-        limits: Limits | None = None,
+        bounds: Bounds | None = None,
     ) -> None:
         self._agent = agent
         self._given = settings
         self._outbound = outbound
         self._runtime = runtime
         self._auth = auth
-        self._limits = limits or Limits()
+        self._bounds = bounds or Bounds()
         self._declared = manifests.functions(agent)
         self._tools = {
             function.ref: manifests.tool(agent, function.ref)
@@ -77,7 +77,10 @@ class Toolbox:
             return
         used = {reference.steps[0] for reference in references(tool) if reference.root == "auth"}
         if missing := sorted(used - self._auth.keys()):
-            raise ConfigurationError(f"the tool {tool.name} needs auth for {', '.join(missing)}: give auth={{...}}")
+            names = ", ".join(missing)
+            raise ConfigurationError(
+                f"the tool {tool.name} needs auth for {names}: write it under auth in the tool settings"
+            )
 
     async def functions(self) -> list[Function]:
         """All functions of the agent, with those that servers and documents bring. Raises `BrokenToolError`."""
@@ -138,7 +141,7 @@ class Toolbox:
             auth=self._token(secrets),
             outbound=self._outbound,
             transport=transport,
-            limits=self._limits,
+            bounds=self._bounds,
             files=files,
             shared=self._shared,
         )
