@@ -206,7 +206,9 @@ class Calls:
                 bound=frozenset(routine.bindings),
             )
             invoke = self.invoker(key, at)
-            outcome = await self._course.steps(steps, subject, session, key=key, call=call, invoke=invoke)
+            outcome = await self._course.steps(
+                steps, subject, session, key=key, invoke=invoke, call=call, function=routine.name
+            )
             if not isinstance(outcome, Passed):
                 return outcome
             passed = Passed(outcome.value, passed.transformed or outcome.transformed)
@@ -273,7 +275,7 @@ class Calls:
             await self._course.append(ToolOpened(at=self._run.now(), tool=tool, state=state))
             invocation = msgspec.structs.replace(invocation, state=state)
         work = self._tools.invoke(function, invocation)
-        return await self._course.waiting_for(work, key, session, began.arguments)
+        return await self._course.waiting_for(work, key, session, began.arguments, began.function)
 
     async def _delegate(self, began: CapabilityBegan, routine: Routine) -> Any:
         async def start(task_id: str) -> None:
@@ -312,7 +314,9 @@ class Calls:
         )
         session = self._progress.session(key, ended.at)
         invoke = self.invoker(key, ended.at)
-        outcome = await self._course.steps(routine.after, subject, session, key=key, call=ended.call, invoke=invoke)
+        outcome = await self._course.steps(
+            routine.after, subject, session, key=key, invoke=invoke, call=ended.call, function=routine.name
+        )
         if isinstance(outcome, Locked):
             self._course.over("restricted", outcome.reason)
         return {"error": outcome.message} if isinstance(outcome, Blocked) else outcome.value

@@ -51,14 +51,25 @@ class Course:
             self.over("limit_exceeded", f"A limit of this agent was exceeded: {exceeded.message}.")
 
     async def steps(
-        self, steps: Steps, subject: Subject, session: Session, *, key: str, call: str | None, invoke: Invoke
+        self,
+        steps: Steps,
+        subject: Subject,
+        session: Session,
+        *,
+        key: str,
+        invoke: Invoke,
+        call: str | None = None,
+        function: str | None = None,
     ) -> Outcome:
-        """What the steps decide; the decisions are recorded. Raises `PausedError` while one of them waits."""
+        """What the steps decide; the decisions are recorded. Raises `PausedError` while one of them waits.
+
+        Steps of a call have its id and its function.
+        """
         if not steps.steps:
             return await run_steps(steps, subject, session, invoke=invoke)
         shown = getattr(subject, steps.phase.subject)
         outcome: Outcome = await self.waiting_for(
-            run_steps(steps, subject, session, invoke=invoke, perform=self.perform(key)), key, session, shown
+            run_steps(steps, subject, session, invoke=invoke, perform=self.perform(key)), key, session, shown, function
         )
         for decision in outcome.decisions:
             self.note(
@@ -73,12 +84,14 @@ class Course:
             )
         return outcome
 
-    async def waiting_for(self, work: Awaitable[Any], key: str, session: Session, subject: Json) -> Any:
+    async def waiting_for(
+        self, work: Awaitable[Any], key: str, session: Session, subject: Json, function: str | None
+    ) -> Any:
         """`work`, where an expression that has to wait pauses the task."""
         try:
             return await work
         except Suspended as suspended:
-            raise PausedError(key, suspended.call, session, subject) from None
+            raise PausedError(key, suspended.call, session, subject, function) from None
 
     def perform(self, key: str) -> Perform:
         """Makes the calls of expressions in the session `key`; what they gave is durable before it is used."""

@@ -160,7 +160,6 @@ class TaskTurn:
             Subject(context=course.run.plain, input=arrived.values),
             course.progress.session(key, arrived.at),
             key=key,
-            call=None,
             invoke=calls.invoker(key, arrived.at),
         )
         if not isinstance(outcome, Passed):
@@ -198,7 +197,6 @@ class TaskTurn:
             Subject(context=course.run.plain, output=output),
             course.progress.session(key, at),
             key=key,
-            call=None,
             invoke=calls.invoker(key, at),
         )
         if not isinstance(outcome, Passed):
@@ -226,7 +224,9 @@ class TaskTurn:
         if not course.progress.waits(pause.key):
             course.note(Waiting(at=course.run.now(), call=pause.call, session=pause.session, key=pause.key))
         ctx = self._ctx
-        message = review_message(pause.call, pause.subject, task_id=ctx.task_id, context_id=ctx.context_id)
+        message = review_message(
+            pause.call, pause.subject, task_id=ctx.task_id, context_id=ctx.context_id, function=pause.function
+        )
         await ctx._turn.end(INPUT_REQUIRED, message=message, asks=reviewer_of(pause.call))
 
     async def _end(self, course: Course, tools: ToolTurn, ended: Ended) -> None:
