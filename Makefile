@@ -34,7 +34,7 @@ $(VENV)/.run: pyproject.toml | $(BIN)/python
 $(VENV)/.dev: pyproject.toml scripts/dev_requirements.py $(VENV)/.run
 	@echo "Installing the development tools ..."
 	@$(BIN)/python scripts/dev_requirements.py > $(VENV)/dev-requirements.txt
-	@$(INSTALL) -e '.[agents,fastapi,grpc,policy,sdk]' -r $(VENV)/dev-requirements.txt
+	@$(INSTALL) -e '.[agents,fastapi,gcs,grpc,mcp,models,policy,postgres,redis,s3,sdk]' -r $(VENV)/dev-requirements.txt
 	@touch $@
 
 run: $(VENV)/.run
@@ -54,7 +54,7 @@ format: $(VENV)/.dev
 	$(BIN)/ruff format .
 
 soak: $(VENV)/.dev
-	ERRANDS_SOAK=1 $(BIN)/python -m pytest -q -m "crash or soak"
+	ERRANDS_SOAK=1 $(BIN)/python -m pytest -q -m "crash or cluster or soak"
 
 bench: $(VENV)/.dev
 	$(BIN)/python benchmarks/run.py

@@ -7,9 +7,14 @@ from pathlib import Path
 
 import pytest
 
+from tests import redis_server
+from tests.postgres import url_for
+
 STORAGES: dict[str, Callable[[Path], str]] = {
     "memory": lambda folder: "memory",
     "sqlite": lambda folder: f"sqlite:///{folder / 'tasks.db'}",
+    "postgresql": url_for,
+    "redis": redis_server.shared_url,
 }
 
 

@@ -6,6 +6,7 @@ from errands.engines.base import Engine, Retention
 from errands.errors import (
     A2AError,
     AuthenticationRequiredError,
+    CapabilityBlockedError,
     ConcurrencyError,
     ConfigurationError,
     ContentTypeNotSupportedError,
@@ -17,6 +18,7 @@ from errands.errors import (
     StorageError,
     TaskNotCancelableError,
     TaskNotFoundError,
+    TaskStoppedError,
     TaskTerminalStateError,
     TurnError,
     UnsupportedOperationError,
@@ -41,6 +43,7 @@ from errands.model.core import (
     TaskStatusUpdateEvent,
 )
 from errands.model.log import Scope
+from errands.policy.document import Policy
 from errands.runtime.active import ActiveTask
 from errands.runtime.context import InvalidAnswerError, TaskContext
 from errands.runtime.dependencies import Dependency, DependencyContainer
@@ -79,6 +82,7 @@ __all__ = [
     "AuthenticationRequiredError",
     "BearerTokenMiddleware",
     "CapabilitiesConfig",
+    "CapabilityBlockedError",
     "ClientResult",
     "ClientStreamEvent",
     "ConcurrencyError",
@@ -104,6 +108,7 @@ __all__ = [
     "Message",
     "Part",
     "PermissionDeniedError",
+    "Policy",
     "PreviousArtifact",
     "ProviderConfig",
     "RequestContext",
@@ -127,6 +132,7 @@ __all__ = [
     "TaskState",
     "TaskStatus",
     "TaskStatusUpdateEvent",
+    "TaskStoppedError",
     "TaskTerminalStateError",
     "TaskUpdater",
     "TurnError",

@@ -29,6 +29,9 @@
     │   ├── LeaseLostError                     somebody else runs this task now
     │   ├── DuplicateMessageError              this very message was accepted before
     │   └── StorageError                       locked, read-only, corrupt, full, or of another schema
+    ├── PolicyError
+    │   ├── CapabilityBlockedError             a capability may not be called now, or its result not be used
+    │   └── TaskStoppedError                   the task was ended by its policy
     └── ConfigurationError                     a setting is wrong; the message says which and what to do
 
 Nothing here knows JSON-RPC, HTTP or gRPC: the tables from reason to code are in `errands.wire.status`.
@@ -206,6 +209,24 @@ class DuplicateMessageError(EngineError):
 
 class StorageError(EngineError):
     """The store cannot be used as it is; the message says why and what to do."""
+
+
+class PolicyError(ErrandsError):
+    """A policy does not let a handler do what it was about to do."""
+
+
+class CapabilityBlockedError(PolicyError):
+    """A capability may not be called, or its result not be used. The message is the policy's, made to be told to a
+    model; the handler may go on without the capability."""
+
+
+class TaskStoppedError(PolicyError):
+    """The policy has ended the task: nothing more can be written, and there is nothing left to do but to let go."""
+
+    def __init__(self, message: str, reason: str) -> None:
+        super().__init__(message)
+        #: `limit_exceeded` or `restricted`.
+        self.reason = reason
 
 
 class ConfigurationError(ErrandsError, ValueError):

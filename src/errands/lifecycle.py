@@ -86,7 +86,8 @@ def accept(head: Head | None, change: Change) -> None:
         raise ConcurrencyError(
             f"task {change.task_id} is at version {head.version}, not at {change.expected}",
         )
-    if change.fence is not None and (change.fence != head.attempt or not head.worker):
+    # Whoever takes the lease may name an attempt that nobody holds any more: nobody else has taken it in between.
+    if change.fence is not None and (change.fence != head.attempt or not (head.worker or change.work is LEASE)):
         _refuse_fence(head, change)
     if change.state is not None and head.state in TERMINAL_STATES:
         raise TaskTerminalStateError(f"Task {change.task_id} is already {head.state.short}", taskId=change.task_id)

@@ -10,6 +10,7 @@ from typing import Any
 
 from errands import A2AClient, A2AServer, AgentCardConfig, CapabilitiesConfig
 from errands.agents.delegation.base import Delegate
+from errands.agents.evaluators import Evaluators
 from errands.agents.loop.worker import ManifestWorker
 from errands.agents.manifests import load
 from errands.agents.models.base import Answer, FunctionCall, FunctionSaid, Model, OnText, Question
@@ -119,6 +120,7 @@ def worker(
     delegates: dict[str, Delegate] | None = None,
     settings: dict[str, dict[str, Any]] | None = None,
     name: str | None = None,
+    evaluators: Evaluators | None = None,
 ) -> ManifestWorker:
     folder.mkdir(exist_ok=True)
     (folder / "agent.yaml").write_text(text, "utf-8")
@@ -141,6 +143,7 @@ def worker(
         mounts=Mounts(manifests.mount, folder / "files"),
         delegates=delegates or {},
         runtime={"version": "1"},
+        evaluators=evaluators,
     )
 
 

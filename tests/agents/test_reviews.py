@@ -7,13 +7,17 @@ from typing import Any
 
 import pytest
 
+from errands import BearerTokenMiddleware
 from errands.engines.sqlite import SQLiteEngine
+from errands.model.base import encode
 from errands.model.core import SETTLED_STATES
 from errands.policy.records import Answered, CapabilityBegan, InputArrived, Waiting
 from errands.runtime.journal import Journal
 from errands.runtime.reviews import ReviewDesk
-from tests.agents.rig import Desk, at_work, call
+from tests.agents.rig import AGENT, Desk, at_work, call
 from tests.agents.test_calls import Shop, agent, told
+from tests.unit.reviews.support import People, verify
+from tests.unit.support import said
 
 pytestmark = pytest.mark.anyio
 
@@ -105,17 +109,45 @@ async def test_an_input_waits_for_the_reviewer_before_the_model_sees_it(
         assert told(desk.task) == "Hello."
 
 
-async def test_an_answer_waits_for_the_reviewer_before_the_owner_sees_it(
-    tmp_path: Path, shop: Shop, storage: str
+@pytest.mark.parametrize("approved", [True, False])
+async def test_an_answer_is_shown_to_the_reviewer_and_to_nobody_else_before_it_is_approved(
+    tmp_path: Path, shop: Shop, storage: str, approved: bool
 ) -> None:
     text = agent(more="guardrails:\n  after:\n    - assert: review('boss@example.com')\n")
-    async with at_work(tmp_path, text, "Hello.", tools=shop.tools, storage=storage) as desk:
-        await desk.say("Hi")
-        assert await settled(desk) == "boss@example.com"
-        assert await answer(desk, True) == "input-required"
+    async with at_work(tmp_path, text, "A secret.", tools=shop.tools, storage=storage) as desk:
+        task = await desk.say("Hi")
+        assert told(task) == "Waiting for a review by boss@example.com."
+        assert b"secret" not in encode((await desk.client.get_task(task.id)).raw_task)
+        ((_, subject),) = await subjects(desk)
+        assert subject == {"message": [{"mimeType": "text/plain", "text": "A secret."}]}
+        assert await answer(desk, approved) == ("input-required" if approved else "rejected")
+        assert (b"secret" in encode(desk.task)) is approved
         assert len(desk.model.questions) == 1
-        assert desk.task is not None
-        assert told(desk.task) == "Hello."
+
+
+async def test_a_result_is_shown_to_the_reviewer_before_the_model_and_the_owner_see_it(
+    tmp_path: Path, shop: Shop, storage: str
+) -> None:
+    text = AGENT + "\ncapabilities:\n  find:\n    after:\n      - assert: review('boss@example.com')\n"
+    replies = (call(("find", {"number": "A-1"})), "Found.")
+    async with at_work(tmp_path, text, *replies, tools=shop.tools, storage=storage) as desk:
+        task = await desk.say("Find")
+        assert b"4111" not in encode((await desk.client.get_task(task.id)).raw_task)
+        assert [subject for _, subject in await subjects(desk)] == [{"number": "A-1", "card": "4111"}]
+        await answer(desk, True)
+        assert desk.model.results() == [{"number": "A-1", "card": "4111"}]
+
+
+async def test_an_owner_who_reviews_an_answer_is_shown_it(tmp_path: Path, shop: Shop, storage: str) -> None:
+    text = agent(more="guardrails:\n  after:\n    - assert: review(context.user.id)\n")
+    server = {"middlewares": [BearerTokenMiddleware(verify)]}
+    async with (
+        at_work(tmp_path, text, "An answer.", tools=shop.tools, storage=storage, server=server) as desk,
+        People(desk.server)("alice") as (alice,),
+    ):
+        waiting = await alice.send("Hi")
+        assert "An answer." in (said(await alice.get_task(waiting.task_id)) or "")
+        assert said(await alice.send("yes", task_id=waiting.task_id)) == "An answer."
 
 
 async def test_what_the_owner_says_meanwhile_is_the_next_input(tmp_path: Path, shop: Shop, storage: str) -> None:

@@ -12,14 +12,20 @@ import pytest
 from errands.clock import Clock
 from errands.engines.base import Engine, Retention
 from errands.engines.memory import MemoryEngine
+from errands.engines.postgres import PostgresEngine
+from errands.engines.redis import RedisEngine
 from errands.engines.sqlite import SQLiteEngine
 from tests.contract.changes import Changes, ManualClock
+from tests.postgres import url_for
+from tests.redis_server import shared_url
 
 Build = Callable[[Path, Clock, Retention], Engine]
 
 ENGINES: dict[str, Build] = {
     "memory": lambda folder, clock, retention: MemoryEngine(clock=clock, retention=retention),
     "sqlite": lambda folder, clock, retention: SQLiteEngine(folder / "tasks.db", clock=clock, retention=retention),
+    "postgresql": lambda folder, clock, retention: PostgresEngine(url_for(folder), clock=clock, retention=retention),
+    "redis": lambda folder, clock, retention: RedisEngine(shared_url(folder), clock=clock, retention=retention),
 }
 
 

@@ -155,6 +155,24 @@ async def test_the_holder_of_an_ended_task_is_told_that_it_ended(engine: Engine,
         await engine.commit(changes.chunk(fence=1))
 
 
+@pytest.mark.parametrize("work", [Work.READY, Work.LEASE])
+async def test_a_lease_is_taken_only_from_the_attempt_that_was_seen(
+    engine: Engine, changes: Changes, clock: ManualClock, work: Work
+) -> None:
+    # A claim leaves the version as it is.
+    await engine.commit(changes.start())
+    if work is Work.READY:
+        await engine.commit(changes.move(fence=1, work=Work.READY, due_at=clock()))
+    clock.advance(LEASE_MS)
+    taking = changes.move(expected=2, fence=1, work=Work.LEASE, worker="faster", due_at=clock() + LEASE_MS)
+    late = changes.move(expected=2, fence=1, work=Work.LEASE, worker="slower", due_at=clock() + LEASE_MS)
+    await engine.commit(taking)
+    with pytest.raises(LeaseLostError):
+        await engine.commit(late)
+    head = (await engine.load("t", ME)).head
+    assert (head.worker, head.attempt) == ("faster", 2)
+
+
 async def test_a_stale_fence_is_refused(engine: Engine, changes: Changes, clock: ManualClock) -> None:
     await engine.commit(changes.start())
     clock.advance(LEASE_MS)

@@ -18,7 +18,7 @@ async def test_an_open_engine_is_well(engine: Engine) -> None:
 
 
 async def test_an_engine_says_its_name(engine: Engine) -> None:
-    assert engine.name in ("memory", "sqlite")
+    assert engine.name in ("memory", "sqlite", "postgresql", "redis")
 
 
 async def test_disconnecting_ends_subscriptions_and_waits_and_leaves_the_rest_working(

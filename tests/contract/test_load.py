@@ -148,3 +148,10 @@ async def test_somebody_elses_task_is_not_found_by_any_call(engine: Engine, chan
             await call
     assert (await engine.list(ListQuery(scope=scope))).total_size == 0
     assert (await engine.load("t", ME)).version == 3
+
+
+async def test_whose_a_task_is_can_be_asked_by_its_id(engine: Engine, changes: Changes) -> None:
+    await engine.commit(changes.start())
+    assert await engine.scope_of("t") == ME
+    with pytest.raises(TaskNotFoundError):
+        await engine.scope_of("another")

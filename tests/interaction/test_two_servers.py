@@ -1,4 +1,4 @@
-"""Two servers on one file: what is asked of one reaches the task that the other runs."""
+"""Two servers on one store: what is asked of one reaches the task that the other runs."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import pytest
 from errands import Settings, TaskContext, Worker
 from errands.model.core import TaskState
 from errands.testing import connect, serve
+from tests.conftest import STORAGES
 from tests.interaction.agents import Gated
 
 pytestmark = pytest.mark.anyio
@@ -28,14 +29,15 @@ class SeesCancel(Worker):
         await ctx.fail("I was told to stop")
 
 
-@pytest.fixture
-def file(tmp_path: Path) -> str:
-    return f"sqlite:///{tmp_path / 'tasks.db'}"
+@pytest.fixture(params=[name for name in STORAGES if name != "memory"])
+def store(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """A storage URL of each engine that processes can share."""
+    return STORAGES[request.param](tmp_path)
 
 
-async def test_a_cancel_asked_of_one_reaches_the_worker_of_the_other(file: str) -> None:
+async def test_a_cancel_asked_of_one_reaches_the_worker_of_the_other(store: str) -> None:
     worker = SeesCancel()
-    async with connect(worker, storage=file) as here, connect(Gated(), storage=file) as there:
+    async with connect(worker, storage=store) as here, connect(Gated(), storage=store) as there:
         task = await here.send("go", blocking=False)
         await worker.started.wait()
         async with asyncio.timeout(5):  # the next heartbeat, which would tell it too, is ten seconds away
@@ -44,9 +46,9 @@ async def test_a_cancel_asked_of_one_reaches_the_worker_of_the_other(file: str) 
         assert (canceled.state, canceled.text) == ("canceled", "I was told to stop")
 
 
-async def test_a_subscriber_of_one_is_shown_what_the_other_does(file: str) -> None:
+async def test_a_subscriber_of_one_is_shown_what_the_other_does(store: str) -> None:
     worker = Gated()
-    async with connect(worker, storage=file) as here, connect(Gated(), storage=file) as there:
+    async with connect(worker, storage=store) as here, connect(Gated(), storage=store) as there:
         task = await here.send("go", blocking=False)
         await worker.started.wait()
         events = there.subscribe(task.task_id)
@@ -59,13 +61,13 @@ class Unrepeatable(Gated):
     on_interrupted = "fail"
 
 
-async def test_a_turn_that_must_not_be_repeated_fails_when_its_server_stops(file: str) -> None:
+async def test_a_turn_that_must_not_be_repeated_fails_when_its_server_stops(store: str) -> None:
     worker = Unrepeatable()
-    server = serve(worker, storage=file, settings=Settings(drain_timeout=0.01))
+    server = serve(worker, storage=store, settings=Settings(drain_timeout=0.01))
     async with connect(server) as client:
         task = await client.send("go", blocking=False)
         await worker.started.wait()
-    async with connect(Gated(), storage=file) as client:
+    async with connect(Gated(), storage=store) as client:
         failed = await client.get_task(task.task_id)
         assert failed.raw_task is not None
         assert failed.raw_task.status.state is TaskState.FAILED

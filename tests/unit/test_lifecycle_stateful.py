@@ -20,6 +20,8 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 from errands import lifecycle
 from errands.engines.base import Engine, Subscription
 from errands.engines.memory import MemoryEngine
+from errands.engines.postgres import PostgresEngine
+from errands.engines.redis import RedisEngine
 from errands.engines.sqlite import SQLiteEngine
 from errands.errors import ErrandsError
 from errands.model.core import (
@@ -42,6 +44,8 @@ from errands.runtime.settings import Settings
 from errands.runtime.task_manager import TaskManager
 from errands.runtime.worker import Worker
 from errands.testing import ManualClock
+from tests.postgres import url_for
+from tests.redis_server import shared_url
 
 SCOPE = Scope("", "alice", "agent")
 LEASE_S = 30.0
@@ -376,8 +380,26 @@ class LifecycleInSQLite(Lifecycle):
         return SQLiteEngine(Path(self.folder.name) / "tasks.db", clock=self.clock)
 
 
+class LifecycleInPostgreSQL(Lifecycle):
+    reopens = True
+
+    def make_engine(self) -> Engine:
+        return PostgresEngine(url_for(Path(self.folder.name)), clock=self.clock)
+
+
+class LifecycleInRedis(Lifecycle):
+    reopens = True
+
+    def make_engine(self) -> Engine:
+        return RedisEngine(shared_url(Path(self.folder.name)), clock=self.clock)
+
+
 common = {"deadline": None, "suppress_health_check": [HealthCheck.too_slow]}
 TestLifecycleInMemory = pytest.mark.timeout(240)(LifecycleInMemory.TestCase)
 TestLifecycleInMemory.settings = settings(max_examples=150, stateful_step_count=50, **common)  # type: ignore[arg-type]
 TestLifecycleInSQLite = pytest.mark.timeout(240)(LifecycleInSQLite.TestCase)
 TestLifecycleInSQLite.settings = settings(max_examples=50, stateful_step_count=40, **common)  # type: ignore[arg-type]
+TestLifecycleInPostgreSQL = pytest.mark.timeout(240)(LifecycleInPostgreSQL.TestCase)
+TestLifecycleInPostgreSQL.settings = settings(max_examples=15, stateful_step_count=40, **common)  # type: ignore[arg-type]
+TestLifecycleInRedis = pytest.mark.timeout(240)(LifecycleInRedis.TestCase)
+TestLifecycleInRedis.settings = settings(max_examples=50, stateful_step_count=40, **common)  # type: ignore[arg-type]

@@ -31,7 +31,7 @@ def show_agents(path: ManifestPath, as_json: AsJson = False) -> None:
     with reporting():
         report = examine(path)
         if report.manifests is None:
-            tell(report, err())
+            tell(report.findings, err())
             raise CommandError(f"{path} cannot be shown, as it is not valid")
         if as_json:
             print_json([_described(agent, report.manifests) for agent in report.manifests.agents])

@@ -10,7 +10,7 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
-from errands.agents.manifests import Report, examine
+from errands.agents.manifests import Finding, Report, examine
 from errands.cli.failures import ExitCode, reporting
 from errands.cli.options import AsJson
 from errands.cli.terminal import clean, out, print_json
@@ -36,14 +36,14 @@ def validate_agents(path: ManifestPath, as_json: AsJson = False) -> None:
         if as_json:
             print_json({"valid": report.valid, "findings": msgspec.to_builtins(report.findings)})
         else:
-            tell(report, out())
+            tell(report.findings, out())
             out().print(clean(f"{path} {_verdict(report)}"), style="bold")
         raise SystemExit(ExitCode.OK if report.valid else ExitCode.FAILED)
 
 
-def tell(report: Report, console: Console) -> None:
+def tell(findings: list[Finding], console: Console) -> None:
     """One line for each finding, as compilers write them."""
-    for finding in report.findings:
+    for finding in findings:
         console.print(Text.assemble((f"{finding.severity:<8} ", _STYLES[finding.severity]), clean(str(finding))))
 
 

@@ -9,7 +9,10 @@ import typer
 from errands.cli.agents_show import show_agents
 from errands.cli.agents_validate import validate_agents
 from errands.cli.card import card
+from errands.cli.db import check_db, print_sql, upgrade_db
 from errands.cli.failures import EXIT_CODES
+from errands.cli.policy import decisions, replay, validate_policy
+from errands.cli.records import task_records
 from errands.cli.reviews import approve_review, deny_review, list_reviews
 from errands.cli.send import send
 from errands.cli.serve import serve
@@ -38,6 +41,11 @@ tasks = typer.Typer(
     no_args_is_help=True,
 )
 
+db = typer.Typer(
+    name="db",
+    help="Look after the tables of a store.\n\nExample:\n\n    errands db upgrade --storage sqlite:///tasks.db",
+    no_args_is_help=True,
+)
 agents = typer.Typer(
     name="agents",
     help="Look at agents that are written down in manifests.\n\n"
@@ -51,13 +59,21 @@ reviews = typer.Typer(
     no_args_is_help=True,
 )
 
+policy = typer.Typer(
+    name="policy",
+    help="Look at policies and what they decide.\n\nExample:\n\n    errands policy validate policy.yaml",
+    no_args_is_help=True,
+)
+
 app.command("serve")(serve)
 app.command("send")(send)
 app.add_typer(tasks, name="tasks")
 # The name that the protocol's own command line has for it.
 app.add_typer(tasks, name="task", hidden=True)
 app.add_typer(reviews, name="reviews")
+app.add_typer(policy, name="policy")
 app.command("card")(card)
+app.add_typer(db, name="db")
 app.add_typer(agents, name="agents")
 app.command("version")(version)
 
@@ -66,6 +82,11 @@ tasks.command("get")(get_task)
 tasks.command("watch")(watch_task)
 tasks.command("cancel")(cancel_task)
 tasks.command("running")(running_tasks)
+tasks.command("records")(task_records)
+
+policy.command("validate")(validate_policy)
+policy.command("test")(replay)
+policy.command("decisions")(decisions)
 
 reviews.command("list")(list_reviews)
 reviews.command("approve")(approve_review)
@@ -73,6 +94,10 @@ reviews.command("deny")(deny_review)
 
 agents.command("validate")(validate_agents)
 agents.command("show")(show_agents)
+
+db.command("upgrade")(upgrade_db)
+db.command("check")(check_db)
+db.command("sql")(print_sql)
 
 
 def _show_version(wanted: bool) -> None:

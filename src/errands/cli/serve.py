@@ -14,10 +14,11 @@ from uvicorn.supervisors import ChangeReload
 
 from errands.cli.banner import greeting, url_of
 from errands.cli.draining import AgentServer, Load
-from errands.cli.failures import CommandError, reporting
+from errands.cli.failures import CommandError, UsageError, reporting
 from errands.cli.logs import LogLevel
 from errands.cli.reloading import ManifestReload
 from errands.cli.target import ManifestOptions, Target, load_server
+from errands.errors import ConfigurationError
 from errands.server.app import A2AServer
 
 TargetText = Annotated[
@@ -42,7 +43,20 @@ GrpcPort = Annotated[
 ]
 Storage = Annotated[
     str | None,
-    typer.Option("--storage", metavar="URL", help="Where tasks live, whatever TARGET says: memory or sqlite:///PATH."),
+    typer.Option(
+        "--storage",
+        metavar="URL",
+        help="Where tasks live, whatever TARGET says: memory, sqlite:///PATH or postgresql://HOST/DATABASE.",
+    ),
+]
+PolicyFile = Annotated[
+    str | None,
+    typer.Option(
+        "--policy",
+        metavar="FILE",
+        help="Hold every task to this policy, whatever TARGET says. Needs errands[agents].",
+        show_default="ERRANDS_POLICY",
+    ),
 ]
 Agent = Annotated[
     str | None,
@@ -78,6 +92,7 @@ def serve(
     port: Port = 8000,
     grpc_port: GrpcPort = None,
     storage: Storage = None,
+    policy: PolicyFile = None,
     agent: Agent = None,
     model: Model = None,
     tool_settings: ToolSettings = None,
@@ -101,6 +116,8 @@ def serve(
         config = _config(parsed, reload, log_level)
         options = ManifestOptions(agent, model, tool_settings)
         load = functools.partial(load_server, target, storage, options)
+        if policy is not None:
+            load = functools.partial(_with_policy, load, policy)
         if grpc_port is not None:
             load = functools.partial(_with_grpc, load, host, grpc_port)
         server = AgentServer(config, load, greeting(url_of(listener)), log_level)
@@ -115,6 +132,16 @@ def _with_grpc(load: Load, host: str, port: int) -> A2AServer:
     """What `load` gives, with a gRPC server of its own; picklable, as the reloader wants it."""
     server = load()
     server.settings.grpc_host, server.settings.grpc_port = host, port
+    return server
+
+
+def _with_policy(load: Load, policy: str) -> A2AServer:
+    """What `load` gives, held to a policy."""
+    server = load()
+    try:
+        server.use_policy(policy)
+    except ConfigurationError as error:
+        raise UsageError(str(error)) from None
     return server
 
 

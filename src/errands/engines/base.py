@@ -82,6 +82,10 @@ class Storage(ABC):
         """
 
     @abstractmethod
+    async def scope_of(self, task_id: str) -> Scope:
+        """Whose task it is: for operators, who know only its id. Raises `TaskNotFoundError`."""
+
+    @abstractmethod
     async def list(self, query: ListQuery) -> ListPage:
         """One page of the scope's tasks, the newest status first, ties broken by id.
 
@@ -251,6 +255,25 @@ class EventBus(ABC):
         """Ends every subscription and every wait of this process: a server that stops answers what it has."""
 
 
+class Schema(ABC):
+    """The tables of a store, for whoever looks after them; used without opening the engine."""
+
+    @abstractmethod
+    async def upgrade(self) -> tuple[int, int]:
+        """Brings the tables up to this release, makes them when there are none; the version before and after.
+
+        Raises `StorageError`; then everything is as it was.
+        """
+
+    @abstractmethod
+    async def check(self) -> int:
+        """The version of the tables. Raises `StorageError` when this release cannot use them. Changes nothing."""
+
+    @abstractmethod
+    async def sql(self) -> str:
+        """What `upgrade` would run, for somebody who runs it in another way; "" when nothing is to be done."""
+
+
 class Engine(Storage, Broker, EventBus):
     """One store with all three facets. An async context manager: entering opens it, leaving closes it."""
 
@@ -274,6 +297,11 @@ class Engine(Storage, Broker, EventBus):
     @abstractmethod
     async def check(self) -> None:
         """Raises `StorageError` when the store cannot be reached right now: what readiness asks."""
+
+    @property
+    def schema(self) -> Schema | None:
+        """What looks after the store's tables, or None when it has none."""
+        return None
 
     async def __aenter__(self) -> Self:
         await self.open()

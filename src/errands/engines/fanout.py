@@ -248,6 +248,14 @@ class Fanout:
                 if state in waiter.states:
                     waiter.settle(stored)
 
+    def watches(self, task_id: str) -> bool:
+        """Whether somebody in this process wants to hear about a task."""
+        return task_id in self._waiters or task_id in self._subscriptions
+
+    def awaits(self, task_id: str, state: TaskState) -> bool:
+        """Whether somebody in this process waits for a task to be in this state."""
+        return any(state in waiter.states for waiter in self._waiters.get(task_id, ()))
+
     def watched(self) -> list[str]:
         """The tasks that somebody in this process wants to hear about."""
         return list({*self._subscriptions, *self._waiters})

@@ -222,6 +222,12 @@ class MemoryEngine(Engine):
     async def load(self, task_id: str, scope: Scope) -> StoredTask:
         return self._stored(self._row(task_id, scope))
 
+    async def scope_of(self, task_id: str) -> Scope:
+        row = self._rows.get(task_id)
+        if row is None:
+            raise TaskNotFoundError(taskId=task_id)
+        return row.scope
+
     async def list(self, query: ListQuery) -> ListPage:
         cursor = read_token(query.page_token) if query.page_token else Cursor(self.clock(), 2**62, "")
         matches = [(task_id, row) for task_id, row in self._rows.items() if _matches(row, query)]

@@ -10,7 +10,7 @@ from errands.engines.memory import MemoryEngine
 from errands.engines.sqlite import SQLiteEngine
 from errands.errors import ConfigurationError
 
-_KNOWN = "'memory' or 'sqlite:///path/to/tasks.db'"
+_KNOWN = "'memory', 'sqlite:///path/to/tasks.db', 'postgresql://user@host/database' or 'redis://host:6379/0'"
 
 
 def engine_from_url(url: str, retention: Retention | None = None) -> Engine:
@@ -48,4 +48,27 @@ def _sqlite(url: str, retention: Retention | None) -> Engine:
     return SQLiteEngine(path[1:], retention=retention, synchronous="FULL" if synchronous == "FULL" else "NORMAL")
 
 
-_ENGINES: dict[str, Callable[[str, Retention | None], Engine]] = {"memory": _memory, "sqlite": _sqlite}
+def _postgres(url: str, retention: Retention | None) -> Engine:
+    try:
+        from errands.engines.postgres import PostgresEngine  # noqa: PLC0415 - asyncpg is an extra
+    except ImportError as error:
+        raise ConfigurationError("PostgreSQL needs a package more: pip install 'errands[postgres]'") from error
+    return PostgresEngine(url, retention=retention)
+
+
+def _redis(url: str, retention: Retention | None) -> Engine:
+    try:
+        from errands.engines.redis import RedisEngine  # noqa: PLC0415 - redis is an extra
+    except ImportError as error:
+        raise ConfigurationError("Redis needs a package more: pip install 'errands[redis]'") from error
+    return RedisEngine(url, retention=retention)
+
+
+_ENGINES: dict[str, Callable[[str, Retention | None], Engine]] = {
+    "memory": _memory,
+    "sqlite": _sqlite,
+    "postgresql": _postgres,
+    "postgres": _postgres,
+    "redis": _redis,
+    "rediss": _redis,
+}

@@ -80,7 +80,7 @@ class Change(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     expected: int | None = None
     #: The task is in one of these states.
     expected_states: frozenset[TaskState] | None = None
-    #: The lease with this attempt number has not been taken over.
+    #: The lease with this attempt number has not been taken over: by whom does not matter to a change that takes it.
     fence: int | None = None
     #: No message with this digest was accepted since `receipt_since`.
     receipt: bytes | None = None

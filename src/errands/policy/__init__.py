@@ -7,6 +7,7 @@
     limits.py     limits that end a task
     steps.py      middleware and guardrail steps as they are written, checked and compiled
     pipeline.py   a list of steps, run over a call, an input or an answer
+    document.py   a policy for an agent of any kind: limits, guardrails and steps around capabilities
 
 `docs/policy.md` is the reference.
 """

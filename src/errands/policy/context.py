@@ -28,6 +28,7 @@ from errands.policy.records import (
     InputRefused,
     ModelCalled,
     OutputGiven,
+    OutputHeld,
     Started,
     ToolOpened,
     ToolsClosed,
@@ -141,7 +142,7 @@ def fold(context: Context, record: AnyRecord) -> Context:
             return replace(context, history=_turn(context.history, "capability")) if record.turn else context
         case CapabilityBegan() | InputPassed() | InputRefused() | ToolOpened() | ToolsClosed() | DelegationBegan():
             return context
-        case Decided() | Waiting() | Answered() | Ended():
+        case Decided() | Waiting() | Answered() | Ended() | OutputHeld():
             return context
         case Started():
             raise ValueError("a task starts once: `started` is only ever the first record")

@@ -40,6 +40,11 @@ class Decision(msgspec.Struct, frozen=True, omit_defaults=True):
     #: For the operator, never for the model: what went wrong.
     detail: str = ""
 
+    @property
+    def told(self) -> str:
+        """The outcome as the decision log has it: with what was done about a failure."""
+        return self.outcome if self.on_fail is None else f"{self.outcome}: {self.on_fail}"
+
 
 class Passed(msgspec.Struct, frozen=True):
     """`value` is what goes on: arguments, input, result or answer, as transforms left it."""
@@ -77,6 +82,8 @@ class Subject(msgspec.Struct, frozen=True, kw_only=True):
     output: Json = None
     #: The capability's own name within its tool, for `match`.
     action: str | None = None
+    #: What was discovered behind that name, by the name it has there: `match` may mean this, too.
+    operation: str | None = None
     #: Parameters that are bound: no transform changes them.
     bound: frozenset[str] = frozenset()
     #: The payload, when an event activates the capability.
@@ -101,7 +108,7 @@ async def run_steps(
     """What the steps decide. Raises `Suspended` while one of them waits."""
     run = _Run(steps.phase, subject, session, invoke, perform)
     for step in steps.steps:
-        if step.match is not None and step.match != subject.action:
+        if step.match is not None and step.match not in (subject.action, subject.operation):
             continue
         done = await run.step(step)
         if done.decision is None:

@@ -79,6 +79,15 @@ class OutputGiven(Record, frozen=True, kw_only=True, tag="output"):
     values: dict[str, Any]
 
 
+class OutputHeld(Record, frozen=True, kw_only=True, tag="held"):
+    """What a turn wants to show, while its policy waits: the agent need not be run again to show it."""
+
+    #: As guardrails see it.
+    values: dict[str, Any]
+    #: Its events and its end.
+    turn: dict[str, Any]
+
+
 class ModelCalled(Record, frozen=True, kw_only=True, tag="llm"):
     """The model answered once."""
 
@@ -155,11 +164,12 @@ class DelegationBegan(Record, frozen=True, kw_only=True, tag="delegated"):
 
 
 class Decided(Record, frozen=True, kw_only=True, tag="decided"):
-    """A step of a policy was decided: one line of the decision log."""
+    """A step or a limit of a policy was decided: one line of the decision log."""
 
     step: str
     action: str
     outcome: str
+    #: The version of the policy.
     policy: str = ""
     call: str | None = None
     detail: str = ""
@@ -172,6 +182,8 @@ class Waiting(Record, frozen=True, kw_only=True, tag="waiting"):
     session: Session
     #: Whose steps: the name of the session within the task.
     key: str = ""
+    #: What a review is about, when its question does not say so: only the one who is asked may see it yet.
+    subject: Any = None
 
 
 class Answered(Record, frozen=True, kw_only=True, tag="answered"):
@@ -199,6 +211,7 @@ AnyRecord = (
     | InputPassed
     | InputRefused
     | OutputGiven
+    | OutputHeld
     | ModelCalled
     | CapabilityBegan
     | CapabilityFinished

@@ -97,12 +97,17 @@ class Steps(msgspec.Struct, frozen=True, eq=False):
     steps: tuple[Step, ...] = ()
 
 
-def compile_steps(phase: Phase, configs: Sequence[StepConfig]) -> Steps:
-    """Raises `StepError` for the first step that is written wrongly."""
-    return Steps(phase, tuple(_step(phase, f"{phase.value}[{n}]", config) for n, config in enumerate(configs)))
+def compile_steps(phase: Phase, configs: Sequence[StepConfig], *, owner: str = "", calls: bool = True) -> Steps:
+    """Raises `StepError` for the first step that is written wrongly.
+
+    `owner` is put before the names of the steps, and without `calls` none of them may wait for anything.
+    """
+    scope = phase.scope if calls else phase.scope.without_calls()
+    names = (f"{owner}{phase.value}[{n}]" for n in range(len(configs)))
+    return Steps(phase, tuple(_step(phase, scope, name, config) for name, config in zip(names, configs, strict=True)))
 
 
-def _step(phase: Phase, name: str, config: StepConfig) -> Step:
+def _step(phase: Phase, scope: Scope, name: str, config: StepConfig) -> Step:
     action = _action(name, config)
     if config.bindings is not None and action != "invoke":
         raise StepError(f"{name}.bindings", "only an invoke step has bindings; remove them")
@@ -113,15 +118,15 @@ def _step(phase: Phase, name: str, config: StepConfig) -> Step:
         name=name,
         action=action,
         on_fail=config.on_fail or ("lock_task" if phase.guards else "block"),
-        program=_program(f"{name}.{action}", phase.scope, source, condition=action == "assert"),
+        program=_program(f"{name}.{action}", scope, source, condition=action == "assert"),
         target=_target(name, config.invoke),
         bindings={
-            key: _require(_program(f"{name}.bindings.{key}", phase.scope, value))
+            key: _require(_program(f"{name}.bindings.{key}", scope, value))
             for key, value in (config.bindings or {}).items()
         },
         match=config.match,
-        condition=_program(f"{name}.condition", phase.scope.without_calls(), config.condition, condition=True),
-        error_message=_template(f"{name}.error_message", phase.scope, config.error_message),
+        condition=_program(f"{name}.condition", scope.without_calls(), config.condition, condition=True),
+        error_message=_template(f"{name}.error_message", scope, config.error_message),
     )
 
 

@@ -19,6 +19,7 @@ from errands import lifecycle
 from errands.errors import ErrandsError, LeaseLostError, StorageError, TaskTerminalStateError
 from errands.model.core import CANCELED, WORKING
 from errands.model.log import Change, RequestOptions, StoredTask
+from errands.policy.document import CompiledPolicy
 from errands.runtime.active import ActiveTask
 from errands.runtime.context import TaskContext, current_position
 from errands.runtime.dependencies import DependencyContainer
@@ -45,15 +46,19 @@ class WorkerAdapter:
         agent: str,
         deps: DependencyContainer,
         settings: Settings,
+        policy: CompiledPolicy | None = None,
     ) -> None:
         self._journal = journal
         self._engine = journal.engine
         self._agent = agent
         self._deps = deps
         self._settings = settings
+        self._policy = policy
         self._handler = Handler(worker, max_attempts=settings.max_attempts, threads=settings.max_concurrent_tasks)
         #: See `Worker.chooses_reply`.
         self.chooses_reply = worker.chooses_reply
+        #: See `Worker.hears_cancel`.
+        self.hears_cancel = worker.hears_cancel or worker.chooses_reply
         #: Names this process among all that share the store.
         self.worker_id = f"{socket.gethostname()}:{os.getpid()}:{secrets.token_hex(4)}"
         self.running: dict[str, Execution] = {}
@@ -143,6 +148,8 @@ class WorkerAdapter:
         """Runs a task that the caller has just leased to this adapter, in the place reserved for it."""
         self._reserved -= 1
         execution = Execution(stored, now)
+        if (former := self.running.get(execution.task_id)) is not None:
+            former.stop("lost")
         self.running[execution.task_id] = execution
         # Held in `running` until it is over, and waited for in `drain`.
         execution.task = self._loop.create_task(self._run(execution, stored, options, request_context))
@@ -180,9 +187,15 @@ class WorkerAdapter:
                 if stored.head.state is not WORKING and not self.chooses_reply:
                     stored = await self._begin(stored)
                 execution.ctx = TaskContext(
-                    self._journal, stored, deps=self._deps, options=options, request_context=request_context
+                    self._journal,
+                    stored,
+                    deps=self._deps,
+                    options=options,
+                    request_context=request_context,
+                    policy=self._policy,
                 )
-                if stored.head.cancel_requested:
+                # It may have been wanted canceled before there was a context that could be told.
+                if stored.head.cancel_requested or execution.cancel_requested:
                     self._signal_cancel(execution)
                 if not await self._handler.run(execution, execution.ctx):
                     return
@@ -283,8 +296,9 @@ class WorkerAdapter:
         while True:
             self._wake.clear()
             if not self.draining:
-                await self._guarded(self.poll())
+                # Cancels first: somebody waits for them.
                 await self._guarded(self._watch_cancels())
+                await self._guarded(self.poll())
             with suppress(TimeoutError):
                 async with asyncio.timeout(self._settings.poll_interval):
                     await self._wake.wait()
@@ -344,8 +358,10 @@ class WorkerAdapter:
     async def _guarded(self, call: Any) -> None:
         try:
             await call
+        except StorageError as error:
+            logger.warning("the store did not answer; trying again: %s", error)
         except Exception:
-            logger.exception("the store did not answer; trying again")
+            logger.exception("something went wrong beside the tasks; trying again")
 
 
 def _current_message_id(stored: StoredTask) -> str:

@@ -13,6 +13,7 @@ from typing import Any, Self
 
 from errands.runtime.artifacts import ArtifactWriter
 from errands.runtime.context import TaskContext
+from errands.runtime.oversight.capability import CapabilityCall
 
 
 class BlockingTaskContext:
@@ -30,6 +31,9 @@ class BlockingTaskContext:
 
     def artifact(self, *args: Any, **kwargs: Any) -> BlockingArtifactWriter:
         return BlockingArtifactWriter(self._ctx.artifact(*args, **kwargs), self._loop)
+
+    def capability(self, *args: Any, **kwargs: Any) -> BlockingCapabilityCall:
+        return BlockingCapabilityCall(self._ctx.capability(*args, **kwargs), self._loop)
 
 
 class BlockingArtifactWriter:
@@ -51,6 +55,37 @@ class BlockingArtifactWriter:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         _call(self._loop, self._writer.__aexit__, kind, error, trace)
+
+
+class BlockingCapabilityCall:
+    def __init__(self, call: CapabilityCall, loop: asyncio.AbstractEventLoop) -> None:
+        self._call = call
+        self._loop = loop
+        self.name = call.name
+
+    @property
+    def arguments(self) -> dict[str, Any]:
+        return self._call.arguments
+
+    @property
+    def output(self) -> Any:
+        return self._call.output
+
+    @output.setter
+    def output(self, value: Any) -> None:
+        self._call.output = value
+
+    def result(self, value: Any) -> Any:
+        return self._call.result(value)
+
+    def __enter__(self) -> Self:
+        _call(self._loop, self._call.__aenter__)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        _call(self._loop, self._call.__aexit__, kind, error, trace)
 
 
 def _call(loop: asyncio.AbstractEventLoop, method: Any, *args: Any, **kwargs: Any) -> Any:

@@ -21,6 +21,8 @@ class Canceler:
 
     async def cancel(self, task_id: str, call: CallContext) -> Task:
         """The task once it is canceled. Raises `TaskNotFoundError`, and `TaskNotCancelableError` when it has ended."""
+        # An executor may be in a pause while it runs; it always ends the task.
+        until = TERMINAL_STATES if self._adapter.chooses_reply else SETTLED_STATES
         while True:
             stored = await self._engine.load(task_id, call.scope)
             if stored.state in TERMINAL_STATES:
@@ -28,8 +30,9 @@ class Canceler:
             try:
                 if self._is_held(stored.head):
                     await self._ask_to_cancel(stored)
-                elif self._adapter.chooses_reply and stored.head.attempt:
+                elif self._adapter.hears_cancel and stored.head.attempt:
                     await self._run_to_cancel(stored, call)
+                    until = TERMINAL_STATES
                 else:
                     return await self._cancel_now(stored)
                 break
@@ -37,8 +40,6 @@ class Canceler:
                 continue
         self._adapter.request_cancel(task_id)
         grace = self._settings.cancel_force_timeout + 1.0
-        # An executor may be in a pause while it runs; it always ends the task.
-        until = TERMINAL_STATES if self._adapter.chooses_reply else SETTLED_STATES
         stored = await self._engine.wait_for_state(task_id, call.scope, until, grace)
         while stored.state not in TERMINAL_STATES:
             # It paused all the same, or its process did not react either: the log decides, later writes are refused.
@@ -88,7 +89,7 @@ class Canceler:
         )
 
     async def _run_to_cancel(self, stored: StoredTask, call: CallContext) -> None:
-        """Has the executor's `cancel` called for a task that it has worked on and that does not run now."""
+        """Has the worker run once more for a task that it has worked on and that does not run now."""
         now = self._journal.now()
         inline = self._adapter.reserve()
         change = Change(
@@ -96,6 +97,8 @@ class Canceler:
             scope=stored.scope,
             events=(Draft("cancel", b"{}"),),
             expected=stored.version,
+            # A claim leaves the version as it is; the attempt tells that somebody was faster.
+            fence=stored.head.attempt if inline or stored.head.worker else None,
             at=now,
             work=LEASE if inline else READY,
             due_at=self._adapter.lease_until(now) if inline else now,

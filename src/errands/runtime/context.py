@@ -28,9 +28,13 @@ from errands.model.core import (
     text_of,
 )
 from errands.model.log import PLAIN, RequestOptions, StoredTask
+from errands.policy.cel.values import Json
+from errands.policy.document import CompiledPolicy
 from errands.runtime.artifacts import ArtifactWriter, build_part
 from errands.runtime.dependencies import DependencyContainer
 from errands.runtime.journal import Journal, new_id, status_update
+from errands.runtime.oversight.capability import CapabilityCall
+from errands.runtime.oversight.oversight import Oversight
 from errands.runtime.review_messages import is_review
 from errands.runtime.run import Run
 from errands.runtime.turn import Turn
@@ -52,6 +56,9 @@ class TaskContext:
     `reply_directly`, `fail`, `reject`, `request_input` or `request_auth`.
     """
 
+    #: Of a turn that has a policy or that records something.
+    _oversight: Oversight | None = None
+
     def __init__(
         self,
         journal: Journal,
@@ -60,6 +67,7 @@ class TaskContext:
         deps: DependencyContainer,
         options: RequestOptions | None = None,
         request_context: dict[str, Any] | None = None,
+        policy: CompiledPolicy | None = None,
     ) -> None:
         self._journal = journal
         self._stored = stored
@@ -75,6 +83,8 @@ class TaskContext:
         self._run: Run | None = None
         message = (stored.task.history or [])[self._position]
         self._message = message
+        if policy is not None:
+            self._oversight = Oversight(self._turn, journal, stored, message, options=self._options, policy=policy)
         #: The task's identifier.
         self.task_id: str = stored.task.id
         #: The conversation's identifier.
@@ -350,6 +360,51 @@ class TaskContext:
             metadata=metadata,
             extensions=extensions,
         )
+
+    # Records
+
+    async def record_llm(self, model: str, *, prompt: int = 0, completion: int = 0, text: str = "") -> None:
+        """Tells that a model was called, and how many tokens that took; durable when this returns.
+
+        Raises `TaskStoppedError` when a limit of the policy is exceeded by it.
+        """
+        await self._overseen().record_llm(model, prompt=prompt, completion=completion, text=text)
+
+    def capability(self, name: str, arguments: Mapping[str, Any] | None = None, /, **more: Any) -> CapabilityCall:
+        """`async with ctx.capability("search", {"query": "tea"}) as call: call.output = await search("tea")`.
+
+        Raises `CapabilityBlockedError` when the policy does not allow the call, before the block is run, or does not
+        let its result through, after it; and `TaskStoppedError` when the policy ends the task.
+        """
+        return self._overseen().capability(name, {**(arguments or {}), **more})
+
+    async def policy_context(self) -> dict[str, Json]:
+        """What expressions of policies see as `context`: a copy, as plain JSON."""
+        return await self._overseen().context()
+
+    def _overseen(self) -> Oversight:
+        if self._oversight is None:
+            self._oversight = Oversight(self._turn, self._journal, self._stored, self._message, options=self._options)
+        return self._oversight
+
+    async def _admit(self) -> bool:
+        """Whether the policy lets the agent see the message, which it may change; if not, the turn is over."""
+        if self._oversight is None:
+            return True
+        task = await self._oversight.admit()
+        if task is None:
+            return False
+        if task is not self._stored.task:
+            self._stored = msgspec.structs.replace(self._stored, task=task)
+            self._message = (task.history or [])[self._position]
+            self.parts = self._message.parts
+        return True
+
+    async def _give_up(self, reason: str) -> None:
+        """Ends the task as failed in the runtime's own words."""
+        if self._oversight is not None:
+            self._oversight.discard()
+        await self.fail(reason)
 
     # Conversation
 

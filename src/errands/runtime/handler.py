@@ -8,7 +8,14 @@ import secrets
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-from errands.errors import LeaseLostError, StorageError, TaskTerminalStateError, TurnError
+from errands.errors import (
+    CapabilityBlockedError,
+    LeaseLostError,
+    StorageError,
+    TaskStoppedError,
+    TaskTerminalStateError,
+    TurnError,
+)
 from errands.model.core import CANCELED, INPUT_REQUIRED, Message, Part, Role
 from errands.runtime.blocking import BlockingTaskContext
 from errands.runtime.context import InvalidAnswerError, TaskContext
@@ -44,24 +51,58 @@ class Handler:
         if ctx.attempt > 1 and not await self._may_try_again(ctx):
             return False
         try:
-            if self._threads is None:
-                await self._worker.handle(ctx)
-            else:
-                await self._handle_in_thread(ctx)
+            if not await self._admit(ctx):
+                return ctx._turn.continues
+            await self._handle(ctx)
         except asyncio.CancelledError:
             await self._stopped(execution, ctx)
             return False
         except (LeaseLostError, TaskTerminalStateError, StorageError):
             raise
+        except TaskStoppedError as error:
+            logger.info("task %s was ended by its policy: %s", ctx.task_id, error)
         except Exception as error:
             if isinstance(error, InvalidAnswerError) and not ctx.turn_ended:
                 await self._ask_again(ctx, error)
+            elif isinstance(error, CapabilityBlockedError) and not ctx.turn_ended:
+                await ctx._give_up(str(error))
             else:
                 await self._failed(ctx, error)
         else:
             if not ctx.turn_ended:
                 await self._returned(ctx)
         return ctx._turn.continues
+
+    async def _admit(self, ctx: TaskContext) -> bool:
+        """Whether the worker is to see the turn: not without its policy, not even to be told of a cancel."""
+        if ctx._oversight is None or (ctx.is_cancelled and self._worker.chooses_reply):
+            return True
+        if ctx.is_cancelled:
+            await ctx._turn.end(CANCELED)
+            return False
+        return await ctx._admit()
+
+    async def _handle(self, ctx: TaskContext) -> None:
+        """Calls the worker, for as long as the policy allows."""
+        left = None if ctx._oversight is None else await ctx._oversight.time_left()
+        handling = self._worker.handle(ctx) if self._threads is None else self._handle_in_thread(ctx)
+        if left is None:
+            await handling
+            return
+        try:
+            async with asyncio.timeout(left) as timer:
+                await handling
+        except TimeoutError:
+            if not timer.expired():
+                raise
+            await self._too_late(ctx)
+
+    async def _too_late(self, ctx: TaskContext) -> None:
+        turn = ctx._turn
+        if turn.settled or (turn.ended and not await turn.reopen()):
+            return
+        assert ctx._oversight is not None
+        await ctx._oversight.time_is_up()
 
     async def _handle_in_thread(self, ctx: TaskContext) -> None:
         loop = asyncio.get_running_loop()
@@ -72,10 +113,10 @@ class Handler:
         if ctx.is_cancelled:
             return True
         if self._worker.on_interrupted == "fail":
-            await ctx.fail("The agent was interrupted while it worked on this task.")
+            await ctx._give_up("The agent was interrupted while it worked on this task.")
             return False
         if tries > self._max_attempts:
-            await ctx.fail(f"The agent was interrupted {tries - 1} times while it worked on this task.")
+            await ctx._give_up(f"The agent was interrupted {tries - 1} times while it worked on this task.")
             return False
         return True
 
@@ -84,7 +125,7 @@ class Handler:
             await ctx._turn.end(CANCELED)
             return
         logger.error("handler of task %s returned without a lifecycle call", ctx.task_id)
-        await ctx.fail(
+        await ctx._give_up(
             "The agent returned without finishing the task: a handler must call complete, respond, fail, "
             "reject, request_input or another lifecycle method before it returns."
         )
@@ -99,7 +140,7 @@ class Handler:
                 return
         reference = secrets.token_hex(4)
         logger.error("handler of task %s failed [%s]", ctx.task_id, reference, exc_info=error)
-        await ctx.fail(f"The agent failed unexpectedly (reference {reference}).")
+        await ctx._give_up(f"The agent failed unexpectedly (reference {reference}).")
 
     async def _ask_again(self, ctx: TaskContext, error: InvalidAnswerError) -> None:
         question = next((m for m in reversed(ctx.history) if m.role == "agent"), None)
@@ -124,13 +165,13 @@ class Handler:
             return
         if execution.stopped == "drain":
             if self._worker.on_interrupted == "fail":
-                await ctx.fail("The agent was stopped while it worked on this task.")
+                await ctx._give_up("The agent was stopped while it worked on this task.")
             else:
                 await turn.give_back()
         elif execution.stopped == "force" or ctx.is_cancelled:
             await turn.end(CANCELED)
         else:
-            await ctx.fail("The agent canceled its own work.")
+            await ctx._give_up("The agent canceled its own work.")
 
 
 def _call(worker: Worker, ctx: Any) -> None:

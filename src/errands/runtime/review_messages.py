@@ -89,13 +89,30 @@ def review_message(
         words = words[:SUBJECT_WORDS] + "…"
     about = f"{function} {words}" if function else words
     text = f"Waiting for a review by {user}: {about}\nThe answer is approve or deny, and a comment if there is one."
+    parts = [Part(text=text), Part(data={"review": review}, media_type=_JSON)]
+    return _question(parts, {"user": user}, task_id, context_id)
+
+
+def held_review_message(call: Call, *, task_id: str, context_id: str | None) -> Message:
+    """The question about something that the task's owner must not see yet; see `reviews.revealed`."""
+    user = reviewer_of(call)
+    parts = [Part(text=f"Waiting for a review by {user}.")]
+    return _question(parts, {"user": user, "held": True}, task_id, context_id)
+
+
+def is_held(message: Message) -> bool:
+    """Whether it asks about something that it does not show."""
+    return is_review(message) and bool((message.metadata or {})[REVIEW].get("held"))
+
+
+def _question(parts: list[Part], mark: dict[str, Any], task_id: str, context_id: str | None) -> Message:
     return Message(
         message_id=new_id(),
         role=Role.AGENT,
-        parts=[Part(text=text), Part(data={"review": review}, media_type=_JSON)],
+        parts=parts,
         task_id=task_id,
         context_id=context_id,
-        metadata={REVIEW: {"user": user}},
+        metadata={REVIEW: mark},
     )
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Collection
 
 import msgspec
 
@@ -13,7 +13,7 @@ from errands.model.log import AskingQuery, StoredTask
 from errands.runtime.call import CallContext, EventStream, StreamItem
 from errands.runtime.journal import Journal
 from errands.runtime.review_messages import read_verdict, reviewer
-from errands.runtime.reviews import ReviewDesk
+from errands.runtime.reviews import ReviewDesk, revealed
 
 _decode = msgspec.json.Decoder(StreamResponse).decode
 
@@ -29,21 +29,26 @@ def shown(task: Task) -> Task:
 
 
 class Reviewers:
-    def __init__(self, journal: Journal) -> None:
+    """`agents` are those beside the one that is asked whose tasks can be reviewed here: nobody outside reaches them."""
+
+    def __init__(self, journal: Journal, agents: Collection[str] = ()) -> None:
         self._engine = journal.engine
+        self._agents = agents
         self._desk = ReviewDesk(journal)
 
     async def load(self, task_id: str, call: CallContext) -> StoredTask:
         """The caller's own task, or somebody else's that waits for the caller's review, without its artifacts.
 
-        Raises `TaskNotFoundError`.
+        Whoever is asked sees what it is about. Raises `TaskNotFoundError`.
         """
         try:
-            return await self._engine.load(task_id, call.scope)
+            stored = await self._engine.load(task_id, call.scope)
+            return await revealed(self._engine, stored) if self.is_asked(stored, call) else stored
         except TaskNotFoundError:
             if users := _users(call):
-                for found in await self._engine.asking(_asked(task_id, call, users)):
-                    return found
+                for found in await self._engine.asking(_asked(task_id, None, call, users)):
+                    if found.scope.agent == call.scope.agent or found.scope.agent in self._agents:
+                        return await revealed(self._engine, found)
             raise
 
     def is_asked(self, stored: StoredTask, call: CallContext) -> bool:
@@ -57,7 +62,7 @@ class Reviewers:
         verdict = read_verdict(message)
         mine = not is_guest(stored, call)
         answered = await self._desk.settle(
-            _asked(stored.task.id, call, _users(call)),
+            _asked(stored.task.id, stored.scope.agent, call, _users(call)),
             verdict,
             message_id=message.message_id,
             # Receipts are kept apart by owner.
@@ -103,5 +108,5 @@ def _users(call: CallContext) -> tuple[str, ...]:
     return tuple(reviewer(name) for name in (call.scope.owner, call.email) if name)
 
 
-def _asked(task_id: str, call: CallContext, users: tuple[str, ...]) -> AskingQuery:
-    return AskingQuery(task_id=task_id, tenant=call.scope.tenant, agent=call.scope.agent, users=users)
+def _asked(task_id: str, agent: str | None, call: CallContext, users: tuple[str, ...]) -> AskingQuery:
+    return AskingQuery(task_id=task_id, tenant=call.scope.tenant, agent=agent, users=users)

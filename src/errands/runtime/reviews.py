@@ -13,14 +13,22 @@ from msgspec import UNSET
 
 from errands import lifecycle
 from errands.clock import to_iso
+from errands.engines.base import Engine
 from errands.errors import ConcurrencyError, PermissionDeniedError, UnsupportedOperationError
 from errands.model.core import SUBMITTED, Part, StreamResponse, text_of
 from errands.model.log import READY, AskingQuery, Change, StoredTask
 from errands.policy import records
 from errands.policy.cel.session import Call
-from errands.policy.records import Answered, AnyRecord, Waiting
+from errands.policy.records import Answered, AnyRecord, OutputHeld, Waiting
 from errands.runtime.journal import Batch, Journal, status_update
-from errands.runtime.review_messages import Verdict, reviewer, reviewer_of, verdict_message
+from errands.runtime.review_messages import (
+    Verdict,
+    is_held,
+    review_message,
+    reviewer,
+    reviewer_of,
+    verdict_message,
+)
 from errands.runtime.run import stored_records
 
 
@@ -73,7 +81,7 @@ class ReviewDesk:
         """What waits, whoever owns it, the longest waiting first."""
         users = None if user is None else (reviewer(user),)
         query = AskingQuery(agent=agent, users=users, limit=limit)
-        return [Review.of(stored) for stored in await self._engine.asking(query)]
+        return [Review.of(await revealed(self._engine, stored)) for stored in await self._engine.asking(query)]
 
     async def answer(self, task_id: str, approved: bool, *, by: str, comment: str = "") -> StoredTask:
         """Answers the review that `task_id` waits for, as `by`, who must be the one that is asked.
@@ -160,6 +168,23 @@ class ReviewDesk:
             head=lifecycle.advance(stored.head, change),
             scope=stored.scope,
         )
+
+
+async def revealed(engine: Engine, stored: StoredTask) -> StoredTask:
+    """The task as the one who is asked sees it: with what is held back from its owner."""
+    question = stored.task.status.message
+    if question is None or not is_held(question):
+        return stored
+    known = await stored_records(engine, stored.task.id, stored.scope)
+    waiting = open_review(known, stored.head.asks)
+    if waiting is None:
+        return stored
+    held = next((record.values for record in reversed(known) if isinstance(record, OutputHeld)), None)
+    subject = held if waiting.subject is None else waiting.subject
+    message = review_message(waiting.call, subject, task_id=stored.task.id, context_id=stored.task.context_id)
+    message.message_id = question.message_id
+    status = msgspec.structs.replace(stored.task.status, message=message)
+    return msgspec.structs.replace(stored, task=msgspec.structs.replace(stored.task, status=status))
 
 
 def open_review(known: Iterable[AnyRecord], user: str) -> Waiting | None:

@@ -19,7 +19,7 @@ DEFAULT_STORAGE = "sqlite:///.errands/tasks.db"
 class Settings(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     """Built with `Settings.from_env()`; keyword arguments of `A2AServer` win over the environment."""
 
-    #: Where tasks live: `memory` or `sqlite:///path`.
+    #: Where tasks live: `memory`, `sqlite:///path` or `redis://host`.
     storage: str = DEFAULT_STORAGE
     #: Seconds a blocking send waits before it answers with the task as it is. None: until the turn ends.
     blocking_timeout: float | None = None
@@ -63,6 +63,8 @@ class Settings(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     grpc_host: str = "127.0.0.1"
     #: Where clients reach gRPC, as `host:port`, when it is not where it listens.
     public_grpc: str | None = None
+    #: The file of the policy that every task is held to. Needs `errands[agents]`.
+    policy: str | None = None
     #: What answers agents that name no model: `provider/model`; `scripted` answers all agents.
     model: str | None = None
     #: Where the provider of `model` is reached, when it is not its usual address.

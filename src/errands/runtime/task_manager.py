@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Coroutine
+from collections.abc import AsyncIterator, Collection, Coroutine
 from functools import partial
 from typing import Any
 
@@ -116,7 +116,9 @@ class TaskManager:
         input_modes: list[str],
         settings: Settings,
         identifiers: Identifiers | None = None,
+        inner: Collection[str] = (),
     ) -> None:
+        """`inner` are agents beside this one: nobody outside reaches them, but their reviews are answered here."""
         self._journal = journal
         self._engine = journal.engine
         self._adapter = adapter
@@ -124,7 +126,7 @@ class TaskManager:
         self._settings = settings
         self._identifiers = identifiers
         self._canceler = Canceler(journal, adapter, settings)
-        self._reviewers = Reviewers(journal)
+        self._reviewers = Reviewers(journal, inner)
         self._receipts_last = int(settings.idempotency_window * 1000)
 
     # SendMessage, SendStreamingMessage

@@ -10,7 +10,9 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Protocol
+
+import msgspec
 
 from errands import lifecycle
 from errands.errors import ConcurrencyError, TurnError
@@ -36,12 +38,43 @@ WINDOW_BYTES = 1024 * 1024
 #: The tail of the log that is folded into the snapshot at the latest; from then on, when it has doubled.
 FOLD_BYTES = 1024 * 1024
 
+ALREADY_ENDED = (
+    "The turn has already ended: exactly one of complete, complete_json, respond, reply_directly, fail, reject, "
+    "request_input and request_auth may be called"
+)
+
 
 class _CancelWantedError(Exception):
     """A turn cannot rest: nobody would see the wish."""
 
 
+class Ending(msgspec.Struct, kw_only=True, omit_defaults=True):
+    """How a turn is to end."""
+
+    state: TaskState
+    message: Message | None = None
+    artifacts: Sequence[TaskArtifactUpdateEvent] = ()
+    metadata: dict[str, Any] | None = None
+    direct: bool = False
+    #: The state was emitted already.
+    announced: bool = False
+    #: The one user whose answer the turn, only suspended, waits for.
+    asks: str = ""
+
+
+class Overseer(Protocol):
+    """Looks at what a turn shows before it is shown."""
+
+    def holds_back(self, kind: EventKind, update: StreamResponse) -> bool:
+        """Whether it has taken the event, to `show` it later or not at all."""
+
+    async def end(self, ending: Ending) -> None:
+        """Has the turn `finish`, in this way or another."""
+
+
 class Turn:
+    #: Without one everything is shown as it comes.
+    overseer: Overseer | None = None
     #: A lifecycle method was called.
     ended = False
     #: What it wrote is durable.
@@ -88,6 +121,12 @@ class Turn:
 
     def emit(self, kind: EventKind, update: StreamResponse) -> bool:
         """Puts an event into the window; true when the window is full and the caller should `catch_up`."""
+        if self.overseer is not None and self.overseer.holds_back(kind, update):
+            return False
+        return self.show(kind, update)
+
+    def show(self, kind: EventKind, update: StreamResponse) -> bool:
+        """`emit`, whoever oversees the turn."""
         pending = self._window()
         pending.add(kind, update)
         if kind != "artifact":
@@ -205,11 +244,22 @@ class Turn:
 
         A call that fails has not ended the turn: what was emitted waits on, and another way may be tried.
         """
+        ending = Ending(
+            state=state,
+            message=message,
+            artifacts=artifacts,
+            metadata=metadata,
+            direct=direct,
+            announced=announced,
+            asks=asks,
+        )
+        await (self.finish(ending) if self.overseer is None or self.ended else self.overseer.end(ending))
+
+    async def finish(self, ending: Ending) -> None:
+        """`end`, whoever oversees the turn."""
         if self.ended:
-            raise TurnError(
-                "The turn has already ended: exactly one of complete, complete_json, respond, reply_directly, "
-                "fail, reject, request_input and request_auth may be called"
-            )
+            raise TurnError(ALREADY_ENDED)
+        state = ending.state
         self.ended = True
         try:
             if self._flusher is not None:
@@ -217,9 +267,9 @@ class Turn:
             if self._failure is not None:
                 raise self._failure
             now, last = self._journal.now(), None
-            if not announced:
-                last = status_update(self.task_id, self.context_id, state, now, message, metadata)
-            while not await self._close(state, last, artifacts, direct, asks, now):
+            if not ending.announced:
+                last = status_update(self.task_id, self.context_id, state, now, ending.message, ending.metadata)
+            while not await self._close(ending, last, now):
                 await self._refresh()
         except Exception:
             self.ended = False
@@ -247,15 +297,7 @@ class Turn:
             flusher.cancel()
             self._flusher = None
 
-    async def _close(
-        self,
-        state: TaskState,
-        last: StreamResponse | None,
-        artifacts: Sequence[TaskArtifactUpdateEvent],
-        direct: bool,
-        asks: str,
-        now: int,
-    ) -> bool:
+    async def _close(self, ending: Ending, last: StreamResponse | None, now: int) -> bool:
         """Writes the last events of the turn; false when somebody else has written meanwhile.
 
         `last` is the status that ends the turn, None when it was emitted.
@@ -264,8 +306,9 @@ class Turn:
             return False
         if last is None and self._cancel_wanted:
             raise _CancelWantedError
+        state, asks = ending.state, ending.asks
         events = Batch() if self._pending is None else self._pending.copy()
-        for artifact in artifacts:
+        for artifact in ending.artifacts:
             events.add("artifact", StreamResponse(artifact_update=artifact))
         emitted = len(events.updates)
         self.continues = not asks and self._unread > 1 and (state is COMPLETED or state in PAUSED_STATES)
@@ -287,7 +330,7 @@ class Turn:
             fold=lifecycle.fold_updates(self._task, self._updates + updates if self._updates else updates),
             work=KEEP if self.continues else IDLE,
             unread=0 if asks else -1,
-            direct=direct,
+            direct=ending.direct,
             asks=reviewer(asks) if asks else None,
         )
         told = updates[emitted:]

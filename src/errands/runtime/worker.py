@@ -24,6 +24,11 @@ class Worker(ABC):
     #: Whether a send is answered with a task or with a message is known only when the worker has published something,
     #: so answers wait for that; and the worker tells every state of the task itself. See `ExecutorWorker`.
     chooses_reply: ClassVar[bool] = False
+    #: Whether a task that is canceled while it waits is run once more, so that the worker can let go of what it holds
+    #: for the task elsewhere.
+    hears_cancel: bool = False
+    #: It keeps the records of its runs itself, and holds them to a policy of its own. See `ManifestWorker`.
+    keeps_records: ClassVar[bool] = False
 
     @abstractmethod
     async def handle(self, ctx: TaskContext) -> None:

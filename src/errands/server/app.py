@@ -16,6 +16,7 @@ from errands.errors import ConfigurationError, StorageError
 from errands.interop import Card, Executor, adapt, adapt_card
 from errands.model.card_config import AgentCardConfig
 from errands.model.log import Scope
+from errands.policy.document import CompiledPolicy, Policy, compile_policy
 from errands.runtime.active import ActiveTask
 from errands.runtime.adapter import WorkerAdapter
 from errands.runtime.dependencies import DependencyContainer
@@ -77,6 +78,7 @@ class A2AServer:
         protocol_versions: Sequence[str] | None = None,
         extended_card_provider: ExtendedCardProvider | None = None,
         grpc_port: int | None = None,
+        policy: str | Path | Policy | None = None,
         inner: InnerAgents | None = None,
     ) -> None:
         given = agent_card or getattr(worker or executor, "agent_card", None)
@@ -97,6 +99,9 @@ class A2AServer:
             grpc_port=grpc_port,
         )
         self._worker = worker
+        self._policy: CompiledPolicy | None = None
+        if policy is not None or self.settings.policy is not None:
+            self.use_policy(policy or self.settings.policy or "")
         self._inner = inner or InnerAgents()
         self._identifiers = _identifiers(worker)
         self.agent_card: AgentCardConfig = card
@@ -147,7 +152,7 @@ class A2AServer:
         `ManifestError` with everything that is wrong with the manifests, and `ConfigurationError`.
         """
         # Most servers have no manifests.
-        from errands.server.manifests import ModelDependency, assemble  # noqa: PLC0415
+        from errands.server.manifests import assemble  # noqa: PLC0415
 
         ensemble = assemble(
             path,
@@ -163,7 +168,7 @@ class A2AServer:
             inner=ensemble.inner,
             agent_card=ensemble.card,
             settings=settings,
-            dependencies={**(dependencies or {}), ModelDependency: ModelDependency(ensemble.model)},
+            dependencies={**(dependencies or {}), **ensemble.dependencies},
             **options,
         )
         server.facts = ensemble.facts
@@ -175,6 +180,18 @@ class A2AServer:
             raise ConfigurationError("push notifications are not available yet; leave push_notifications=False")
         if offers_extended_card(card) and provider is None:
             logger.warning("the card offers an extended card, but no extended_card_provider is given")
+
+    def use_policy(self, policy: str | Path | Policy) -> None:
+        """Holds every task to this policy, instead of the one given before; call it before the server is started.
+
+        Raises `ConfigurationError` with everything that is wrong with a file.
+        """
+        if self._worker.keeps_records:
+            raise ConfigurationError(
+                "a policy cannot be put on an agent that is written as a manifest: write its limits, guardrails and "
+                "steps into the manifest, and leave policy out"
+            )
+        self._policy = compile_policy(policy if isinstance(policy, Policy) else _from_file(policy))
 
     @property
     def app(self) -> A2AApp:
@@ -241,7 +258,9 @@ class A2AServer:
                 self._engine or engine_from_url(settings.storage, _retention(settings))
             )
             journal = Journal(engine, self._hooks)
-            adapter = WorkerAdapter(self._worker, journal, agent=name, deps=self._deps, settings=settings)
+            adapter = WorkerAdapter(
+                self._worker, journal, agent=name, deps=self._deps, settings=settings, policy=self._policy
+            )
             await stack.enter_async_context(adapter)
             tasks = TaskManager(
                 journal,
@@ -249,6 +268,7 @@ class A2AServer:
                 input_modes=self.agent_card.input_modes,
                 settings=settings,
                 identifiers=self._identifiers,
+                inner=self._inner.workers,
             )
             await stack.enter_async_context(self._inner.running(engine, {name: tasks}, self._deps, settings))
             stack.push_async_callback(self._drain_turns)
@@ -344,6 +364,12 @@ def _identifiers(worker: Worker) -> Identifiers | None:
         if builder.task_id_generator or builder.context_id_generator:
             return Identifiers(builder.task_id_generator, builder.context_id_generator)
     return None
+
+
+def _from_file(path: str | Path) -> Policy:
+    from errands.agents.policies import load_policy  # noqa: PLC0415 - only a file needs what reads it
+
+    return load_policy(path)
 
 
 def _grpc_server() -> type[GrpcServer]:

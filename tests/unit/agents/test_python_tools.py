@@ -20,7 +20,9 @@ from errands.agents.manifests.arguments import Arguments, ArgumentsError
 from errands.agents.tools import Invocation, ToolError, tool
 from errands.agents.tools.base import BrokenToolError
 from errands.agents.tools.functions import PythonTool
+from errands.agents.tools.toolbox import Toolbox
 from errands.errors import ConfigurationError
+from errands.outbound import Outbound
 from errands.policy.cel import Call, Session
 from tests.unit.agents.support import VALID, put, spoiled, told, written
 
@@ -46,10 +48,10 @@ async def perform(call: Call) -> Any:
     raise AssertionError(call)
 
 
-def invocation(arguments: dict[str, Any], action: str = "it") -> Invocation:
+def invocation(arguments: dict[str, Any]) -> Invocation:
     return Invocation(
         call="c1",
-        action=action,
+        action=None,
         arguments=arguments,
         context={},
         session=Session("2026-01-01T00:00:00Z"),
@@ -58,7 +60,7 @@ def invocation(arguments: dict[str, Any], action: str = "it") -> Invocation:
 
 
 async def run(made: PythonTool[..., Any], **arguments: Any) -> Any:
-    return await made.run(invocation(arguments, made.document.name))
+    return await made.run(invocation(arguments))
 
 
 def parameters(made: PythonTool[..., Any]) -> Any:
@@ -331,6 +333,18 @@ def test_a_manifest_names_a_function_like_any_other_tool(tmp_path: Path) -> None
     assert Arguments(function).resolve({}, {"text": "x"}) == {"text": "x", "urgent": False}
     with pytest.raises(ArgumentsError, match="urgent"):
         Arguments(function).resolve({"urgent": "very"}, {"text": "x"})
+
+
+async def test_a_toolbox_runs_a_function_like_any_other_tool(tmp_path: Path) -> None:
+    documents = spoiled(put("agent", "capabilities", value={"audit": "*"}))
+    documents = {"agent": {**documents["agent"], "exposes": {}}}
+    manifests = load(written(tmp_path, documents), tools=[note])
+    box = Toolbox(manifests, manifests.agents[0], settings={}, outbound=Outbound(), runtime={}, auth={})
+    box.check()
+    [function] = await box.functions()
+    async with box.turn(task_id="T-1") as turn:
+        assert await turn.initialize(function, invocation({})) is None
+        assert await turn.invoke(function, invocation({"text": "hello"})) == {"kept": "hello"}
 
 
 def test_steps_are_checked_against_a_function(tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 
-from errands.agents.tools.references import written_out
+from errands.agents.tools.references import usable, written_out
 
 
 def test_references_are_written_out() -> None:
@@ -54,6 +54,20 @@ def test_what_refers_to_itself_or_to_nothing_takes_everything() -> None:
     assert written["gone"] == {}
     assert written["far"] == {"type": "string"}
     assert written["odd"] == {}
+
+
+def test_patterns_of_somebody_else_are_left_to_them() -> None:
+    schema = {"properties": {"pattern": {"type": "string", "pattern": "(a+)+$"}}, "patternProperties": {"(a+)+$": {}}}
+    assert written_out(schema, schema) == schema
+    assert written_out(schema, schema, patterns=False) == {"properties": {"pattern": {"type": "string"}}}
+
+
+def test_a_schema_that_is_none_takes_everything() -> None:
+    assert usable({"type": "wat", "description": "What."}) == {"description": "What."}
+    assert usable({"pattern": "("}) == {}
+    assert usable(True) == {}
+    assert usable({"type": "integer", "default": "one"}) == {"type": "integer"}
+    assert usable({"type": "integer", "default": 1}) == {"type": "integer", "default": 1}
 
 
 def test_definitions_that_multiply_stop_somewhere() -> None:

@@ -47,6 +47,10 @@ def test_the_examples_of_every_command_run(
 ) -> None:
     found = examples(errands, command)
     assert found, "no example in --help"
+    if command[:1] == ("db",):
+        # Where the file of the examples may be made, and is there to be checked.
+        monkeypatch.chdir(tmp_path)
+        errands("db", "upgrade", "--storage", "sqlite:///tasks.db")
     # A task that can still be canceled, for the command that does so.
     task = json.loads(errands("send", url, "ask" if "cancel" in command else "hello", "--json").stdout)
     store = f"sqlite:///{tmp_path / 'tasks.db'}"

@@ -9,16 +9,16 @@ from typing import Any
 from errands.agents.delegation.base import Delegate, DelegationError, Errand
 from errands.agents.delegation.local import LocalDelegate
 from errands.model.card_config import AgentCardConfig, CapabilitiesConfig
-from errands.model.core import COMPLETED, INPUT_REQUIRED, Message, Part, Role
+from errands.model.core import COMPLETED, Message, Part, Role
 from errands.model.log import Scope
 from errands.policy.records import DelegationBegan, Started
 from errands.runtime.context import TaskContext
 from errands.runtime.exposed import exposed_part
 from errands.runtime.inner import InnerAgents
-from errands.runtime.review_messages import REVIEW
 from errands.runtime.run import Run
 from errands.runtime.worker import Worker
 from errands.server.app import A2AServer
+from tests.unit.reviews import support as reviews
 
 CALL = "call-1"
 
@@ -132,18 +132,15 @@ class Held(Worker):
         await ctx.respond(f"child: {ctx.user_text}")
 
 
-class Reviewed(Worker):
-    """Waits for a review, and answers when it has come."""
+class Reviewed(reviews.Reviewed):
+    """Waits for a review, and does its work when that has come."""
 
     def __init__(self) -> None:
+        super().__init__("boss@example.com")
         self.waits = asyncio.Event()
 
     async def handle(self, ctx: TaskContext) -> None:
-        if ctx.history:
-            await ctx.respond(f"reviewed: {ctx.user_text}")
-            return
-        message = said([Part(text="Is it all right?")], metadata={REVIEW: {"user": "boss@example.com"}})
-        await ctx._turn.end(INPUT_REQUIRED, message=message, asks="boss@example.com")
+        await super().handle(ctx)
         self.waits.set()
 
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from errands import BearerTokenMiddleware
 from errands.agents.delegation.base import DelegationError
 from errands.agents.delegation.local import LocalDelegate, child_id
 from errands.client import A2AClient
@@ -34,6 +35,7 @@ from tests.unit.delegation.support import (
     family,
     started_run,
 )
+from tests.unit.reviews.support import People, desk_of, verify
 
 pytestmark = pytest.mark.anyio
 
@@ -129,10 +131,27 @@ async def test_a_child_that_is_reviewed_keeps_its_parent_waiting(storage: str) -
         await child.waits.wait()
         stored = await only_child(server)
         assert (await client.get_task(task.task_id)).state == "working"
-        answer = Message(message_id="r", role=Role.USER, parts=[Part(text="yes")], task_id=stored.task.id)
-        await server._inner.manager("child").send_message(SendMessageRequest(message=answer), CallContext(scope=CHILD))
+        await desk_of(server.engine).answer(stored.task.id, True, by="boss@example.com")
         result = await settled(client, task.task_id)
-        assert result.data == {"message": [{"mimeType": "text/plain", "text": "reviewed: yes"}]}
+        assert result.data == {"message": [{"mimeType": "text/plain", "text": "did hello"}]}
+
+
+async def test_a_child_is_reviewed_at_the_address_of_the_served_agent(storage: str) -> None:
+    child = Reviewed()
+    server = family(child, storage=storage, middlewares=[BearerTokenMiddleware(verify)])
+    async with server, People(server)("alice", "boss", "carol") as (alice, boss, carol):
+        task = await alice.send("hello", blocking=False)
+        await child.waits.wait()
+        (review,) = await desk_of(server.engine).list()
+        assert (review.agent, review.owner) == ("child", "id-of-alice")
+        with pytest.raises(TaskNotFoundError):
+            await carol.send("approve", task_id=review.task_id)
+        with pytest.raises(TaskNotFoundError):
+            await alice.get_task(review.task_id)
+        assert (await boss.get_task(review.task_id)).state == "input-required"
+        await boss.send("approve", task_id=review.task_id)
+        result = await settled(alice, task.task_id)
+        assert result.data == {"message": [{"mimeType": "text/plain", "text": "did hello"}]}
 
 
 async def settled(client: A2AClient, task_id: str) -> Any:

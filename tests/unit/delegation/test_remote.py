@@ -20,6 +20,7 @@ from errands.runtime.middleware import BearerTokenMiddleware
 from errands.testing import connect, serve
 from tests.unit.client.serving import serving
 from tests.unit.delegation.support import Answers, Does, Exposing, Held, Parent, Reviewed, bare_errand
+from tests.unit.reviews.support import desk_of
 
 pytestmark = pytest.mark.anyio
 
@@ -110,12 +111,12 @@ async def test_a_question_is_an_output_and_a_review_is_waited_for() -> None:
         assert output == {"message": [{"mimeType": "text/plain", "text": "Which one?"}]}
     child = Reviewed()
     server = serve(child)
-    async with serving(server.app) as url, connect(server) as reviewer:
+    async with serving(server.app) as url, server:
         running = asyncio.create_task(RemoteDelegate("far", url).run(bare_errand("p", HERE)))
         await child.waits.wait()
-        [waiting] = (await reviewer.list_tasks(status="input-required")).tasks
-        await reviewer.send("yes", task_id=waiting.task_id)
-        assert (await running).output == {"message": [{"mimeType": "text/plain", "text": "reviewed: yes"}]}
+        (review,) = await desk_of(server.engine).list()
+        await desk_of(server.engine).answer(review.task_id, True, by="boss@example.com")
+        assert (await running).output == {"message": [{"mimeType": "text/plain", "text": "did go"}]}
 
 
 async def test_a_cancel_goes_to_the_remote_agent_and_does_nothing_to_what_has_ended() -> None:

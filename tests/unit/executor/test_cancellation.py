@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 import pytest
 
-from errands import EventQueue, Part, RequestContext, TaskNotCancelableError
+from errands import EventQueue, Part, RequestContext, Settings, TaskNotCancelableError
+from errands.engines.memory import MemoryEngine
+from errands.model.log import LogSlice, Work
 from errands.testing import connect
 from tests.unit.executor.agents import Executor, Never, updater_of, words
-from tests.unit.support import Gate, reaches, said
+from tests.unit.support import ANYBODY, Gate, opening, reaches, said
 
 pytestmark = pytest.mark.anyio
 
@@ -284,3 +287,27 @@ async def test_a_cancel_that_comes_before_execute_has_returned_from_a_pause_is_s
             async with asyncio.timeout(5):  # by force it would take ten seconds
                 assert (await client.cancel(asked.task_id)).state == "canceled"
     assert executor.canceled == 20
+
+
+async def test_a_cancel_that_comes_before_the_executor_was_called_reaches_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def execute(context: RequestContext, queue: EventQueue) -> None:
+        raise AssertionError("must not be called")
+
+    engine, gate, executor = MemoryEngine(), Gate(), Executor(execute)
+    read = engine.read
+
+    async def slow_read(*arguments: Any) -> LogSlice:
+        await gate()
+        return await read(*arguments)
+
+    monkeypatch.setattr(engine, "read", slow_read)
+    async with engine:
+        await engine.commit(opening(work=Work.READY, due_at=1))
+    async with connect(executor, storage=engine, settings=Settings(cancel_force_timeout=60)) as client:
+        await gate.reached.wait()
+        canceling = asyncio.ensure_future(client.cancel("t1"))
+        while not (await engine.load("t1", ANYBODY)).head.cancel_requested:
+            await asyncio.sleep(0)
+        gate.open()
+        assert (await canceling).canceled
+    assert executor.canceled == 1

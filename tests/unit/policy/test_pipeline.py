@@ -145,6 +145,14 @@ async def test_a_step_for_another_capability_is_skipped_without_a_trace() -> Non
     assert isinstance(await outcome(Phase.BEFORE, step, input={}, action="write_file"), Blocked)
 
 
+async def test_a_step_can_match_what_was_discovered_or_what_it_was_discovered_by() -> None:
+    for name in ("delete-pet", "all"):
+        step = {"assert": "false", "match": name}
+        assert isinstance(await outcome(Phase.BEFORE, step, action="all", operation="delete-pet"), Blocked)
+    step = {"assert": "false", "match": "delete-pet"}
+    assert isinstance(await outcome(Phase.BEFORE, step, action=None, operation="get-pet"), Passed)
+
+
 async def test_a_step_whose_condition_is_false_is_skipped_without_a_trace() -> None:
     step = {"assert": "false", "condition": "input.a > 1"}
     assert await outcome(Phase.BEFORE, step, input={"a": 1}) == Passed({"a": 1})

@@ -9,7 +9,18 @@ import pytest
 from errands import TaskContext, TaskNotCancelableError, TurnError
 from errands.client import TaskTerminalError
 from errands.testing import connect, serve
-from tests.unit.support import LIFECYCLE, Agent, Gate, first, log_of, reaches, running, said, spoken, until_cancelled
+from tests.unit.support import (
+    LIFECYCLE,
+    Agent,
+    Gate,
+    first,
+    log_of,
+    reaches,
+    running,
+    said,
+    spoken,
+    until_cancelled,
+)
 
 pytestmark = pytest.mark.anyio
 
@@ -189,9 +200,9 @@ async def test_whoever_waits_for_the_task_learns_of_the_cancel(storage: str) -> 
         sending = group.create_task(client.send("hi"))
         await gate.reached.wait()
         (task,) = (await client.list_tasks()).tasks
-        following = group.create_task(
-            first(client.subscribe(task.task_id), lambda event: event.kind == "status" and event.is_final)
-        )
+        events = client.subscribe(task.task_id)
+        assert (await anext(events)).kind == "task"
+        following = group.create_task(first(events, lambda event: event.kind == "status" and event.is_final))
         gate.open()
         await client.cancel(task.task_id)
         assert (await sending).canceled

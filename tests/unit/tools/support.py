@@ -37,7 +37,8 @@ CONTEXT: Json = {"user": {"id": "ann", "email": "ann@example.com"}, "agent": {"n
 def live(app: ASGIApp, **options: Any) -> Iterator[str]:
     """The URL of an application that runs in a thread; `options` are those of uvicorn."""
     listener = socket.create_server(("127.0.0.1", 0))
-    config = uvicorn.Config(app, log_config=None, lifespan="off", timeout_graceful_shutdown=1, **options)
+    settings = {"log_config": None, "lifespan": "off", "timeout_graceful_shutdown": 1, **options}
+    config = uvicorn.Config(app, **settings)
     runner = uvicorn.Server(config)
     thread = threading.Thread(target=runner.run, args=([listener],))
     thread.start()

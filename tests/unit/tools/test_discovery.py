@@ -68,7 +68,7 @@ async def test_an_action_can_be_one_tool_of_a_server(tmp_path: Path, monkeypatch
     async with calling(toolbox(manifests(tmp_path, tool(mcp=MCP, actions=actions)))) as caller:
         assert list(caller.functions) == ["crm_look", "crm_rest_find", "crm_rest_send"]
         assert caller.functions["crm_look"].declared == {"text": {"type": "string"}}
-        assert await caller.call("crm_look") == ["look", "find"]
+        assert await caller.call("crm_look") == ["look", None]
 
 
 async def test_a_tool_of_a_server_that_is_not_there_breaks_the_tool(
@@ -106,6 +106,21 @@ async def test_include_can_name_the_action_that_stands_for_a_server(
         ("find",): ["crm_all_find"],
         (): [],
     }
+
+
+async def test_steps_that_can_never_run_are_logged(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    offering(monkeypatch, "find-it", "send")
+    actions = [action("all", "mcp", {}), action("own", "cel", ECHO)]
+    before = [{"assert": "true", "match": name} for name in ("find-it", "all", "own", "find_it", "delete")]
+    capability = {"before": before, "include": ["own", "find_it"]}
+    found = manifests(tmp_path, tool(mcp=MCP, actions=actions), capabilities={"crm": capability})
+    await toolbox(found).functions()
+    assert [record.getMessage() for record in caplog.records] == [
+        "crm: a step has match 'delete', and there is no such thing: it never runs",
+        "crm: a step has match 'find_it', and there is no such thing: it never runs",
+    ]
 
 
 # What is found out once

@@ -384,3 +384,21 @@ async def test_secrets_are_taken_out_of_errors(tmp_path: Path, service: Service)
     assert "s3cr3t" not in str(raised.value)
     assert "[secret]" in str(raised.value)
     assert raised.value.__cause__ is None
+
+
+async def test_what_is_cut_off_leaves_nothing_of_a_secret(tmp_path: Path, service: Service) -> None:
+    request = get(service, headers={"Authorization": "{settings.api.key}"})
+    for length in range(485, 505):
+        service.sends(b"x" * length + b"s3cr3t/key", "text/plain", 500)
+        with pytest.raises(ToolError) as raised:
+            await requested(tmp_path, request)
+        assert "s3" not in str(raised.value)
+    for length in range(1985, 2005, 3):
+        with pytest.raises(BrokenToolError) as broken:
+            await requested(
+                tmp_path,
+                {"method": "GET", "url": "{parameters.id}{settings.api.key}"},
+                {"id": "http://[" + "x" * length + "/"},
+            )
+        assert "s3" not in str(broken.value)
+        assert len(str(broken.value)) <= 2001

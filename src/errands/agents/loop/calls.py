@@ -12,10 +12,12 @@ from typing import Any
 import msgspec
 
 from errands.agents.delegation.base import Delegate, DelegationError, Errand
+from errands.agents.evaluators import Evaluators
 from errands.agents.loop.course import Course, refusal
 from errands.agents.loop.outcomes import PausedError, TaskOverError
 from errands.agents.loop.plan import Repertoire, Routine
 from errands.agents.loop.progress import MakeCalls
+from errands.agents.loop.scripts import Scripts
 from errands.agents.manifests.arguments import ArgumentsError
 from errands.agents.manifests.functions import MESSAGE
 from errands.agents.tools.base import BrokenToolError, Invocation, ToolError
@@ -52,6 +54,7 @@ class Calls:
         delegates: Mapping[str, Delegate],
         limits: Limits,
         *,
+        evaluators: Evaluators,
         task_id: str,
         scope: Scope,
         depth: int,
@@ -66,6 +69,7 @@ class Calls:
         self._task_id = task_id
         self._scope = scope
         self._depth = depth
+        self._scripts = Scripts(course, repertoire, evaluators, self._in_script)
 
     # All calls of one answer
 
@@ -85,6 +89,9 @@ class Calls:
 
     def _to_wait_for(self, calls: Sequence[FunctionCall], index: int) -> list[int]:
         """The calls of the same answer that must be over first."""
+        if any(map(self._repertoire.is_script, calls[: index + 1])):
+            # Nobody knows what a script will call.
+            return list(range(index))
         routine = self._repertoire.offered(calls[index].name)
         if routine is None:
             return []
@@ -105,8 +112,7 @@ class Calls:
     async def _make(self, call: FunctionCall, at: str) -> None:
         routine = self._repertoire.offered(call.name)
         if routine is None:
-            names = ", ".join(offer.name for offer in self._repertoire.offers) or "none"
-            content = {"error": f"there is no function {call.name[:80]!r}; there are: {names}"}
+            content = await self._scripts.run(call, at) if self._repertoire.is_script(call) else self._unknown(call)
             self._course.note(
                 CapabilityShown(at=self._run.now(), call=call.id, function=call.name, content=content, turn=True)
             )
@@ -114,6 +120,13 @@ class Calls:
         ended = await self._ended(call, routine, at, "model")
         content = await self._content(ended, routine)
         self._course.note(CapabilityShown(at=self._run.now(), call=call.id, function=routine.name, content=content))
+
+    def _unknown(self, call: FunctionCall) -> Json:
+        names = ", ".join(offer.name for offer in self._repertoire.offers) or "none"
+        return {"error": f"there is no function {call.name[:80]!r}; there are: {names}"}
+
+    async def _in_script(self, call: FunctionCall, routine: Routine, at: str) -> Json:
+        return await self._result(await self._ended(call, routine, at, "script"), routine)
 
     # One call
 
@@ -203,12 +216,11 @@ class Calls:
                 context=self._run.plain,
                 input=passed.value,
                 action=routine.function.action,
+                operation=routine.function.operation,
                 bound=frozenset(routine.bindings),
             )
             invoke = self.invoker(key, at)
-            outcome = await self._course.steps(
-                steps, subject, session, key=key, invoke=invoke, call=call, function=routine.name
-            )
+            outcome = await self._course.steps(steps, subject, session, key=key, call=call, invoke=invoke)
             if not isinstance(outcome, Passed):
                 return outcome
             passed = Passed(outcome.value, passed.transformed or outcome.transformed)
@@ -275,7 +287,7 @@ class Calls:
             await self._course.append(ToolOpened(at=self._run.now(), tool=tool, state=state))
             invocation = msgspec.structs.replace(invocation, state=state)
         work = self._tools.invoke(function, invocation)
-        return await self._course.waiting_for(work, key, session, began.arguments, began.function)
+        return await self._course.waiting_for(work, key, session, began.arguments)
 
     async def _delegate(self, began: CapabilityBegan, routine: Routine) -> Any:
         async def start(task_id: str) -> None:
@@ -300,26 +312,34 @@ class Calls:
 
     async def _content(self, ended: Ended, routine: Routine) -> Json:
         """What is told of a call: its result as the steps after it leave it, or an error."""
+        try:
+            return await self._result(ended, routine)
+        except CallFailed as error:
+            return {"error": str(error)}
+
+    async def _result(self, ended: Ended, routine: Routine) -> Json:
+        """Raises `CallFailed` when there is none."""
         if isinstance(ended, CapabilityErrored):
-            return {"error": ended.error}
+            raise CallFailed(ended.error)
         if isinstance(ended, CapabilityRestricted):
-            return {"error": ended.reason}
+            raise CallFailed(ended.reason)
         key = f"{ended.call}:after"
         subject = Subject(
             context=self._run.plain,
             input=ended.arguments,
             output=ended.output,
             action=routine.function.action,
+            operation=routine.function.operation,
             bound=frozenset(routine.bindings),
         )
         session = self._progress.session(key, ended.at)
         invoke = self.invoker(key, ended.at)
-        outcome = await self._course.steps(
-            routine.after, subject, session, key=key, invoke=invoke, call=ended.call, function=routine.name
-        )
+        outcome = await self._course.steps(routine.after, subject, session, key=key, call=ended.call, invoke=invoke)
         if isinstance(outcome, Locked):
             self._course.over("restricted", outcome.reason)
-        return {"error": outcome.message} if isinstance(outcome, Blocked) else outcome.value
+        if isinstance(outcome, Blocked):
+            raise CallFailed(outcome.message)
+        return outcome.value
 
     # Calls by steps
 
@@ -339,6 +359,8 @@ class Calls:
 
     async def _invoked(self, call: str, wanted: StepInvocation, at: str) -> Ended:
         routine = self._repertoire.invoked(wanted.tool, wanted.capability)
+        if routine is None:
+            raise CallFailed(f"{wanted.tool} offers no {wanted.capability}")
         began = self._progress.began.get(call)
         if began is None:
             try:

@@ -51,33 +51,21 @@ class Course:
             self.over("limit_exceeded", f"A limit of this agent was exceeded: {exceeded.message}.")
 
     async def steps(
-        self,
-        steps: Steps,
-        subject: Subject,
-        session: Session,
-        *,
-        key: str,
-        invoke: Invoke,
-        call: str | None = None,
-        function: str | None = None,
+        self, steps: Steps, subject: Subject, session: Session, *, key: str, call: str | None, invoke: Invoke
     ) -> Outcome:
-        """What the steps decide; the decisions are recorded. Raises `PausedError` while one of them waits.
-
-        Steps of a call have its id and its function.
-        """
+        """What the steps decide; the decisions are recorded. Raises `PausedError` while one of them waits."""
         if not steps.steps:
             return await run_steps(steps, subject, session, invoke=invoke)
-        shown = getattr(subject, steps.phase.subject)
-        outcome: Outcome = await self.waiting_for(
-            run_steps(steps, subject, session, invoke=invoke, perform=self.perform(key)), key, session, shown, function
-        )
+        work = run_steps(steps, subject, session, invoke=invoke, perform=self.perform(key))
+        judged = steps.phase.subject
+        outcome: Outcome = await self.waiting_for(work, key, session, getattr(subject, judged), held=judged == "output")
         for decision in outcome.decisions:
             self.note(
                 Decided(
                     at=self.run.now(),
                     step=decision.step,
                     action=decision.action,
-                    outcome=decision.outcome if decision.on_fail is None else f"{decision.outcome}: {decision.on_fail}",
+                    outcome=decision.told,
                     call=call,
                     detail=decision.detail,
                 )
@@ -85,13 +73,13 @@ class Course:
         return outcome
 
     async def waiting_for(
-        self, work: Awaitable[Any], key: str, session: Session, subject: Json, function: str | None
+        self, work: Awaitable[Any], key: str, session: Session, subject: Json, *, held: bool = False
     ) -> Any:
         """`work`, where an expression that has to wait pauses the task."""
         try:
             return await work
         except Suspended as suspended:
-            raise PausedError(key, suspended.call, session, subject, function) from None
+            raise PausedError(key, suspended.call, session, subject, held=held) from None
 
     def perform(self, key: str) -> Perform:
         """Makes the calls of expressions in the session `key`; what they gave is durable before it is used."""

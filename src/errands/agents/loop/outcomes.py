@@ -16,12 +16,12 @@ class TaskOverError(Exception):
 
 
 class PausedError(Exception):
-    """The task waits for somebody's review of `subject`, which `function` is to be called with, if it is a call."""
+    """The task waits for somebody's review of `subject`, which nobody else may see yet when it is `held`."""
 
-    def __init__(self, key: str, call: Call, session: Session, subject: Json, function: str | None) -> None:
+    def __init__(self, key: str, call: Call, session: Session, subject: Json, *, held: bool = False) -> None:
         super().__init__(f"{key} waits for {call}")
         self.key = key
         self.call = call
         self.session = session
         self.subject = subject
-        self.function = function
+        self.held = held

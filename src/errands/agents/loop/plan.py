@@ -8,9 +8,11 @@ from errands.agents.manifests.arguments import Arguments, Inputs
 from errands.agents.manifests.documents import Agent, Capability
 from errands.agents.manifests.functions import Function
 from errands.agents.models.base import Offer
+from errands.agents.script import offer as script_offer
 from errands.policy import cel
 from errands.policy.cel import Program, scopes
 from errands.policy.cel.tokens import CAPABILITIES
+from errands.policy.records import FunctionCall
 from errands.policy.steps import Phase, Step, Steps, compile_steps
 from errands.policy.template import Template, compile_template
 
@@ -77,6 +79,13 @@ class Repertoire:
         }
         offered = [routine.function for routine in self.routines.values() if routine.function.offered]
         offers = [Offer(function.name, function.description, function.parameters) for function in offered]
+        #: Whether the model may write scripts. Loading has made sure that the name is free, unless a server took it.
+        self.has_scripts = agent.script and scopes.SCRIPT not in self.routines
+        in_scripts = [function for function in offered if scopes.is_script_name(function.name)]
+        #: What scripts may call.
+        self.script_names = tuple(function.name for function in in_scripts)
+        if self.has_scripts:
+            offers.append(script_offer(in_scripts, mount=agent.mount != "none"))
         self.offers: tuple[Offer, ...] = tuple(offers)
 
     def offered(self, name: str) -> Routine | None:
@@ -84,13 +93,13 @@ class Repertoire:
         routine = self.routines.get(name)
         return routine if routine is not None and routine.function.offered else None
 
-    def invoked(self, tool: str, action: str) -> Routine:
-        """What a step means by `tool:action`; loading has made sure that it is there."""
-        return next(
-            routine
-            for routine in self.routines.values()
-            if routine.function.ref == tool and routine.function.action == action
-        )
+    def is_script(self, call: FunctionCall) -> bool:
+        return self.has_scripts and call.name == scopes.SCRIPT
+
+    def invoked(self, tool: str, action: str) -> Routine | None:
+        """What a step means by `tool:action`; only what a server was thought to offer may be missing."""
+        routines = [routine for routine in self.routines.values() if routine.function.ref == tool]
+        return next((one for one in routines if (one.function.operation or one.function.action) == action), None)
 
     def names(self, *, delegations: bool) -> tuple[str, ...]:
         return tuple(name for name, routine in self.routines.items() if routine.is_delegation == delegations)

@@ -33,7 +33,7 @@ from errands.policy.records import (
     Waiting,
 )
 from errands.runtime.context import TaskContext
-from errands.runtime.review_messages import review_message, reviewer_of
+from errands.runtime.review_messages import held_review_message, review_message, reviewer_of
 from errands.runtime.run import Run
 
 if TYPE_CHECKING:
@@ -101,6 +101,7 @@ class TaskTurn:
             tools,
             worker.delegates,
             worker.agent.limits,
+            evaluators=worker.evaluators,
             task_id=ctx.task_id,
             scope=ctx._stored.scope,
             depth=started.depth,
@@ -160,6 +161,7 @@ class TaskTurn:
             Subject(context=course.run.plain, input=arrived.values),
             course.progress.session(key, arrived.at),
             key=key,
+            call=None,
             invoke=calls.invoker(key, arrived.at),
         )
         if not isinstance(outcome, Passed):
@@ -197,6 +199,7 @@ class TaskTurn:
             Subject(context=course.run.plain, output=output),
             course.progress.session(key, at),
             key=key,
+            call=None,
             invoke=calls.invoker(key, at),
         )
         if not isinstance(outcome, Passed):
@@ -221,13 +224,17 @@ class TaskTurn:
     # Other ends of a turn
 
     async def _pause(self, course: Course, pause: PausedError) -> None:
+        call, subject, ctx = pause.call, pause.subject, self._ctx
         if not course.progress.waits(pause.key):
-            course.note(Waiting(at=course.run.now(), call=pause.call, session=pause.session, key=pause.key))
-        ctx = self._ctx
-        message = review_message(
-            pause.call, pause.subject, task_id=ctx.task_id, context_id=ctx.context_id, function=pause.function
-        )
-        await ctx._turn.end(INPUT_REQUIRED, message=message, asks=reviewer_of(pause.call))
+            hidden = subject if pause.held else None
+            at = course.run.now()
+            course.note(Waiting(at=at, call=call, session=pause.session, key=pause.key, subject=hidden))
+        if pause.held:
+            message = held_review_message(call, task_id=ctx.task_id, context_id=ctx.context_id)
+        else:
+            function = course.progress.function_of(pause.key)
+            message = review_message(call, subject, task_id=ctx.task_id, context_id=ctx.context_id, function=function)
+        await ctx._turn.end(INPUT_REQUIRED, message=message, asks=reviewer_of(call))
 
     async def _end(self, course: Course, tools: ToolTurn, ended: Ended) -> None:
         await self._cancel_children(course)

@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Coroutine, Mapping
-from typing import Any
+from typing import Any, ClassVar
 
 from errands.agents.delegation.base import Delegate
+from errands.agents.evaluators import Evaluators
 from errands.agents.loop.plan import Plan, Repertoire
 from errands.agents.loop.turn import TaskTurn
 from errands.agents.manifests import Agent, Manifests
@@ -21,7 +22,12 @@ from errands.runtime.worker import Worker
 
 
 class ManifestWorker(Worker):
-    """Works on the tasks of one agent. Made once; `delegates` are the other agents it may use, by capability."""
+    """Works on the tasks of one agent. Made once; `delegates` are the other agents it may use, by capability.
+
+    `evaluators` run scripts of the model; whoever gives them closes them.
+    """
+
+    keeps_records: ClassVar[bool] = True
 
     def __init__(
         self,
@@ -34,6 +40,7 @@ class ManifestWorker(Worker):
         mounts: Mounts | None,
         delegates: Mapping[str, Delegate],
         runtime: Mapping[str, str],
+        evaluators: Evaluators | None = None,
     ) -> None:
         self.agent = agent
         self.plan = Plan(agent)
@@ -43,8 +50,10 @@ class ManifestWorker(Worker):
         self.mounts = mounts
         self.delegates = delegates
         self.runtime = runtime
+        self.evaluators = evaluators or Evaluators()
         self._manifests = manifests
         self._known: Repertoire | None = None
+        self.hears_cancel = toolbox.keeps_state
 
     async def handle(self, ctx: TaskContext) -> None:
         turn = TaskTurn(self, ctx)

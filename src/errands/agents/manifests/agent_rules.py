@@ -29,6 +29,9 @@ def check_agent(agent: Agent, place: Place, library: Library, check: Check) -> N
     check_resource_name(agent.name, place / "name")
     check_resource_name(agent.namespace, place / "namespace")
     check_template(agent.prompt, scopes.PROMPT, {**CONTEXT, **RUNTIME}, check, place / "prompt")
+    if agent.priority is not None:
+        problem = "has no effect: every agent has a queue of its own"
+        (place / "priority").warn(problem, "take it away, or leave it for other runtimes")
     _check_parameters(agent, place / "parameters")
     _check_model_capabilities(agent, place / "model_capabilities")
     _check_exposes(agent, place / "exposes", check)
@@ -40,6 +43,8 @@ def check_agent(agent: Agent, place: Place, library: Library, check: Check) -> N
         capabilities.check(ref, capability, place / "capabilities" / ref)
     functions = library.functions(agent)
     _check_functions(functions, place / "capabilities")
+    if agent.script:
+        _check_script(functions, place / "capabilities")
     check_records(agent, functions, library, place)
 
 
@@ -80,6 +85,13 @@ def _check_functions(functions: list[Function], place: Place) -> None:
         if other is not function:
             problem = f"becomes the function {function.name}, like {_told(other)}"
             inner.error(problem, "rename one of the two: '-' and '_' are the same in a function's name")
+
+
+def _check_script(functions: list[Function], place: Place) -> None:
+    for function in functions:
+        if function.name == scopes.SCRIPT or (function.offered and not scopes.is_script_name(function.name)):
+            problem = f"becomes the function {function.name}, which a script cannot call, and script is true"
+            (place / function.ref).error(problem, "rename it, or take script away")
 
 
 def _told(function: Function) -> str:

@@ -68,6 +68,8 @@ class Agent(Document, frozen=True):
     model_capabilities: list[Text] | None = None
     guardrails: Guardrails = Guardrails()
     exposes: dict[str, Text] | None = None
+    #: Ours: whether the model may call several functions in one expression; see `errands.agents.script`.
+    script: bool = False
     #: Ours: the task is completed with this many answers; without it, it goes on waiting for more.
     close_after: Annotated[int, Meta(ge=1)] | None = None
 

@@ -36,7 +36,7 @@ class Function(msgspec.Struct, frozen=True, kw_only=True):
     offered: bool = True
     #: Whether it stands for all that a server or an OpenAPI document has; see `discovered_name`.
     discovers: bool = False
-    #: What was discovered, by the name it has there.
+    #: What was discovered, by the name it has there; None for an action that is written down.
     operation: str | None = None
 
     @property

@@ -13,12 +13,11 @@ from typing import Any, TypeVar
 import msgspec
 from msgspec import inspect
 
-from errands.agents.manifests.documents import Document
 from errands.agents.manifests.findings import Place, quoted, suggestion
 from errands.agents.manifests.nodes import Node
 from errands.errors import ConfigurationError
 
-D = TypeVar("D", bound=Document)
+D = TypeVar("D", bound=msgspec.Struct)
 
 _TYPES: dict[type[inspect.Type], tuple[type, str]] = {
     inspect.StrType: (str, "a text"),
@@ -48,7 +47,7 @@ def read(kind: type[D], node: Node, place: Place) -> D:
 
 
 @functools.cache
-def _described(kind: type[Document]) -> inspect.Type:
+def _described(kind: type[msgspec.Struct]) -> inspect.Type:
     return inspect.type_info(kind)
 
 

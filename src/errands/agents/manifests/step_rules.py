@@ -10,32 +10,36 @@ from errands.agents.manifests.functions import declared_by, is_discovering
 from errands.agents.manifests.library import Library
 from errands.agents.manifests.templates import CONTEXT, check_template
 from errands.agents.manifests.tool_rules import needs_mount
+from errands.policy.cel import Scope
 from errands.policy.steps import Phase, StepConfig
 
 #: The lists of steps of a capability, by their fields.
 MIDDLEWARE = {phase.value: phase for phase in (Phase.BEFORE_FIRST, Phase.BEFORE, Phase.AFTER)}
 
 
-class StepRules:
-    """The rules for the steps of one agent."""
+class StepForm:
+    """The rules for steps that stand anywhere."""
 
-    def __init__(self, agent: Agent, library: Library, check: Check) -> None:
-        self._agent = agent
-        self._library = library
+    def __init__(self, check: Check) -> None:
         self._check = check
+
+    def scope(self, phase: Phase) -> Scope:
+        """What the expressions of a phase may use."""
+        return phase.scope
 
     def check(self, steps: list[StepConfig] | None, phase: Phase, place: Place) -> None:
         for index, step in enumerate(steps or []):
             self._check_step(step, phase, place / index)
 
     def _check_step(self, step: StepConfig, phase: Phase, place: Place) -> None:
-        check_expression(step.assert_, phase.scope, self._check, place / "assert", "assert")
-        check_expression(step.condition, phase.scope, self._check, place / "condition", "condition")
-        check_expression(step.transform, phase.scope, self._check, place / "transform")
+        scope = self.scope(phase)
+        check_expression(step.assert_, scope, self._check, place / "assert", "assert")
+        check_expression(step.condition, scope, self._check, place / "condition", "condition")
+        check_expression(step.transform, scope, self._check, place / "transform")
         if step.error_message is not None:
-            check_template(step.error_message, phase.scope, CONTEXT, self._check, place / "error_message")
+            check_template(step.error_message, scope, CONTEXT, self._check, place / "error_message")
         for key, source in (step.bindings or {}).items():
-            check_expression(source, phase.scope, self._check, place / "bindings" / key)
+            check_expression(source, scope, self._check, place / "bindings" / key)
         if phase.guards:
             self._check_guardrail(step, place)
         self._check_doing(step, place)
@@ -54,14 +58,25 @@ class StepRules:
             problem = f"has {' and '.join(found)}" if found else "has none of assert, invoke and transform"
             return place.error(problem, "write exactly one of assert, invoke and transform in each step")
         if step.invoke is not None:
-            return self._check_invoke(step.invoke, step.bindings or {}, place)
+            return self.check_invoke(step.invoke, step.bindings or {}, place)
         if step.bindings is not None:
             return (place / "bindings").error(f"means nothing beside {found[0]}", "take it away, or use invoke")
         return None
 
-    # invoke
+    def check_invoke(self, invoke: str, bindings: dict[str, str], place: Place) -> None:
+        """Says what is wrong with an invoke."""
+        raise NotImplementedError
 
-    def _check_invoke(self, invoke: str, bindings: dict[str, str], place: Place) -> None:
+
+class StepRules(StepForm):
+    """The rules for the steps of one agent."""
+
+    def __init__(self, agent: Agent, library: Library, check: Check) -> None:
+        super().__init__(check)
+        self._agent = agent
+        self._library = library
+
+    def check_invoke(self, invoke: str, bindings: dict[str, str], place: Place) -> None:
         name, colon, action_name = invoke.partition(":")
         if not colon or not name or not action_name:
             return (place / "invoke").error(f"is {quoted(invoke)}", "write TOOL:ACTION, such as crm:find-customer")

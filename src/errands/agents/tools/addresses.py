@@ -24,7 +24,6 @@ _PART_OF_HOST = re.compile(r"[A-Za-z0-9_-]+")
 _SEPARATORS = re.compile(r"[/\\]")
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
 _END_OF_HOST = re.compile(r"[/?#\\]")
-_SHOWN = 80
 
 
 class Value(msgspec.Struct, frozen=True):
@@ -55,9 +54,9 @@ def parsed(text: str) -> httpx.URL:
         parts = urlsplit(text)
         url = httpx.URL(text)
     except (ValueError, httpx.InvalidURL, UnicodeError) as error:
-        raise BrokenToolError(f"{_shown(text)} is no address ({error})") from None
+        raise BrokenToolError(f"{text!r} is no address ({error})") from None
     if parts.scheme not in ("http", "https") or not url.host:
-        raise BrokenToolError(f"{_shown(text)} is no address; it begins with http:// or https:// and a host")
+        raise BrokenToolError(f"{text!r} is no address; it begins with http:// or https:// and a host")
     if url.userinfo:
         raise BrokenToolError(f"the address at {url.host} has a password in it; put credentials into headers")
     return url
@@ -102,7 +101,7 @@ def _in_host(text: str, pieces: Sequence[str | Value], index: int) -> str:
         else (_PART_OF_HOST, "letters, digits, - and _, as it is a part of the address's host")
     )
     if not allowed.fullmatch(text):
-        raise ToolError(f"{_shown(text)} cannot be used in the address: it must be {described}")
+        raise ToolError(f"{text!r} cannot be used in the address: it must be {described}")
     return text
 
 
@@ -126,8 +125,4 @@ def _steps(text: str) -> list[str]:
 def _check_steps(text: str) -> None:
     # Some servers decode a path before they look at its steps.
     if any(step in (".", "..") for step in _SEPARATORS.split(text)):
-        raise ToolError(f"{_shown(text)} cannot be used in the address: `.` and `..` are no names there")
-
-
-def _shown(text: str) -> str:
-    return repr(text[:_SHOWN] + ("…" if len(text) > _SHOWN else ""))
+        raise ToolError(f"{text!r} cannot be used in the address: `.` and `..` are no names there")

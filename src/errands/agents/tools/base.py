@@ -83,6 +83,8 @@ class Bounds(msgspec.Struct, frozen=True, kw_only=True):
 
     #: Seconds for one request, from the look-up of the name to the last byte.
     timeout: float = 30.0
+    #: Seconds for a server to start and to be ready.
+    start: float = 60.0
     #: Bytes of one answer.
     max_bytes: int = 5 * 1024 * 1024
 
@@ -106,6 +108,8 @@ class Equipment(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     files: Files | None
     #: What is found out once per process, such as a fetched document.
     shared: Once
+    #: Takes secrets out of a text. Results and errors lose them in any case; this is for texts that are cut before.
+    hide: Callable[[str], str]
 
     def __repr__(self) -> str:
         # There are secrets among the settings.

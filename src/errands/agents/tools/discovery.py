@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 
 import msgspec
 
 from errands.agents.manifests.documents import Capability
 from errands.agents.manifests.functions import Function
 from errands.agents.manifests.names import distinct, sanitize
+from errands.agents.manifests.step_rules import MIDDLEWARE
 from errands.agents.tools.base import Discovered
 
 logger = logging.getLogger(__name__)
@@ -22,7 +23,6 @@ def discovered_functions(
 
     Names in `taken` belong to others.
     """
-    _note_unknown(function, items, capability)
     functions: dict[str, Function] = {}
     for item in items:
         made = _made(function, item, capability.include)
@@ -53,13 +53,18 @@ def described(function: Function, items: Sequence[Discovered]) -> Function:
     if not items:
         return function
     [item] = items
-    return msgspec.structs.replace(function, declared={**item.parameters, **function.declared}, operation=item.name)
+    return msgspec.structs.replace(function, declared={**item.parameters, **function.declared})
 
 
-def _note_unknown(function: Function, items: Sequence[Discovered], capability: Capability) -> None:
-    names = {function.action, *(item.name for item in items), *(sanitize(item.name) for item in items)}
-    parameters = {name for item in items for name in item.parameters}
-    for name in sorted(set(capability.include or ()) - names):
-        logger.warning("%s: include names %r, and %s offers no such thing", function.ref, name, function.ref)
-    for name in sorted(function.bindings.keys() - parameters):
-        logger.warning("%s: the binding %r fits no parameter of what was discovered", function.ref, name)
+def note_unknown(ref: str, capability: Capability, functions: Iterable[Function]) -> None:
+    """Logs what an agent says about a capability and nothing that was discovered fits: nobody could know before."""
+    found = [function for function in functions if function.ref == ref]
+    operations = [function.operation for function in found if function.operation]
+    known = {*operations, *(function.action for function in found)}
+    for name in sorted(set(capability.include or ()) - known - set(map(sanitize, operations))):
+        logger.warning("%s: include names %r, and there is no such thing", ref, name)
+    steps = [step for name in MIDDLEWARE for step in getattr(capability, name) or []]
+    for name in sorted({step.match for step in steps if step.match} - known):
+        logger.warning("%s: a step has match %r, and there is no such thing: it never runs", ref, name)
+    for name in sorted((capability.bindings or {}).keys() - {name for one in found for name in one.declared}):
+        logger.warning("%s: the binding %r fits no parameter", ref, name)

@@ -10,6 +10,7 @@ there may be a secret in it.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from http import HTTPStatus
 
 import httpx
@@ -61,14 +62,11 @@ class Answer(msgspec.Struct, frozen=True):
 
 async def send(equipment: Equipment, request: httpx.Request) -> Answer:
     """Raises `ToolError` and `BrokenToolError`."""
-    return await fetch(equipment.transport, request, equipment.bounds)
-
-
-async def fetch(transport: httpx.AsyncBaseTransport, request: httpx.Request, bounds: Bounds) -> Answer:
+    bounds = equipment.bounds
     host = request.url.host
     try:
         async with asyncio.timeout(bounds.timeout):
-            response, content = await _received(transport, request, bounds)
+            response, content = await _received(equipment.transport, request, bounds)
     except (TimeoutError, httpx.TimeoutException):
         raise ToolError(f"{host} did not answer within {bounds.timeout:g} s") from None
     except OutboundError as error:
@@ -77,7 +75,7 @@ async def fetch(transport: httpx.AsyncBaseTransport, request: httpx.Request, bou
         raise BrokenToolError(f"nobody can be reached at {host}:{_port(request.url)} ({error})") from None
     except (httpx.TransportError, httpx.DecodingError) as error:
         raise ToolError(f"the connection to {host} broke ({type(error).__name__})") from None
-    _check_status(host, response, content)
+    _check_status(host, response, content, equipment.hide)
     kind = response.headers.get("Content-Type", "").partition(";")[0].strip().lower()
     return Answer(content, kind, response.charset_encoding or "utf-8")
 
@@ -100,15 +98,16 @@ async def _received(
     return response, bytes(content)
 
 
-def _check_status(host: str, response: httpx.Response, content: bytes) -> None:
+def _check_status(host: str, response: httpx.Response, content: bytes, hide: Callable[[str], str]) -> None:
     status = response.status_code
     if 200 <= status < 300:
         return
     said = f"{host} answered {status}{_phrase(status)}"
     if 300 <= status < 400:
         location = response.headers.get("Location", "nowhere")
-        raise ToolError(f"{said} and points to {location[:200]}; redirects are not followed")
-    excerpt = _decoded(content[: _EXCERPT * 4], response.charset_encoding or "utf-8").strip()
+        raise ToolError(f"{said} and points to {location}; redirects are not followed")
+    # What is cut off must not leave half of a secret.
+    excerpt = hide(_decoded(content[: _EXCERPT * 8], response.charset_encoding or "utf-8").strip())
     shown = excerpt[:_EXCERPT] + ("…" if len(excerpt) > _EXCERPT else "")
     raise ToolError(f"{said}: {shown}" if shown else said)
 

@@ -23,8 +23,8 @@ from typing import Any, Generic, ParamSpec, TypeVar, overload
 import msgspec
 
 from errands.agents.manifests.documents import TOOL_KIND, Action, Programmed, Python, Tool
-from errands.agents.manifests.functions import backend
 from errands.agents.manifests.schemas import Schema
+from errands.agents.tools.actions import configuration
 from errands.agents.tools.base import Backend, BrokenToolError, Invocation, ToolError
 from errands.agents.tools.references import written_out
 from errands.errors import ConfigurationError
@@ -97,11 +97,7 @@ class PythonBackend(Backend):
     """Runs the tools of this module."""
 
     async def invoke(self, invocation: Invocation) -> Json:
-        document = self.equipment.tool
-        action = next(action for action in document.actions if action.name == invocation.action)
-        _, python = backend(document, action)
-        assert isinstance(python, Python)
-        return await python.tool.run(invocation)
+        return await configuration(self.equipment.tool, invocation.action, Python).tool.run(invocation)
 
 
 def _document(owner: PythonTool[..., Any], name: str, parameters: dict[str, Schema], synchronous: bool) -> Tool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 from urllib.parse import unquote
 
+from errands.agents.manifests.extra import from_extra
 from errands.agents.manifests.schemas import Schema
 
 #: A few definitions that use each other twice stand for millions; from here on everything is allowed.
@@ -14,19 +15,41 @@ _MAX_DEPTH = 24
 _VALUES = frozenset({"default", "enum", "const", "examples", "required", "dependentRequired"})
 #: Keywords that only serve references.
 _LEFT_OUT = frozenset({"$ref", "$defs", "definitions", "$schema", "$id", "$anchor", "$dynamicRef", "$dynamicAnchor"})
+_PATTERNS = frozenset({"pattern", "patternProperties"})
 #: Keywords whose values have names of somebody's own choice as keys.
 _NAMED = frozenset({"properties", "patternProperties", "dependentSchemas"})
 
 
-def written_out(schema: Schema, root: Schema) -> Schema:
-    """`schema` without references into `root`. What refers to itself or to nothing ends in a schema that takes all."""
-    written: Schema = _Writer(root).write(schema, ())
+def written_out(schema: Schema, root: Schema, *, patterns: bool = True) -> Schema:
+    """`schema` without references into `root`. What refers to itself or to nothing ends in a schema that takes all.
+
+    A pattern of somebody else would run here, on a text of the model: leave it to them with `patterns=False`.
+    """
+    left_out = _LEFT_OUT if patterns else _LEFT_OUT | _PATTERNS
+    written: Schema = _Writer(root, left_out).write(schema, ())
     return written
 
 
+def usable(schema: Any) -> Schema:
+    """A schema of somebody else, without a default that breaks it; one that takes all if no validator can use it."""
+    if not isinstance(schema, dict):
+        return {}
+    jsonschema = from_extra("jsonschema")
+    validator = jsonschema.Draft202012Validator
+    try:
+        validator.check_schema(schema)
+    except jsonschema.SchemaError:
+        description = schema.get("description")
+        return {"description": description} if isinstance(description, str) else {}
+    if "default" in schema and not validator(schema).is_valid(schema["default"]):
+        return {key: value for key, value in schema.items() if key != "default"}
+    return schema
+
+
 class _Writer:
-    def __init__(self, root: Schema) -> None:
+    def __init__(self, root: Schema, left_out: frozenset[str]) -> None:
         self._root = root
+        self._left_out = left_out
         self._left = _MAX_SCHEMAS
 
     def write(self, schema: Any, inside: tuple[str, ...], depth: int = 0) -> Any:
@@ -36,7 +59,11 @@ class _Writer:
         self._left -= 1
         if self._left < 0 or depth > _MAX_DEPTH:
             return {}
-        own = {key: self._value(key, value, inside, depth + 1) for key, value in schema.items() if key not in _LEFT_OUT}
+        own = {
+            key: self._value(key, value, inside, depth + 1)
+            for key, value in schema.items()
+            if key not in self._left_out
+        }
         reference = schema.get("$ref")
         if not isinstance(reference, str) or reference in inside:
             return own

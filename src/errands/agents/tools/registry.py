@@ -6,15 +6,17 @@ from errands.agents.tools.base import Backend
 from errands.agents.tools.cel import CelBackend
 from errands.agents.tools.functions import PythonBackend
 from errands.agents.tools.http import HttpBackend
+from errands.agents.tools.mcp import McpBackend
 from errands.agents.tools.openapi import OpenApiBackend
 from errands.agents.tools.session import SessionBackend
 from errands.errors import ConfigurationError
 
 BACKENDS: dict[str, type[Backend]] = {
     "cel": CelBackend,
-    "python": PythonBackend,
     "stateless_http": HttpBackend,
     "stateful_session": SessionBackend,
+    "mcp": McpBackend,
+    "python": PythonBackend,
     "openapi": OpenApiBackend,
 }
 

@@ -11,7 +11,7 @@ import httpx
 import msgspec
 
 from errands.agents.manifests import schemas
-from errands.agents.manifests.documents import Request
+from errands.agents.manifests.documents import Document, Request
 from errands.agents.manifests.templates import references
 from errands.agents.manifests.tool_rules import METHODS
 from errands.agents.tools.addresses import Value, address
@@ -79,7 +79,7 @@ class Filling:
 
 async def filling(
     equipment: Equipment,
-    request: Request,
+    request: Document,
     *,
     arguments: Mapping[str, Json],
     context: Mapping[str, Json],
@@ -101,7 +101,7 @@ async def filling(
     return Filling(Variables(context, **roots), session)
 
 
-async def _tokens(equipment: Equipment, request: Request, context: Mapping[str, Json]) -> dict[str, str]:
+async def _tokens(equipment: Equipment, request: Document, context: Mapping[str, Json]) -> dict[str, str]:
     names = {reference.steps[0] for reference in references(request) if reference.root == "auth"}
     tokens: dict[str, str] = {}
     for name in sorted(names):

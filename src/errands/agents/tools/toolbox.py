@@ -16,9 +16,9 @@ from errands.agents.mounts.base import Files
 from errands.agents.tools import settings as tool_settings
 from errands.agents.tools.actions import execution
 from errands.agents.tools.base import Auth, Bounds, BrokenToolError, Discovered, Equipment
-from errands.agents.tools.discovery import described, discovered_functions
+from errands.agents.tools.discovery import described, discovered_functions, note_unknown
 from errands.agents.tools.once import Once
-from errands.agents.tools.registry import backend_class
+from errands.agents.tools.registry import backend_class, keeps_state
 from errands.agents.tools.secrets import Secrets
 from errands.agents.tools.turn import Bench, ToolTurn
 from errands.errors import ConfigurationError
@@ -58,6 +58,12 @@ class Toolbox:
         }
         self._shared = Once()
 
+    @property
+    def keeps_state(self) -> bool:
+        """Whether some tool has something to let go of when a task has ended."""
+        names = {execution(tool, action)[0] for tool in self._tools.values() for action in _actions(tool)}
+        return any(keeps_state(backend_class(name)) for name in names)
+
     def check(self) -> None:
         """Raises `ConfigurationError` for what would keep a tool from ever working: to be called at the start."""
         problems: list[str] = []
@@ -92,11 +98,16 @@ class Toolbox:
             if not function.discovers:
                 found.append(described(function, items))
                 continue
-            capability = self._agent.capabilities.get(function.ref, Capability())
-            discovered = discovered_functions(function, items, capability, names)
+            discovered = discovered_functions(function, items, self._capability(function.ref), names)
             names.update(one.name for one in discovered)
             found += discovered
+        for ref in dict.fromkeys(function.ref for function in self._declared if function.discovers):
+            note_unknown(ref, self._capability(ref), found)
         return found
+
+    def _capability(self, ref: str) -> Capability:
+        # What only steps invoke is no capability of its own.
+        return self._agent.capabilities.get(ref, Capability())
 
     async def _items(self, function: Function) -> list[Discovered]:
         """What stands behind a function: found out once, and tried again when that failed."""
@@ -144,6 +155,7 @@ class Toolbox:
             bounds=self._bounds,
             files=files,
             shared=self._shared,
+            hide=secrets.hide_in,
         )
         return Bench(equipment, secrets)
 

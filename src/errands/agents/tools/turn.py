@@ -26,6 +26,9 @@ from errands.policy.cel.values import Json
 
 logger = logging.getLogger(__name__)
 
+#: Characters of an error that are told.
+_LONGEST = 2_000
+
 
 class Bench:
     """One tool in one turn: its equipment, its backends as far as they were needed, and its state."""
@@ -50,7 +53,8 @@ class Bench:
         try:
             yield
         except (ToolError, BrokenToolError) as error:
-            raise type(error)(self.secrets.hide_in(str(error))) from None
+            # Cut afterwards, so that nothing is left of a secret.
+            raise type(error)(_cut(self.secrets.hide_in(str(error)))) from None
 
     async def close(self) -> None:
         for name, backend in self._backends.items():
@@ -142,6 +146,10 @@ class ToolTurn:
         if ref not in self._benches:
             self._benches[ref] = self._make(self._tools[ref])
         return self._benches[ref]
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}…"
 
 
 def _for(function: Function, invocation: Invocation, state: State) -> Invocation:

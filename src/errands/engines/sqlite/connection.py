@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sqlite3
 import time
+from pathlib import Path
 from typing import Literal, NamedTuple
 
 from errands.engines.sqlite import sql
@@ -37,7 +38,7 @@ def open_writer(options: Options) -> sqlite3.Connection:
     """The connection that writes, with the schema of this version. Raises `StorageError`."""
     connection = _connect(options)
     try:
-        _check_ownership(connection, options.path)
+        check_ownership(connection, options.path)
         _use_wal(connection, options)
         for pragma in _WRITER_PRAGMAS:
             connection.execute(pragma)
@@ -78,8 +79,8 @@ def _number(connection: sqlite3.Connection, query: str) -> int:
     return number
 
 
-def _check_ownership(connection: sqlite3.Connection, path: str) -> None:
-    """Before anything is written: a database of somebody else stays as it is."""
+def check_ownership(connection: sqlite3.Connection, path: str) -> int:
+    """The schema's version, 0 when there is none. Raises `StorageError` for what this release must not touch."""
     application = _number(connection, "PRAGMA application_id")
     version = _number(connection, "PRAGMA user_version")
     if application == APPLICATION_ID:
@@ -94,6 +95,7 @@ def _check_ownership(connection: sqlite3.Connection, path: str) -> None:
             f"The database {path} belongs to another program; it was left as it is. "
             "Name a file of its own for errands; it is created when it does not exist"
         )
+    return version
 
 
 def _use_wal(connection: sqlite3.Connection, options: Options) -> None:
@@ -132,3 +134,13 @@ def _migrate(connection: sqlite3.Connection, path: str) -> None:
         if connection.in_transaction:
             connection.execute("ROLLBACK")
         raise
+
+
+def make_directory(directory: Path) -> None:
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise StorageError(
+            f"The directory {directory} for the database cannot be made: {error.strerror}. "
+            "Create it, or name a path that this user may write to"
+        ) from error

@@ -13,12 +13,13 @@ from pathlib import Path
 from typing import Any, Literal
 
 from errands.clock import Clock, system_clock
-from errands.engines.base import Engine, Retention
+from errands.engines.base import Engine, Retention, Schema
 from errands.engines.fanout import READ_SIZE, Fanout, LocalExpectation, LocalSubscription
 from errands.engines.sqlite import jobs, reading
 from errands.engines.sqlite.changes import Written
-from errands.engines.sqlite.connection import Options
+from errands.engines.sqlite.connection import Options, make_directory
 from errands.engines.sqlite.readers import Readers
+from errands.engines.sqlite.schema import SQLiteSchema
 from errands.engines.sqlite.writer import Outcome, Work, Writer
 from errands.errors import ConfigurationError, StorageError
 from errands.model.core import TaskState
@@ -87,10 +88,14 @@ class SQLiteEngine(Engine):
         """How many transactions this engine has committed since it was opened."""
         return self._open_writer.transactions
 
+    @property
+    def schema(self) -> Schema:
+        return SQLiteSchema(self._options)
+
     async def open(self) -> None:
         if self._writer is not None:
             raise StorageError(f"The database {self.path} is already open in this engine")
-        _make_directory(Path(self.path).parent)
+        make_directory(Path(self.path).parent)
         writer = Writer(self._options, self._poll_interval, self._deliver, self._others_wrote)
         await writer.start()
         self._writer, self._readers = writer, Readers(self._options)
@@ -199,6 +204,9 @@ class SQLiteEngine(Engine):
     async def load(self, task_id: str, scope: Scope) -> StoredTask:
         return await self._open_readers.submit(reading.load, task_id, scope)
 
+    async def scope_of(self, task_id: str) -> Scope:
+        return await self._open_readers.submit(reading.scope_of, task_id)
+
     async def list(self, query: ListQuery) -> ListPage:
         return await self._open_readers.submit(reading.page, query, self.clock())
 
@@ -257,13 +265,3 @@ class SQLiteEngine(Engine):
     def _wake_workers(self) -> None:
         for wake in self._wakers:
             wake()
-
-
-def _make_directory(directory: Path) -> None:
-    try:
-        directory.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise StorageError(
-            f"The directory {directory} for the database cannot be made: {error.strerror}. "
-            "Create it, or name a path that this user may write to"
-        ) from error

@@ -110,6 +110,10 @@ FROM (
 GROUP BY 1
 ORDER BY 1
 
+-- name: scope_of
+-- Whose task it is.
+SELECT tenant, owner, agent FROM tasks WHERE id = ?
+
 -- name: records
 -- The records of a task, also those of the part that is trimmed.
 SELECT 0 AS pack, NULL AS labels, NULL AS data

@@ -37,6 +37,13 @@ def load(connection: sqlite3.Connection, task_id: str, scope: Scope) -> StoredTa
     return stored_task(read_record(rows[0][1]), rows[1:])
 
 
+def scope_of(connection: sqlite3.Connection, task_id: str) -> Scope:
+    row = connection.execute(QUERIES["scope_of"], (task_id,)).fetchone()
+    if row is None:
+        raise TaskNotFoundError(taskId=task_id)
+    return Scope(*row)
+
+
 def read(connection: sqlite3.Connection, task_id: str, scope: Scope, after: int, limit: int) -> LogSlice:
     parameters = {
         "id": task_id,

@@ -8,23 +8,14 @@ from collections.abc import Iterator
 from functools import cache
 from importlib.resources import files
 
-_SECTION = re.compile(r"^-- (name|fragment): (\w+)\n((?:.+\n)+)", re.MULTILINE)
-_COMMENT = re.compile(r"--.*\n")
+from errands.engines.statements import read_migrations, read_queries
+
 _EACH = re.compile(r"/\*each\*/ (\([^)]*\)|\?)")
 
 _PACKAGE = files(__package__)
 
 
-def _read_queries() -> dict[str, str]:
-    fragments: dict[str, str] = {}
-    queries: dict[str, str] = {}
-    for kind, name, body in _SECTION.findall(_PACKAGE.joinpath("queries.sql").read_text("utf-8")):
-        sql = re.sub(r"\{(\w+)\}", lambda match: fragments[match[1]], _COMMENT.sub("", body)).strip()
-        (fragments if kind == "fragment" else queries)[name] = sql
-    return queries
-
-
-QUERIES = _read_queries()
+QUERIES = read_queries(_PACKAGE)
 
 
 @cache
@@ -38,8 +29,7 @@ def repeated(name: str, rows: int) -> str:
 
 def migrations() -> list[tuple[int, str]]:
     """The scripts in `migrations/` with their numbers, in order."""
-    scripts = [entry for entry in _PACKAGE.joinpath("migrations").iterdir() if entry.name.endswith(".sql")]
-    return sorted((int(script.name[:4]), script.read_text("utf-8")) for script in scripts)
+    return read_migrations(_PACKAGE)
 
 
 def statements(script: str) -> Iterator[str]:

@@ -168,10 +168,11 @@ async def evaluate(
         except Suspended as suspended:
             if perform is None:
                 raise
-            await _finish(suspended.call, session, perform)
+            await finish(suspended.call, session, perform)
 
 
-async def _finish(call: Call, session: Session, perform: Perform) -> None:
+async def finish(call: Call, session: Session, perform: Perform) -> None:
+    """Makes a call and keeps its result in the session. What `perform` raises beside `CallFailed` comes out."""
     try:
         result = await perform(call)
     except CallFailed as failure:

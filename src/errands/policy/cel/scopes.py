@@ -97,11 +97,20 @@ SCOPES = (
 )
 
 
+#: The function by which a model runs a script. A script cannot run another.
+SCRIPT = "run_script"
+
+
+def is_script_name(name: str) -> bool:
+    """Whether a script can call a capability by this name."""
+    return name.isascii() and name.isidentifier() and name not in _RESERVED and name != SCRIPT
+
+
 def script(capabilities: Iterable[str], *, mount: bool = False) -> Scope:
     """What a model's script may use: its capabilities, `file()` when there is a mount, and no variable at all."""
     names = frozenset(capabilities)
     for name in sorted(names):
-        if not (name.isascii() and name.isidentifier()) or name in _RESERVED:
+        if not is_script_name(name):
             raise ConfigurationError(
                 f"a script cannot call the capability {name!r}: the name is reserved or no identifier; "
                 "rename the capability or do not offer scripts"

@@ -3,15 +3,22 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
 import msgspec
 
-from errands.errors import InvalidParamsError
+from errands.errors import ConfigurationError, InvalidParamsError
 from errands.model.core import Message, Task, text_of
 from errands.model.requests import SendMessageConfiguration, SendMessageRequest
 from errands.runtime.executor.call import ServerCallContext
 from errands.runtime.executor.ids import IDGenerator, IDGeneratorContext, UUIDGenerator
+from errands.runtime.oversight.capability import CapabilityCall
+from errands.runtime.oversight.recorder import Recorder
+
+
+def _no_recorder() -> Recorder:
+    raise ConfigurationError("a request that no server executes has no records; test with errands.testing.connect")
 
 
 class RequestContext:
@@ -22,6 +29,8 @@ class RequestContext:
 
     #: Which try of this request it is, from 1; more than 1 after a crash.
     attempt: int = 1
+    #: Gives whoever writes the records of this request's turn.
+    _recorder: Callable[[], Recorder] = staticmethod(_no_recorder)
 
     def __init__(
         self,
@@ -104,6 +113,18 @@ class RequestContext:
     def get_user_input(self, delimiter: str = "\n") -> str:
         """The text parts of the message, joined; "" without any."""
         return text_of(self._request.message.parts, delimiter) if self._request else ""
+
+    async def record_llm(self, model: str, *, prompt: int = 0, completion: int = 0, text: str = "") -> None:
+        """Tells that a model was called; see `TaskContext.record_llm`."""
+        await self._recorder().record_llm(model, prompt=prompt, completion=completion, text=text)
+
+    def capability(self, name: str, arguments: Mapping[str, Any] | None = None, /, **more: Any) -> CapabilityCall:
+        """A call of a capability, for `async with`; see `TaskContext.capability`."""
+        return self._recorder().capability(name, {**(arguments or {}), **more})
+
+    async def policy_context(self) -> dict[str, Any]:
+        """What expressions of policies see as `context`, as plain JSON."""
+        return await self._recorder().context()
 
 
 def _generated(generator: IDGenerator | None, **known: str | None) -> str:

@@ -82,12 +82,12 @@ class ExecutorWorker(Worker):
         if ctx.turn_ended:
             return True
         if queue.violation is not None:
-            await ctx.fail(_words(queue.violation))
+            await ctx._give_up(_words(queue.violation))
         elif queue.pause is not None:
             return await ctx._turn.rest(queue.pause)
         else:
             logger.error("execute of task %s returned without an end", ctx.task_id)
-            await ctx.fail(
+            await ctx._give_up(
                 "The agent returned without finishing the task: an executor must publish a Message, or a state that "
                 "ends the task or asks for something, before it returns."
             )
@@ -125,6 +125,7 @@ class ExecutorWorker(Worker):
             call, _request(ctx), ctx.task_id, ctx.context_id, None if _is_untouched(task) else task
         )
         context.attempt = ctx.attempt
+        context._recorder = ctx._overseen
         return context
 
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from errands.agents.manifests.extra import from_extra
 from errands.agents.manifests.schemas import Schema
 from errands.agents.tools.openapi.document import Document
+from errands.agents.tools.references import usable
 
 #: Schemas that one operation is made of, written out; what comes after them is not described.
 MAX_SCHEMAS = 2_000
@@ -37,7 +37,7 @@ class Schemas:
         built = self.plain(schema)
         if isinstance(description, str) and description:
             built["description"] = description
-        return _sound(built)
+        return usable(built)
 
     def plain(self, schema: Any, trail: tuple[str, ...] = ()) -> Schema:
         """Written out; a schema inside of itself is not repeated."""
@@ -81,19 +81,6 @@ def _modern(schema: Schema, *, nullable: bool) -> Schema:
         schema["type"] = [schema["type"], "null"]
         if isinstance(schema.get("enum"), list) and None not in schema["enum"]:
             schema["enum"] = [*schema["enum"], None]
-    return schema
-
-
-def _sound(schema: Schema) -> Schema:
-    jsonschema = from_extra("jsonschema")
-    validator = jsonschema.Draft202012Validator
-    try:
-        validator.check_schema(schema)
-    except jsonschema.SchemaError:
-        description = schema.get("description")
-        return {"description": description} if isinstance(description, str) else {}
-    if "default" in schema and not validator(schema).is_valid(schema["default"]):
-        return {key: value for key, value in schema.items() if key != "default"}
     return schema
 
 

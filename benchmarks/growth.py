@@ -1,0 +1,127 @@
+"""How claim, list and commit on PostgreSQL depend on how many tasks are stored: `python benchmarks/growth.py URL`.
+
+Fills the schema `errands_growth` of the database at URL with 1 k, 100 k and 1 M ended tasks in turn, prints the
+median latency of each operation, and drops the schema again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import statistics
+import sys
+from collections.abc import Awaitable, Callable
+from time import perf_counter
+from typing import Any
+
+import asyncpg
+
+from errands.clock import system_clock
+from errands.engines.postgres import PostgresEngine
+from errands.engines.postgres.records import scope_key
+from errands.model.base import encode
+from errands.model.core import StreamResponse, Task, TaskState, TaskStatus
+from errands.model.log import Change, Draft, ListQuery, Scope, Work
+
+SCHEMA = "errands_growth"
+SIZES = (1_000, 100_000, 1_000_000)
+SCOPE = Scope("", "", "agent")
+ROUNDS = 200
+
+FILL = """
+INSERT INTO tasks
+SELECT 'stored ' || n, -n, $3, '', '', 'agent', 'context ' || n / 10, 1,
+    CASE WHEN n % 10 = 0 THEN 'TASK_STATE_INPUT_REQUIRED' ELSE 'TASK_STATE_COMPLETED' END, 1, 1, '', NULL, 0,
+    false, false, n, n, n, 0, 0, ''
+FROM generate_series($1::bigint, $2::bigint) AS n
+"""
+FILL_EVENTS = "INSERT INTO events SELECT -n, 1, 'task', $3 FROM generate_series($1::bigint, $2::bigint) AS n"
+TALLY = """
+INSERT INTO tallies SELECT scope, state, 0, count(*) FROM tasks GROUP BY scope, state
+ON CONFLICT (scope, state, shard) DO UPDATE SET tasks = excluded.tasks
+"""
+
+
+def created(task_id: str) -> tuple[Draft, ...]:
+    task = Task(id=task_id, context_id="context", status=TaskStatus(state=TaskState.SUBMITTED))
+    return (Draft("task", encode(StreamResponse(task=task))),)
+
+
+async def median_ms(operation: Callable[[int], Awaitable[Any]]) -> float:
+    times = []
+    for number in range(ROUNDS):
+        start = perf_counter()
+        await operation(number)
+        times.append(perf_counter() - start)
+    return statistics.median(times) * 1000
+
+
+async def measure(engine: PostgresEngine, stored: int) -> dict[str, float]:
+    now = system_clock()
+
+    async def create(number: int) -> None:
+        task_id = f"{stored} {number}"
+        await engine.commit(
+            Change(
+                task_id=task_id,
+                scope=SCOPE,
+                events=created(task_id),
+                expected=0,
+                at=now,
+                state=TaskState.SUBMITTED,
+                work=Work.READY,
+                due_at=now,
+                unread=1,
+                context_id="context",
+            )
+        )
+
+    async def claim(number: int) -> None:
+        assert len(await engine.claim("worker", ["agent"], 1, now + 10**9)) == 1
+
+    async def list_all(number: int) -> None:
+        assert (await engine.list(ListQuery(scope=SCOPE))).total_size >= stored
+
+    async def list_state(number: int) -> None:
+        await engine.list(ListQuery(scope=SCOPE, state=TaskState.INPUT_REQUIRED))
+
+    async def list_context(number: int) -> None:
+        await engine.list(ListQuery(scope=SCOPE, context_id="context 7"))
+
+    async def load(number: int) -> None:
+        await engine.load(f"stored {number + 1}", SCOPE)
+
+    operations = {
+        "create": create,
+        "claim": claim,
+        "load": load,
+        "list": list_all,
+        "list by state": list_state,
+        "list by context": list_context,
+    }
+    return {name: await median_ms(operation) for name, operation in operations.items()}
+
+
+async def main(url: str) -> None:
+    connection = await asyncpg.connect(url)
+    await connection.execute(f"DROP SCHEMA IF EXISTS {SCHEMA} CASCADE")
+    separator = "&" if "?" in url else "?"
+    results: dict[int, dict[str, float]] = {}
+    async with PostgresEngine(f"{url}{separator}schema={SCHEMA}") as engine:
+        await connection.execute(f"SET search_path TO {SCHEMA}")
+        filled = 0
+        for size in SIZES:
+            await connection.execute(FILL, filled + 1, size, scope_key(SCOPE))
+            await connection.execute(FILL_EVENTS, filled + 1, size, created("stored")[0].data)
+            await connection.execute(TALLY)
+            await connection.execute("VACUUM ANALYZE")
+            filled = size
+            results[size] = await measure(engine, size)
+    await connection.execute(f"DROP SCHEMA {SCHEMA} CASCADE")
+    await connection.close()
+    print(f"{'median ms, tasks stored':24}" + "".join(f"{size:>12,}" for size in SIZES))
+    for name in results[SIZES[0]]:
+        print(f"{name:24}" + "".join(f"{results[size][name]:12.2f}" for size in SIZES))
+
+
+if __name__ == "__main__":
+    asyncio.run(main(sys.argv[1]))

@@ -1,0 +1,99 @@
+"""A policy for an agent of any kind, from a file: the same language, limits and steps as in manifests.
+
+load_policy(path)      gives a `Policy`, or raises `ManifestError` with everything that is wrong
+examine_policy(path)   gives a `PolicyReport` and raises nothing
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+
+from errands.agents.manifests.expressions import cel_check
+from errands.agents.manifests.files import texts
+from errands.agents.manifests.findings import Finding, ManifestError, Notebook, Place, Source
+from errands.agents.manifests.nodes import Node, Unreadable, documents
+from errands.agents.manifests.reading import read
+from errands.agents.manifests.step_rules import StepForm
+from errands.policy.cel import Scope
+from errands.policy.document import MIDDLEWARE, Policy, may_wait
+from errands.policy.steps import Phase
+
+
+class PolicyReport(msgspec.Struct, frozen=True):
+    """What can be said about a policy; without findings, it can be used."""
+
+    #: By line.
+    findings: list[Finding]
+    policy: Policy | None
+
+
+def examine_policy(path: str | Path) -> PolicyReport:
+    """Everything that is wrong with the policy in a file."""
+    notebook = Notebook()
+    policy = _read(Path(path), notebook)
+    findings = sorted(notebook.findings, key=lambda finding: finding.line)
+    return PolicyReport(findings, None if findings else policy)
+
+
+def load_policy(path: str | Path) -> Policy:
+    """The policy in a file. Raises `ManifestError` with everything that is wrong with it."""
+    report = examine_policy(path)
+    if report.policy is None:
+        raise ManifestError(report.findings)
+    return report.policy
+
+
+def _read(path: Path, notebook: Notebook) -> Policy | None:
+    file = str(path)
+    if path.is_dir():
+        notebook.error(Source(file), (), "is a folder", "name the file with the policy")
+        return None
+    [(_, text)] = list(texts(path, notebook)) or [(file, None)]
+    roots = [] if text is None else _roots(file, text, notebook)
+    if notebook.findings:
+        return None
+    if len(roots) != 1 or not isinstance(roots[0].value, dict):
+        problem = f"has {len(roots)} documents" if len(roots) != 1 else "is no object"
+        notebook.error(Source(file), (), problem, 'write one policy, which begins with version: "1"')
+        return None
+    place = Place(notebook, Source(file, roots[0]))
+    policy = read(Policy, roots[0], place)
+    _check(policy, place)
+    return policy
+
+
+def _roots(file: str, text: str, notebook: Notebook) -> list[Node]:
+    def complain(line: int, problem: str, remedy: str) -> None:
+        # Each has its own source, as the notebook hears only once of each place.
+        notebook.error(Source(file), (), problem, remedy, line=line)
+
+    try:
+        return list(documents(text, complain))
+    except Unreadable as error:
+        complain(error.line, error.problem, error.remedy)
+        return []
+
+
+def _check(policy: Policy, place: Place) -> None:
+    steps = _PolicySteps(cel_check)
+    guardrails = place / "guardrails"
+    steps.check(policy.guardrails.before, Phase.GUARDRAIL_BEFORE, guardrails / "before")
+    steps.check(policy.guardrails.after, Phase.GUARDRAIL_AFTER, guardrails / "after")
+    for name, capability in policy.capabilities.items():
+        inner = place / "capabilities" / name
+        if name == "_meta" or not name:
+            inner.error("is no name for a capability", "use the name that ctx.capability(...) is given")
+        for phase in MIDDLEWARE:
+            steps.check(getattr(capability, phase.value), phase, inner / phase.value)
+
+
+class _PolicySteps(StepForm):
+    def scope(self, phase: Phase) -> Scope:
+        return phase.scope if may_wait(phase) else phase.scope.without_calls()
+
+    def check_invoke(self, invoke: str, bindings: dict[str, str], place: Place) -> None:
+        (place / "invoke").error(
+            "cannot be used: a policy has no tools", "use assert or transform, or write the agent as a manifest"
+        )

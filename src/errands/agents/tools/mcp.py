@@ -1,0 +1,157 @@
+"""`mcp`: actions that are tools of an MCP server, which runs as a process or is reached over HTTP.
+
+    no such command, nobody answers, or not in time      `BrokenToolError`
+    an error of the tool, a time-out, a broken answer    `ToolError`
+
+There is one connection per tool and turn; `close` ends it, and the process with it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from errands.agents.manifests.documents import Mcp, Tool
+from errands.agents.manifests.schemas import Schema
+from errands.agents.tools.actions import configuration, execution
+from errands.agents.tools.base import Backend, Discovered, Equipment, Invocation, ToolError, optional
+from errands.agents.tools.references import usable, written_out
+from errands.agents.tools.requests import filling
+from errands.errors import ConfigurationError
+from errands.policy.cel import Session
+from errands.policy.cel.values import Json
+
+if TYPE_CHECKING:
+    from mcp import types
+
+    from errands.agents.tools.mcp_connection import Connection, Server
+
+#: The arguments of a process may depend on those of a call, so one turn may need several. Not that many.
+_MOST_CONNECTIONS = 8
+_LONGEST_ERROR = 2_000
+_LONGEST_DESCRIPTION = 4_000
+
+
+class McpBackend(Backend):
+    def __init__(self, equipment: Equipment) -> None:
+        super().__init__(equipment)
+        self._connections: dict[Server, Connection] = {}
+        #: Held while a connection is made: several first calls at the same time share one.
+        self._lock = asyncio.Lock()
+
+    @classmethod
+    def check(cls, tool: Tool) -> None:
+        _extra()
+
+    async def invoke(self, invocation: Invocation) -> Json:
+        document = configuration(self.equipment.tool, invocation.action, Mcp)
+        name = invocation.operation or document.tool_name or ""
+        server = await self._server(document, invocation.arguments, invocation.context, invocation.session)
+        connection = await self._connection(server)
+        arguments = invocation.arguments
+        if None in arguments.values():
+            arguments = _without_absent(arguments, await self._tools(connection), name)
+        return self._result(name, await connection.call(name, arguments, self.equipment.bounds.timeout))
+
+    async def discover(self, action: str | None) -> list[Discovered]:
+        _, document = execution(self.equipment.tool, action)
+        assert isinstance(document, Mcp)
+        # There is no task yet, so no context either.
+        connection = await self._connection(await self._server(document, {}, {}, Session("")))
+        return [_discovered(tool) for tool in await self._tools(connection)]
+
+    async def close(self) -> None:
+        await asyncio.gather(*(connection.close() for connection in self._connections.values()))
+
+    async def _server(
+        self, document: Mcp, arguments: Mapping[str, Json], context: Mapping[str, Json], session: Session
+    ) -> Server:
+        filled = await filling(self.equipment, document, arguments=arguments, context=context, session=session)
+        server: Server = _extra().Server(
+            tool=self.equipment.tool.name,
+            transport=document.transport or "",
+            command=document.command or "",
+            args=tuple(filled.text(text) for text in document.args or []),
+            env=tuple((name, filled.text(text)) for name, text in (document.env or {}).items()),
+            url=document.url or "",
+        )
+        return server
+
+    async def _connection(self, server: Server) -> Connection:
+        async with self._lock:
+            found = self._connections.get(server)
+            if found is not None and found.is_open:
+                return found
+            if found is not None:
+                await found.close()
+            elif len(self._connections) >= _MOST_CONNECTIONS:
+                raise ToolError(f"{server.tool} was called in more than {_MOST_CONNECTIONS} different ways in one turn")
+            made: Connection = _extra().Connection(server, self.equipment.transport)
+            self._connections[server] = made
+            await made.open(self.equipment.bounds.start)
+            return made
+
+    async def _tools(self, connection: Connection) -> list[types.Tool]:
+        return await connection.tools(self.equipment.bounds.timeout)
+
+    def _result(self, name: str, result: types.CallToolResult) -> Json:
+        if result.is_error:
+            texts = [block.text for block in result.content if block.type == "text"]
+            raise ToolError("\n".join(texts)[:_LONGEST_ERROR] or f"{name} failed")
+        value = _value(result)
+        if len(msgspec.json.encode(value)) > self.equipment.bounds.max_bytes:
+            raise ToolError(f"{name} answered with more than {self.equipment.bounds.max_bytes:,} bytes")
+        return value
+
+
+def _extra() -> Any:
+    """What needs the extra. Raises `ConfigurationError` when it is not installed."""
+    try:
+        from errands.agents.tools import mcp_connection  # noqa: PLC0415 - mcp is an extra
+    except ImportError as error:
+        raise ConfigurationError(f"MCP tools need an extra ({error}): pip install 'errands[mcp]'") from None
+    return mcp_connection
+
+
+def _value(result: types.CallToolResult) -> Json:
+    """Structured content if there is some; one text as it is; everything else as a list of what there is."""
+    if result.structured_content is not None:
+        return result.structured_content
+    blocks = [
+        block.text
+        if block.type == "text"
+        else block.model_dump(mode="json", by_alias=True, exclude_none=True, exclude={"annotations", "meta"})
+        for block in result.content
+    ]
+    if not blocks:
+        return None
+    return blocks[0] if len(blocks) == 1 else blocks
+
+
+def _discovered(tool: types.Tool) -> Discovered:
+    root = tool.input_schema
+    required = _required(root)
+    declared = written_out(root, root, patterns=False).get("properties", {})
+    return Discovered(
+        name=tool.name,
+        description=(tool.description or tool.title or tool.name)[:_LONGEST_DESCRIPTION],
+        parameters={
+            name: usable(schema) if name in required else optional(usable(schema)) for name, schema in declared.items()
+        },
+    )
+
+
+def _required(root: Schema) -> set[str]:
+    names = root.get("required", [])
+    return {name for name in names if isinstance(name, str)} if isinstance(names, list) else set()
+
+
+def _without_absent(arguments: dict[str, Json], tools: list[types.Tool], name: str) -> dict[str, Json]:
+    """Without the nulls that stand for "not given"; see `optional`."""
+    schema = next((tool.input_schema for tool in tools if tool.name == name), {})
+    declared = schema.get("properties", {})
+    kept = _required(schema) | {key for key, one in declared.items() if isinstance(one, dict) and "default" in one}
+    return {key: value for key, value in arguments.items() if value is not None or key in kept}

@@ -1,0 +1,314 @@
+"""Connections to MCP servers, with the official package (extra `mcp`). Only `mcp` imports this, when it is needed.
+
+The package works with scopes that must be left by the task that entered them, so each connection has a task of its own;
+its calls may come from any other.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from typing import Any, TextIO
+
+import httpx
+import httpx2
+import msgspec
+from mcp import Client, MCPError, StdioServerParameters, stdio_client
+from mcp.client import Transport
+from mcp.client.sse import sse_client
+from mcp.client.streamable_http import streamable_http_client
+from mcp.types import CONNECTION_CLOSED as _CLOSED
+from mcp.types import CallToolResult, Implementation, Tool
+
+from errands.agents.tools.base import BrokenToolError, ToolError
+from errands.errors import ErrandsError
+
+logger = logging.getLogger(__name__)
+
+#: Pages of a list of tools.
+_MAX_PAGES = 50
+#: Characters of one line that a server writes into its log.
+_MAX_LINE = 2_000
+#: Shorter values of variables are no secrets, and hiding them would make a log unreadable.
+_MIN_SECRET = 6
+#: The name by which servers know us.
+_WHO = Implementation(name="errands", version="")
+
+
+class Server(msgspec.Struct, frozen=True, kw_only=True):
+    """How a server is reached, with everything filled in."""
+
+    #: For messages.
+    tool: str
+    #: `stdio`, `http` or `sse`.
+    transport: str
+    command: str = ""
+    args: tuple[str, ...] = ()
+    env: tuple[tuple[str, str], ...] = ()
+    url: str = ""
+
+
+class Connection:
+    """One session with one server; for `stdio`, its process. `close` ends both."""
+
+    def __init__(self, server: Server, http: httpx.AsyncBaseTransport) -> None:
+        """`http` sends the requests of `http` and `sse`, and says where they may go. It is not closed here."""
+        self._server = server
+        self._bridge = _Bridge(http)
+        self._opened: asyncio.Future[Client] = asyncio.get_running_loop().create_future()
+        # Whoever asked may have gone.
+        self._opened.add_done_callback(lambda opened: opened.cancelled() or opened.exception())
+        self._closing = asyncio.Event()
+        self._task = asyncio.create_task(self._live())
+
+    async def open(self, seconds: float) -> None:
+        """Raises `BrokenToolError` when there is no server, or it does not answer within this time."""
+        try:
+            async with asyncio.timeout(seconds):
+                await asyncio.shield(self._opened)
+        except TimeoutError:
+            await self.close()
+            raise BrokenToolError(f"{self._who} did not answer within {seconds:g} s") from None
+        except asyncio.CancelledError:
+            await self.close()
+            raise
+        except Exception as error:
+            raise BrokenToolError(self._problem(error)) from None
+
+    @property
+    def is_open(self) -> bool:
+        return self._opened.done() and not self._task.done() and not self._closing.is_set()
+
+    async def tools(self, seconds: float) -> list[Tool]:
+        """Everything the server offers. Raises `BrokenToolError`."""
+        found: list[Tool] = []
+        cursor: str | None = None
+        try:
+            async with asyncio.timeout(seconds):
+                for _ in range(_MAX_PAGES):
+                    page = await self._client.list_tools(cursor=cursor)
+                    found += page.tools
+                    cursor = page.next_cursor
+                    if cursor is None:
+                        break
+        except TimeoutError:
+            raise BrokenToolError(f"{self._who} did not tell its tools within {seconds:g} s") from None
+        except (MCPError, ToolError) as error:
+            raise BrokenToolError(f"{self._who} did not tell its tools: {_short(error)}") from None
+        except Exception as error:
+            raise BrokenToolError(f"{self._who} {self._unusable('tools/list', error)}") from None
+        return found
+
+    async def call(self, name: str, arguments: dict[str, Any], seconds: float) -> CallToolResult:
+        """Raises `ToolError` when there is no result; an error that the tool itself reports is a result."""
+        try:
+            async with asyncio.timeout(seconds):
+                return await self._client.call_tool(name, arguments)
+        except TimeoutError:
+            raise ToolError(f"{name} did not answer within {seconds:g} s") from None
+        except MCPError as error:
+            if error.code == _CLOSED:
+                self._closing.set()
+                raise ToolError(f"{self._who} ended before it answered") from None
+            raise ToolError(f"{name}: {_short(error)}") from None
+        except ToolError:
+            raise
+        except Exception as error:
+            raise ToolError(f"{name}: {self._who} {self._unusable(name, error)}") from None
+
+    async def close(self) -> None:
+        """A process that does not end by itself is killed, with all that it has started."""
+        self._closing.set()
+        if not self._opened.done():
+            self._task.cancel()
+        await asyncio.shield(asyncio.wait([self._task]))
+
+    def _unusable(self, request: str, error: Exception) -> str:
+        """What to say of an answer that breaks the protocol, or the tool's own schema of its results."""
+        # Without the error's own words: they repeat the answer, and nobody knows what stands in one.
+        logger.warning("%s answered %s in a way that cannot be used (%s)", self._who, request, type(error).__name__)
+        return "answered in a way that cannot be used"
+
+    @property
+    def _who(self) -> str:
+        return f"the MCP server of {self._server.tool}"
+
+    @property
+    def _client(self) -> Client:
+        if not self.is_open:
+            raise ToolError(f"{self._who} is gone")
+        return self._opened.result()
+
+    # The connection's own task
+
+    async def _live(self) -> None:
+        try:
+            async with AsyncExitStack() as stack:
+                transport = await self._transport(stack)
+                client = Client(transport, client_info=_WHO, cache=None)
+                self._opened.set_result(await stack.enter_async_context(client))
+                await self._closing.wait()
+        except asyncio.CancelledError:
+            raise
+        except BaseException as error:
+            if self._opened.done():
+                logger.warning("%s: the connection broke: %s", self._who, _short(error))
+            else:
+                self._opened.set_exception(_first(error))
+        finally:
+            # Nobody may wait for it.
+            self._opened.cancel()
+
+    async def _transport(self, stack: AsyncExitStack) -> Transport:
+        server = self._server
+        if server.transport == "stdio":
+            parameters = StdioServerParameters(command=server.command, args=list(server.args), env=dict(server.env))
+            return _process(parameters, server)
+        if server.transport == "sse":
+            return sse_client(server.url, httpx_client_factory=self._http_client)
+        return streamable_http_client(server.url, http_client=await stack.enter_async_context(self._http_client()))
+
+    def _http_client(
+        self, headers: dict[str, str] | None = None, timeout: httpx2.Timeout | None = None, auth: Any = None
+    ) -> httpx2.AsyncClient:
+        # A stream may be silent for long; how long a call may take is said elsewhere.
+        limit = timeout or httpx2.Timeout(30, read=300)
+        return httpx2.AsyncClient(transport=self._bridge, headers=headers, timeout=limit, auth=auth, trust_env=False)
+
+    def _problem(self, error: Exception) -> str:
+        if self._bridge.refused is not None:
+            return f"{self._who} cannot be reached: {self._bridge.refused}"
+        if isinstance(error, FileNotFoundError | PermissionError | NotADirectoryError):
+            return f"{self._who} cannot be started: {self._server.command}: {error.strerror}"
+        if self._server.transport == "stdio":
+            return f"{self._who} ended or answered wrongly before it was ready ({_short(error)}); see the log"
+        return f"{self._who} does not answer at its address ({_short(error)})"
+
+
+def _first(error: BaseException) -> Exception:
+    """What began it: task groups wrap errors in groups of errors."""
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    return error if isinstance(error, Exception) else RuntimeError(type(error).__name__)
+
+
+def _short(error: BaseException) -> str:
+    first = _first(error)
+    return (str(first).strip().partition("\n")[0] or type(first).__name__)[:500]
+
+
+# Processes
+
+
+@asynccontextmanager
+async def _process(parameters: StdioServerParameters, server: Server) -> AsyncIterator[Any]:
+    """A server as a process. What it writes to stderr goes into our log."""
+    async with AsyncExitStack() as stack:
+        errors = await stack.enter_async_context(_logged(server))
+        streams = await stack.enter_async_context(stdio_client(parameters, errors))
+        # The process has it now; ours would keep the pipe open when it has ended.
+        errors.close()
+        yield streams
+
+
+@asynccontextmanager
+async def _logged(server: Server) -> AsyncIterator[TextIO]:
+    """Something to write to; each line is logged."""
+    reading, writing = os.pipe()
+    reader = asyncio.StreamReader()
+    transport, _ = await asyncio.get_running_loop().connect_read_pipe(
+        lambda: asyncio.StreamReaderProtocol(reader), os.fdopen(reading, "rb")
+    )
+    copying = asyncio.create_task(_copy(reader, server))
+    try:
+        with os.fdopen(writing, "w") as errors:
+            yield errors
+        # What the process said last; something that it left behind may hold the pipe open for longer.
+        await asyncio.wait([copying], timeout=1)
+    finally:
+        copying.cancel()
+        transport.close()
+        await asyncio.wait([copying])
+
+
+async def _copy(reader: asyncio.StreamReader, server: Server) -> None:
+    secrets = sorted({value for _, value in server.env if len(value) >= _MIN_SECRET}, key=len, reverse=True)
+    held = b""
+    while piece := await reader.read(65_536):
+        *lines, held = (held + piece).split(b"\n")
+        for line in lines:
+            _log(line, server, secrets)
+        held = held[: 2 * _MAX_LINE]
+    _log(held, server, secrets)
+
+
+def _log(line: bytes, server: Server, secrets: list[str]) -> None:
+    text = line.decode(errors="replace").rstrip()[:_MAX_LINE]
+    for secret in secrets:
+        text = text.replace(secret, "***")
+    if text:
+        # A terminal that shows the log must not be told what to do.
+        logger.info("%s: %s", server.tool, "".join(c if c.isprintable() else " " for c in text))
+
+
+# HTTP
+
+
+class _Bridge(httpx2.AsyncBaseTransport):
+    """The package has an HTTP library of its own; this sends its requests with ours, through the outbound guard."""
+
+    def __init__(self, inner: httpx.AsyncBaseTransport) -> None:
+        self._inner = inner
+        #: Why nothing was sent.
+        self.refused: ErrandsError | None = None
+
+    async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
+        sent = httpx.Request(
+            request.method,
+            str(request.url),
+            headers=request.headers.raw,
+            content=await request.aread(),
+            extensions={"timeout": request.extensions["timeout"]},
+        )
+        try:
+            with _translated(request):
+                answer = await self._inner.handle_async_request(sent)
+        except ErrandsError as error:
+            self.refused = error
+            raise httpx2.ConnectError(str(error), request=request) from None
+        return httpx2.Response(
+            answer.status_code, headers=answer.headers.raw, stream=_Stream(answer, request), request=request
+        )
+
+
+class _Stream(httpx2.AsyncByteStream):
+    def __init__(self, answer: httpx.Response, request: httpx2.Request) -> None:
+        self._answer = answer
+        self._request = request
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        assert isinstance(self._answer.stream, httpx.AsyncByteStream)
+        with _translated(self._request):
+            async for piece in self._answer.stream:
+                yield piece
+
+    async def aclose(self) -> None:
+        await self._answer.aclose()
+
+
+class _translated:  # noqa: N801 - it reads as a statement
+    """Turns the errors of our HTTP library into those of the other."""
+
+    def __init__(self, request: httpx2.Request) -> None:
+        self._request = request
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: Any, error: BaseException | None, traceback: Any) -> None:
+        if isinstance(error, httpx.TransportError):
+            same = getattr(httpx2, type(error).__name__, httpx2.TransportError)
+            raise same(str(error), request=self._request) from error

@@ -1,0 +1,159 @@
+"""`errands policy`: what is wrong with a policy, what one has decided, and what it would have decided."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import msgspec
+import typer
+from rich.table import Table
+from rich.text import Text
+
+from errands.agents.policies import examine_policy, load_policy
+from errands.cli.agents_validate import tell
+from errands.cli.failures import CommandError, ExitCode, UsageError, reporting, run
+from errands.cli.options import AsJson, TaskId
+from errands.cli.records import records_of
+from errands.cli.stores import Storage
+from errands.cli.terminal import clean, err, one_line, out, print_json
+from errands.policy.document import compile_policy
+from errands.policy.records import AnyRecord, Decided
+from errands.policy.replay import Verdict, replay_policy
+
+PolicyPath = Annotated[str, typer.Argument(metavar="POLICY", help="A file with a policy.", show_default=False)]
+ReplayedTask = Annotated[
+    str | None, typer.Argument(metavar="[TASK_ID]", help="The id of a task in the store.", show_default=False)
+]
+RecordsFile = Annotated[
+    Path | None,
+    typer.Option(
+        "--records",
+        metavar="FILE",
+        help="Instead of a task in the store: what `errands tasks records --json` has printed.",
+        show_default=False,
+    ),
+]
+
+_read_records = msgspec.json.Decoder(list[AnyRecord]).decode
+
+
+def validate_policy(path: PolicyPath, as_json: AsJson = False) -> None:
+    """Say what is wrong with a policy, and how to mend it.
+
+    Example:
+
+        errands policy validate policy.yaml
+    """
+    with reporting():
+        report = examine_policy(path)
+        valid = report.policy is not None
+        if as_json:
+            print_json({"valid": valid, "findings": msgspec.to_builtins(report.findings)})
+        else:
+            tell(report.findings, out())
+            out().print(clean(f"{path} is {'valid' if valid else 'not valid'}"), style="bold")
+        raise SystemExit(ExitCode.OK if valid else ExitCode.FAILED)
+
+
+def decisions(task_id: TaskId, storage: Storage = None, as_json: AsJson = False) -> None:
+    """Show what policies have decided about a task: which rule, of which version, and how.
+
+    Example:
+
+        errands policy decisions TASK_ID
+    """
+    run(_decisions(storage, task_id, as_json))
+
+
+def replay(
+    path: PolicyPath,
+    task_id: ReplayedTask = None,
+    storage: Storage = None,
+    records: RecordsFile = None,
+    as_json: AsJson = False,
+) -> None:
+    """Say what a policy would have decided about a task that has run, without running anything.
+
+    Ends with 1 when a call would have been blocked or the task ended.
+
+    Example:
+
+        errands policy test policy.yaml TASK_ID
+    """
+    run(_replay(path, task_id, storage, records, as_json))
+
+
+async def _decisions(storage: str | None, task_id: str, as_json: bool) -> ExitCode:
+    found = [record for record in await records_of(storage, task_id) if isinstance(record, Decided)]
+    if as_json:
+        print_json(found)
+    elif not found:
+        err().print("No policy has decided anything about this task.")
+    else:
+        rows = [[record.at, record.policy or "-", record.step, record.outcome, record.detail] for record in found]
+        out().print(_table(["AT", "POLICY", "RULE", "OUTCOME", "DETAIL"], rows), soft_wrap=False)
+    return ExitCode.OK
+
+
+async def _replay(path: str, task_id: str | None, storage: str | None, records: Path | None, as_json: bool) -> ExitCode:
+    if (task_id is None) == (records is None):
+        raise UsageError("name a TASK_ID in the store, or a file with --records")
+    policy = compile_policy(load_policy(path))
+    known = _from_file(records) if records is not None else await records_of(storage, task_id or "")
+    try:
+        verdicts = await replay_policy(policy, known)
+    except ValueError as error:
+        raise CommandError(str(error)) from None
+    if as_json:
+        print_json(verdicts)
+    else:
+        _tell(verdicts)
+    return ExitCode.FAILED if any(verdict.stops for verdict in verdicts) else ExitCode.OK
+
+
+def _from_file(path: Path) -> list[AnyRecord]:
+    try:
+        return _read_records(path.read_bytes())
+    except OSError as error:
+        raise UsageError(f"{path} cannot be read ({error.strerror})") from None
+    except msgspec.MsgspecError as error:
+        raise UsageError(
+            f"{path} has no records ({error}); write them with `errands tasks records TASK_ID --json`"
+        ) from None
+
+
+def _tell(verdicts: list[Verdict]) -> None:
+    if not verdicts:
+        out().print("No rule of the policy applies to this task.")
+        return
+    rows = [[v.at, v.moment, v.step, v.outcome, _was(v), v.detail] for v in verdicts]
+    out().print(_table(["AT", "MOMENT", "RULE", "WOULD BE", "WAS", "DETAIL"], rows), soft_wrap=False)
+    first = next((verdict for verdict in verdicts if verdict.stops), None)
+    if first is None:
+        out().print("Nothing would have been stopped.", style="bold")
+    else:
+        out().print(clean(f"It would first have been stopped at {first.moment}, by {first.step}."), style="bold red")
+
+
+def _was(verdict: Verdict) -> str:
+    if verdict.was is None:
+        return "not decided"
+    return verdict.was if verdict.differs else "the same"
+
+
+def _table(names: list[str], rows: list[list[str]]) -> Table:
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for name in names[:-1]:
+        table.add_column(name, no_wrap=True)
+    table.add_column(names[-1], overflow="fold")
+    for row in rows:
+        *cells, last = map(clean, row)
+        table.add_row(*(Text(cell, style=_style(cell)) for cell in cells), one_line(last, 200))
+    return table
+
+
+def _style(cell: str) -> str:
+    if cell == "exceeded" or cell.endswith((": block", ": lock_task")):
+        return "red"
+    return "yellow" if cell.startswith("would ask") else ""

@@ -1,0 +1,243 @@
+"""The engine over one PostgreSQL database: durable, and shared by any number of processes on any number of machines.
+
+One task writes, a pool reads, one connection listens; this class hands work to them and tells this process what was
+written.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+import asyncpg
+
+from errands.clock import Clock, system_clock
+from errands.engines.base import Engine, Retention, Schema
+from errands.engines.fanout import READ_SIZE, Fanout, LocalExpectation, LocalSubscription
+from errands.engines.postgres import jobs, reading, retention
+from errands.engines.postgres.changes import Changes, Process, SavedContext, Written
+from errands.engines.postgres.connection import Options, connect
+from errands.engines.postgres.failures import explain
+from errands.engines.postgres.readers import Readers
+from errands.engines.postgres.schema import PostgresSchema, ensure_schema
+from errands.engines.postgres.watching import Watching
+from errands.engines.postgres.writer import Outcome, Writer
+from errands.errors import ConfigurationError, StorageError
+from errands.model.core import TaskState
+from errands.model.log import (
+    AskingQuery,
+    Change,
+    Event,
+    Lease,
+    LeaseSignal,
+    ListPage,
+    ListQuery,
+    LogSlice,
+    RunningTask,
+    Scope,
+    StoredTask,
+)
+
+#: So many processes write to tallies of their own and do not wait for each other; more share some.
+_SHARES = 32
+
+# Inside the class, `list` is the method.
+Ids = list[str]
+Running = list[RunningTask]
+Events = list[Event]
+Tasks = list[StoredTask]
+Outcomes = list[Outcome]
+
+
+class PostgresEngine(Engine):
+    """Bound to the event loop that opens it. A process that forks must open its own."""
+
+    name = "postgresql"
+    durable = True
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        clock: Clock = system_clock,
+        retention: Retention | None = None,
+        poll_interval: float = 1.0,
+        patience: float = 10.0,
+        command_timeout: float = 15.0,
+    ) -> None:
+        super().__init__(clock=clock, retention=retention)
+        self._options = Options.parse(url, patience=patience, command_timeout=command_timeout)
+        self._poll_interval = poll_interval
+        self._writer: Writer | None = None
+        self._readers: Readers | None = None
+        self._watching: Watching | None = None
+        self._fanout = Fanout()
+        self._wakers: list[Callable[[], None]] = []
+
+    @property
+    def transactions(self) -> int:
+        """How many transactions this engine has committed since it was opened."""
+        return self._open_writer.transactions
+
+    @property
+    def schema(self) -> Schema:
+        return PostgresSchema(self._options)
+
+    async def open(self) -> None:
+        if self._writer is not None:
+            raise StorageError(f"The database {self._options.name} is already open in this engine")
+        try:
+            connection = await connect(self._options)
+            try:
+                await ensure_schema(connection, self._options)
+                readers = Readers(self._options)
+                await readers.start()
+            except BaseException:
+                connection.terminate()
+                raise
+        except asyncpg.exceptions.ClientConfigurationError as error:
+            raise ConfigurationError(f"the storage URL of {self._options.name} is not valid: {error}") from error
+        except Exception as error:
+            raise explain(error, self._options.name) from error
+        name = secrets.token_hex(6)
+        first_shard = 1 + int(name, 16) % _SHARES * self._options.lanes
+        process = Process(name, first_shard, self._options.schema, self._fanout.watches)
+        self._writer = Writer(self._options, Changes(process), self._deliver)
+        self._writer.start(connection)
+        self._readers = readers
+        self._watching = Watching(
+            self._options, name, readers, self._fanout, self._wake_workers, self.clock, self._poll_interval
+        )
+        self._watching.start()
+
+    async def close(self) -> None:
+        writer, self._writer = self._writer, None
+        readers, self._readers = self._readers, None
+        watching, self._watching = self._watching, None
+        if writer is None or readers is None or watching is None:
+            return
+        await writer.stop()
+        await watching.stop()
+        self.disconnect()
+        await readers.close()
+
+    def disconnect(self) -> None:
+        self._fanout.close()
+
+    async def check(self) -> None:
+        await self._open_readers.check()
+
+    @property
+    def _open_writer(self) -> Writer:
+        if self._writer is None:
+            raise self._closed()
+        return self._writer
+
+    @property
+    def _open_readers(self) -> Readers:
+        if self._readers is None:
+            raise self._closed()
+        return self._readers
+
+    def _closed(self) -> StorageError:
+        return StorageError(f"The database {self._options.name} is not open: the engine was closed or never opened")
+
+    # Writing
+
+    async def commit(self, change: Change) -> int:
+        version: int = await self._open_writer.submit(change, change.task_id)
+        return version
+
+    async def delete(self, task_id: str, scope: Scope) -> None:
+        work = partial(jobs.delete, task_id=task_id, scope=scope)
+        await self._open_writer.submit(work, task_id)
+
+    async def save_context(self, scope: Scope, context_id: str, value: bytes) -> None:
+        context = SavedContext(scope, context_id, value, self.clock())
+        await self._open_writer.submit(context, (scope, context_id))
+
+    async def claim(self, worker: str, agents: Sequence[str], limit: int, until: int) -> list[StoredTask]:
+        work = partial(jobs.claim, worker=worker, agents=agents, limit=limit, now=self.clock(), until=until)
+        claimed: list[StoredTask] = await self._open_writer.submit(work)
+        return claimed
+
+    async def extend(self, worker: str, leases: Sequence[Lease], until: int) -> list[LeaseSignal]:
+        work = partial(jobs.extend, worker=worker, leases=leases, until=until)
+        signals: list[LeaseSignal] = await self._open_writer.submit(work)
+        return signals
+
+    async def sweep(self) -> int:
+        async with self._open_readers.connection() as connection:
+            return await retention.sweep(connection, self.retention, self.clock())
+
+    def _deliver(self, outcomes: Outcomes) -> None:
+        """Once everything is durable: tells subscribers, callers and workers."""
+        wake = False
+        for job, result in outcomes:
+            answer: Any = result
+            if type(result) is Written:
+                if result.is_watched and self._watching is not None:
+                    self._watching.note(result.task_id, result.version)
+                self._fanout.publish(result.task_id, result.events, result.state, result.stored)
+                wake = wake or result.wakes_workers
+                answer = result.version
+            if job.future.done():
+                continue  # the caller was canceled
+            if isinstance(answer, Exception):
+                job.future.set_exception(answer)
+            else:
+                job.future.set_result(answer)
+        if wake:
+            self._wake_workers()
+
+    # Reading
+
+    async def load(self, task_id: str, scope: Scope) -> StoredTask:
+        return await self._open_readers.call(reading.load, task_id, scope)
+
+    async def scope_of(self, task_id: str) -> Scope:
+        return await self._open_readers.call(reading.scope_of, task_id)
+
+    async def list(self, query: ListQuery) -> ListPage:
+        return await self._open_readers.call(reading.page, query, self.clock())
+
+    async def asking(self, query: AskingQuery) -> Tasks:
+        return await self._open_readers.call(reading.asking, query)
+
+    async def load_context(self, scope: Scope, context_id: str) -> bytes | None:
+        return await self._open_readers.call(reading.load_context, scope, context_id)
+
+    async def read(self, task_id: str, scope: Scope, after: int, limit: int = READ_SIZE) -> LogSlice:
+        return await self._open_readers.call(reading.read, task_id, scope, after, limit)
+
+    async def records(self, task_id: str, scope: Scope) -> Events:
+        return await self._open_readers.call(reading.records, task_id, scope)
+
+    # Watching
+
+    async def wanted_canceled(self, worker: str) -> Ids:
+        return await self._open_readers.call(reading.wanted_canceled, worker)
+
+    async def running(self) -> Running:
+        return await self._open_readers.call(reading.running, self.clock())
+
+    def on_work(self, wake: Callable[[], None]) -> None:
+        self._wakers.append(wake)
+
+    def subscribe(self, task_id: str, scope: Scope, after: int, *, caught_up: bool = False) -> LocalSubscription:
+        self._watch(task_id)
+        return self._fanout.subscribe(task_id, after, lambda cursor: self.read(task_id, scope, cursor), caught_up)
+
+    def expect(self, task_id: str, scope: Scope, states: frozenset[TaskState]) -> LocalExpectation:
+        self._watch(task_id)
+        return self._fanout.expect(task_id, states, lambda: self.load(task_id, scope))
+
+    def _watch(self, task_id: str) -> None:
+        if self._watching is not None:
+            self._watching.watch(task_id)
+
+    def _wake_workers(self) -> None:
+        for wake in self._wakers:
+            wake()

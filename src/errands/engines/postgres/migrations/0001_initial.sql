@@ -1,0 +1,99 @@
+-- The tables of version 1. A change of the schema is a new file with the next number, never an edit of this one.
+-- oldest: 1
+-- The line above names the oldest schema version whose code can still run on this one: how old and new replicas
+-- run side by side. A migration that only adds keeps the number; one that takes something away raises it.
+
+-- Which migrations have been applied; the newest row is the version.
+CREATE TABLE schema_versions (
+    version    integer     PRIMARY KEY,
+    oldest     integer     NOT NULL,
+    applied_at timestamptz NOT NULL DEFAULT now()
+);
+
+-- Numbers of tasks. Taken in blocks, so there are gaps.
+CREATE SEQUENCE task_numbers AS bigint;
+
+-- One row per task: its head, field by field as in `errands.model.log.Head`, and whose it is. The content is in
+-- `events`, so that this row stays small however large the task grows.
+CREATE TABLE tasks (
+    id               text    COLLATE "C" NOT NULL PRIMARY KEY,
+    -- Names the task in `events`: shorter than its id, and tasks that run at the same time lie side by side.
+    no               bigint  NOT NULL,
+    -- A hash of tenant, owner and agent, for indexes.
+    scope            bigint  NOT NULL,
+    tenant           text    COLLATE "C" NOT NULL,
+    owner            text    COLLATE "C" NOT NULL,
+    agent            text    COLLATE "C" NOT NULL,
+    context_id       text    COLLATE "C" NOT NULL,
+    version          integer NOT NULL,
+    state            text    COLLATE "C" NOT NULL,
+    attempt          integer NOT NULL,
+    attempt_base     integer NOT NULL,
+    worker           text    COLLATE "C" NOT NULL,
+    due_at           bigint,
+    unread           integer NOT NULL,
+    cancel_requested boolean NOT NULL,
+    direct           boolean NOT NULL,
+    created_at       bigint  NOT NULL,
+    updated_at       bigint  NOT NULL,
+    status_at        bigint  NOT NULL,
+    -- The snapshot holds the events up to this version; 0 means there is none yet.
+    folded           integer NOT NULL,
+    -- The events up to this version are no longer kept.
+    trimmed          integer NOT NULL,
+    -- The process that has readers of this task, '*' when there are several, '' when there is none. Whoever writes
+    -- tells the others only then.
+    watcher          text    COLLATE "C" NOT NULL
+) WITH (autovacuum_vacuum_scale_factor = 0.02, autovacuum_analyze_scale_factor = 0.05);
+
+-- Only live tasks are in it, so it does not grow with what was done.
+CREATE INDEX tasks_due ON tasks (agent, due_at, id) WHERE due_at IS NOT NULL;
+CREATE INDEX tasks_canceling ON tasks (worker) WHERE cancel_requested AND due_at IS NOT NULL;
+-- A listing walks it once for each state and merges.
+CREATE INDEX tasks_listed ON tasks (scope, state, status_at DESC, id);
+CREATE INDEX tasks_of_context ON tasks (context_id);
+CREATE INDEX tasks_ended ON tasks (updated_at, id)
+    WHERE state IN ('TASK_STATE_COMPLETED', 'TASK_STATE_FAILED', 'TASK_STATE_CANCELED', 'TASK_STATE_REJECTED');
+CREATE INDEX tasks_long ON tasks (id) WHERE version - trimmed > 1000;
+
+-- The logs. Version 0 is the snapshot, of kind 'snapshot'.
+CREATE TABLE events (
+    task    bigint  NOT NULL,
+    version integer NOT NULL,
+    kind    text    COLLATE "C" NOT NULL,
+    data    bytea   NOT NULL,
+    PRIMARY KEY (task, version)
+);
+
+-- Messages that were accepted. `key` is a hash of the scope and the message's digest.
+CREATE TABLE receipts (
+    key     bytea  PRIMARY KEY,
+    task    bigint NOT NULL,
+    task_id text   COLLATE "C" NOT NULL,
+    at      bigint NOT NULL
+);
+
+CREATE INDEX receipts_of_task ON receipts (task);
+
+-- What agents remember about a conversation.
+CREATE TABLE contexts (
+    tenant     text   COLLATE "C" NOT NULL,
+    owner      text   COLLATE "C" NOT NULL,
+    agent      text   COLLATE "C" NOT NULL,
+    context_id text   COLLATE "C" NOT NULL,
+    value      bytea  NOT NULL,
+    updated_at bigint NOT NULL,
+    PRIMARY KEY (tenant, owner, agent, context_id)
+);
+
+CREATE INDEX contexts_by_age ON contexts (updated_at);
+
+-- How many tasks a scope has in a state: counting them would take the longer the more there are. The number is the
+-- sum over the shards; each process writes to one of them, so that processes do not wait for each other.
+CREATE TABLE tallies (
+    scope bigint  NOT NULL,
+    state text    COLLATE "C" NOT NULL,
+    shard integer NOT NULL,
+    tasks bigint  NOT NULL,
+    PRIMARY KEY (scope, state, shard)
+) WITH (fillfactor = 50, autovacuum_vacuum_scale_factor = 0.02);

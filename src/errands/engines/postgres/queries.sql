@@ -1,0 +1,338 @@
+-- Every statement of the engine. `-- name:` begins one, the sentence below it says what it is for.
+-- `{record}` stands for the fragment of that name. Tables are found by the connection's search path.
+
+-- fragment: record
+-- A task's row, in the order of `records.read_record`.
+tasks.id, tasks.no, tasks.tenant, tasks.owner, tasks.agent, tasks.context_id, tasks.folded, tasks.trimmed,
+tasks.watcher, tasks.version, tasks.state, tasks.attempt, tasks.attempt_base, tasks.worker, tasks.due_at, tasks.unread,
+tasks.cancel_requested, tasks.direct, tasks.created_at, tasks.updated_at, tasks.status_at, tasks.asks
+
+-- name: lock
+-- What a batch of changes is checked against; in the order of ids, so that two batches never wait for each other.
+SELECT {record} FROM tasks WHERE id = ANY($1::text[]) ORDER BY id FOR UPDATE
+
+-- name: known_receipts
+-- Which of a batch's receipts are known, by which tasks, since when.
+SELECT key, task_id, at FROM receipts WHERE key = ANY($1::bytea[])
+
+-- name: numbers
+-- A block of numbers for new tasks.
+SELECT nextval('task_numbers') FROM generate_series(1, $1::integer)
+
+-- name: store
+-- Writes a whole batch and says how many rows of each kind it has written: fewer than were passed means that
+-- somebody else was faster. Also the transaction's number, by which its fate can be learned later.
+WITH stored_tasks AS (
+    INSERT INTO tasks (
+        id, no, scope, tenant, owner, agent, context_id, version, state, attempt, attempt_base, worker, due_at, unread,
+        cancel_requested, direct, created_at, updated_at, status_at, folded, trimmed, watcher, asks
+    )
+    SELECT * FROM unnest(
+        $1::text[], $2::bigint[], $3::bigint[], $4::text[], $5::text[], $6::text[], $7::text[], $8::integer[],
+        $9::text[], $10::integer[], $11::integer[], $12::text[], $13::bigint[], $14::integer[], $15::boolean[],
+        $16::boolean[], $17::bigint[], $18::bigint[], $19::bigint[], $20::integer[], $21::integer[], $22::text[],
+        $23::text[]
+    )
+    ON CONFLICT (id) DO UPDATE SET
+        version = excluded.version, state = excluded.state, attempt = excluded.attempt,
+        attempt_base = excluded.attempt_base, worker = excluded.worker, due_at = excluded.due_at,
+        unread = excluded.unread, cancel_requested = excluded.cancel_requested, direct = excluded.direct,
+        updated_at = excluded.updated_at, status_at = excluded.status_at, folded = excluded.folded,
+        watcher = excluded.watcher, asks = excluded.asks
+    WHERE tasks.no = excluded.no AND tasks.version <= excluded.version AND tasks.attempt <= excluded.attempt
+    RETURNING 1
+), stored_events AS (
+    INSERT INTO events (task, version, kind, data)
+    SELECT * FROM unnest($24::bigint[], $25::integer[], $26::text[], $27::bytea[])
+    ON CONFLICT (task, version) DO UPDATE SET data = excluded.data WHERE excluded.version = 0
+    RETURNING 1
+), stored_receipts AS (
+    INSERT INTO receipts (key, task, task_id, at)
+    SELECT key, task, task_id, at
+    FROM unnest($28::bytea[], $29::bigint[], $30::text[], $31::bigint[], $32::bigint[]) AS new (key, task, task_id, at, since)
+    ON CONFLICT (key) DO UPDATE SET task = excluded.task, task_id = excluded.task_id, at = excluded.at
+    WHERE receipts.at < (
+        SELECT since FROM unnest($28::bytea[], $32::bigint[]) AS wanted (key, since) WHERE wanted.key = excluded.key
+    )
+    RETURNING 1
+), stored_contexts AS (
+    INSERT INTO contexts (tenant, owner, agent, context_id, value, updated_at)
+    SELECT * FROM unnest($33::text[], $34::text[], $35::text[], $36::text[], $37::bytea[], $38::bigint[])
+    ON CONFLICT (tenant, owner, agent, context_id)
+    DO UPDATE SET value = excluded.value, updated_at = excluded.updated_at
+), stored_tallies AS (
+    INSERT INTO tallies (scope, state, shard, tasks)
+    SELECT scope, state, $41::integer, difference
+    FROM unnest($39::bigint[], $40::text[], $42::bigint[]) AS moved (scope, state, difference)
+    ON CONFLICT (scope, state, shard) DO UPDATE SET tasks = tallies.tasks + excluded.tasks
+)
+SELECT
+    (SELECT count(*) FROM stored_tasks),
+    (SELECT count(*) FROM stored_events),
+    (SELECT count(*) FROM stored_receipts),
+    (SELECT count(pg_notify($43::text, payload)) FROM unnest($44::text[]) AS payload),
+    pg_current_xact_id()::text
+
+-- name: transaction
+-- The number of this transaction, when it has written something.
+SELECT pg_current_xact_id_if_assigned()::text
+
+-- name: fate
+-- What became of a transaction whose connection broke.
+SELECT pg_xact_status($1::text::xid8)
+
+-- fragment: content
+-- The snapshot and the tail of a task's log: three arrays in one row. The second parameter is false for a tail
+-- without artifacts.
+CROSS JOIN LATERAL (
+    SELECT array_agg(version) AS versions, array_agg(kind) AS kinds, array_agg(data) AS data
+    FROM (
+        SELECT version, kind, data FROM events WHERE events.task = tasks.no AND events.version = 0
+        UNION ALL
+        SELECT version, kind, data FROM (
+            SELECT version, kind, data FROM events
+            WHERE events.task = tasks.no AND events.version > tasks.folded AND ($2::boolean OR kind <> 'artifact')
+                AND kind <> 'record'
+            ORDER BY version
+        ) AS tail
+    ) AS content
+) AS log
+
+-- name: load
+-- One task in one consistent look: its row, its snapshot and the tail of its log.
+SELECT {record}, log.versions, log.kinds, log.data FROM tasks {content} WHERE tasks.id = $1
+
+-- name: contents
+-- The same for several tasks.
+SELECT {record}, log.versions, log.kinds, log.data FROM tasks {content} WHERE tasks.id = ANY($1::text[])
+
+-- name: read
+-- A slice of a log in one consistent look, and where its task stands.
+SELECT {record}, log.versions, log.kinds, log.data
+FROM tasks
+CROSS JOIN LATERAL (
+    SELECT array_agg(version) AS versions, array_agg(kind) AS kinds, array_agg(data) AS data
+    FROM (
+        SELECT version, kind, data FROM events
+        WHERE events.task = tasks.no AND events.version > greatest($2::integer, tasks.trimmed)
+        ORDER BY version
+        LIMIT $3::bigint
+    ) AS slice
+) AS log
+WHERE tasks.id = $1
+
+-- name: records
+-- The records of a task, also those of the part that is trimmed.
+SELECT {record}, log.versions, log.kinds, log.data
+FROM tasks
+CROSS JOIN LATERAL (
+    SELECT array_agg(version ORDER BY version) AS versions, array_agg(kind) AS kinds,
+        array_agg(data ORDER BY version) AS data
+    FROM events WHERE events.task = tasks.no AND events.kind = 'record'
+) AS log
+WHERE tasks.id = $1
+
+-- fragment: of_scope
+-- The tasks of a scope in one of some states; each state is one run of the index `tasks_listed`.
+FROM tasks
+WHERE tasks.scope = $1::bigint AND tasks.state = states.state AND tasks.status_at >= $3::bigint
+    AND tasks.tenant = $4::text AND tasks.owner = $5::text AND tasks.agent = $6::text
+
+-- fragment: of_context
+-- The tasks of one context; a context holds few tasks, so the others need not be walked.
+FROM tasks
+WHERE tasks.context_id = $1::text AND tasks.state = ANY($2::text[]) AND tasks.status_at >= $3::bigint
+    AND tasks.tenant = $4::text AND tasks.owner = $5::text AND tasks.agent = $6::text
+
+-- fragment: in_order
+-- The first phase of a listing: on from the last task, never past the moment the listing began.
+AND tasks.status_at <= $7::bigint AND tasks.status_at <= $8::bigint AND (tasks.status_at < $8::bigint OR tasks.id > $9::text)
+ORDER BY tasks.status_at DESC, tasks.id LIMIT $10::bigint
+
+-- fragment: since_changed
+-- The second phase of a listing: what has left the order since the listing began.
+AND tasks.status_at > $7::bigint AND tasks.created_at <= $7::bigint AND tasks.id > $8::text
+ORDER BY tasks.id LIMIT $9::bigint
+
+-- name: list_scope_in_order
+-- A page of the scope's tasks, first phase.
+SELECT found.id, found.status_at
+FROM unnest($2::text[]) AS states (state)
+CROSS JOIN LATERAL (SELECT tasks.id, tasks.status_at {of_scope} {in_order}) AS found
+ORDER BY found.status_at DESC, found.id LIMIT $10::bigint
+
+-- name: list_scope_since_changed
+-- A page of the scope's tasks, second phase.
+SELECT found.id, found.status_at
+FROM unnest($2::text[]) AS states (state)
+CROSS JOIN LATERAL (SELECT tasks.id, tasks.status_at {of_scope} {since_changed}) AS found
+ORDER BY found.id LIMIT $9::bigint
+
+-- name: count_scope
+-- How many tasks of the scope have changed since a moment.
+SELECT count(*) FROM unnest($2::text[]) AS states (state) CROSS JOIN LATERAL (SELECT 1 {of_scope}) AS found
+
+-- name: tally
+-- How many tasks of the scope there are, without looking at them.
+SELECT coalesce(sum(tasks), 0)::bigint FROM tallies WHERE scope = $1::bigint AND state = ANY($2::text[])
+
+-- name: list_context_in_order
+-- A page of a context's tasks, first phase.
+SELECT tasks.id, tasks.status_at {of_context} {in_order}
+
+-- name: list_context_since_changed
+-- A page of a context's tasks, second phase.
+SELECT tasks.id, tasks.status_at {of_context} {since_changed}
+
+-- name: count_context
+-- How many tasks of the context match.
+SELECT count(*) {of_context}
+
+-- name: asking
+-- The tasks that wait for one user's answer; the index tasks_asking lists them and no other.
+SELECT {record}, log.versions, log.kinds, log.data
+FROM (
+    SELECT * FROM tasks
+    WHERE asks <> '' AND ($1::text IS NULL OR id = $1) AND ($3::text IS NULL OR tenant = $3)
+        AND ($4::text IS NULL OR agent = $4) AND ($5::text[] IS NULL OR asks = ANY($5))
+    ORDER BY status_at, id LIMIT $6::bigint
+) AS tasks {content}
+ORDER BY tasks.status_at, tasks.id
+
+-- name: load_context
+-- What was last saved for a conversation.
+SELECT value FROM contexts WHERE tenant = $1 AND owner = $2 AND agent = $3 AND context_id = $4
+
+-- name: due
+-- The tasks of one agent that may be claimed, the longest due first; those that another claimer is taking are left out.
+SELECT id, due_at FROM tasks WHERE agent = $1 AND due_at <= $2 ORDER BY due_at, id LIMIT $3 FOR UPDATE SKIP LOCKED
+
+-- name: lease
+-- Gives tasks to a worker; the raised attempt is what refuses the former holder.
+UPDATE tasks SET attempt = attempt + 1, worker = $2, due_at = $3 WHERE id = ANY($1::text[])
+
+-- name: extend
+-- Extends those of a worker's leases that it still holds; tells which, and which are wanted canceled.
+WITH held AS (
+    SELECT id FROM tasks WHERE id = ANY($1::text[]) AND worker = $3 ORDER BY id FOR UPDATE
+)
+UPDATE tasks SET due_at = $4
+FROM held JOIN unnest($1::text[], $2::integer[]) AS wanted (id, attempt) USING (id)
+WHERE tasks.id = held.id AND tasks.attempt = wanted.attempt
+RETURNING tasks.id, tasks.attempt, tasks.cancel_requested
+
+-- name: wanted_canceled
+-- The tasks a worker holds that somebody wants canceled.
+SELECT id FROM tasks WHERE worker = $1 AND cancel_requested AND due_at IS NOT NULL
+
+-- name: running
+-- The tasks that somebody holds; among the live ones, which the index tasks_due lists.
+SELECT {record} FROM tasks WHERE due_at IS NOT NULL AND due_at > $1 AND worker <> '' ORDER BY created_at, id
+
+-- name: forget_tasks
+-- Removes ended tasks with their logs and receipts, and counts them out.
+WITH gone AS (
+    DELETE FROM tasks WHERE id = ANY($1::text[]) RETURNING no, scope, state
+), gone_events AS (
+    DELETE FROM events WHERE task IN (SELECT no FROM gone)
+), gone_receipts AS (
+    DELETE FROM receipts WHERE task IN (SELECT no FROM gone)
+), gone_tallies AS (
+    INSERT INTO tallies (scope, state, shard, tasks)
+    SELECT scope, state, 0, -count(*) FROM gone GROUP BY scope, state ORDER BY scope, state
+    ON CONFLICT (scope, state, shard) DO UPDATE SET tasks = tallies.tasks + excluded.tasks
+)
+SELECT count(*) FROM gone
+
+-- fragment: ended
+-- What retention may delete, word for word as in the index tasks_ended.
+state IN ('TASK_STATE_COMPLETED', 'TASK_STATE_FAILED', 'TASK_STATE_CANCELED', 'TASK_STATE_REJECTED')
+
+-- name: ended_before
+-- Ended tasks that have not changed since a moment, the oldest first; those that somebody is writing to are left out.
+SELECT id, version - trimmed FROM tasks WHERE {ended} AND updated_at <= $1
+ORDER BY updated_at, id LIMIT $2 FOR UPDATE SKIP LOCKED
+
+-- name: count_ended
+-- How many ended tasks there are.
+SELECT coalesce(sum(tasks), 0)::bigint FROM tallies WHERE {ended}
+
+-- name: forget_contexts
+-- Removes some of what agents have not touched since a moment, and says how many.
+WITH gone AS (
+    DELETE FROM contexts WHERE (tenant, owner, agent, context_id) IN (
+        SELECT tenant, owner, agent, context_id FROM contexts WHERE updated_at <= $1 ORDER BY updated_at LIMIT $2
+    )
+    RETURNING 1
+)
+SELECT count(*) FROM gone
+
+-- name: overgrown
+-- Tasks that hold more events than are to be kept.
+SELECT id FROM tasks WHERE version - trimmed > $1 ORDER BY id
+
+-- name: overgrown_long
+-- The same when that is many: their own index knows them.
+SELECT id FROM tasks WHERE version - trimmed > 1000 AND version - trimmed > $1 ORDER BY id
+
+-- name: trim_events
+-- Removes the events of one task up to a version, and leaves the snapshot and the records.
+DELETE FROM events WHERE task = $1 AND version > 0 AND version <= $2 AND kind <> 'record'
+
+-- name: save_snapshot
+-- Replaces the snapshot of one task.
+INSERT INTO events (task, version, kind, data) VALUES ($1, 0, 'snapshot', $2)
+ON CONFLICT (task, version) DO UPDATE SET data = excluded.data
+
+-- name: trim
+-- Marks how far a log has been cut off, and that its snapshot reaches beyond that.
+UPDATE tasks SET trimmed = $2, folded = $3 WHERE id = $1
+
+-- name: watch
+-- Notes that a process has readers of these tasks, and says where they stand.
+WITH watched AS (
+    SELECT id FROM tasks WHERE id = ANY($1::text[]) ORDER BY id FOR UPDATE
+)
+UPDATE tasks SET watcher = CASE WHEN watcher IN ('', $2) THEN $2 ELSE '*' END
+FROM watched WHERE tasks.id = watched.id
+RETURNING tasks.id, tasks.version
+
+-- name: versions
+-- Where watched tasks stand.
+SELECT id, version FROM tasks WHERE id = ANY($1::text[])
+
+-- name: has_work
+-- Whether any task is due or wanted canceled; among the live ones, which partial indexes list.
+SELECT EXISTS (SELECT 1 FROM tasks WHERE due_at IS NOT NULL AND due_at <= $1)
+    OR EXISTS (SELECT 1 FROM tasks WHERE cancel_requested AND due_at IS NOT NULL)
+
+-- name: check
+-- Fails when the tables cannot be read.
+SELECT count(*) FROM schema_versions
+
+-- name: sweeper
+-- Whether this connection may sweep now: one replica at a time.
+SELECT pg_try_advisory_lock(hashtext('errands sweep ' || current_schema()), 1)
+
+-- name: swept
+-- Lets another replica sweep.
+SELECT pg_advisory_unlock(hashtext('errands sweep ' || current_schema()), 1)
+
+-- name: schema_version
+-- The schema's version, and the oldest code that may use it.
+SELECT version, oldest FROM schema_versions ORDER BY version DESC LIMIT 1
+
+-- name: schema_exists
+-- Whether there is a schema, whether it is ours, and whether somebody else's tables are in it.
+SELECT
+    EXISTS (SELECT 1 FROM pg_namespace WHERE nspname = $1),
+    EXISTS (SELECT 1 FROM pg_tables WHERE schemaname = $1 AND tablename = 'schema_versions'),
+    EXISTS (SELECT 1 FROM pg_tables WHERE schemaname = $1)
+
+-- name: schema_lock
+-- Lets one process at a time change the schema; held until the transaction ends.
+SELECT pg_advisory_xact_lock(hashtext('errands schema ' || $1::text), 2)
+
+-- name: schema_applied
+-- Notes that a migration was applied.
+INSERT INTO schema_versions (version, oldest) VALUES ($1, $2)

@@ -1,0 +1,205 @@
+"""Looking into the database: tasks, logs, pages and contexts. Plain functions over a connection."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+
+from errands.engines.paging import Cursor, read_token
+from errands.engines.postgres.connection import Connection
+from errands.engines.postgres.records import (
+    MAX_VERSION,
+    Record,
+    is_text,
+    read_events,
+    read_record,
+    read_stored,
+    readable,
+    scope_key,
+    storable,
+)
+from errands.engines.postgres.sql import QUERIES
+from errands.errors import TaskNotFoundError
+from errands.model.core import UNSPECIFIED, TaskState
+from errands.model.log import AskingQuery, Event, ListPage, ListQuery, LogSlice, RunningTask, Scope, StoredTask
+
+#: Beyond every time, and still a number that PostgreSQL can compare.
+_FAR = 2**62
+
+_STATES = [state.value for state in TaskState if state is not UNSPECIFIED]
+
+
+async def load(connection: Connection, task_id: str, scope: Scope | None) -> StoredTask:
+    """The task; whosever it is when no scope is given. Raises `TaskNotFoundError`."""
+    row = await connection.fetchrow(QUERIES["load"], storable(task_id), True) if is_text(task_id) else None
+    stored = None if row is None else read_stored(row)
+    if stored is None or scope not in (None, stored.scope):
+        raise TaskNotFoundError(taskId=task_id)
+    return stored
+
+
+async def read(connection: Connection, task_id: str, scope: Scope, after: int, limit: int) -> LogSlice:
+    found = await _slice(connection, task_id, after, limit)
+    if found is None or found[0].scope != scope:
+        raise TaskNotFoundError(taskId=task_id)
+    return LogSlice(found[1], gap=after < found[0].trimmed)
+
+
+async def tail(connection: Connection, task_id: str, after: int, limit: int) -> tuple[list[Event], TaskState] | None:
+    """The events of a task after a version, whosever it is, and its state; None when it is gone or they are."""
+    found = await _slice(connection, task_id, after, limit)
+    if found is None or after < found[0].trimmed:
+        return None
+    return found[1], found[0].head.state
+
+
+async def _slice(connection: Connection, task_id: str, after: int, limit: int) -> tuple[Record, list[Event]] | None:
+    if not is_text(task_id):
+        return None
+    row = await connection.fetchrow(QUERIES["read"], storable(task_id), min(max(after, 0), MAX_VERSION), limit)
+    return None if row is None else (read_record(row), read_events(row))
+
+
+async def scope_of(connection: Connection, task_id: str) -> Scope:
+    row = await connection.fetchrow(QUERIES["records"], storable(task_id)) if is_text(task_id) else None
+    if row is None:
+        raise TaskNotFoundError(taskId=task_id)
+    return read_record(row).scope
+
+
+async def records(connection: Connection, task_id: str, scope: Scope) -> list[Event]:
+    row = await connection.fetchrow(QUERIES["records"], storable(task_id)) if is_text(task_id) else None
+    if row is None or read_record(row).scope != scope:
+        raise TaskNotFoundError(taskId=task_id)
+    return read_events(row)
+
+
+async def load_context(connection: Connection, scope: Scope, context_id: str) -> bytes | None:
+    if not all(map(is_text, (*scope, context_id))):
+        return None
+    value: bytes | None = await connection.fetchval(
+        QUERIES["load_context"], *map(storable, scope), storable(context_id)
+    )
+    return value
+
+
+async def check(connection: Connection) -> None:
+    """Fails when the tables cannot be read."""
+    await connection.fetchval(QUERIES["check"])
+
+
+async def wanted_canceled(connection: Connection, worker: str) -> list[str]:
+    return [readable(row[0]) for row in await connection.fetch(QUERIES["wanted_canceled"], storable(worker))]
+
+
+async def running(connection: Connection, now: int) -> list[RunningTask]:
+    records = [read_record(row) for row in await connection.fetch(QUERIES["running"], now)]
+    return [RunningTask(task_id=r.id, context_id=r.context_id, scope=r.scope, head=r.head) for r in records]
+
+
+async def versions(connection: Connection, task_ids: Sequence[str]) -> dict[str, int]:
+    """Where these tasks stand; one that does not exist is missing."""
+    rows = await connection.fetch(QUERIES["versions"], [storable(task_id) for task_id in task_ids if is_text(task_id)])
+    return {readable(key): version for key, version in rows}
+
+
+async def contents(connection: Connection, ids: Sequence[str], *, with_artifacts: bool = True) -> dict[str, StoredTask]:
+    """These tasks by their ids; both as they are stored."""
+    return {row[0]: read_stored(row) for row in await connection.fetch(QUERIES["contents"], ids, with_artifacts)}
+
+
+async def page(connection: Connection, query: ListQuery, now: int) -> ListPage:
+    cursor = read_token(query.page_token) if query.page_token else Cursor(now, _FAR, "")
+    if not all(map(is_text, (*query.scope, query.context_id or ""))):
+        return ListPage(tasks=[], next_page_token="", total_size=0)
+    listing = _Listing(connection, query)
+    ids, token = await listing.ids(cursor)
+    total = await listing.count()
+    found = await contents(connection, ids, with_artifacts=query.with_artifacts)
+    # One that was deleted since the first look is left out.
+    tasks = [found[key] for key in ids if key in found]
+    if not query.with_artifacts:
+        _leave_out_artifacts(tasks)
+    return ListPage(tasks=tasks, next_page_token=token, total_size=total)
+
+
+async def asking(connection: Connection, query: AskingQuery) -> list[StoredTask]:
+    wanted = (query.task_id, query.tenant, query.agent)
+    if not all(is_text(text) for text in wanted if text is not None):
+        return []
+    task_id, tenant, agent = (None if text is None else storable(text) for text in wanted)
+    users = None if query.users is None else [storable(user) for user in query.users if is_text(user)]
+    rows = await connection.fetch(QUERIES["asking"], task_id, False, tenant, agent, users, query.limit)
+    tasks = [read_stored(row) for row in rows]
+    _leave_out_artifacts(tasks)
+    return tasks
+
+
+def _leave_out_artifacts(tasks: list[StoredTask]) -> None:
+    for stored in tasks:
+        stored.task = msgspec.structs.replace(stored.task, artifacts=None)
+
+
+class _Listing:
+    """The two phases of a listing, as `errands.engines.paging` explains them."""
+
+    def __init__(self, connection: Connection, query: ListQuery) -> None:
+        self._connection = connection
+        self._size = query.page_size
+        self._subject = "scope" if query.context_id is None else "context"
+        states = _STATES if query.state is None else [query.state.value]
+        self._is_whole = query.status_after is None and query.context_id is None
+        self._filters = (
+            scope_key(query.scope) if query.context_id is None else storable(query.context_id),
+            states,
+            -_FAR if query.status_after is None else _bounded(query.status_after),
+            *map(storable, query.scope),
+        )
+
+    async def ids(self, cursor: Cursor) -> tuple[list[str], str]:
+        """The page after `cursor` and the token of the next one, "" when it is the last."""
+        found: list[str] = []
+        if not cursor.changed:
+            rows = await self._connection.fetch(
+                QUERIES[f"list_{self._subject}_in_order"],
+                *self._filters,
+                _bounded(cursor.as_of),
+                _bounded(cursor.status_at),
+                _place(cursor),
+                self._size + 1,
+            )
+            found = [row[0] for row in rows[: self._size]]
+            if len(rows) > self._size:
+                return found, Cursor(cursor.as_of, rows[self._size - 1][1], readable(found[-1])).token()
+            cursor = Cursor(cursor.as_of, 0, "", changed=True)
+        room = self._size - len(found)
+        rows = await self._connection.fetch(
+            QUERIES[f"list_{self._subject}_since_changed"],
+            *self._filters,
+            _bounded(cursor.as_of),
+            _place(cursor),
+            room + 1,
+        )
+        found += [row[0] for row in rows[:room]]
+        if len(rows) <= room:
+            return found, ""
+        last = readable(rows[room - 1][0]) if room else cursor.task_id
+        return found, Cursor(cursor.as_of, 0, last, changed=True).token()
+
+    async def count(self) -> int:
+        if self._is_whole:
+            total: int = await self._connection.fetchval(QUERIES["tally"], *self._filters[:2])
+        else:
+            total = await self._connection.fetchval(QUERIES[f"count_{self._subject}"], *self._filters)
+        return total
+
+
+def _place(cursor: Cursor) -> str:
+    """A token may hold any text; what cannot be stored was never an id of ours."""
+    return storable(cursor.task_id.encode("utf-8", "ignore").decode())
+
+
+def _bounded(time: int) -> int:
+    """A token may hold any number; one that PostgreSQL cannot hold compares the same as the farthest it can."""
+    return max(-_FAR, min(time, _FAR))

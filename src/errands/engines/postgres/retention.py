@@ -1,0 +1,97 @@
+"""Applying the retention policy, in small steps: each is a transaction of its own, and other writes come between."""
+
+from __future__ import annotations
+
+from errands.engines.base import Retention
+from errands.engines.postgres.connection import Connection
+from errands.engines.postgres.reading import contents
+from errands.engines.postgres.records import read_record
+from errands.engines.postgres.sql import QUERIES
+from errands.model.base import encode
+
+#: What one step removes at most.
+SWEEP_TASKS = 200
+SWEEP_EVENTS = 10_000
+#: Tasks with more events than this are in an index of their own.
+_LONG = 1000
+
+
+async def sweep(connection: Connection, retention: Retention, now: int) -> int:
+    """Applies the policy once, unless another replica is at it; returns how many tasks were deleted."""
+    if not await connection.fetchval(QUERIES["sweeper"]):
+        return 0
+    try:
+        return await _sweep(connection, retention, now)
+    finally:
+        try:
+            await connection.fetchval(QUERIES["swept"])
+        except Exception:
+            # The lock goes with the connection.
+            connection.terminate()
+
+
+async def _sweep(connection: Connection, retention: Retention, now: int) -> int:
+    deleted = 0
+    if retention.ended_after is not None:
+        before = now - int(retention.ended_after * 1000)
+        while count := await _forget_some(connection, before, SWEEP_TASKS):
+            deleted += count
+    if retention.ended_at_most is not None:
+        while count := await _forget_excess(connection, retention.ended_at_most):
+            deleted += count
+    if retention.contexts_after is not None:
+        before = now - int(retention.contexts_after * 1000)
+        while await connection.fetchval(QUERIES["forget_contexts"], before, SWEEP_TASKS):
+            pass
+    if retention.events_per_task is not None:
+        await _trim_all(connection, retention.events_per_task)
+    return deleted
+
+
+async def _forget_excess(connection: Connection, at_most: int) -> int:
+    """Deletes some of the ended tasks that are too many; 0 means that none is left."""
+    excess = await connection.fetchval(QUERIES["count_ended"]) - at_most
+    return await _forget_some(connection, 2**62, min(excess, SWEEP_TASKS)) if excess > 0 else 0
+
+
+async def _forget_some(connection: Connection, before: int, limit: int) -> int:
+    """Deletes some tasks that ended before a moment; 0 means that none is left."""
+    async with connection.transaction():
+        ids: list[str] = []
+        events = 0
+        for key, length in await connection.fetch(QUERIES["ended_before"], before, limit):
+            ids.append(key)
+            events += length
+            if events >= SWEEP_EVENTS:
+                break
+        count: int = await connection.fetchval(QUERIES["forget_tasks"], ids) if ids else 0
+        return count
+
+
+async def _trim_all(connection: Connection, keep: int) -> None:
+    # A tenth over the bound before trimming, so that a growing log is cut rarely.
+    most = keep + keep // 10
+    query = QUERIES["overgrown_long"] if most >= _LONG else QUERIES["overgrown"]
+    for row in await connection.fetch(query, most):
+        while await _trim(connection, row[0], keep):
+            pass
+
+
+async def _trim(connection: Connection, key: str, keep: int) -> bool:
+    """Cuts a piece off the beginning of a log; false when it is short enough.
+
+    What is cut off lives on in the snapshot, so that is brought up to date first.
+    """
+    async with connection.transaction():
+        rows = await connection.fetch(QUERIES["lock"], [key])
+        record = read_record(rows[0]) if rows else None
+        if record is None or record.head.version - record.trimmed <= keep:
+            return False
+        upto = min(record.head.version - keep, record.trimmed + SWEEP_EVENTS)
+        if record.folded < upto:
+            stored = (await contents(connection, [key]))[key]
+            await connection.execute(QUERIES["save_snapshot"], record.no, encode(stored.task))
+            record.folded = record.head.version
+        await connection.execute(QUERIES["trim_events"], record.no, upto)
+        await connection.execute(QUERIES["trim"], key, upto, record.folded)
+        return True

@@ -1,0 +1,221 @@
+"""Hearing what other processes do: one connection that listens, and a look from time to time in case a note was lost.
+
+A task's row names the process that has readers of it, so that whoever writes tells others only when one of them
+wants to know. A note says that a task has news; they are read once, whatever the number of readers.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from typing import Any
+
+from errands.engines.fanout import READ_SIZE, Fanout
+from errands.engines.postgres import reading
+from errands.engines.postgres.connection import Connection, Options, connect
+from errands.engines.postgres.failures import is_lost
+from errands.engines.postgres.link import FIRST_PAUSE, LONGEST_PAUSE
+from errands.engines.postgres.news import News, read_news
+from errands.engines.postgres.readers import Readers
+from errands.engines.postgres.records import is_text, readable, storable
+from errands.engines.postgres.sql import QUERIES
+from errands.errors import ErrandsError, TaskNotFoundError
+
+logger = logging.getLogger(__name__)
+
+#: Seconds after which the row of a task that somebody reads says so. A task that this process writes to meanwhile,
+#: as it does for the most part, says so by that write.
+MARK_DELAY = 0.05
+
+
+class Watching:
+    def __init__(
+        self,
+        options: Options,
+        name: str,
+        readers: Readers,
+        fanout: Fanout,
+        wake_workers: Callable[[], None],
+        clock: Callable[[], int],
+        poll_interval: float,
+    ) -> None:
+        self._options = options
+        #: What this process is called in notes and rows.
+        self._name = name
+        self._readers = readers
+        self._fanout = fanout
+        self._wake_workers = wake_workers
+        self._clock = clock
+        self._poll_interval = poll_interval
+        #: Watched tasks whose row says so, and up to which version this process has seen their events.
+        self._seen: dict[str, int] = {}
+        #: Watched tasks whose row may not say so yet.
+        self._unmarked: set[str] = set()
+        self._marking: asyncio.TimerHandle | None = None
+        #: Tasks whose news are being read, and whether there are more.
+        self._following: dict[str, bool] = {}
+        self._background: set[asyncio.Task[Any]] = set()
+        self._broken = asyncio.Event()
+        self._listening: asyncio.Task[None] | None = None
+        self.is_listening = asyncio.Event()
+
+    def start(self) -> None:
+        self._listening = asyncio.get_running_loop().create_task(self._listen(), name="errands-postgres-listener")
+
+    async def stop(self) -> None:
+        if self._marking is not None:
+            self._marking.cancel()
+        tasks = [*self._background, *([self._listening] if self._listening else [])]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    # Saying that somebody here reads
+
+    def watch(self, task_id: str) -> None:
+        """Somebody here wants to hear about this task."""
+        if task_id not in self._seen:
+            self._unmarked.add(task_id)
+            if self._marking is None:
+                self._marking = asyncio.get_running_loop().call_later(MARK_DELAY, self._start_marking)
+
+    def note(self, task_id: str, version: int) -> None:
+        """This process has written to a task it watches, and the row says now that it does."""
+        self._seen[task_id] = version
+        self._unmarked.discard(task_id)
+
+    def _start_marking(self) -> None:
+        self._marking = None
+        wanted = [task_id for task_id in self._unmarked if self._fanout.watches(task_id) and is_text(task_id)]
+        self._unmarked.clear()
+        if wanted:
+            self._spawn(self._mark(wanted))
+
+    async def _mark(self, task_ids: list[str]) -> None:
+        ids = [storable(task_id) for task_id in task_ids]
+        rows = await self._readers.call(_watch, ids, self._name)
+        marked = {readable(key): version for key, version in rows}
+        for task_id, version in marked.items():
+            self._seen[task_id] = max(version, self._seen.get(task_id, 0))
+        # What was written before the row said so was not told to us.
+        self._fanout.nudge(marked)
+
+    # Hearing of others
+
+    async def _listen(self) -> None:
+        """Keeps one connection listening, whatever happens to it."""
+        pause = FIRST_PAUSE
+        while True:
+            connection: Connection | None = None
+            try:
+                connection = await connect(self._options)
+                connection.add_termination_listener(lambda _: self._broken.set())
+                self._broken.clear()
+                await connection.add_listener(self._options.schema, self._hear)
+                self.is_listening.set()
+                pause = FIRST_PAUSE
+                while not self._broken.is_set():
+                    await self._poll(connection)
+                    await _wait(self._broken, self._poll_interval)
+            except Exception as error:
+                log = logger.info if is_lost(error) else logger.error
+                log("the connection that listens broke; making it again: %s", error)
+            finally:
+                self.is_listening.clear()
+                if connection is not None:
+                    connection.terminate()
+            await asyncio.sleep(pause)
+            pause = min(2 * pause, LONGEST_PAUSE)
+
+    def _hear(self, connection: Connection, pid: int, channel: str, payload: str) -> None:
+        news = read_news(payload)
+        if news is None:
+            news = News("", work=True, more=True)
+        if news.sender == self._name:
+            return
+        for task_id, before in news.tasks:
+            if self._fanout.watches(task_id):
+                self._follow(task_id, before)
+        if news.more:
+            self._fanout.nudge(self._fanout.watched())
+        if news.work:
+            self._wake_workers()
+
+    async def _poll(self, connection: Connection) -> None:
+        """Looks whether there is anything of which no note came; also the proof that the connection works."""
+        watched = self._fanout.watched()
+        self._seen = {task_id: self._seen[task_id] for task_id in watched if task_id in self._seen}
+        for task_id, version in (await reading.versions(connection, watched) if watched else {}).items():
+            if task_id not in self._seen:
+                self.watch(task_id)
+            elif version > self._seen[task_id]:
+                self._follow(task_id, self._seen[task_id])
+        if await connection.fetchval(QUERIES["has_work"], self._clock()):
+            self._wake_workers()
+
+    # Reading the news of a task, once for all of its readers
+
+    def _follow(self, task_id: str, before: int) -> None:
+        if task_id in self._following:
+            self._following[task_id] = True
+        else:
+            self._following[task_id] = False
+            self._spawn(self._read_news(task_id, before))
+
+    async def _read_news(self, task_id: str, after: int) -> None:
+        try:
+            going = True
+            while going:
+                self._following[task_id] = False
+                after, is_full = await self._publish_after(task_id, after)
+                going = is_full or self._following[task_id]
+        except ErrandsError as error:
+            logger.info("news of task %s could not be read: %s", task_id, error)
+            self._fanout.nudge([task_id])
+        finally:
+            del self._following[task_id]
+
+    async def _publish_after(self, task_id: str, after: int) -> tuple[int, bool]:
+        """Hands the events after a version to the readers here; the last version, and whether there may be more."""
+        found = await self._readers.call(reading.tail, task_id, after, READ_SIZE)
+        if found is None:
+            # It is gone, or the events are: whoever reads it finds out.
+            self._fanout.nudge([task_id])
+            return after, False
+        events, state = found
+        if events:
+            after = events[-1].version
+            self._seen[task_id] = max(after, self._seen.get(task_id, 0))
+        stored = None
+        if self._fanout.awaits(task_id, state):
+            try:
+                stored = await self._readers.call(reading.load, task_id, None)
+            except TaskNotFoundError:
+                return after, False
+        self._fanout.publish(task_id, events, state if stored is None else stored.state, stored)
+        return after, len(events) >= READ_SIZE
+
+    def _spawn(self, work: Any) -> None:
+        task = asyncio.get_running_loop().create_task(self._guarded(work))
+        self._background.add(task)
+        task.add_done_callback(self._background.discard)
+
+    async def _guarded(self, work: Any) -> None:
+        try:
+            await work
+        except ErrandsError as error:
+            logger.info("watching for other processes failed; the next look will tell: %s", error)
+
+
+async def _watch(connection: Connection, ids: list[str], name: str) -> list[Any]:
+    rows: list[Any] = await connection.fetch(QUERIES["watch"], ids, name)
+    return rows
+
+
+async def _wait(event: asyncio.Event, timeout: float) -> None:
+    try:
+        async with asyncio.timeout(timeout):
+            await event.wait()
+    except TimeoutError:
+        pass

@@ -1,0 +1,205 @@
+"""Group commit: whatever is queued is written as one transaction, while earlier ones wait for the disk.
+
+A few lanes, each with a connection, take turns: one at a time holds the pen and writes, the others commit what they
+have written. A task is in one lane at a time, so changes to it keep their order.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any, NamedTuple
+
+from errands.engines.postgres.changes import Changes, SavedContext
+from errands.engines.postgres.connection import Connection, Options
+from errands.engines.postgres.failures import explain, is_in_the_way, is_lost
+from errands.engines.postgres.link import FIRST_PAUSE, LONGEST_PAUSE, Link
+from errands.engines.postgres.sql import QUERIES
+from errands.errors import ErrandsError, StorageError
+from errands.model.log import Change
+
+#: A transaction that has so many jobs takes no more of them, so that the first does not wait for ever.
+MAX_BATCH = 512
+
+#: A function of `jobs` with its arguments bound.
+Task = Callable[[Connection], Awaitable[Any]]
+Work = Change | SavedContext | Task
+
+
+class Job(NamedTuple):
+    work: Work
+    future: asyncio.Future[Any]
+    #: What no two lanes may have at the same time. None: it comes after everything that was submitted before.
+    key: object
+    number: int
+    #: When it was submitted, on the loop's clock.
+    at: float
+
+
+#: A job and what came of it: `Written` for a change, the function's result, or the error.
+Outcome = tuple[Job, Any]
+#: What was written and waits to be committed: the results, and the transaction's number.
+Prepared = tuple[Sequence[Any], str | None]
+
+
+class Writer:
+    """The lanes and their queue. `deliver` hears of what is durable."""
+
+    def __init__(self, options: Options, changes: Changes, deliver: Callable[[list[Outcome]], None]) -> None:
+        self._options = options
+        self._changes = changes
+        self._deliver = deliver
+        self._loop = asyncio.get_running_loop()
+        self._queue: deque[Job] = deque()
+        self._submitted = 0
+        #: Held by the lane that takes jobs and writes.
+        self._pen = asyncio.Lock()
+        self._news = asyncio.Event()
+        self._stopping = False
+        #: The keys that lanes have, and the first job of each lane that has some.
+        self._busy: set[object] = set()
+        self._first: dict[Link, int] = {}
+        self._lanes: list[asyncio.Task[None]] = []
+        #: How many transactions were committed; what group commit saves is seen here.
+        self.transactions = 0
+
+    def start(self, connection: Connection) -> None:
+        """Begins with this connection; the lanes make further ones when they need them."""
+        links = [Link(self._options, 0, connection)]
+        links += [Link(self._options, lane) for lane in range(1, self._options.lanes)]
+        self._lanes = [self._loop.create_task(self._run(link), name="errands-postgres-writer") for link in links]
+
+    def submit(self, work: Work, key: object = None) -> asyncio.Future[Any]:
+        """Queues work; whatever else this turn of the event loop submits comes along."""
+        future = self._loop.create_future()
+        self._submitted += 1
+        self._queue.append(Job(work, future, key, self._submitted, self._loop.time()))
+        self._news.set()
+        return future
+
+    async def stop(self) -> None:
+        """Writes what is queued, then ends."""
+        self._stopping = True
+        self._news.set()
+        await asyncio.gather(*self._lanes)
+
+    async def _run(self, link: Link) -> None:
+        """One lane."""
+        while await self._turn(link):
+            pass
+        await link.close()
+
+    async def _turn(self, link: Link) -> bool:
+        """Takes, writes, commits and delivers; false when nothing will follow. A method, so that a lane which waits
+        holds on to nothing."""
+        async with self._pen:
+            jobs = await self._next()
+            if not jobs:
+                return False
+            self._busy.update(job.key for job in jobs)
+            self._first[link] = jobs[0].number
+            prepared = await self._prepare(link, jobs)
+        try:
+            self._deliver(await self._finish(link, jobs, prepared))
+        finally:
+            self._busy.difference_update(job.key for job in jobs)
+            del self._first[link]
+            self._news.set()
+        return True
+
+    async def _next(self) -> list[Job]:
+        """Jobs that may share a transaction, as soon as there are any; none when nothing will follow."""
+        while not (jobs := self._take()):
+            if self._stopping and not self._queue:
+                break
+            self._news.clear()
+            await self._news.wait()
+        return jobs
+
+    def _take(self) -> list[Job]:
+        taken: list[Job] = []
+        left: list[Job] = []
+        waiting = set(self._busy)
+        while self._queue and len(taken) < MAX_BATCH and len(left) < MAX_BATCH:
+            job = self._queue.popleft()
+            if job.key is None and not taken and not left and not self._is_anything_before(job):
+                return [job]
+            if job.key is None or job.key in waiting or (taken and not (_is_batched(job) and _is_batched(taken[0]))):
+                waiting.add(job.key)
+                left.append(job)
+            else:
+                taken.append(job)
+        self._queue.extendleft(reversed(left))
+        return taken
+
+    def _is_anything_before(self, job: Job) -> bool:
+        return any(number < job.number for number in self._first.values())
+
+    async def _prepare(self, link: Link, jobs: list[Job]) -> Prepared | Exception:
+        """Does everything but the commit."""
+        try:
+            connection = await link.get()
+            await connection.execute("BEGIN")
+            return await self._do(connection, link.lane, jobs)
+        except Exception as error:
+            return error
+
+    async def _do(self, connection: Connection, lane: int, jobs: list[Job]) -> Prepared:
+        works: list[Any] = [job.work for job in jobs]
+        if _is_batched(jobs[0]):
+            return await self._changes.write(connection, works, lane)
+        try:
+            result = await works[0](connection)
+        except ErrandsError as error:
+            return [error], None
+        return [result], await connection.fetchval(QUERIES["transaction"])
+
+    async def _finish(self, link: Link, jobs: list[Job], prepared: Prepared | Exception) -> list[Outcome]:
+        """Commits, in spite of connections that break, for as long as there is patience."""
+        pause = FIRST_PAUSE
+        while True:
+            result = await self._commit(link, prepared)
+            if not isinstance(result, Exception):
+                return list(zip(jobs, result, strict=True))
+            if not is_lost(result) and len(jobs) > 1 and not isinstance(result, StorageError):
+                return await self._one_by_one(link, jobs)
+            is_final = not (is_lost(result) or is_in_the_way(result))
+            if is_final or self._loop.time() - jobs[0].at > self._options.patience:
+                return self._failed(jobs, result)
+            await asyncio.sleep(pause)
+            pause = min(2 * pause, LONGEST_PAUSE)
+            # Without the pen: it may be held by a lane that waits for work.
+            prepared = await self._prepare(link, jobs)
+
+    async def _commit(self, link: Link, prepared: Prepared | Exception) -> Sequence[Any] | Exception:
+        """The results, once they are durable, or why they are not; then nothing is left of them."""
+        failure = prepared
+        if not isinstance(prepared, Exception):
+            try:
+                await link.commit(prepared[1])
+                self.transactions += 1
+                return prepared[0]
+            except Exception as error:
+                failure = error
+        assert isinstance(failure, Exception)
+        if is_lost(failure):
+            link.drop()
+        else:
+            await link.roll_back()
+        return failure
+
+    async def _one_by_one(self, link: Link, jobs: list[Job]) -> list[Outcome]:
+        """One of the jobs cannot be stored at all, or has to wait for somebody: alone, it fails or waits alone."""
+        outcomes: list[Outcome] = []
+        for job in jobs:
+            outcomes += await self._finish(link, [job], await self._prepare(link, [job]))
+        return outcomes
+
+    def _failed(self, jobs: list[Job], error: Exception) -> list[Outcome]:
+        # An error of its own for each: callers may add to it.
+        return [(job, StorageError(*explain(error, self._options.name).args)) for job in jobs]
+
+
+def _is_batched(job: Job) -> bool:
+    return isinstance(job.work, Change | SavedContext)

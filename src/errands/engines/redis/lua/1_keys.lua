@@ -1,0 +1,60 @@
+-- What is stored, and where. Every name begins with BASE, `{prefix}:`, so that all keys of one store are in one slot
+-- of a cluster and one script may touch them together. Python builds the same names in keys.py.
+--
+--   task:ID              hash: record, attempt, worker, due_at, agent, snapshot, folded, and `r:SCOPE:DIGEST` for each
+--                        receipt. `record` is JSON and changes with commits only; attempt, worker and due_at are fields
+--                        of their own because claims and heartbeats write them here, without knowing JSON.
+--   log:ID               stream: the events; an id is `VERSION-0`, the one field is the kind, its value the data
+--   queue:AGENT          sorted set of ids by due_at: what is ready and what is leased
+--   records:ID           stream: the records among the events that were cut off, under their former ids
+--   agents               set of the agents that have, or had, a queue
+--   list:SCOPE[:...]     sorted sets of ids by -status_at, so that the newest come first and ties go by id
+--   receipt:SCOPE:DIGEST "AT ID" of an accepted message; expires
+--   canceling            set of live tasks that are wanted canceled
+--   asking               sorted set of tasks that wait for one user's answer, by status_at
+--   ended                sorted set of ended tasks by updated_at
+--   long                 sorted set of tasks with a long log, by the events that are kept
+--   context:SCOPE:ID     what an agent remembers; `contexts` is the sorted set of them by time
+--   answer:PROCESS       the number of the last batch of a process and what it was answered; expires
+--   schema, sweeper      the version of all this; who applies retention right now; expires
+--
+-- ARGV[1] is BASE, ARGV[2] a batch's number or '' for reading, the others are jobs in MessagePack, done one after the
+-- other. KEYS[1] is where the batch's answer is kept.
+
+local BASE = ARGV[1]
+local jobs = {}
+
+-- What a commit is judged against, in the order of records.FIELDS; '' for what is missing.
+local function stand_of(id)
+    local found = redis.call('HMGET', BASE .. 'task:' .. id, 'record', 'attempt', 'worker', 'due_at')
+    for n = 1, 4 do
+        found[n] = found[n] or ''
+    end
+    return found
+end
+
+local function same(found, expected)
+    for n = 1, 4 do
+        if found[n] ~= expected[n] then
+            return false
+        end
+    end
+    return true
+end
+
+-- Those of a log's entries that are records.
+local function records_in(entries)
+    local records = {}
+    for _, entry in ipairs(entries) do
+        if entry[2][1] == 'record' then
+            records[#records + 1] = entry
+        end
+    end
+    return records
+end
+
+local function run(commands)
+    for _, command in ipairs(commands) do
+        redis.call(unpack(command))
+    end
+end

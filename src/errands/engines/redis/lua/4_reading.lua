@@ -1,0 +1,93 @@
+-- Looking: each job is one consistent look.
+
+-- Tasks with snapshot and tail, in the given order; {} for one that does not exist.
+jobs.load = function(job)
+    local tasks = {}
+    for n, id in ipairs(job.ids) do
+        local task = stand_of(id)
+        if task[1] ~= '' then
+            local content = redis.call('HMGET', BASE .. 'task:' .. id, 'snapshot', 'folded')
+            local tail = redis.call('XRANGE', BASE .. 'log:' .. id, '(' .. (content[2] or '0'), '+')
+            local wanted = {}
+            for _, entry in ipairs(tail) do
+                local kind = entry[2][1]
+                if kind ~= 'record' and (job.with_artifacts or kind ~= 'artifact') then
+                    wanted[#wanted + 1] = entry
+                end
+            end
+            task[5], task[6] = content[1] or '', wanted
+            tasks[n] = task
+        else
+            tasks[n] = {}
+        end
+    end
+    return tasks
+end
+
+-- A slice of a log, and the record, which tells whose task it is and how far its log is cut off.
+jobs.read = function(job)
+    local record = redis.call('HGET', BASE .. 'task:' .. job.id, 'record')
+    if not record then
+        return {}
+    end
+    return {record, redis.call('XRANGE', BASE .. 'log:' .. job.id, '(' .. job.after, '+', 'COUNT', job.limit)}
+end
+
+-- The records of a task, those of the part that was cut off first.
+jobs.records = function(job)
+    local record = redis.call('HGET', BASE .. 'task:' .. job.id, 'record')
+    if not record then
+        return {}
+    end
+    local records = redis.call('XRANGE', BASE .. 'records:' .. job.id, '-', '+')
+    for _, entry in ipairs(records_in(redis.call('XRANGE', BASE .. 'log:' .. job.id, '-', '+'))) do
+        records[#records + 1] = entry
+    end
+    return {record, records}
+end
+
+-- How some tasks stand, without their content.
+jobs.stands = function(job)
+    local stands = {}
+    for n, id in ipairs(job.ids) do
+        stands[n] = stand_of(id)
+    end
+    return stands
+end
+
+-- The second phase of a listing: ids of tasks whose status is newer than the listing, but which are not.
+jobs.changed = function(job)
+    local ids = {}
+    for _, id in ipairs(redis.call('ZRANGEBYSCORE', job.listing, '-inf', job.newer)) do
+        local record = redis.call('HGET', BASE .. 'task:' .. id, 'record')
+        if record and cjson.decode(record).head.created_at <= job.as_of then
+            ids[#ids + 1] = id
+        end
+    end
+    return ids
+end
+
+-- The tasks that somebody holds: ids and how they stand. What is ready was due before, so only leases are looked at.
+jobs.running = function(job)
+    local held = {}
+    for _, agent in ipairs(redis.call('SMEMBERS', BASE .. 'agents')) do
+        for _, id in ipairs(redis.call('ZRANGEBYSCORE', BASE .. 'queue:' .. agent, '(' .. job.now, '+inf')) do
+            local found = stand_of(id)
+            if found[3] ~= '' then
+                held[#held + 1] = {id, unpack(found)}
+            end
+        end
+    end
+    return held
+end
+
+-- The tasks a worker holds that somebody wants canceled.
+jobs.canceling = function(job)
+    local ids = {}
+    for _, id in ipairs(redis.call('SMEMBERS', BASE .. 'canceling')) do
+        if redis.call('HGET', BASE .. 'task:' .. id, 'worker') == job.worker then
+            ids[#ids + 1] = id
+        end
+    end
+    return ids
+end

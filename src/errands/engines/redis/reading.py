@@ -1,0 +1,180 @@
+"""Looking into the store: tasks, logs and pages."""
+
+from __future__ import annotations
+
+import msgspec
+
+from errands.engines.paging import Cursor, read_token
+from errands.engines.redis.connection import Link
+from errands.engines.redis.jobs import Canceling, Changed, Load, Read, Records, Running, Stands
+from errands.engines.redis.keys import Keys
+from errands.engines.redis.records import Record, read_events, read_record, read_trimmed, stored_task
+from errands.errors import TaskNotFoundError
+from errands.model.log import AskingQuery, Event, ListPage, ListQuery, LogSlice, RunningTask, Scope, StoredTask
+
+#: Beyond every time, and still a score that a sorted set holds exactly.
+_FAR = 2**53
+
+
+class Reader:
+    def __init__(self, link: Link, keys: Keys) -> None:
+        self._link = link
+        self._keys = keys
+
+    async def load(self, task_id: str, scope: Scope) -> StoredTask:
+        (stored,) = await self.load_all([task_id])
+        if stored is None or stored.scope != scope:
+            raise TaskNotFoundError(taskId=task_id)
+        return stored
+
+    async def load_all(self, task_ids: list[str], *, with_artifacts: bool = True) -> list[StoredTask | None]:
+        """These tasks as they stand now; None for one that is gone."""
+        if not task_ids:
+            return []
+        loaded = await self._link.ask(Load(ids=task_ids, with_artifacts=with_artifacts))
+        return [stored_task(each) for each in loaded]
+
+    async def read(self, task_id: str, scope: Scope, after: int, limit: int) -> LogSlice:
+        job = Read(id=task_id, after=str(min(max(after, 0), _FAR)), limit=limit)
+        answer = await self._link.ask(job)
+        record = read_trimmed(answer[0]) if answer else None
+        if record is None or record.scope != scope:
+            raise TaskNotFoundError(taskId=task_id)
+        return LogSlice(read_events(answer[1]), gap=after < record.trimmed)
+
+    async def scope_of(self, task_id: str) -> Scope:
+        answer = await self._link.ask(Records(id=task_id))
+        if not answer:
+            raise TaskNotFoundError(taskId=task_id)
+        return read_trimmed(answer[0]).scope
+
+    async def records(self, task_id: str, scope: Scope) -> list[Event]:
+        answer = await self._link.ask(Records(id=task_id))
+        if not answer or read_trimmed(answer[0]).scope != scope:
+            raise TaskNotFoundError(taskId=task_id)
+        return read_events(answer[1])
+
+    async def load_context(self, scope: Scope, context_id: str) -> bytes | None:
+        key = self._keys.context(self._keys.context_name(scope, context_id))
+        value: bytes | None = await self._link.do("get", key)
+        return value
+
+    async def asking(self, query: AskingQuery) -> list[StoredTask]:
+        names = [query.task_id] if query.task_id is not None else await self._asking_ids()
+        stands = await self._link.ask(Stands(ids=names)) if names else []
+        records = zip(names, map(read_record, stands), strict=True)
+        ids = [task_id for task_id, record in records if record is not None and _is_asked(record, query)]
+        found = await self.load_all(ids[: query.limit], with_artifacts=False)
+        tasks = [stored for stored in found if stored is not None and stored.head.asks]
+        _leave_out_artifacts(tasks)
+        return tasks
+
+    async def _asking_ids(self) -> list[str]:
+        return [name.decode() for name in await self._link.do("zrange", self._keys.asking, 0, -1)]
+
+    async def wanted_canceled(self, worker: str) -> list[str]:
+        return [task_id.decode() for task_id in await self._link.ask(Canceling(worker=worker))]
+
+    async def running(self, now: int) -> list[RunningTask]:
+        found: list[RunningTask] = []
+        for name, *fields in await self._link.ask(Running(now=str(now))):
+            record = read_record(fields)
+            if record is not None:
+                running = RunningTask(
+                    task_id=name.decode(), context_id=record.context_id, scope=record.scope, head=record.head
+                )
+                found.append(running)
+        return sorted(found, key=lambda task: (task.head.created_at, task.task_id))
+
+    async def page(self, query: ListQuery, now: int) -> ListPage:
+        cursor = read_token(query.page_token) if query.page_token else Cursor(now, _FAR, "")
+        listing = _Listing(self._link, self._keys, query)
+        total = await listing.count()
+        task_ids, token = await listing.page(cursor)
+        found = await self.load_all(task_ids, with_artifacts=query.with_artifacts)
+        # A task may have left the listing since its id was read; then it is no match any more.
+        tasks = [stored for stored in found if stored is not None and _matches(stored, query)]
+        if not query.with_artifacts:
+            _leave_out_artifacts(tasks)
+        return ListPage(tasks=tasks, next_page_token=token, total_size=total)
+
+
+class _Listing:
+    """One listing: the sorted set that its filters choose, and the range of scores. A score is a negative time."""
+
+    def __init__(self, link: Link, keys: Keys, query: ListQuery) -> None:
+        self._link = link
+        self._key = keys.listing(query.scope, query.context_id, query.state)
+        self._size = query.page_size
+        self._last = "+inf" if query.status_after is None else str(-_bounded(query.status_after))
+
+    async def count(self) -> int:
+        total: int = await self._link.do("zcount", self._key, "-inf", self._last)
+        return total
+
+    async def page(self, cursor: Cursor) -> tuple[list[str], str]:
+        """The ids of the page after `cursor` and the token of the next one, "" when it is the last."""
+        found: list[str] = []
+        if not cursor.changed:
+            walked = await self._in_order(cursor)
+            found = [task_id for task_id, _ in walked[: self._size]]
+            if len(walked) > self._size:
+                task_id, status_at = walked[self._size - 1]
+                return found, Cursor(cursor.as_of, status_at, task_id).token()
+            cursor = Cursor(cursor.as_of, 0, "", changed=True)
+        room = self._size - len(found)
+        changed = await self._since_changed(cursor)
+        if len(changed) <= room:
+            return found + changed, ""
+        found += changed[:room]
+        last = changed[room - 1] if room else cursor.task_id
+        return found, Cursor(cursor.as_of, 0, last, changed=True).token()
+
+    async def _in_order(self, cursor: Cursor) -> list[tuple[str, int]]:
+        """The first phase: on from the last task, never past the moment the listing began; one more than a page."""
+        start = _bounded(min(cursor.status_at, cursor.as_of))
+        wanted = self._size + 1
+        limit = wanted
+        while True:
+            rows = await self._link.do(
+                "zrangebyscore", self._key, str(-start), self._last, start=0, num=limit, withscores=True
+            )
+            walked = [(row[0].decode(), -int(row[1])) for row in rows]
+            # Those of the very same millisecond as the last task: their ids tell which were shown.
+            rest = [row for row in walked if row[1] < cursor.status_at or row[0] > cursor.task_id]
+            if len(rest) >= wanted or len(rows) < limit:
+                return rest[:wanted]
+            limit *= 4
+
+    async def _since_changed(self, cursor: Cursor) -> list[str]:
+        """The second phase: what has left the order since the listing began, by id."""
+        as_of = _bounded(cursor.as_of)
+        ids = await self._link.ask(Changed(listing=self._key, newer=f"({-as_of}", as_of=as_of))
+        return sorted(task_id for task_id in (each.decode() for each in ids) if task_id > cursor.task_id)
+
+
+def _leave_out_artifacts(tasks: list[StoredTask]) -> None:
+    for stored in tasks:
+        stored.task = msgspec.structs.replace(stored.task, artifacts=None)
+
+
+def _is_asked(record: Record, query: AskingQuery) -> bool:
+    return (
+        record.head.asks != ""
+        and (query.tenant is None or record.scope.tenant == query.tenant)
+        and (query.agent is None or record.scope.agent == query.agent)
+        and (query.users is None or record.head.asks in query.users)
+    )
+
+
+def _matches(stored: StoredTask, query: ListQuery) -> bool:
+    return (
+        stored.scope == query.scope
+        and (query.state is None or stored.state is query.state)
+        and (query.status_after is None or stored.head.status_at >= query.status_after)
+    )
+
+
+def _bounded(time: int) -> int:
+    """A token may hold any number; one that is no score compares the same as the farthest that is."""
+    return max(-_FAR, min(time, _FAR))

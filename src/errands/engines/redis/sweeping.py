@@ -1,0 +1,122 @@
+"""Retention: what is too old or too much is removed, by one process at a time."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+
+from redis import exceptions as redis_errors
+from redis.asyncio.lock import Lock
+
+from errands.engines.base import Retention
+from errands.engines.redis.changes import Judge
+from errands.engines.redis.connection import Link
+from errands.engines.redis.jobs import Forget, ForgetContexts, Job, Run, Stands
+from errands.engines.redis.keys import Keys
+from errands.engines.redis.reading import Reader
+from errands.engines.redis.records import read_stand
+from errands.errors import StorageError
+from errands.model.base import encode
+from errands.model.core import TERMINAL_STATES
+
+#: What one batch removes at most: other writes wait that long.
+SWEEP_TASKS = 100
+#: Seconds after which a process that died while it swept no longer keeps the others from it.
+LOCK_SECONDS = 60.0
+
+
+class Sweeper:
+    """What it removes goes to the server directly and not through the writer: a server whose memory is full refuses
+    whatever travels together with a commit, and this is what frees memory. Everything here may be done twice."""
+
+    def __init__(self, link: Link, keys: Keys, reader: Reader, judge: Judge) -> None:
+        self._link = link
+        self._keys = keys
+        self._reader = reader
+        self._judge = judge
+
+    async def sweep(self, retention: Retention, now: int) -> int:
+        """Returns how many tasks were deleted; 0 as well when another process is at it."""
+        lock = self._link.client.lock(self._keys.sweeper, timeout=LOCK_SECONDS, blocking=False)
+        if not await self._acquire(lock):
+            return 0
+        try:
+            deleted = 0
+            if retention.ended_after is not None:
+                deleted += await self._forget_ended(lock, now - int(retention.ended_after * 1000))
+            if retention.ended_at_most is not None:
+                deleted += await self._forget_excess(lock, retention.ended_at_most)
+            if retention.contexts_after is not None:
+                await self._forget_contexts(now - int(retention.contexts_after * 1000))
+            if retention.events_per_task is not None:
+                await self._trim_all(retention.events_per_task)
+            return deleted
+        finally:
+            with suppress(StorageError):  # it expired, or was never there
+                await self._link.guard(lambda: lock.release())
+
+    async def _acquire(self, lock: Lock) -> bool:
+        try:
+            acquired: bool = await self._link.guard(lambda: lock.acquire())
+            return acquired
+        except StorageError as error:
+            # Not even the lock fits in: all the more reason to sweep. Two who do so at once only do it twice.
+            if isinstance(error.__cause__, redis_errors.OutOfMemoryError):
+                return True
+            raise
+
+    async def _hold(self, lock: Lock) -> None:
+        with suppress(StorageError):
+            await self._link.guard(lambda: lock.reacquire())
+
+    async def _forget_ended(self, lock: Lock, before: int) -> int:
+        deleted = 0
+        while ids := await self._link.do("zrangebyscore", self._keys.ended, "-inf", before, start=0, num=SWEEP_TASKS):
+            deleted += await self._forget(ids)
+            await self._hold(lock)
+        return deleted
+
+    async def _forget_excess(self, lock: Lock, at_most: int) -> int:
+        deleted = 0
+        while (excess := await self._link.do("zcard", self._keys.ended) - at_most) > 0:
+            last = min(excess, SWEEP_TASKS) - 1
+            ids = await self._link.do("zrange", self._keys.ended, 0, last)
+            deleted += await self._forget(ids)
+            await self._hold(lock)
+        return deleted
+
+    async def _forget(self, names: list[bytes]) -> int:
+        """Deletes these tasks; what is no ended task is taken out of the list of them."""
+        ids = [name.decode() for name in names]
+        jobs: list[Job] = []
+        for task_id, fields in zip(ids, await self._link.ask(Stands(ids=ids)), strict=True):
+            stand = read_stand(fields)
+            if stand.record is None or stand.record.head.state not in TERMINAL_STATES:
+                jobs.append(Run(commands=[["ZREM", self._keys.ended, task_id]]))
+                continue
+            commands = self._judge.forget(task_id, stand.record)
+            jobs.append(Forget(id=task_id, expected=stand.fields, commands=commands))
+        answers = await self._link.ask_all(jobs)
+        return sum(
+            isinstance(job, Forget) and answer[0] == b"written" for job, answer in zip(jobs, answers, strict=True)
+        )
+
+    async def _forget_contexts(self, before: int) -> None:
+        while int((await self._link.ask(ForgetContexts(before=str(before), limit=SWEEP_TASKS)))[0]):
+            pass
+
+    async def _trim_all(self, keep: int) -> None:
+        # A tenth over the bound before trimming, so that a growing log is cut rarely.
+        bound = keep + keep // 10
+        names = await self._link.do("zrangebyscore", self._keys.long, f"({bound}", "+inf")
+        for name in names:
+            await self._trim(name.decode(), keep)
+
+    async def _trim(self, task_id: str, keep: int) -> None:
+        """Brings the snapshot up to date and cuts the log. One that changes meanwhile is left to the next sweep."""
+        (fields,) = await self._link.ask(Stands(ids=[task_id]))
+        stand = read_stand(fields)
+        (stored,) = await self._reader.load_all([task_id])
+        if stand.record is None or stored is None or stored.version != stand.record.head.version:
+            return
+        upto = stand.record.head.version - keep
+        await self._link.ask(self._judge.trim(task_id, stand, upto, encode(stored.task)))

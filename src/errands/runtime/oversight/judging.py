@@ -1,0 +1,103 @@
+"""Asking a policy, remembering while it waits, and writing down what it decides."""
+
+from __future__ import annotations
+
+import logging
+
+import msgspec
+
+from errands.policy.cel import Call, CallFailed, Session, Suspended
+from errands.policy.document import CompiledPolicy
+from errands.policy.limits import Exceeded
+from errands.policy.pipeline import Invocation, Outcome, Subject, run_steps
+from errands.policy.records import Answered, Decided, Waiting
+from errands.policy.steps import Steps
+from errands.runtime.review_messages import reviewer_of
+from errands.runtime.run import Run
+
+#: One line for each decision.
+logger = logging.getLogger("errands.policy")
+
+
+class Judge:
+    def __init__(self, policy: CompiledPolicy, run: Run, task_id: str) -> None:
+        self._policy = policy
+        self._run = run
+        self._task_id = task_id
+
+    async def steps(self, steps: Steps, subject: Subject, *, key: str = "", call: str | None = None) -> Outcome:
+        """What the steps decide about `subject`; `call` is the capability call they stand around.
+
+        Raises `Suspended` while one of them waits. Steps with the same `key` then go on where they stopped.
+        """
+        session, waiting = self._session(key)
+        try:
+            outcome = await run_steps(steps, subject, session, invoke=_refuse, perform=_wait)
+        except Suspended as suspended:
+            if suspended.call != waiting:
+                self._run.note(Waiting(at=self._run.now(), call=suspended.call, session=session, key=key))
+            raise
+        for decision in outcome.decisions:
+            self._decided(
+                Decided(
+                    at=self._run.now(),
+                    step=decision.step,
+                    action=decision.action,
+                    outcome=decision.told,
+                    policy=self._policy.version,
+                    call=call,
+                    detail=decision.detail,
+                )
+            )
+        return outcome
+
+    def exceeded(self, exceeded: Exceeded) -> None:
+        """A limit ends the task."""
+        self._decided(self._about(f"limits.{exceeded.limit}", "limit", "exceeded", exceeded.message))
+
+    def unusable(self, place: str, detail: str) -> None:
+        """What transforms made cannot be used."""
+        self._decided(self._about(place, "transform", "error: lock_task", detail))
+
+    def _about(self, step: str, action: str, outcome: str, detail: str) -> Decided:
+        return Decided(
+            at=self._run.now(),
+            step=step,
+            action=action,
+            outcome=outcome,
+            policy=self._policy.version,
+            detail=detail,
+        )
+
+    def _decided(self, decided: Decided) -> None:
+        self._run.note(decided)
+        # The detail stays in the record: it may repeat what somebody has said.
+        logger.info("task %s: %s %s, policy %s", self._task_id, decided.step, decided.outcome, self._policy.version)
+
+    def _session(self, key: str) -> tuple[Session, Call | None]:
+        """The session in which steps go on, and the call that they still wait for."""
+        session, waiting = Session(now=self._run.now()), None
+        for record in self._run.records if key else ():
+            if isinstance(record, Waiting) and record.key == key:
+                session = msgspec.structs.replace(record.session, finished=dict(record.session.finished))
+                waiting = record.call
+            elif isinstance(record, Answered) and record.key == key:
+                waiting = None
+                if record.error is None:
+                    session.settle(record.call, record.value)
+                else:
+                    session.fail(record.call, record.error)
+        return session, waiting
+
+
+async def _wait(call: Call) -> None:
+    """All that an expression can call here is `review()`, if it names somebody."""
+    try:
+        reviewer_of(call)
+    except ValueError as error:
+        raise CallFailed(str(error)) from None
+    raise Suspended(call)
+
+
+async def _refuse(invocation: Invocation) -> None:
+    raise CallFailed("a policy has no tools to invoke")

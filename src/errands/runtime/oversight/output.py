@@ -1,0 +1,145 @@
+"""What a turn wants to show: gathered, looked at as the context has it, stored while a policy waits, and replaced."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import msgspec
+
+from errands import lifecycle
+from errands.model.base import encode
+from errands.model.core import (
+    PAUSED_STATES,
+    Artifact,
+    Message,
+    Part,
+    Role,
+    StreamResponse,
+    Task,
+    TaskArtifactUpdateEvent,
+)
+from errands.model.log import EventKind
+from errands.runtime.journal import new_id
+from errands.runtime.run import content_part
+from errands.runtime.turn import Ending
+
+
+class Output(msgspec.Struct, kw_only=True, omit_defaults=True):
+    """The events of a turn that nobody has seen yet, and its end."""
+
+    ending: Ending
+    events: list[tuple[EventKind, StreamResponse]] = []
+
+    @classmethod
+    def of(cls, ending: Ending, held: Iterable[tuple[EventKind, StreamResponse]] = ()) -> Output:
+        events = list(held)
+        events += [("artifact", StreamResponse(artifact_update=update)) for update in ending.artifacts]
+        return cls(ending=msgspec.structs.replace(ending, artifacts=()), events=events)
+
+    @classmethod
+    def gathered(cls, held: Iterable[tuple[EventKind, StreamResponse]], ending: Ending) -> Output:
+        """The same; a pause that an executor has published becomes the end that it stands for."""
+        output = cls.of(ending, held)
+        if ending.announced:
+            output.ending = Ending(state=ending.state)
+            for position, (_, update) in reversed(list(enumerate(output.events))):
+                pause = update.status_update
+                if pause is not None and pause.status.state in PAUSED_STATES:
+                    output.ending.message, output.ending.metadata = pause.status.message, pause.metadata
+                    del output.events[position]
+                    break
+        return output
+
+    def stored(self) -> dict[str, Any]:
+        """As a record has it."""
+        plain: dict[str, Any] = msgspec.json.decode(encode(self))
+        return plain
+
+    @classmethod
+    def restored(cls, stored: dict[str, Any]) -> Output:
+        output = msgspec.json.decode(msgspec.json.encode(stored), type=cls)
+        # Whoever had sent the message was answered with a task that waits.
+        output.ending.direct = False
+        return output
+
+    def shown_in(self, task: Task) -> Task:
+        """The task with these events."""
+        return lifecycle.fold_updates(task, [update for _, update in self.events])
+
+    def replaced(self, parts: list[Part], before: Task, task: Task) -> Output:
+        """The same end with these parts instead: as its message, or else as its first artifact."""
+        message, artifacts = self.ending.message, new_artifacts(before, self.shown_in(task))
+        if message is not None:
+            said = msgspec.structs.replace(message, parts=parts) if parts else None
+            return Output(ending=msgspec.structs.replace(self.ending, message=said))
+        if artifacts:
+            artifact = msgspec.structs.replace(artifacts[0], parts=parts or [Part(text="")])
+            update = TaskArtifactUpdateEvent(
+                task_id=task.id, context_id=task.context_id or "", artifact=artifact, last_chunk=True
+            )
+            return Output(ending=self.ending, events=[("artifact", StreamResponse(artifact_update=update))])
+        return Output(ending=msgspec.structs.replace(self.ending, message=_said(parts, task)))
+
+
+def without_words(update: StreamResponse) -> StreamResponse:
+    """The state that an event tells, without what it says."""
+    if update.status_update is not None:
+        status = msgspec.structs.replace(update.status_update.status, message=None)
+        return StreamResponse(status_update=msgspec.structs.replace(update.status_update, status=status))
+    if update.task is not None:
+        status = msgspec.structs.replace(update.task.status, message=None)
+        return StreamResponse(task=msgspec.structs.replace(update.task, status=status))
+    return update
+
+
+def new_artifacts(before: Task, after: Task) -> list[Artifact]:
+    known = {artifact.artifact_id: artifact for artifact in before.artifacts or ()}
+    return [artifact for artifact in after.artifacts or () if known.get(artifact.artifact_id) != artifact]
+
+
+def new_parts(before: Task, after: Task, message: Message | None = None) -> list[Part]:
+    """What the agent has given between two states of a task: artifacts first, then words."""
+    known = {said.message_id for said in before.history or ()}
+    words = [said for said in after.history or () if said.role is Role.AGENT and said.message_id not in known]
+    if message is not None:
+        words.append(message)
+    artifacts = new_artifacts(before, after)
+    return [*(part for given in artifacts for part in given.parts), *(part for said in words for part in said.parts)]
+
+
+def as_values(parts: list[Part]) -> dict[str, Any]:
+    """Parts as the context has them."""
+    return {"message": [content_part(part) for part in parts]}
+
+
+def as_parts(value: Any, originals: list[Part]) -> list[Part]:
+    """Parts again, of what a transform has made; those that it left alone are the originals, files and all.
+
+    It may have made a text of the whole. Raises ValueError when it is neither that nor a message.
+    """
+    shown = [value] if isinstance(value, str) else value.get("message") if isinstance(value, dict) else None
+    if not isinstance(shown, list):
+        raise ValueError("what a transform has made is neither a text nor a map with a message, a list of parts")
+    known = [(content_part(part), part) for part in originals]
+    return [_as_part(part, known) for part in shown]
+
+
+def _as_part(shown: Any, known: list[tuple[dict[str, Any], Part]]) -> Part:
+    for content, part in known:
+        if content == shown:
+            return part
+    if isinstance(shown, str):
+        return Part(text=shown)
+    if isinstance(shown, dict) and isinstance(shown.get("text"), str):
+        media_type = shown.get("mimeType")
+        return Part(text=shown["text"], media_type=None if media_type == "text/plain" else media_type)
+    if isinstance(shown, dict) and "data" in shown:
+        return Part(data=shown["data"], media_type=shown.get("mimeType"))
+    raise ValueError("a part of a transformed message has neither text nor data, and is no part of the original")
+
+
+def _said(parts: list[Part], task: Task) -> Message | None:
+    if not parts:
+        return None
+    return Message(message_id=new_id(), role=Role.AGENT, parts=parts, task_id=task.id, context_id=task.context_id)

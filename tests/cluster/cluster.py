@@ -1,0 +1,86 @@
+"""Replicas in processes of their own, on one store."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import httpx
+
+from tests.crash.test_sigkill import free_port
+
+
+class Replica:
+    """A server at a fixed address; its processes come and go."""
+
+    def __init__(self, storage: str) -> None:
+        port = free_port()
+        self.url = f"http://127.0.0.1:{port}"
+        self._arguments = [sys.executable, "-m", "tests.cluster.replica", str(port), storage]
+        self._process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def pid(self) -> int | None:
+        return None if self._process is None else self._process.pid
+
+    def start(self) -> None:
+        self._process = subprocess.Popen(self._arguments)
+
+    def kill(self) -> None:
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
+            self._process = None
+
+    async def ready(self) -> None:
+        async with httpx.AsyncClient(timeout=1.0) as client:
+            while True:
+                assert self._process is not None
+                assert self._process.poll() is None, "a replica ended by itself"
+                try:
+                    if (await client.get(f"{self.url}/health/ready")).status_code == 200:
+                        return
+                except httpx.HTTPError:
+                    pass
+                await asyncio.sleep(0.02)
+
+
+class Cluster:
+    def __init__(self, storages: list[str]) -> None:
+        self.replicas = [Replica(storage) for storage in storages]
+        self.kills = 0
+
+    async def start(self) -> None:
+        for replica in self.replicas:
+            replica.start()
+        for replica in self.replicas:
+            await replica.ready()
+
+    async def replace_one(self) -> None:
+        """Kills a replica at a moment nobody has chosen, and starts it again."""
+        replica = random.choice(self.replicas)
+        replica.kill()
+        self.kills += 1
+        replica.start()
+        await replica.ready()
+
+    def any(self, *, but: Replica | None = None) -> Replica:
+        return random.choice([replica for replica in self.replicas if replica is not but])
+
+    def running(self, pid: int) -> Replica | None:
+        """The replica that has this process."""
+        return next((replica for replica in self.replicas if replica.pid == pid), None)
+
+
+@contextmanager
+def cluster_on(storages: list[str]) -> Iterator[Cluster]:
+    cluster = Cluster(storages)
+    try:
+        yield cluster
+    finally:
+        for replica in cluster.replicas:
+            replica.kill()

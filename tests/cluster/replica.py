@@ -1,0 +1,59 @@
+"""One replica of the cluster tests: an agent whose every word tells which process said it, and in which attempt."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+import time
+
+import uvicorn
+
+from errands import A2AServer, AgentCardConfig, CapabilitiesConfig, Settings, TaskContext, Worker
+from errands.engines.urls import engine_from_url
+
+NAME = "Cluster"
+PIECES = 10
+
+
+class Player(Worker):
+    """Does what the first word of the message says."""
+
+    async def handle(self, ctx: TaskContext) -> None:
+        if ctx.user_text.startswith("ask"):
+            await ctx.request_input("more?")
+        elif ctx.user_text.startswith("hold"):
+            await self._hold(ctx)
+        else:
+            await self._write(ctx)
+
+    async def _write(self, ctx: TaskContext) -> None:
+        for index in range(PIECES):
+            await self._say(ctx, index)
+            await asyncio.sleep(0.005)
+        await ctx.complete()
+
+    async def _hold(self, ctx: TaskContext) -> None:
+        """Works until it is canceled, and tells when it saw that: on one machine all processes share this clock."""
+        await self._say(ctx, 0)
+        while not ctx.is_cancelled:
+            await asyncio.sleep(0.002)
+        await ctx.fail(f"{time.monotonic()}")
+
+    async def _say(self, ctx: TaskContext, index: int) -> None:
+        text = f"{ctx.attempt} {os.getpid()} {index};"
+        await ctx.emit_text_artifact(text, append=index > 0, last_chunk=index == PIECES - 1)
+
+
+def build(storage: str) -> A2AServer:
+    return A2AServer(
+        worker=Player(),
+        agent_card=AgentCardConfig(name=NAME, description="Plays.", capabilities=CapabilitiesConfig(streaming=True)),
+        storage=engine_from_url(storage),
+        settings=Settings(lease_seconds=2.0, poll_interval=0.5, max_attempts=1000),
+    )
+
+
+if __name__ == "__main__":
+    port, storage = int(sys.argv[1]), sys.argv[2]
+    uvicorn.run(build(storage).app, host="127.0.0.1", port=port, log_level="error")

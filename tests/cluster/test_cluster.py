@@ -1,0 +1,147 @@
+"""Three replicas on one store, under mixed load, killed again and again while the store itself is restarted.
+
+What must come out: every accepted message has led to one task, every task has ended once, every reader was shown every
+event once and in order, and nothing was written by a process that had lost its task to another.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+import signal
+import statistics
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import pytest
+
+from errands.engines.base import Engine
+from errands.engines.urls import engine_from_url
+from errands.model.core import TERMINAL_STATES, TaskState
+from errands.model.log import STREAMED_KINDS, Event, ListQuery, Scope
+from tests import postgres, redis_server
+from tests.cluster.cluster import Cluster, cluster_on
+from tests.cluster.load import Load, decode
+from tests.cluster.replica import NAME
+
+pytestmark = [pytest.mark.anyio, pytest.mark.cluster, pytest.mark.timeout(300)]
+
+LONG = bool(os.environ.get("ERRANDS_SOAK"))
+SECONDS = 60.0 if LONG else 12.0
+REPLICAS = 3
+SCOPE = Scope(agent=NAME)
+
+#: A store's URL, and what restarts its server.
+Store = tuple[str, Callable[[], None]]
+
+
+@pytest.fixture(params=["postgresql", "redis"])
+def store(request: pytest.FixtureRequest) -> Iterator[Store]:
+    """A server of its own, which loses what is only in its memory when it is restarted."""
+    with TemporaryDirectory() as folder:
+        if request.param == "postgresql":
+            database = postgres.Server(Path(folder) / "data")
+            yield database.url(), lambda: database.control("restart", "-m", "immediate")
+            return
+        server = redis_server.Server(Path(folder) / "data")
+        server.start()
+
+        def restart() -> None:
+            server.stop(signal.SIGKILL)
+            server.start()
+
+        yield server.url, restart
+        server.stop()
+
+
+async def test_nothing_is_lost_or_done_twice_whatever_breaks(store: Store) -> None:
+    url, restart_store = store
+    with cluster_on([url] * REPLICAS) as cluster:
+        await cluster.start()
+        async with Load(cluster) as load, load.going_on():
+            await _break_things(cluster, restart_store)
+        async with engine_from_url(url) as engine:
+            await _check_tasks(engine, load)
+            await _check_readers(engine, load)
+    _report(cluster, load)
+    if LONG:
+        assert statistics.median(load.cancels) < 0.1
+
+
+async def test_a_cancel_reaches_the_worker_on_another_replica_at_once(store: Store) -> None:
+    with cluster_on([store[0]] * REPLICAS) as cluster:
+        await cluster.start()
+        async with Load(cluster) as load:
+            for _ in range(15):
+                await load.cancel()
+    assert statistics.median(load.cancels) < 0.1
+
+
+async def _break_things(cluster: Cluster, restart_store: Callable[[], None]) -> None:
+    loop = asyncio.get_running_loop()
+    begin, restarted = loop.time(), False
+    while (passed := loop.time() - begin) < SECONDS:
+        await asyncio.sleep(random.uniform(0.2, 1.5))
+        await cluster.replace_one()
+        if passed > SECONDS / 2 and not restarted:
+            restarted = True
+            await asyncio.to_thread(restart_store)
+
+
+async def _check_tasks(engine: Engine, load: Load) -> None:
+    """One task for each message that opened one; each has ended once, and was never worked on by two at a time."""
+    assert (await engine.list(ListQuery(scope=SCOPE, page_size=1))).total_size == len(load.accepted)
+    for task_id, text in load.accepted.items():
+        stored = await engine.wait_for_state(task_id, SCOPE, TERMINAL_STATES, 10)
+        wanted = TaskState.CANCELED if text == "hold" else TaskState.COMPLETED
+        assert stored.state is wanted, (task_id, text, stored.state)
+        log = await _log(engine, task_id)
+        assert [event.version for event in log] == list(range(1, stored.version + 1))
+        assert len(_ends_in(log)) == 1
+        _check_fences(log)
+
+
+def _ends_in(log: list[Event]) -> list[Event]:
+    updates = [(event, decode(event.data).status_update) for event in log if event.kind == "status"]
+    return [event for event, update in updates if update and update.status.state in TERMINAL_STATES]
+
+
+def _check_fences(log: list[Event]) -> None:
+    """Attempts only go up, each is one process that begins at the beginning, and ends where the next one begins."""
+    holder: tuple[int, int] = (0, 0)
+    next_index = 0
+    for event in log:
+        update = decode(event.data).artifact_update if event.kind == "artifact" else None
+        if update is None:
+            continue
+        attempt, pid, index = map(int, (update.artifact.parts[0].text or "").rstrip(";").split())
+        if (attempt, pid) != holder:
+            assert attempt > holder[0], "a former holder wrote after the next one had begun"
+            holder, next_index = (attempt, pid), 0
+        assert index == next_index
+        next_index += 1
+
+
+async def _check_readers(engine: Engine, load: Load) -> None:
+    for task_id, seen in load.seen:
+        log = await _log(engine, task_id)
+        shown = [(event.version, decode(event.data)) for event in log if event.kind in STREAMED_KINDS]
+        assert seen == shown
+
+
+async def _log(engine: Engine, task_id: str) -> list[Event]:
+    return (await engine.read(task_id, SCOPE, 0)).events
+
+
+def _report(cluster: Cluster, load: Load) -> None:
+    """The figures, for whoever runs it with -s."""
+    cancels = sorted(load.cancels)
+    sys.stdout.write(
+        f"\n{SECONDS:.0f} s: {len(load.accepted)} tasks, {cluster.kills} kills, {len(load.seen)} readers, "
+        f"{load.reconnects} broken streams, {len(cancels)} cancels seen elsewhere after "
+        f"{statistics.median(cancels) * 1000:.1f} ms (median), "
+        f"{cancels[int(len(cancels) * 0.95)] * 1000:.1f} ms (95 %)\n"
+    )

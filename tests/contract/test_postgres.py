@@ -1,0 +1,264 @@
+"""What the PostgreSQL engine promises beyond the port: group commit, texts of any kind, few connections."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import asyncpg
+import pytest
+
+from errands.engines.base import Retention
+from errands.engines.postgres import PostgresEngine
+from errands.errors import ConfigurationError, DuplicateMessageError, StorageError
+from errands.model.core import TERMINAL_STATES, TaskState
+from errands.model.log import Head, Lease, ListQuery, Scope
+from tests.contract.changes import AGENT, LEASE_MS, ME, WORKER, Changes, ManualClock, context_of, log_of, text_in
+from tests.postgres import shared_server, url_for
+
+pytestmark = pytest.mark.anyio
+
+
+@pytest.fixture
+def url(tmp_path: Path) -> str:
+    return url_for(tmp_path)
+
+
+@pytest.fixture
+async def engine(url: str, clock: ManualClock) -> AsyncIterator[PostgresEngine]:
+    async with PostgresEngine(url, clock=clock) as engine:
+        yield engine
+
+
+async def ask(engine: PostgresEngine, query: str) -> list[Any]:
+    """The rows that a connection of its own sees."""
+    connection = await asyncpg.connect(shared_server().url())
+    try:
+        await connection.execute(f'SET search_path TO "{engine._options.schema}"')
+        return [tuple(row) for row in await connection.fetch(query)]
+    finally:
+        await connection.close()
+
+
+async def test_everything_survives_a_reopening(url: str, clock: ManualClock, changes: Changes) -> None:
+    async with PostgresEngine(url, clock=clock) as engine:
+        await engine.commit(changes.start(receipt=b"digest"))
+        await engine.commit(changes.chunk(text="kept"))
+        await engine.commit(changes.create("waiting"))
+        await engine.save_context(ME, "c", b"remembered")
+        before = await engine.load("t", ME), await engine.read("t", ME, 0)
+    async with PostgresEngine(url, clock=clock) as engine:
+        assert (await engine.load("t", ME), await engine.read("t", ME, 0)) == before
+        assert await engine.load_context(ME, "c") == b"remembered"
+        assert await engine.extend(WORKER, [Lease("t", 1)], clock() + LEASE_MS) == []
+        assert [stored.task.id for stored in await engine.claim("w", [AGENT], 9, clock() + 1)] == ["waiting"]
+        with pytest.raises(DuplicateMessageError):
+            await engine.commit(changes.create("again", receipt=b"digest"))
+        assert await engine.commit(changes.complete(fence=1)) == 4
+
+
+async def test_an_engine_can_be_opened_again_after_it_was_closed(url: str, changes: Changes) -> None:
+    engine = PostgresEngine(url)
+    for number in range(3):
+        await engine.open()
+        await engine.commit(changes.start(f"t{number}"))
+        await engine.close()
+    assert await ask(engine, "SELECT count(*) FROM tasks") == [(3,)]
+
+
+async def test_opening_an_open_engine_is_refused(engine: PostgresEngine) -> None:
+    with pytest.raises(StorageError, match="already open"):
+        await engine.open()
+    await engine.check()
+
+
+async def test_a_closed_engine_refuses_everything(engine: PostgresEngine, changes: Changes, clock: ManualClock) -> None:
+    await engine.close()
+    for call in (
+        engine.commit(changes.start()),
+        engine.load("t", ME),
+        engine.list(ListQuery(scope=ME)),
+        engine.delete("t", ME),
+        engine.load_context(ME, "c"),
+        engine.save_context(ME, "c", b""),
+        engine.claim(WORKER, [AGENT], 1, clock()),
+        engine.extend(WORKER, [], clock()),
+        engine.read("t", ME, 0),
+        engine.wait_for_state("t", ME, TERMINAL_STATES, None),
+        engine.sweep(),
+        engine.check(),
+    ):
+        with pytest.raises(StorageError, match="not open"):
+            await call
+
+
+async def test_every_field_of_a_head_has_its_column(engine: PostgresEngine) -> None:
+    schema = engine._options.schema
+    columns = await ask(
+        engine,
+        f"SELECT column_name FROM information_schema.columns WHERE table_schema = '{schema}' AND table_name = 'tasks'",
+    )
+    assert set(Head.__struct_fields__) <= {name for (name,) in columns}
+
+
+async def test_many_commits_share_few_transactions(engine: PostgresEngine, changes: Changes) -> None:
+    before = engine.transactions
+    await asyncio.gather(*(engine.commit(changes.start(f"t{number}")) for number in range(400)))
+    assert engine.transactions - before <= 2
+
+
+async def test_contexts_are_saved_in_the_transaction_of_the_changes_beside_them(
+    engine: PostgresEngine, changes: Changes
+) -> None:
+    before = engine.transactions
+    await asyncio.gather(
+        *(engine.commit(changes.start(f"t{number}")) for number in range(20)),
+        *(engine.save_context(ME, f"c{number}", b"value") for number in range(20)),
+    )
+    assert engine.transactions - before <= 2
+    assert await engine.load_context(ME, "c19") == b"value"
+
+
+async def test_work_on_one_task_is_done_in_the_order_it_was_asked_for(
+    engine: PostgresEngine, changes: Changes, clock: ManualClock
+) -> None:
+    results = await asyncio.gather(
+        engine.commit(changes.create()),
+        engine.claim(WORKER, [AGENT], 1, clock() + LEASE_MS),
+        engine.extend(WORKER, [Lease("t", 1)], clock() + LEASE_MS),
+    )
+    assert [stored.task.id for stored in results[1]] == ["t"]
+    assert results[2] == []
+    ended = await asyncio.gather(
+        engine.commit(changes.working(fence=1)),
+        engine.commit(changes.complete(fence=1)),
+        engine.delete("t", ME),
+        engine.commit(changes.create()),
+    )
+    assert [*ended] == [2, 3, None, 1]
+    assert (await engine.load("t", ME)).state is TaskState.SUBMITTED
+
+
+UNSTORABLE: dict[str, dict[str, Any]] = {
+    "a number beyond 64 bits": {"due_at": 2**70},
+    "half a character": {"worker": "\ud800"},
+    "something that is not text": {"worker": object()},
+}
+
+
+@pytest.mark.parametrize("fields", UNSTORABLE.values(), ids=UNSTORABLE.keys())
+async def test_a_change_that_cannot_be_stored_fails_alone(
+    engine: PostgresEngine, changes: Changes, fields: dict[str, Any]
+) -> None:
+    results = await asyncio.gather(
+        *(engine.commit(changes.start(f"t{n}", **(fields if n == 7 else {}))) for n in range(20)),
+        return_exceptions=True,
+    )
+    assert isinstance(results.pop(7), StorageError)
+    assert results == [2] * 19
+    assert (await engine.list(ListQuery(scope=ME))).total_size == 19
+
+
+ODD = ["with \0 in it", "\x1a", "\x1a0\0\x1a1", "käse 🧀", ""]
+
+
+@pytest.mark.parametrize("text", ODD)
+async def test_texts_of_any_kind_come_back_as_they_were(
+    engine: PostgresEngine, changes: Changes, clock: ManualClock, text: str
+) -> None:
+    scope = Scope(text, text, text)
+    await engine.commit(changes.start(f"t{text}", scope=scope, context_id=text, worker=text))
+    await engine.save_context(scope, text, b"value")
+    assert (await engine.load(f"t{text}", scope)).scope == scope
+    assert (await engine.list(ListQuery(scope=scope, context_id=text))).total_size == 1
+    assert await engine.load_context(scope, text) == b"value"
+    assert await engine.extend(text, [Lease(f"t{text}", 1)], clock() + 1) == []
+    await engine.commit(changes.cancel(f"t{text}", scope=scope))
+    assert await engine.wanted_canceled(text) == [f"t{text}"]
+    clock.advance(LEASE_MS)
+    (claimed,) = await engine.claim("another", [text], 1, clock() + 1)
+    assert (claimed.task.id, claimed.scope) == (f"t{text}", scope)
+
+
+async def test_what_cannot_be_a_text_is_not_found(engine: PostgresEngine) -> None:
+    assert await engine.load_context(ME, "\ud800") is None
+    assert (await engine.list(ListQuery(scope=ME, context_id="\ud800"))).total_size == 0
+    with pytest.raises(Exception, match="not found"):
+        await engine.load("\ud800", ME)
+    with pytest.raises(Exception, match="not found"):
+        await engine.read("\ud800", ME, 0)
+
+
+async def test_large_events_and_snapshots_come_back_whole(engine: PostgresEngine, changes: Changes) -> None:
+    await engine.commit(changes.start())
+    for letter in "abc":
+        await engine.commit(changes.chunk(text=letter * 3_000_000))
+    stored = await engine.load("t", ME)
+    assert text_in(stored) == "a" * 3_000_000 + "b" * 3_000_000 + "c" * 3_000_000
+    await engine.commit(changes.complete(fold=stored.task, expected=5))
+    assert text_in(await engine.load("t", ME)) == text_in(stored)
+    assert [len(event.data) > 3_000_000 for event in await log_of(engine)] == [False, False, True, True, True, False]
+
+
+async def test_a_folded_task_is_read_from_its_snapshot_alone(engine: PostgresEngine, changes: Changes) -> None:
+    await engine.commit(changes.start())
+    await engine.commit(changes.chunk(text="kept"))
+    before = await engine.load("t", ME)
+    await engine.commit(changes.move(fold=before.task, expected=3))
+    await ask(engine, "UPDATE events SET data = 'not even JSON' WHERE kind <> 'snapshot'")
+    assert await engine.load("t", ME) == before
+    assert (await engine.list(ListQuery(scope=ME, with_artifacts=True))).tasks == [before]
+
+
+async def test_the_tallies_are_what_counting_would_give(
+    url: str, engine: PostgresEngine, changes: Changes, clock: ManualClock
+) -> None:
+    async with PostgresEngine(url, clock=clock, retention=Retention(ended_after=0)) as other:
+        for number in range(30):
+            await (engine if number % 2 else other).commit(changes.start(f"t{number}"))
+        for number in range(20):
+            await (other if number % 3 else engine).commit(changes.complete(f"t{number}"))
+        await engine.delete("t3", ME)
+        for state, expected in ((None, 29), (TaskState.WORKING, 10), (TaskState.COMPLETED, 19)):
+            assert (await engine.list(ListQuery(scope=ME, state=state, page_size=1))).total_size == expected
+        clock.advance(1)
+        assert await other.sweep() == 19
+        assert (await engine.list(ListQuery(scope=ME))).total_size == 10
+
+
+async def test_an_engine_makes_no_more_connections_than_it_may(url: str, changes: Changes) -> None:
+    name = "counted connections"
+    async with PostgresEngine(f"{url}&pool_size=4&application_name={name}") as engine:
+        await asyncio.gather(*(engine.commit(changes.start(f"t{n}")) for n in range(100)))
+        subscriptions = [engine.subscribe(f"t{n}", ME, 0) for n in range(100)]
+        await asyncio.gather(*(subscription.next() for subscription in subscriptions))
+        await asyncio.gather(*(engine.load(f"t{n}", ME) for n in range(100)))
+        ((count,),) = await ask(engine, f"SELECT count(*) FROM pg_stat_activity WHERE application_name = '{name}'")
+        assert 2 <= count <= 4
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [("pool_size=2", "pool_size"), ("pool_size=many", "pool_size"), ("schema=", "schema"), ('schema=a"b', "schema")],
+)
+def test_an_option_that_does_not_fit_is_refused(options: str, words: str) -> None:
+    with pytest.raises(ConfigurationError, match=words):
+        PostgresEngine(f"postgresql://localhost/tasks?{options}")
+
+
+def test_a_password_is_never_shown() -> None:
+    engine = PostgresEngine("postgresql://me:secret@localhost:5433/tasks")
+    assert engine._options.name == "tasks at localhost:5433"
+
+
+async def test_a_batch_that_finds_a_known_message_is_still_one_batch(engine: PostgresEngine, changes: Changes) -> None:
+    await engine.commit(changes.start("first", receipt=b"digest"))
+    results = await asyncio.gather(
+        *(engine.commit(changes.start(f"t{n}", receipt=b"digest" if n == 3 else None)) for n in range(10)),
+        engine.commit(changes.chunk("first", context_id=context_of("first"))),
+        return_exceptions=True,
+    )
+    assert isinstance(results.pop(3), DuplicateMessageError)
+    assert results == [2] * 9 + [3]

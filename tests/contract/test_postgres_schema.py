@@ -1,0 +1,237 @@
+"""The tables of the PostgreSQL engine: migrations, schemas that are not ours, and the plans of the statements."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import AsyncIterator
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+import asyncpg
+import pytest
+
+from errands.engines.postgres import PostgresEngine, schema, sql
+from errands.engines.postgres.connection import Options, connect
+from errands.engines.postgres.sql import Migration
+from errands.errors import StorageError
+from tests.contract.changes import ME, Changes, ManualClock
+from tests.postgres import own_schema, shared_server
+
+pytestmark = pytest.mark.anyio
+
+NEWEST = sql.migrations()[-1].version
+PACKAGE = files("errands.engines.postgres")
+
+
+@pytest.fixture
+def url(tmp_path: Path) -> str:
+    return own_schema(tmp_path)
+
+
+async def run(url: str, script: str) -> list[Any]:
+    connection = await asyncpg.connect(shared_server().url())
+    try:
+        await connection.execute(f'SET search_path TO "{Options.parse(url).schema}"')
+        return await connection.fetch(script) if script.startswith("SELECT") else [await connection.execute(script)]
+    finally:
+        await connection.close()
+
+
+def further(monkeypatch: pytest.MonkeyPatch, script: str, oldest: int = NEWEST) -> None:
+    """Lets errands know one migration more."""
+    known = sql.migrations()
+    monkeypatch.setattr(schema, "migrations", lambda: [*known, Migration(NEWEST + 1, oldest, script)])
+
+
+async def test_an_empty_database_gets_its_tables_when_it_is_opened(url: str, changes: Changes) -> None:
+    async with PostgresEngine(url) as engine:
+        assert await engine.commit(changes.start()) == 2
+    assert await PostgresEngine(url).schema.check() == NEWEST
+
+
+async def test_a_schema_of_another_program_is_refused_and_left_as_it_is(url: str) -> None:
+    name = Options.parse(url).schema
+    await run(url, f'CREATE SCHEMA "{name}"; CREATE TABLE "{name}".customers (name text)')
+    for attempt in (PostgresEngine(url).open, PostgresEngine(url).schema.upgrade):
+        with pytest.raises(StorageError, match="another program"):
+            await attempt()
+    tables = await run(url, f"SELECT tablename FROM pg_tables WHERE schemaname = '{name}'")
+    assert [tuple(row) for row in tables] == [("customers",)]
+
+
+async def test_an_older_schema_is_refused_until_it_is_upgraded(
+    url: str, changes: Changes, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with PostgresEngine(url, clock=clock) as engine:
+        await engine.commit(changes.start())
+    further(monkeypatch, "ALTER TABLE tasks ADD COLUMN colour text;")
+    with pytest.raises(StorageError, match=f"schema version {NEWEST}.*errands db upgrade"):
+        await PostgresEngine(url).open()
+    with pytest.raises(StorageError, match="errands db upgrade"):
+        await PostgresEngine(url).schema.check()
+    assert await PostgresEngine(url).schema.upgrade() == (NEWEST, NEWEST + 1)
+    assert await PostgresEngine(url).schema.upgrade() == (NEWEST + 1, NEWEST + 1)
+    async with PostgresEngine(url, clock=clock) as engine:
+        assert (await engine.load("t", ME)).version == 2
+        assert await engine.commit(changes.complete()) == 3
+
+
+async def test_the_release_before_runs_on_a_schema_that_only_added(
+    url: str, changes: Changes, clock: ManualClock
+) -> None:
+    async with PostgresEngine(url, clock=clock) as old:
+        await old.commit(changes.start())
+        with pytest.MonkeyPatch.context() as patch:
+            further(patch, "ALTER TABLE tasks ADD COLUMN colour text NOT NULL DEFAULT 'red';", oldest=NEWEST)
+            await PostgresEngine(url).schema.upgrade()
+            async with PostgresEngine(url, clock=clock) as new:
+                # Both at the same time, on the same task.
+                assert await old.commit(changes.chunk()) == 3
+                assert await new.commit(changes.chunk()) == 4
+        async with PostgresEngine(url, clock=clock) as restarted:
+            assert await restarted.commit(changes.complete()) == 5
+
+
+async def test_the_release_before_is_refused_by_a_schema_that_took_something_away(
+    url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patch:
+        further(patch, "ALTER TABLE tasks ADD COLUMN colour text;", oldest=NEWEST + 1)
+        await PostgresEngine(url).schema.upgrade()
+    with pytest.raises(StorageError, match=f"schema version {NEWEST + 1}.*Upgrade errands"):
+        await PostgresEngine(url).open()
+
+
+async def test_a_migration_that_fails_leaves_the_schema_as_it_was(
+    url: str, changes: Changes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with PostgresEngine(url) as engine:
+        await engine.commit(changes.start())
+    with monkeypatch.context() as patch:
+        further(patch, "ALTER TABLE tasks ADD COLUMN colour text; ALTER TABLE missing ADD COLUMN x text;")
+        with pytest.raises(StorageError, match="missing"):
+            await PostgresEngine(url).schema.upgrade()
+    async with PostgresEngine(url) as engine:
+        assert (await engine.load("t", ME)).version == 2
+    assert not await run(
+        url, "SELECT 1 FROM information_schema.columns WHERE column_name = 'colour' AND table_schema = current_schema()"
+    )
+
+
+async def test_many_that_upgrade_at_once_do_it_once(url: str) -> None:
+    results = await asyncio.gather(*(PostgresEngine(url).schema.upgrade() for _ in range(5)))
+    assert sorted(results) == [(0, NEWEST)] + [(NEWEST, NEWEST)] * 4
+
+
+async def test_the_printed_sql_makes_what_an_upgrade_makes(url: str, changes: Changes) -> None:
+    script = await PostgresEngine(url).schema.sql()
+    with pytest.raises(StorageError, match="no tables of errands yet"):
+        await PostgresEngine(url).schema.check()
+    await run(url, script)
+    assert await PostgresEngine(url).schema.check() == NEWEST
+    assert await PostgresEngine(url).schema.sql() == ""
+    async with PostgresEngine(url) as engine:
+        assert await engine.commit(changes.start()) == 2
+
+
+def test_migrations_are_numbered_without_a_gap_and_name_the_oldest_that_can_run() -> None:
+    assert [migration.version for migration in sql.migrations()] == list(range(1, NEWEST + 1))
+    assert all(1 <= migration.oldest <= migration.version for migration in sql.migrations())
+
+
+def test_every_query_is_explained_in_a_sentence_and_used() -> None:
+    text = PACKAGE.joinpath("queries.sql").read_text("utf-8")
+    sections = re.findall(r"^-- (?:name|fragment): (\w+)\n-- (.+)", text, re.MULTILINE)
+    assert len(sections) == len(re.findall(r"^-- (?:name|fragment):", text, re.MULTILINE))
+    assert all(sentence[0].isupper() for _, sentence in sections)
+    source = "".join(file.read_text("utf-8") for file in PACKAGE.iterdir() if file.name.endswith(".py"))
+    unnamed = {name for name in sql.QUERIES if f'"{name}"' not in source}
+    # Listings put the names of theirs together.
+    assert {re.sub("scope|context", "*", name) for name in unnamed} == {
+        "list_*_in_order",
+        "list_*_since_changed",
+        "count_*",
+    }
+
+
+@pytest.fixture
+async def connection(url: str) -> AsyncIterator[Any]:
+    """A connection as the engine has them, on tables that hold enough for plans to matter."""
+    options = Options.parse(url)
+    async with PostgresEngine(url):
+        connection = await connect(options)
+        await connection.execute(
+            """
+            INSERT INTO tasks
+            SELECT 'id ' || n, n, n % 7, 't', 'o', 'agent ' || n % 3, 'c ' || n % 5000, 5,
+                CASE WHEN n % 100 = 0 THEN 'TASK_STATE_WORKING' ELSE 'TASK_STATE_COMPLETED' END, 1, 0,
+                CASE WHEN n % 100 = 0 THEN 'w' ELSE '' END, CASE WHEN n % 100 = 0 THEN n END,
+                1, n % 1000 = 0, false, n, n, n, 0, 0, ''
+            FROM generate_series(1, 20000) AS n;
+            INSERT INTO events SELECT n, v, 'status', '{}' FROM generate_series(1, 20000) AS n, generate_series(1, 2) v;
+            INSERT INTO receipts SELECT n::text::bytea, n, 'id ' || n, n FROM generate_series(1, 20000) AS n;
+            INSERT INTO contexts SELECT 't', 'o', 'a', 'c ' || n, '', n FROM generate_series(1, 20000) AS n;
+            ANALYZE tasks, events, receipts, contexts
+            """
+        )
+        try:
+            yield connection
+        finally:
+            await connection.close()
+
+
+#: These look at more than an index leads them to, and why that is allowed.
+WALKS = {
+    "overgrown": "only when fewer than a thousand events are kept per task",
+    "count_ended": "the tallies, of which there are few",
+    "check": "the versions, of which there are few",
+    "schema_version": "the versions, of which there are few",
+}
+PLANNED = sorted(
+    name for name, query in sql.QUERIES.items() if re.search(r"\b(tasks|events|receipts|contexts)\b", query)
+)
+
+
+async def test_no_query_walks_a_whole_table(connection: Any) -> None:
+    for name in PLANNED:
+        if name in WALKS:
+            continue
+        parameters = (await connection.prepare(sql.QUERIES[name])).get_parameters()
+        nothing = f"({', '.join(['NULL'] * len(parameters))})" if parameters else ""
+        await connection.execute(f"PREPARE {name} AS {sql.QUERIES[name]}")
+        plan = "\n".join(row[0] for row in await connection.fetch(f"EXPLAIN EXECUTE {name} {nothing}"))
+        assert not re.search(r"Seq Scan on (tasks|events|receipts|contexts)", plan), (name, plan)
+
+
+#: The index that was made for a query, and values to try it with.
+INDEXES: dict[str, tuple[str, tuple[Any, ...]]] = {
+    "due": ("tasks_due", ("agent 1", 10**6, 10)),
+    "list_scope_in_order": (
+        "tasks_listed",
+        (3, ["TASK_STATE_COMPLETED"], 0, "t", "o", "agent 1", 10**9, 10**9, "", 50),
+    ),
+    "list_context_in_order": (
+        "tasks_of_context",
+        ("c 7", ["TASK_STATE_COMPLETED"], 0, "t", "o", "agent 1", 10**9, 10**9, "", 50),
+    ),
+    "wanted_canceled": ("tasks_canceling", ("w",)),
+    "ended_before": ("tasks_ended", (10**9, 200)),
+    "overgrown_long": ("tasks_long", (2000,)),
+    "tally": ("tallies_pkey", (3, ["TASK_STATE_COMPLETED"])),
+    "load": ("tasks_pkey", ("id 7", True)),
+    "asking": ("tasks_asking", (None, False, None, None, ["bob"], 10)),
+    "records": ("events_of_run", ("id 7",)),
+}
+
+
+async def test_a_query_uses_the_index_that_was_made_for_it(connection: Any) -> None:
+    for name, (index, values) in INDEXES.items():
+        rows = await connection.fetch(f"EXPLAIN ANALYZE {sql.QUERIES[name]}", *values)
+        plan = "\n".join(row[0] for row in rows)
+        assert index in plan, plan
+        if name in ("due", "list_scope_in_order", "ended_before"):
+            # In the order of the index: no more is read than is given out.
+            read = re.findall(r"Index (?:Only )?Scan using tasks_\w+ .*actual .*rows=(\d+)", plan)
+            assert max(map(int, read)) <= values[-1], plan

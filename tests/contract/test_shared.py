@@ -1,0 +1,323 @@
+"""Several engines on one store, in this process and in others: they see each other's writes and never undo them.
+
+Over every engine that processes can share.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import sys
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+import errands
+from errands.engines.base import Engine
+from errands.engines.urls import engine_from_url
+from errands.errors import ConcurrencyError, DuplicateMessageError, LeaseLostError
+from errands.model.core import TERMINAL_STATES, TaskState
+from errands.model.log import Lease, LeaseSignal
+from tests.conftest import STORAGES
+from tests.contract.changes import AGENT, LEASE_MS, ME, WORKER, Changes, ManualClock, collect, log_of, text_in
+
+pytestmark = pytest.mark.anyio
+
+Pair = tuple[Engine, Engine]
+
+
+@pytest.fixture(params=[name for name in STORAGES if name != "memory"])
+def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """A storage URL of each engine that processes can share."""
+    return STORAGES[request.param](tmp_path)
+
+
+def engine_at(url: str, clock: ManualClock) -> Engine:
+    engine = engine_from_url(url)
+    engine.clock = clock
+    return engine
+
+
+@pytest.fixture
+async def pair(url: str, clock: ManualClock) -> AsyncIterator[Pair]:
+    async with engine_at(url, clock) as one, engine_at(url, clock) as other:
+        yield one, other
+
+
+async def test_what_one_writes_the_other_reads(pair: Pair, changes: Changes) -> None:
+    one, other = pair
+    await one.commit(changes.start())
+    assert await other.commit(changes.chunk(text="from the other", fence=1)) == 3
+    assert text_in(await one.load("t", ME)) == "from the other"
+
+
+async def test_a_subscriber_sees_the_events_of_the_other(pair: Pair, changes: Changes) -> None:
+    one, other = pair
+    await one.commit(changes.start())
+    subscription = one.subscribe("t", ME, 2, caught_up=True)
+    reading = asyncio.ensure_future(collect(subscription, 12))
+    for _ in range(10):
+        await other.commit(changes.chunk())
+    assert await reading == list(range(3, 13))
+    subscription.close()
+
+
+async def test_a_subscriber_sees_events_of_both_once_and_in_order(pair: Pair, changes: Changes) -> None:
+    one, other = pair
+    await one.commit(changes.start())
+    subscriptions = [engine.subscribe("t", ME, 2) for engine in pair * 2]
+    reading = asyncio.gather(*(collect(subscription, 202) for subscription in subscriptions))
+
+    async def write(engine: Engine) -> None:
+        for _ in range(100):
+            await engine.commit(changes.chunk())
+
+    await asyncio.gather(write(one), write(other))
+    for seen in await reading:
+        assert seen == list(range(3, 203))
+    for subscription in subscriptions:
+        subscription.close()
+
+
+async def test_a_waiter_hears_that_the_other_ended_the_task(pair: Pair, changes: Changes) -> None:
+    one, other = pair
+    await one.commit(changes.start())
+    waiting = asyncio.ensure_future(one.wait_for_state("t", ME, TERMINAL_STATES, None))
+    await asyncio.sleep(0)
+    await other.commit(changes.complete(fence=1))
+    assert (await waiting).state is TaskState.COMPLETED
+
+
+async def test_an_expectation_is_fulfilled_by_the_other(pair: Pair, changes: Changes) -> None:
+    one, other = pair
+    with one.expect("t", ME, TERMINAL_STATES) as expectation:
+        version = await one.commit(changes.start())
+        await other.commit(changes.complete(fence=1))
+        stored = await expectation.wait(version, None)
+    assert stored is not None
+    assert stored.version == 3
+
+
+async def test_workers_are_woken_by_the_others_task(pair: Pair, changes: Changes, clock: ManualClock) -> None:
+    one, other = pair
+    woken = asyncio.Event()
+    one.on_work(woken.set)
+    await other.commit(changes.create())
+    await woken.wait()
+    assert [stored.task.id for stored in await one.claim(WORKER, [AGENT], 1, clock() + LEASE_MS)] == ["t"]
+
+
+async def test_a_holder_learns_of_the_others_cancel(pair: Pair, changes: Changes, clock: ManualClock) -> None:
+    one, other = pair
+    await one.commit(changes.start())
+    woken = asyncio.Event()
+    one.on_work(woken.set)
+    await other.commit(changes.cancel())
+    await woken.wait()
+    assert await one.extend(WORKER, [Lease("t", 1)], clock() + LEASE_MS) == [
+        LeaseSignal("t", lost=False, cancel_requested=True)
+    ]
+
+
+async def test_guards_hold_between_the_two(pair: Pair, changes: Changes, clock: ManualClock) -> None:
+    one, other = pair
+    await one.commit(changes.start(receipt=b"digest"))
+    with pytest.raises(DuplicateMessageError):
+        await other.commit(changes.create("again", receipt=b"digest"))
+    with pytest.raises(ConcurrencyError):
+        await other.commit(changes.start())
+    clock.advance(LEASE_MS)
+    await other.claim("another", [AGENT], 1, clock() + LEASE_MS)
+    with pytest.raises(LeaseLostError):
+        await one.commit(changes.chunk(fence=1))
+
+
+async def test_of_the_same_message_sent_to_both_at_once_one_is_accepted(pair: Pair, changes: Changes) -> None:
+    for number in range(20):
+        receipt = b"%d" % number
+        results = await asyncio.gather(
+            *(pair[n % 2].commit(changes.create(f"{number}-{n}", receipt=receipt)) for n in range(6)),
+            return_exceptions=True,
+        )
+        assert sorted(map(type, results), key=str) == [DuplicateMessageError] * 5 + [int]
+
+
+async def test_of_the_same_task_created_in_both_at_once_one_wins(pair: Pair, changes: Changes) -> None:
+    for number in range(20):
+        results = await asyncio.gather(
+            *(engine.commit(changes.create(f"t{number}")) for engine in pair * 3), return_exceptions=True
+        )
+        assert sorted(map(type, results), key=str) == [ConcurrencyError] * 5 + [int]
+
+
+async def test_batches_over_the_same_tasks_never_wait_for_each_other_for_ever(pair: Pair, changes: Changes) -> None:
+    names = [f"t{number}" for number in range(20)]
+    await asyncio.gather(*(pair[0].commit(changes.start(name)) for name in names))
+
+    async def write(engine: Engine, order: list[str]) -> None:
+        for _ in range(10):
+            await asyncio.gather(*(engine.commit(changes.chunk(name)) for name in order))
+
+    await asyncio.gather(write(pair[0], names), write(pair[1], names[::-1]))
+    assert {(await pair[0].load(name, ME)).version for name in names} == {22}
+
+
+async def test_the_two_never_claim_the_same_task(pair: Pair, changes: Changes, clock: ManualClock) -> None:
+    await asyncio.gather(*(pair[number % 2].commit(changes.create(f"t{number}")) for number in range(100)))
+    shares = await asyncio.gather(
+        *(engine.claim(f"worker {n}", [AGENT], 3, clock() + LEASE_MS) for n in range(20) for engine in pair)
+    )
+    claimed = [stored.task.id for share in shares for stored in share]
+    assert len(claimed) == len(set(claimed))
+    rest = await pair[0].claim("the last", [AGENT], 100, clock() + LEASE_MS)
+    assert sorted(claimed + [stored.task.id for stored in rest]) == sorted(f"t{number}" for number in range(100))
+
+
+async def test_who_watches_another_task_is_left_in_peace(pair: Pair, changes: Changes) -> None:
+    one, other = pair
+    await one.commit(changes.start("watched"))
+    await one.commit(changes.start("busy"))
+    watched, busy = one.subscribe("watched", ME, 2), one.subscribe("busy", ME, 2)
+    for version in range(3, 8):
+        await other.commit(changes.chunk("busy"))
+        assert await collect(busy, version) == [version]
+    assert await watched.next(timeout=0.01) == []
+    watched.close()
+    busy.close()
+
+
+#: A process of its own: appends to the shared task, creates tasks, claims some, and says what it got.
+PROCESS = """
+import asyncio, json, sys
+from tests.contract.changes import AGENT, LEASE_MS, Changes, ManualClock
+from tests.contract.test_shared import engine_at
+
+async def main(url, name):
+    clock = ManualClock()
+    changes = Changes(clock)
+    async with engine_at(url, clock) as engine:
+        await asyncio.gather(
+            engine.commit(changes.start("shared")), return_exceptions=True
+        )
+        versions = []
+        for number in range(30):
+            versions.append(await engine.commit(changes.chunk("shared", f"{name}:{number};")))
+            await engine.commit(changes.create(f"{name}-{number}"))
+        claimed = []
+        while share := await engine.claim(name, [AGENT], 4, clock() + LEASE_MS):
+            claimed += [stored.task.id for stored in share]
+        print(json.dumps([versions, claimed]))
+
+asyncio.run(main(*sys.argv[1:]))
+"""
+
+
+async def spawn(script: str, *arguments: str) -> asyncio.subprocess.Process:
+    roots = [str(Path(errands.__file__).parents[1]), str(Path(__file__).parents[2])]
+    return await asyncio.create_subprocess_exec(
+        sys.executable,
+        "-c",
+        script,
+        *arguments,
+        stdout=asyncio.subprocess.PIPE,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(roots)},
+    )
+
+
+async def start_process(url: str, name: str) -> tuple[list[int], list[str]]:
+    process = await spawn(PROCESS, url, name)
+    output, _ = await process.communicate()
+    assert process.returncode == 0
+    versions, claimed = json.loads(output)
+    return versions, claimed
+
+
+async def test_processes_that_create_the_store_together_share_it(url: str, clock: ManualClock) -> None:
+    names = ["a", "b", "c", "d"]
+    results = await asyncio.gather(*(start_process(url, name) for name in names))
+    versions = sorted(version for written, _ in results for version in written)
+    assert versions == list(range(3, 3 + 30 * len(names)))
+    claimed = sorted(task_id for _, share in results for task_id in share)
+    assert claimed == sorted(f"{name}-{number}" for name in names for number in range(30))
+    async with engine_at(url, clock) as engine:
+        log = await log_of(engine, "shared")
+        assert [event.version for event in log] == list(range(1, versions[-1] + 1))
+        text = text_in(await engine.load("shared", ME))
+    for name in names:
+        pieces = [piece for piece in text.split(";") if piece.startswith(f"{name}:")]
+        assert pieces == [f"{name}:{number}" for number in range(30)]
+
+
+async def test_a_subscriber_follows_what_another_process_writes(url: str, clock: ManualClock) -> None:
+    async with engine_at(url, clock) as engine:
+        await engine.commit(Changes(clock).start("shared"))
+        subscription = engine.subscribe("shared", ME, 2)
+        reading = asyncio.ensure_future(collect(subscription, 32))
+        await start_process(url, "writer")
+        assert await reading == list(range(3, 33))
+        subscription.close()
+
+
+#: A process that claims the task, says so, and works until it is killed or hears that the task is wanted canceled.
+HOLDER = """
+import asyncio, sys
+from errands.model.core import TaskState
+from tests.contract.changes import AGENT, LEASE_MS, Changes, ManualClock
+from tests.contract.test_shared import engine_at
+
+async def main(url):
+    clock = ManualClock()
+    changes = Changes(clock)
+    async with engine_at(url, clock) as engine:
+        woken = asyncio.Event()
+        engine.on_work(woken.set)
+        (stored,) = await engine.claim("holder", [AGENT], 1, clock() + LEASE_MS)
+        await engine.commit(changes.working(fence=stored.head.attempt))
+        print("working", flush=True)
+        while not await engine.wanted_canceled("holder"):
+            await woken.wait()
+            woken.clear()
+        await engine.commit(changes.status("t", TaskState.CANCELED, fence=stored.head.attempt))
+
+asyncio.run(main(*sys.argv[1:]))
+"""
+
+
+async def hold(url: str) -> asyncio.subprocess.Process:
+    process = await spawn(HOLDER, url)
+    assert process.stdout is not None
+    assert await process.stdout.readline() == b"working\n"
+    return process
+
+
+async def test_a_cancel_reaches_the_process_that_works_and_its_end_the_one_that_waits(
+    url: str, clock: ManualClock
+) -> None:
+    changes = Changes(clock)
+    async with engine_at(url, clock) as engine:
+        await engine.commit(changes.create())
+        process = await hold(url)
+        waiting = asyncio.ensure_future(engine.wait_for_state("t", ME, TERMINAL_STATES, None))
+        await engine.commit(changes.cancel())
+        assert (await waiting).state is TaskState.CANCELED
+        assert await process.wait() == 0
+
+
+async def test_what_a_killed_process_held_is_claimed_again_and_its_late_writes_are_refused(
+    url: str, clock: ManualClock
+) -> None:
+    changes = Changes(clock)
+    async with engine_at(url, clock) as engine:
+        await engine.commit(changes.create())
+        process = await hold(url)
+        process.kill()
+        await process.wait()
+        assert await engine.claim(WORKER, [AGENT], 1, clock() + LEASE_MS) == []
+        clock.advance(LEASE_MS)
+        (stored,) = await engine.claim(WORKER, [AGENT], 1, clock() + LEASE_MS)
+        assert (stored.head.attempt, stored.state) == (2, TaskState.WORKING)
+        with pytest.raises(LeaseLostError):
+            await engine.commit(changes.chunk(fence=1))
+        assert await engine.commit(changes.complete(fence=2)) == 3

