@@ -124,8 +124,9 @@ class AnswerTeller:
         schema = wanted.get("schema") if isinstance(wanted, dict) else None
         if schema is not None:
             err().print(clean(f"The answer should fit: {msgspec.json.encode(schema).decode()}"), style="dim")
+        data = " --data '{...}'" if isinstance(schema, dict) and schema.get("type") == "object" else ""
         err().print("The agent waits for your answer. Send it with:")
-        err().print(f"  {self._command('send')} 'your answer' --task {result.task_id}{self._credentials}")
+        err().print(f"  {self._command('send')} 'your answer'{data} --task {result.task_id}{self._credentials}")
 
     def _advise_review(self, result: ClientResult, reviewer: str) -> None:
         err().print(clean(f"The task waits for {reviewer}, who approves or denies it with:"))

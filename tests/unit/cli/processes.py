@@ -32,7 +32,12 @@ class Running:
     """A command that is still running."""
 
     def __init__(
-        self, *arguments: str, cwd: Path, settings: dict[str, str] | None = None, python: str = sys.executable
+        self,
+        *arguments: str,
+        cwd: Path,
+        settings: dict[str, str] | None = None,
+        python: str = sys.executable,
+        deadline: float = _DEADLINE,
     ) -> None:
         environment = {name: value for name, value in os.environ.items() if not name.startswith("ERRANDS_")}
         self._process = subprocess.Popen(
@@ -43,7 +48,7 @@ class Running:
             cwd=cwd,
             env={**environment, **(settings or {})},
         )
-        self._deadline = threading.Timer(_DEADLINE, self._process.kill)
+        self._deadline = threading.Timer(deadline, self._process.kill)
         self._deadline.start()
         self.stdout = ""
 
@@ -94,13 +99,14 @@ class Served(Running):
         python: str = sys.executable,
         python_path: str | None = None,
         port: int = 0,
+        deadline: float = _DEADLINE,
         **settings: str,
     ) -> None:
         environment = {f"ERRANDS_{name.upper()}": value for name, value in settings.items()}
         if python_path is not None:
             environment["PYTHONPATH"] = python_path
         command = ("serve", str(target), "--port", str(port), *options)
-        super().__init__(*command, cwd=cwd, settings=environment, python=python)
+        super().__init__(*command, cwd=cwd, settings=environment, python=python, deadline=deadline)
         self.greeting = self.read_until("Ctrl-C stops it.")
         [self.url] = re.findall(r"^url +(\S+)$", self.greeting, re.MULTILINE)
 
