@@ -186,7 +186,6 @@ class OpenAIServer:
             return Reply(status=400, error={"message": str(error)})
         return _reply(answer)
 
-
     def _agent(self, body: dict[str, Any]) -> str | None:
         """Whose rules answer: those of the model's name, or else of the agent whose functions are offered."""
         agents = {} if self._script is None else self._script.agents
