@@ -97,6 +97,13 @@ async def settled(client: A2AClient, task_id: str) -> ClientResult:
     return await client.get_task(task_id)
 
 
+async def asked_of(model_url: str) -> list[dict[str, Any]]:
+    """The bodies of all requests that the model got."""
+    async with httpx.AsyncClient() as http:
+        requests = (await http.get(httpx.URL(model_url).join("/requests"))).json()
+    return [request["body"] for request in requests]
+
+
 # What a customer can ask
 
 
@@ -231,7 +238,7 @@ async def test_an_approval_survives_the_death_of_the_server(tmp_path: Path, when
                 paid = await settled(client, task_id)
             assert told(paid) == ("input-required", "I have paid 240 EUR back for the coffee machine.")
             began = [one.function for one in await shop.records(task_id) if isinstance(one, CapabilityBegan)]
-        requests = httpx.get(str(httpx.URL(model_url).join("/requests"))).json()
+        requests = await asked_of(model_url)
     assert began == ["orders", "refunds_quote", "refunds_pay"], "nothing was done twice"
     assert len(requests) == 4, "the model was not asked twice, either"
 
@@ -246,11 +253,11 @@ async def test_the_model_is_told_what_it_needs_and_not_what_is_bound(tmp_path: P
     ):
         async with A2AClient(shop.server.url) as client:
             await client.send("hello")
-        [request] = httpx.get(str(httpx.URL(model_url).join("/requests"))).json()
-    system, user = request["body"]["messages"]
-    assert system["content"].startswith("You help")
+        [request] = await asked_of(model_url)
+    system, user = request["messages"]
+    assert system["content"].startswith("You help a customer of a shop. It is 2")
     assert user["content"] == "hello"
-    offered = {tool["function"]["name"]: tool["function"]["parameters"] for tool in request["body"]["tools"]}
+    offered = {tool["function"]["name"]: tool["function"]["parameters"] for tool in request["tools"]}
     assert set(offered) == {"orders", "refunds_quote", "refunds_pay", "analyst"}
     assert all("customer" not in parameters["properties"] for parameters in offered.values())
 
