@@ -9,17 +9,20 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
-from dataclasses import dataclass, field
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field, replace
 from importlib.metadata import version
 from pathlib import Path
 
-from workloads import MEMORY, SQLITE
+from stores import Store
+from workloads import MEMORY, POSTGRESQL, SQLITE, STORAGES
 
 SERVERS_DIR = Path(__file__).parent / "servers"
 ENVIRONMENT = Path(__file__).resolve().parent.parent / "scripts" / "environment.py"
 STARTUP_S = 30.0
 STOP_S = 5.0
+CARD = "/.well-known/agent-card.json"
+READY = "/health/ready"
 
 #: The HTTP stack is the same everywhere, in the versions of the interpreter that runs the benchmark.
 HTTP_STACK = ("uvicorn", "uvloop", "httptools")
@@ -46,33 +49,62 @@ class Contender:
     has_own_work: bool = False
     #: Settings that make a peer faster than it is as installed.
     tuning: Mapping[str, str] = field(default_factory=dict)
+    #: What its command is told beside where to listen.
+    options: tuple[str, ...] = ()
+    #: The options of another process of it that runs tasks beside the first one.
+    beside: tuple[str, ...] = ()
+    environment: Mapping[str, str] = field(default_factory=dict)
+
+
+def split(name: str, workers: int) -> Contender:
+    """errands in two roles. The handler waits, as for a model or another service, and few turns run in one process."""
+    return Contender(
+        name,
+        "errands_server",
+        "1.0",
+        storages=(POSTGRESQL,),
+        has_command=True,
+        has_own_work=True,
+        options=("--role", "api"),
+        beside=("--role", "worker", "--workers", str(workers)),
+        environment={"BENCH_WAIT_MS": "50", "ERRANDS_MAX_CONCURRENT_TASKS": "8"},
+    )
 
 
 @dataclass(frozen=True)
 class Running:
     """A server that is up."""
 
-    pid: int
+    #: Its processes; what they have started is not among them.
+    pids: tuple[int, ...]
     port: int
     grpc_port: int
 
+    def beside(self, pid: int | None) -> Running:
+        """The same, with the server of its store."""
+        return self if pid is None else replace(self, pids=(*self.pids, pid))
+
 
 CONTENDERS = (
-    Contender("errands", "errands_server", "1.0", has_command=True),
+    Contender("errands", "errands_server", "1.0", storages=STORAGES, has_command=True),
     Contender("errands+sdk", "errands_sdk_server", "1.0", storages=(SQLITE,), has_command=True, has_own_work=True),
+    split("1-worker", 1),
+    split("2-workers", 2),
     Contender("bare", "bare_server", "1.0", storages=(MEMORY,)),
     Contender(
         "a2a-sdk",
         "a2a_sdk_server",
         "1.0",
-        requirements=("a2a-sdk[http-server,sqlite,grpc]==1.3.0",),
+        storages=(MEMORY, SQLITE, POSTGRESQL),
+        requirements=("a2a-sdk[http-server,sqlite,postgresql,grpc]==1.3.0",),
         tuning={"OTEL_INSTRUMENTATION_A2A_SDK_ENABLED": "false", "BENCH_JOURNAL": "WAL"},
     ),
     Contender(
         "a2akit",
         "a2akit_server",
         "0.3",
-        requirements=("a2akit[sqlite]==0.0.32",),
+        storages=STORAGES,
+        requirements=("a2akit[sqlite,postgres,redis]==0.0.32",),
         tuning={"OTEL_INSTRUMENTATION_A2AKIT_ENABLED": "false"},
     ),
 )
@@ -110,10 +142,10 @@ def free_port() -> int:
         return port
 
 
-def answers(port: int) -> bool:
+def answers(port: int, path: str) -> bool:
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=2)
     try:
-        connection.request("GET", "/.well-known/agent-card.json")
+        connection.request("GET", path)
         return connection.getresponse().status == 200
     except (OSError, http.client.HTTPException):
         return False
@@ -126,15 +158,15 @@ def last_line(log: Path) -> str:
     return lines[-1] if lines else "its log is empty"
 
 
-def wait_until_ready(process: subprocess.Popen[bytes], port: int, log: Path) -> None:
+def wait_until_ready(process: subprocess.Popen[bytes], port: int, path: str, log: Path) -> None:
     deadline = time.monotonic() + STARTUP_S
     while time.monotonic() < deadline:
         if process.poll() is not None:
             raise ContenderError(f"the server stopped at once: {last_line(log)}")
-        if answers(port):
+        if answers(port, path):
             return
         time.sleep(0.05)
-    raise ContenderError(f"no agent card within {STARTUP_S:.0f} s: {last_line(log)}")
+    raise ContenderError(f"no answer at {path} within {STARTUP_S:.0f} s: {last_line(log)}")
 
 
 def stop(process: subprocess.Popen[bytes]) -> None:
@@ -153,22 +185,43 @@ def command_of(contender: Contender) -> tuple[str, ...]:
 
 
 @contextmanager
-def serving(contender: Contender, python: Path, storage: str, directory: Path, *, tuned: bool) -> Iterator[Running]:
+def serving(
+    contender: Contender, python: Path, storage: str, store: Store, directory: Path, *, tuned: bool
+) -> Iterator[Running]:
     """Serve the contender on a free port with its files in `directory`."""
-    port, grpc_port, log = free_port(), free_port(), directory / "server.log"
+    grpc_port = free_port()
     environment = {
         **os.environ,
+        **contender.environment,
         **(contender.tuning if tuned else {}),
         "BENCH_STORAGE": storage,
+        "BENCH_URL": store.url,
         "BENCH_GRPC_PORT": str(grpc_port),
         "BENCH_DATABASE": str(directory / "tasks.db"),
     }
-    command = [str(python), *command_of(contender), "--host", "127.0.0.1", "--port", str(port)]
+    command = [str(python), *command_of(contender)]
+    with ExitStack() as stack:
+        process, port = stack.enter_context(_started([*command, *contender.options], CARD, environment, directory))
+        pids = [process.pid]
+        if contender.beside:
+            beside, _ = stack.enter_context(_started([*command, *contender.beside], READY, environment, directory))
+            pids.append(beside.pid)
+        yield Running(tuple(pids), port, grpc_port)
+
+
+@contextmanager
+def _started(
+    command: list[str], path: str, environment: Mapping[str, str], directory: Path
+) -> Iterator[tuple[subprocess.Popen[bytes], int]]:
+    """A process that listens on a free port, from when it answers at `path` on."""
+    port = free_port()
+    log = directory / f"server-{port}.log"
+    command = [*command, "--host", "127.0.0.1", "--port", str(port)]
     with log.open("wb") as output:
         process = subprocess.Popen(command, env=environment, stdout=output, stderr=subprocess.STDOUT, cwd=directory)
     try:
         pin(process.pid, 0)
-        wait_until_ready(process, port, log)
-        yield Running(process.pid, port, grpc_port)
+        wait_until_ready(process, port, path, log)
+        yield process, port
     finally:
         stop(process)

@@ -19,25 +19,30 @@ def ticks_of_cores(cores: Iterable[int]) -> int:
     return sum(int(row[column]) for row in rows if row[0] in names for column in WORK_COLUMNS)
 
 
-def ticks_of_process(pid: int) -> int:
-    # The name of the command, in parentheses, may itself hold spaces.
-    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    return int(fields[11]) + int(fields[12])
+def ticks_of_tree(pid: int) -> int:
+    """Those of a process, of the processes it has started that still run, and of those that have ended."""
+    try:
+        # The name of the command, in parentheses, may itself hold spaces.
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+        children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+    except (FileNotFoundError, ProcessLookupError):
+        return 0
+    return sum(map(int, fields[11:15])) + sum(ticks_of_tree(int(child)) for child in children)
 
 
 @dataclass
 class Watch:
-    """From its making on, watches `cores` for work that is not the server's."""
+    """From its making on, watches `cores` for work that is not that of these processes and those they have started."""
 
     cores: tuple[int, ...]
-    server: int
+    pids: tuple[int, ...]
 
     def __post_init__(self) -> None:
         self._started = time.monotonic()
         self._ticks = self._others()
 
     def _others(self) -> int:
-        return ticks_of_cores(self.cores) - ticks_of_process(self.server) if STAT.exists() else 0
+        return ticks_of_cores(self.cores) - sum(map(ticks_of_tree, self.pids)) if STAT.exists() else 0
 
     def foreign_share(self, load_s: float) -> float:
         """The part of the cores' time that went elsewhere; `load_s` is the processor time of the load generator."""

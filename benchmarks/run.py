@@ -20,7 +20,8 @@ from contenders import CONTENDERS, Contender, ContenderError, Running, cores, in
 from load import DRAIN_S
 from noise import Watch
 from report import describe, print_report, verdict, write_json
-from workloads import TARGETS, WORKLOADS, Cell, Figures, Workload
+from stores import StoreError, storing
+from workloads import STORAGES, TARGETS, WORKLOADS, Cell, Figures, Workload
 
 ROOT = Path(__file__).resolve().parent.parent
 BENCH_DIR = ROOT / ".bench"
@@ -38,6 +39,7 @@ class Plan:
     seconds: float
     repeats: int
     tuned: bool
+    engines: tuple[str, ...] = STORAGES
 
     def work_for(self, contender: Contender, storage: str) -> list[Workload]:
         return [
@@ -72,7 +74,7 @@ def measure(server: Running, dialect: str, workload: Workload, seconds: float) -
     }
     script = LOAD_GRPC if workload.is_grpc else LOAD
     command = [sys.executable, str(script), *(f"--{name}={value}" for name, value in options.items())]
-    watch = Watch(cores(), server.pid)
+    watch = Watch(cores(), server.pids)
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         try:
             pin(process.pid, 1)
@@ -98,10 +100,14 @@ def measure_storage(plan: Plan, record: Record, contender: Contender, python: Pa
     # Not in /tmp, which is memory on many machines and would make SQLite look faster than it is.
     directory = Path(tempfile.mkdtemp(prefix="run-", dir=BENCH_DIR))
     try:
-        with serving(contender, python, storage, directory, tuned=plan.tuned) as server:
+        with (
+            storing(storage, directory) as store,
+            serving(contender, python, storage, store, directory, tuned=plan.tuned) as server,
+        ):
+            server = server.beside(store.pid)
             for cell, workload in pending.items():
                 measure_cell(plan, record, contender, cell, workload, server)
-    except ContenderError as error:
+    except (ContenderError, StoreError) as error:
         record.problems.update(dict.fromkeys(pending, str(error)))
         say(f"{contender.name} {storage}: {error}")
     finally:
@@ -129,14 +135,14 @@ def run(plan: Plan, record: Record) -> None:
         try:
             pythons[contender.name] = install(contender, BENCH_DIR)
         except ContenderError as error:
-            for storage in contender.storages:
+            for storage in set(contender.storages) & set(plan.engines):
                 for workload in plan.work_for(contender, storage):
                     record.problems[Cell(contender.name, storage, workload.name)] = str(error)
     for repeat in range(plan.repeats):
         say(f"round {repeat + 1} of {plan.repeats}")
         for contender in plan.contenders:
             for storage in contender.storages:
-                if contender.name in pythons:
+                if contender.name in pythons and storage in plan.engines:
                     measure_storage(plan, record, contender, pythons[contender.name], storage)
 
 
@@ -150,6 +156,7 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--seconds", type=float, help="measuring time of one figure (5, or 2 with --quick)")
     parser.add_argument("--quick", action="store_true", help="one round instead of three")
     parser.add_argument("--only", nargs="+", default=[], metavar="NAME", choices=names, help=", ".join(names))
+    parser.add_argument("--engine", nargs="+", default=STORAGES, choices=STORAGES, help="where tasks live; all of them")
     parser.add_argument("--tuned-peers", action="store_true", help="peers without their tracing, and with a WAL")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the raw figures")
     return parser.parse_args()
@@ -162,7 +169,7 @@ def chosen(arguments: argparse.Namespace) -> Plan:
     workloads = tuple(one for one in WORKLOADS if one.name in only) or WORKLOADS
     seconds = arguments.seconds or (2.0 if arguments.quick else 5.0)
     repeats = 1 if arguments.quick else 3
-    return Plan(contenders, workloads, seconds, repeats, tuned=arguments.tuned_peers)
+    return Plan(contenders, workloads, seconds, repeats, arguments.tuned_peers, tuple(arguments.engine))
 
 
 def exit_code(record: Record) -> int:

@@ -9,6 +9,9 @@ from typing import NamedTuple
 
 MEMORY = "memory"
 SQLITE = "sqlite"
+POSTGRESQL = "postgresql"
+REDIS = "redis"
+STORAGES = (MEMORY, SQLITE, POSTGRESQL, REDIS)
 
 #: Beyond these a figure is marked: the machine was busy with something else.
 FOREIGN_LIMIT = 0.10
@@ -48,13 +51,14 @@ def chunk_cost(chunks: int) -> Workload:
 
 
 WORKLOADS = (
-    Workload("send-32", 32, (MEMORY, SQLITE)),
+    Workload("send-32", 32, STORAGES),
     Workload("send-32-v0.3", 32, (MEMORY,), servers=("errands",), dialect="0.3"),
-    Workload("send-1", 1, (SQLITE,)),
-    Workload("stream-100", 8, (MEMORY, SQLITE), chunks=100),
+    Workload("send-1", 1, (SQLITE, POSTGRESQL, REDIS)),
+    Workload("stream-100", 8, STORAGES, chunks=100),
     Workload("grpc-send", 32, (MEMORY,), servers=("errands", "a2a-sdk"), is_grpc=True),
     Workload("grpc-stream-100", 8, (MEMORY,), chunks=100, servers=("errands", "a2a-sdk"), is_grpc=True),
     Workload("sdk-executor", 32, (SQLITE,), servers=("errands+sdk",)),
+    Workload("waiting", 64, (POSTGRESQL,), servers=("1-worker", "2-workers")),
     chunk_cost(100),
     chunk_cost(1_000),
     chunk_cost(10_000),
@@ -171,6 +175,11 @@ TARGETS = (
     Target(Cell("errands", MEMORY, "grpc-send"), rate, 5, Cell("a2a-sdk", MEMORY, "grpc-send")),
     Target(Cell("errands", MEMORY, "grpc-stream-100"), rate, 5, Cell("a2a-sdk", MEMORY, "grpc-stream-100")),
     Target(Cell("errands+sdk", SQLITE, "sdk-executor"), rate, 5, SDK_SEND),
+    Target(Cell("errands", POSTGRESQL, "send-32"), rate, 15, Cell("a2a-sdk", POSTGRESQL, "send-32")),
+    Target(Cell("errands", POSTGRESQL, "stream-100"), rate, 15, Cell("a2a-sdk", POSTGRESQL, "stream-100")),
+    Target(Cell("errands", REDIS, "send-32"), rate, 10, Cell("a2akit", REDIS, "send-32")),
+    Target(Cell("errands", REDIS, "stream-100"), rate, 10, Cell("a2akit", REDIS, "stream-100")),
+    Target(Cell("2-workers", POSTGRESQL, "waiting"), rate, 1.6, Cell("1-worker", POSTGRESQL, "waiting")),
     flat_chunk_cost(MEMORY),
     flat_chunk_cost(SQLITE),
 )

@@ -92,7 +92,9 @@ class _Cleaner:
     async def _clean(self, schema: str) -> None:
         if self._connection is None:
             self._connection = await asyncpg.connect(shared_server().url())
-        names = ", ".join(f"{schema}.{table}" for table in ("tasks", "events", "receipts", "contexts", "tallies"))
+        names = ", ".join(
+            f"{schema}.{table}" for table in ("tasks", "events", "receipts", "contexts", "tallies", "sweeps")
+        )
         with suppress(asyncpg.InvalidSchemaNameError, asyncpg.UndefinedTableError):
             await self._connection.execute(f"TRUNCATE {names}")
 

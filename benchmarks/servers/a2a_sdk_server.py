@@ -11,7 +11,7 @@ from a2a.server.routes import create_agent_card_routes, create_jsonrpc_routes
 from a2a.server.tasks import DatabaseTaskStore, InMemoryTaskStore, TaskStore
 from a2a.types.a2a_pb2_grpc import add_A2AServiceServicer_to_server
 from a2a_sdk_executor import BenchAgent, card
-from bench_agent import DATABASE, GRPC_PORT, STORAGE
+from bench_agent import DATABASE, GRPC_PORT, STORAGE, URL
 from sqlalchemy import event
 from sqlalchemy.ext.asyncio import create_async_engine
 from starlette.applications import Starlette
@@ -29,6 +29,8 @@ def set_journal(connection: Any, _record: Any) -> None:
 def task_store() -> TaskStore:
     if STORAGE == "memory":
         return InMemoryTaskStore()
+    if STORAGE == "postgresql":
+        return DatabaseTaskStore(create_async_engine(URL.replace("postgresql://", "postgresql+asyncpg://")))
     engine = create_async_engine(f"sqlite+aiosqlite:///{DATABASE}")
     event.listen(engine.sync_engine, "connect", set_journal)
     return DatabaseTaskStore(engine)

@@ -1,7 +1,15 @@
 """The benchmark agent on a2akit."""
 
 from a2akit import A2AServer, AgentCardConfig, CapabilitiesConfig, TaskContext, Worker
-from bench_agent import DATABASE, STORAGE, chunks, echo
+from bench_agent import DATABASE, STORAGE, URL, chunks, echo
+
+#: Only Redis can hold its queue and its events as well.
+SHARED = URL if STORAGE == "redis" else "memory"
+STORES = {
+    "sqlite": f"sqlite+aiosqlite:///{DATABASE}",
+    "postgresql": URL.replace("postgresql://", "postgresql+asyncpg://"),
+    "redis": URL,
+}
 
 
 class BenchAgent(Worker):
@@ -24,6 +32,8 @@ server = A2AServer(
         version="1.0.0",
         capabilities=CapabilitiesConfig(streaming=True),
     ),
-    storage=f"sqlite+aiosqlite:///{DATABASE}" if STORAGE == "sqlite" else "memory",
+    storage=STORES.get(STORAGE, "memory"),
+    broker=SHARED,
+    event_bus=SHARED,
 )
 app = server.as_fastapi_app()

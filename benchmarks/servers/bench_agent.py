@@ -7,6 +7,10 @@ import os
 
 STORAGE = os.environ.get("BENCH_STORAGE", "memory")
 DATABASE = os.environ.get("BENCH_DATABASE", "")
+#: The address of the database server, for a storage that has one.
+URL = os.environ.get("BENCH_URL", "")
+#: How long the handler waits, in seconds, as for a model or another service.
+WAIT_S = int(os.environ.get("BENCH_WAIT_MS", "0")) / 1000
 GRPC_PORT = int(os.environ.get("BENCH_GRPC_PORT", "0"))
 
 

@@ -1,6 +1,8 @@
 """The benchmark agent on errands."""
 
-from bench_agent import GRPC_PORT, chunks, echo
+import asyncio
+
+from bench_agent import GRPC_PORT, WAIT_S, chunks, echo
 from errands_storage import storage
 
 from errands import A2AServer, AgentCardConfig, CapabilitiesConfig, TaskContext, Worker
@@ -8,6 +10,8 @@ from errands import A2AServer, AgentCardConfig, CapabilitiesConfig, TaskContext,
 
 class BenchAgent(Worker):
     async def handle(self, ctx: TaskContext) -> None:
+        if WAIT_S:
+            await asyncio.sleep(WAIT_S)
         pieces = chunks(ctx.user_text)
         if not pieces:
             await ctx.complete(echo(ctx.user_text))

@@ -23,6 +23,7 @@
     │   ├── AuthenticationRequiredError
     │   ├── PermissionDeniedError
     │   ├── UnavailableError                   try again later
+    │   │   └── OverloadedError                more is waiting than can be done: no new task was made
     │   └── InternalError                      carries a correlation id, never a cause
     ├── EngineError
     │   ├── ConcurrencyError                   somebody else wrote first: load and try again
@@ -181,6 +182,13 @@ class UnavailableError(A2AError):
     def __init__(self, message: str | None = None, *, retry_after: int = 1) -> None:
         super().__init__(message)
         self.retry_after = retry_after
+
+
+class OverloadedError(UnavailableError):
+    """Tasks wait too long already, so that no new one is taken; nothing was stored."""
+
+    reason = "OVERLOADED"
+    default_message = "More is waiting than can be done; try again later"
 
 
 class InternalError(A2AError):

@@ -11,7 +11,8 @@ import pytest
 from errands.agents.tools.functions import tool
 from errands.errors import UnsupportedOperationError
 from errands.model.core import Task
-from errands.policy.records import Decided, Ended
+from errands.policy.allow_list import AllowList
+from errands.policy.records import AllowListSealed, Decided, Ended
 from tests.agents.rig import AGENT, Desk, at_work, call
 
 pytestmark = pytest.mark.anyio
@@ -84,6 +85,21 @@ async def test_a_binding_reads_the_output_of_an_earlier_call(tmp_path: Path, sho
         await desk.say("Pay")
         assert desk.model.results(1) == [{"error": "customer: has no value yet; something else has to be done first"}]
         assert shop.paid == [{"amount": 2, "customer": "A-1"}]
+
+
+async def test_the_values_of_bindings_are_sealed_when_the_task_starts(tmp_path: Path, shop: Shop) -> None:
+    text = agent("  pay: {bindings: {customer: 'context.capabilities.find.outputs[0].number'}}\n")
+    text = text.replace("find: '*'", "find: {bindings: {number: \"'A-' + string(size(context.input))\"}}")
+    replies = (call(("find", {})), call(("pay", {"amount": 2})), "Done.", "Again.")
+    async with at_work(tmp_path, text, *replies, tools=shop.tools) as desk:
+        await desk.say("Pay")
+        await desk.say("And?")
+        records = await desk.records()
+        assert [one.tools for one in records if isinstance(one, AllowListSealed)] == [
+            {"find": {"number": ["A-1"]}, "pay": {"customer": []}}
+        ]
+        allowed = AllowList({"find": "find", "pay": "pay"}, records)
+        assert (allowed.values("pay", "amount"), allowed.values("pay", "customer")) == ([2], [])
 
 
 # Steps before a call

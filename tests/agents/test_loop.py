@@ -253,3 +253,14 @@ async def test_tokens_are_counted(tmp_path: Path) -> None:
         await desk.say("2")
         tokens = (await desk.context()).llm.tokens
         assert (tokens.total, tokens.prompt, tokens.completion) == (35, 30, 5)
+
+
+async def test_the_bytes_of_a_file_reach_the_model_and_are_stored_once(tmp_path: Path) -> None:
+    async with at_work(tmp_path, AGENT, "A cat.", "Still a cat.") as desk:
+        await desk.say([Part(text="What is it?"), Part(raw=b"\x89PNG", media_type="text/plain", filename="cat.png")])
+        await desk.say("Sure?")
+        for question in desk.model.questions:
+            [_, image] = question.said[0].parts  # type: ignore[union-attr]
+            assert image["file"] == "data:text/plain;base64,iVBORw=="
+        [_, kept] = (await desk.context()).input[0]["message"]
+        assert (kept["filename"], kept["sizeBytes"], "data:" in kept["file"]) == ("cat.png", 4, False)

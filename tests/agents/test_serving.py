@@ -390,3 +390,38 @@ async def test_a_remote_agent_is_asked_with_the_operators_headers_where_the_guar
         assert len(child.seen) == 1
         server = made(far, **options)
         assert isinstance(worker_of(server).delegates["far"], RemoteDelegate)
+
+
+FAR = agent("a", "capabilities: {far: {url: 'https://far.example.com'}}")
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        ({"headers": "Authorization: x"}, "far: the settings of a remote agent are headers"),
+        ({"token": "s3cret"}, "far: the settings of a remote agent are headers"),
+        ({"headers": {"X-Key": 17}}, "far: each header must be a text"),
+        ({"headers": {"X-Key": "s3cret\nX-Other: 1"}}, "far: header 'X-Key': name and value must be"),
+    ],
+)
+def test_settings_of_a_remote_agent_that_cannot_be_used_are_told(made: Made, given: dict[str, Any], told: str) -> None:
+    with pytest.raises(ConfigurationError, match=told) as caught:
+        made(FAR, tool_settings={"far": given})
+    assert "s3cret" not in str(caught.value)
+
+
+def test_a_card_with_the_name_of_another_agent_is_refused(made: Made) -> None:
+    card = AgentCardConfig(name="b", description=".")
+    with pytest.raises(ConfigurationError, match="the card is called b, and so is an agent that a uses"):
+        made(agent("a", uses("b")), agent("b"), agent_card=card)
+
+
+def test_tokens_for_requests_come_with_the_tool_settings(made: Made) -> None:
+    github = (
+        SECRETIVE.replace("{settings.api.key}", "{auth.github}")
+        .replace("settings:", "x:")
+        .replace("x:\n  properties:\n    api.key: {type: string, format: password}\n", "")
+    )
+    with pytest.raises(ConfigurationError, match="needs auth for github"):
+        made(agent("a", uses("crm")), github)
+    assert made(agent("a", uses("crm")), github, tool_settings={"auth": {"github": "t-1"}}).started is False

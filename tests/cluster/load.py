@@ -89,12 +89,11 @@ class Load:
     async def cancel(self) -> None:
         """Cancels a task by way of a replica that does not run it."""
         task = await self._send("hold", blocking=False)
-        holder = await self._holder(task.id)
+        holder = await self.holder(task.id)
         asked = asyncio.get_running_loop().time()
         while True:
             async with self._trying():
-                replica = self._cluster.any(but=holder)
-                _checked(await self._client.post(f"{replica.url}/tasks/{task.id}:cancel", headers=HEADERS))
+                await self.cancel_at(self._cluster.any(but=holder), task.id)
                 break
         task = await self._get(task.id)
         with suppress(ValueError, AttributeError, TypeError):  # somebody else than the handler may have ended it
@@ -102,18 +101,27 @@ class Load:
 
     # Requests
 
+    async def cancel_at(self, replica: Replica, task_id: str) -> None:
+        _checked(await self._client.post(f"{replica.url}/tasks/{task_id}:cancel", headers=HEADERS))
+
+    async def send_to(self, replica: Replica, text: str) -> Task:
+        """Sends to this replica and no other, without waiting for the end."""
+        return await self._post(replica, _body(text, returnImmediately=True))
+
+    async def _post(self, replica: Replica, body: dict[str, Any]) -> Task:
+        answer = _checked(await self._client.post(f"{replica.url}/message:send", json=body, headers=HEADERS))
+        assert answer.status_code == 200, answer.text
+        task = msgspec.convert(answer.json()["task"], Task)
+        self._accept(task.id, body["message"]["parts"][0]["text"])
+        return task
+
     async def _send(self, text: str, *, blocking: bool, task_id: str | None = None) -> Task:
         body = _body(text, returnImmediately=not blocking)
         if task_id is not None:
             body["message"]["taskId"] = task_id
         while True:
             async with self._trying():
-                url = f"{self._cluster.any().url}/message:send"
-                answer = _checked(await self._client.post(url, json=body, headers=HEADERS))
-                assert answer.status_code == 200, answer.text
-                task = msgspec.convert(answer.json()["task"], Task)
-                self._accept(task.id, text)
-                return task
+                return await self._post(self._cluster.any(), body)
 
     async def _get(self, task_id: str) -> Task:
         while True:
@@ -122,7 +130,7 @@ class Load:
                 assert answer.status_code == 200, answer.text
                 return read_task(answer.content)
 
-    async def _holder(self, task_id: str) -> Replica | None:
+    async def holder(self, task_id: str) -> Replica | None:
         """The replica that runs a task, once it has said something."""
         while True:
             task = await self._get(task_id)

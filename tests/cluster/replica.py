@@ -24,6 +24,8 @@ class Player(Worker):
             await ctx.request_input("more?")
         elif ctx.user_text.startswith("hold"):
             await self._hold(ctx)
+        elif ctx.user_text.startswith("talk"):
+            await self._talk(ctx)
         else:
             await self._write(ctx)
 
@@ -39,6 +41,15 @@ class Player(Worker):
         while not ctx.is_cancelled:
             await asyncio.sleep(0.002)
         await ctx.fail(f"{time.monotonic()}")
+
+    async def _talk(self, ctx: TaskContext) -> None:
+        """Writes without end, until it is canceled."""
+        index = 0
+        while not ctx.is_cancelled:
+            await self._say(ctx, index)
+            index += 1
+            await asyncio.sleep(0.02)
+        await ctx.fail("enough")
 
     async def _say(self, ctx: TaskContext, index: int) -> None:
         text = f"{ctx.attempt} {os.getpid()} {index};"

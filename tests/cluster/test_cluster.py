@@ -98,26 +98,33 @@ async def _check_tasks(engine: Engine, load: Load) -> None:
         stored = await engine.wait_for_state(task_id, SCOPE, TERMINAL_STATES, 10)
         wanted = TaskState.CANCELED if text == "hold" else TaskState.COMPLETED
         assert stored.state is wanted, (task_id, text, stored.state)
-        log = await _log(engine, task_id)
+        log = await log_of(engine, task_id)
         assert [event.version for event in log] == list(range(1, stored.version + 1))
-        assert len(_ends_in(log)) == 1
-        _check_fences(log)
+        assert len(ends_in(log)) == 1
+        check_fences(log)
 
 
-def _ends_in(log: list[Event]) -> list[Event]:
+def ends_in(log: list[Event]) -> list[Event]:
     updates = [(event, decode(event.data).status_update) for event in log if event.kind == "status"]
     return [event for event, update in updates if update and update.status.state in TERMINAL_STATES]
 
 
-def _check_fences(log: list[Event]) -> None:
+def words_in(log: list[Event]) -> list[tuple[int, int, int]]:
+    """What the agent has said: its attempt, its process, and how many words that had said before."""
+    words: list[tuple[int, int, int]] = []
+    for event in log:
+        update = decode(event.data).artifact_update if event.kind == "artifact" else None
+        if update is not None:
+            attempt, pid, index = map(int, (update.artifact.parts[0].text or "").rstrip(";").split())
+            words.append((attempt, pid, index))
+    return words
+
+
+def check_fences(log: list[Event]) -> None:
     """Attempts only go up, each is one process that begins at the beginning, and ends where the next one begins."""
     holder: tuple[int, int] = (0, 0)
     next_index = 0
-    for event in log:
-        update = decode(event.data).artifact_update if event.kind == "artifact" else None
-        if update is None:
-            continue
-        attempt, pid, index = map(int, (update.artifact.parts[0].text or "").rstrip(";").split())
+    for attempt, pid, index in words_in(log):
         if (attempt, pid) != holder:
             assert attempt > holder[0], "a former holder wrote after the next one had begun"
             holder, next_index = (attempt, pid), 0
@@ -127,12 +134,12 @@ def _check_fences(log: list[Event]) -> None:
 
 async def _check_readers(engine: Engine, load: Load) -> None:
     for task_id, seen in load.seen:
-        log = await _log(engine, task_id)
+        log = await log_of(engine, task_id)
         shown = [(event.version, decode(event.data)) for event in log if event.kind in STREAMED_KINDS]
         assert seen == shown
 
 
-async def _log(engine: Engine, task_id: str) -> list[Event]:
+async def log_of(engine: Engine, task_id: str) -> list[Event]:
     return (await engine.read(task_id, SCOPE, 0)).events
 
 

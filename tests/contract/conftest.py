@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Protocol
 
@@ -43,16 +43,28 @@ def changes(clock: ManualClock) -> Changes:
     return Changes(clock)
 
 
-@pytest.fixture(params=ENGINES)
-async def open_engine(request: pytest.FixtureRequest, tmp_path: Path, clock: ManualClock) -> AsyncIterator[OpenEngine]:
-    """Opens an engine of each kind in turn; closed when the test is over."""
-    build = ENGINES[request.param]
+@asynccontextmanager
+async def opening(build: Build, folder: Path, clock: ManualClock) -> AsyncIterator[OpenEngine]:
     async with AsyncExitStack() as stack:
 
         async def open_engine(retention: Retention = Retention()) -> Engine:  # noqa: B008
-            return await stack.enter_async_context(build(tmp_path, clock, retention))
+            return await stack.enter_async_context(build(folder, clock, retention))
 
         yield open_engine
+
+
+@pytest.fixture(params=ENGINES)
+async def open_engine(request: pytest.FixtureRequest, tmp_path: Path, clock: ManualClock) -> AsyncIterator[OpenEngine]:
+    """Opens an engine of each kind in turn; closed when the test is over."""
+    async with opening(ENGINES[request.param], tmp_path, clock) as open_one:
+        yield open_one
+
+
+@pytest.fixture(params=[name for name in ENGINES if name != "memory"])
+async def open_shared(request: pytest.FixtureRequest, tmp_path: Path, clock: ManualClock) -> AsyncIterator[OpenEngine]:
+    """Opens engines of each kind that processes can share, all on one store."""
+    async with opening(ENGINES[request.param], tmp_path, clock) as open_one:
+        yield open_one
 
 
 @pytest.fixture

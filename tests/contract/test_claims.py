@@ -312,3 +312,46 @@ async def test_a_paused_task_that_is_held_runs(engine: Engine, changes: Changes)
     assert [task.head.state for task in await engine.running()] == [TaskState.AUTH_REQUIRED]
     await engine.commit(changes.move(fence=1, work=Work.IDLE, unread=-1))
     assert await engine.running() == []
+
+
+async def test_the_age_of_the_queue_is_how_long_the_longest_due_task_has_waited(
+    engine: Engine, changes: Changes, clock: ManualClock
+) -> None:
+    assert await engine.queue_age([AGENT]) is None
+    await engine.commit(changes.create("first"))
+    clock.advance(400)
+    await engine.commit(changes.create("second"))
+    clock.advance(100)
+    assert await engine.queue_age([AGENT]) == 500
+    await claim(engine, clock, limit=1)
+    assert await engine.queue_age([AGENT]) == 100
+    await claim(engine, clock)
+    assert await engine.queue_age([AGENT]) is None
+
+
+async def test_a_task_whose_lease_has_run_out_waits_since_then(
+    engine: Engine, changes: Changes, clock: ManualClock
+) -> None:
+    await engine.commit(changes.start(due_at=clock.now + 1000))
+    clock.advance(1000)
+    assert await engine.queue_age([AGENT]) == 0
+    clock.advance(700)
+    assert await engine.queue_age([AGENT]) == 700
+
+
+async def test_a_task_that_is_not_due_yet_makes_the_queue_no_older(
+    engine: Engine, changes: Changes, clock: ManualClock
+) -> None:
+    await engine.commit(changes.create(due_at=clock.now + 1000))
+    assert await engine.queue_age([AGENT]) is None
+
+
+async def test_the_queue_of_another_agent_is_none_of_ours(engine: Engine, changes: Changes, clock: ManualClock) -> None:
+    await engine.commit(changes.create("theirs", scope=OTHER_AGENT))
+    clock.advance(300)
+    await engine.commit(changes.create("ours"))
+    clock.advance(100)
+    assert await engine.queue_age([AGENT]) == 100
+    assert await engine.queue_age([OTHER_AGENT.agent]) == 400
+    assert await engine.queue_age([OTHER_AGENT.agent, AGENT]) == 400
+    assert await engine.queue_age(["nobody"]) is None

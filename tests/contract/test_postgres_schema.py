@@ -217,7 +217,9 @@ INDEXES: dict[str, tuple[str, tuple[Any, ...]]] = {
         ("c 7", ["TASK_STATE_COMPLETED"], 0, "t", "o", "agent 1", 10**9, 10**9, "", 50),
     ),
     "wanted_canceled": ("tasks_canceling", ("w",)),
-    "ended_before": ("tasks_ended", (10**9, 200)),
+    "ended_before": ("tasks_ended_by_state", ("TASK_STATE_COMPLETED", 10**9, 200)),
+    "longest_ended": ("tasks_ended_by_state", (200,)),
+    "longest_due": ("tasks_due", (["agent 1", "agent 2"], 10**6)),
     "overgrown_long": ("tasks_long", (2000,)),
     "tally": ("tallies_pkey", (3, ["TASK_STATE_COMPLETED"])),
     "load": ("tasks_pkey", ("id 7", True)),
@@ -231,7 +233,7 @@ async def test_a_query_uses_the_index_that_was_made_for_it(connection: Any) -> N
         rows = await connection.fetch(f"EXPLAIN ANALYZE {sql.QUERIES[name]}", *values)
         plan = "\n".join(row[0] for row in rows)
         assert index in plan, plan
-        if name in ("due", "list_scope_in_order", "ended_before"):
+        if name in ("due", "list_scope_in_order", "ended_before", "longest_ended"):
             # In the order of the index: no more is read than is given out.
             read = re.findall(r"Index (?:Only )?Scan using tasks_\w+ .*actual .*rows=(\d+)", plan)
             assert max(map(int, read)) <= values[-1], plan

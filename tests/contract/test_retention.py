@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 
 import pytest
 
 from errands.engines.base import Engine, Retention
 from errands.errors import TaskNotFoundError
-from errands.model.log import ListQuery
+from errands.model.core import TaskState
+from errands.model.log import Draft, ListQuery, Work
 from tests.contract.changes import ME, Changes, ManualClock, collect, text_in
 from tests.contract.conftest import OpenEngine
 
@@ -159,3 +161,119 @@ async def test_contexts_that_nobody_has_touched_for_long_are_forgotten(
     clock.advance(6_000)
     await engine.sweep()
     assert (await engine.load_context(ME, "old"), await engine.load_context(ME, "young")) == (None, b"2")
+
+
+# By state
+
+
+async def end_as(engine: Engine, changes: Changes, states: Sequence[TaskState]) -> None:
+    """One task for each state, called as it."""
+    for state in states:
+        await engine.commit(changes.start(state.short))
+        await engine.commit(changes.status(state.short, state, fence=1, work=Work.IDLE))
+
+
+ENDED = [TaskState.COMPLETED, TaskState.FAILED, TaskState.CANCELED, TaskState.REJECTED]
+
+
+async def test_each_state_has_an_age_of_its_own(open_engine: OpenEngine, changes: Changes, clock: ManualClock) -> None:
+    engine = await open_engine(
+        Retention(completed_after=10, failed_after=30, canceled_after=20, rejected_after=40, ended_after=1)
+    )
+    await end_as(engine, changes, ENDED)
+    left = []
+    for _ in range(4):
+        clock.advance(10_000)
+        assert await engine.sweep() == 1
+        left.append(await kept(engine))
+    assert left == [["canceled", "failed", "rejected"], ["failed", "rejected"], ["rejected"], []]
+
+
+async def test_a_state_without_an_age_goes_by_that_of_all(
+    open_engine: OpenEngine, changes: Changes, clock: ManualClock
+) -> None:
+    engine = await open_engine(Retention(ended_after=10, failed_after=30))
+    await end_as(engine, changes, ENDED)
+    clock.advance(10_000)
+    assert await engine.sweep() == 3
+    assert await kept(engine) == ["failed"]
+
+
+async def test_only_the_states_that_have_an_age_are_deleted_when_there_is_none_for_all(
+    open_engine: OpenEngine, changes: Changes, clock: ManualClock
+) -> None:
+    engine = await open_engine(Retention(completed_after=0))
+    await end_as(engine, changes, ENDED)
+    await engine.commit(changes.start("working"))
+    clock.advance(10**9)
+    assert await engine.sweep() == 1
+    assert await kept(engine) == ["canceled", "failed", "rejected", "working"]
+
+
+async def test_of_too_many_the_longest_ended_go_whatever_their_state(
+    open_engine: OpenEngine, changes: Changes, clock: ManualClock
+) -> None:
+    engine = await open_engine(Retention(ended_at_most=2))
+    for state in (TaskState.FAILED, TaskState.COMPLETED, TaskState.REJECTED, TaskState.CANCELED):
+        clock.advance(1000)
+        await end_as(engine, changes, [state])
+    await engine.sweep()
+    assert await kept(engine) == ["canceled", "rejected"]
+
+
+async def test_with_a_task_goes_all_that_belongs_to_it(
+    open_engine: OpenEngine, changes: Changes, clock: ManualClock
+) -> None:
+    engine = await open_engine(Retention(ended_after=0, events_per_task=20))
+    await engine.commit(changes.start(receipt=b"digest"))
+    await engine.commit(changes.chunk(events=(Draft("record", b"{}"), *changes.chunk(text="x" * 1000).events)))
+    await engine.commit(changes.complete())
+    clock.advance(1)
+    assert await engine.sweep() == 1
+    with pytest.raises(TaskNotFoundError):
+        await engine.records("t", ME)
+    # Nothing of the first is found by a second task of the same name.
+    await engine.commit(changes.start(receipt=b"digest"))
+    assert await engine.records("t", ME) == []
+    assert text_in(await engine.load("t", ME)) == ""
+
+
+# One process at a time
+
+
+async def test_what_was_swept_just_now_is_not_swept_again(
+    open_engine: OpenEngine, changes: Changes, clock: ManualClock
+) -> None:
+    engine = await open_engine(Retention(ended_after=0))
+    await end_some(engine, changes, clock, 2)
+    assert await engine.sweep(every=60) == 2
+    await end_some(engine, changes, clock, 2)
+    clock.advance(57_999)
+    assert await engine.sweep(every=60) == 0
+    clock.advance(1)
+    assert await engine.sweep(every=60) == 2
+    await end_some(engine, changes, clock, 2)
+    assert await engine.sweep() == 2
+
+
+async def test_a_clock_that_was_wrong_does_not_keep_the_others_from_sweeping(
+    open_shared: OpenEngine, changes: Changes, clock: ManualClock
+) -> None:
+    fast, right = await open_shared(Retention(ended_after=0)), await open_shared(Retention(ended_after=0))
+    fast.clock = lambda: clock() + 10**9
+    await fast.sweep(every=60)
+    await end_some(right, changes, clock, 2)
+    assert await right.sweep(every=60) == 2
+
+
+async def test_of_several_processes_one_sweeps(open_shared: OpenEngine, changes: Changes, clock: ManualClock) -> None:
+    engines = [await open_shared(Retention(ended_after=0)) for _ in range(3)]
+    await end_some(engines[0], changes, clock, 5)
+    clock.advance(1)
+    assert sorted(await asyncio.gather(*(engine.sweep(every=60) for engine in engines))) == [0, 0, 5]
+    await end_some(engines[1], changes, clock, 1)
+    clock.advance(30_000)
+    assert [await engine.sweep(every=60) for engine in engines] == [0, 0, 0]
+    # Whoever comes first after that, also when the one before has died.
+    clock.advance(30_000)
+    assert [await engine.sweep(every=60) for engine in reversed(engines)] == [1, 0, 0]

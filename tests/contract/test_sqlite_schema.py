@@ -7,14 +7,16 @@ import sqlite3
 from contextlib import closing
 from importlib.resources import files
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from errands.engines.base import Retention
 from errands.engines.sqlite import SQLiteEngine, sql
-from errands.engines.sqlite.connection import APPLICATION_ID
+from errands.engines.sqlite.connection import APPLICATION_ID, Options, open_writer
 from errands.errors import StorageError
 from errands.model.core import TaskState
-from errands.model.log import AskingQuery
+from errands.model.log import AskingQuery, Draft
 from tests.contract.changes import ME, WORKER, Changes, ManualClock, task_draft
 
 pytestmark = pytest.mark.anyio
@@ -179,3 +181,42 @@ async def test_no_query_walks_a_whole_table(path: Path, name: str) -> None:
 def test_a_repeated_query_has_its_piece_once_for_every_row() -> None:
     assert sql.repeated("known_receipts", 3).count("?") == 3
     assert sql.repeated("insert_events", 2).count("(?, ?, ?)") == 2
+
+
+# Retention and the queue stay cheap
+
+
+@pytest.mark.parametrize(
+    ("query", "parameters", "index"),
+    [
+        ("ended_before", ("TASK_STATE_FAILED", 0, 200), "tasks_ended (state=? AND updated_at<?)"),
+        ("longest_ended", {"limit": 200}, "tasks_ended (state=?)"),
+        ("longest_due", ("agent", 0), "tasks_due (agent=? AND due_at<?)"),
+    ],
+)
+def test_what_is_asked_again_and_again_is_found_by_an_index(
+    path: Path, query: str, parameters: Any, index: str
+) -> None:
+    connection = open_writer(Options(str(path), "NORMAL", 5.0))
+    plan = [row[3] for row in connection.execute(f"EXPLAIN QUERY PLAN {sql.QUERIES[query]}", parameters)]
+    connection.close()
+    looked_up = [step for step in plan if "tasks" in step]
+    assert looked_up
+    assert all(index in step and step.startswith("SEARCH") for step in looked_up), plan
+
+
+async def test_nothing_is_left_of_a_task_that_is_deleted(path: Path, changes: Changes, clock: ManualClock) -> None:
+    retention = Retention(ended_after=0, contexts_after=0)
+    async with SQLiteEngine(path, clock=clock, retention=retention) as engine:
+        await engine.commit(changes.start(receipt=b"digest"))
+        await engine.commit(changes.chunk(events=(Draft("record", b"{}"), *changes.chunk().events)))
+        await engine.save_context(ME, "context", b"1")
+        await engine.commit(changes.complete())
+        clock.advance(1)
+        assert await engine.sweep() == 1
+    with closing(sqlite3.connect(path)) as connection:
+        counts = {
+            table: connection.execute(f"SELECT count(*) FROM {table}").fetchone()[0]
+            for table in ("tasks", "events", "receipts", "contexts")
+        }
+    assert counts == dict.fromkeys(counts, 0)

@@ -27,8 +27,10 @@ class Child(Worker):
 
 
 if __name__ == "__main__":
-    port, folder = int(sys.argv[1]), Path(sys.argv[2])
+    port, folder, lease = int(sys.argv[1]), Path(sys.argv[2]), float(sys.argv[3])
     storage = f"sqlite:///{folder / 'tasks.db'}"
-    settings = Settings(storage=storage, lease_seconds=1.0, poll_interval=0.2, max_attempts=1000)
+    settings = Settings(
+        storage=storage, lease_seconds=lease, poll_interval=0.2, max_attempts=1000, cancel_force_timeout=0.1
+    )
     server = family(Child(folder), storage=storage, settings=settings)
     uvicorn.run(server.app, host="127.0.0.1", port=port, log_level="error")

@@ -23,10 +23,10 @@ PARENT = Scope("", "", "Parent")
 
 
 class Family(Process):
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, lease: float = 1.0) -> None:
         self.port = free_port()
         self.url = f"http://127.0.0.1:{self.port}"
-        self._arguments = [sys.executable, "-m", "tests.crash.family", str(self.port), str(folder)]
+        self._arguments = [sys.executable, "-m", "tests.crash.family", str(self.port), str(folder), str(lease)]
         self._process = None
 
     @property
@@ -75,6 +75,29 @@ async def test_a_parent_that_was_killed_finds_its_child_again(tmp_path: Path, su
         await begun(tmp_path, second)
         (tmp_path / "go").touch()
         await outcome(tmp_path, second.url, task.task_id)
+    finally:
+        first.kill()
+        second.kill()
+
+
+@pytest.mark.parametrize("lease", [0.5, 60.0], ids=["nobody-holds-it", "the-dead-process-still-holds-it"])
+async def test_the_child_of_a_killed_parent_is_canceled_with_it(tmp_path: Path, lease: float) -> None:
+    first, second = Family(tmp_path, lease), Family(tmp_path, 60.0)
+    try:
+        first.start()
+        await first.ready()
+        async with A2AClient(first.url) as client:
+            task = await client.send("hello", blocking=False)
+        await begun(tmp_path, first)
+        first.kill()
+        second.start()
+        await second.ready()
+        async with A2AClient(second.url) as client:
+            assert (await client.cancel(task.task_id)).state == "canceled"
+        async with engine_from_url(f"sqlite:///{tmp_path / 'tasks.db'}") as engine:
+            [child] = (await engine.list(ListQuery(scope=CHILD))).tasks
+            ended = await engine.wait_for_state(child.task.id, CHILD, frozenset({TaskState.CANCELED}), 10)
+            assert ended.state is TaskState.CANCELED
     finally:
         first.kill()
         second.kill()

@@ -39,6 +39,7 @@ description: A clerk.
 prompt: You are a clerk.
 model: openai/test
 close_after: 1
+script: true
 capabilities:
   pay: {PAY}
   find: "*"
@@ -189,7 +190,12 @@ def shop() -> Iterator[tuple[Shop, str]]:
         made.release()
 
 
-ARGUMENTS = {"pay": '{"amount": 5}', "find": "{}", "helper": '{"message": "Is it true?"}'}
+ARGUMENTS = {
+    "pay": '{"amount": 5}',
+    "find": "{}",
+    "helper": '{"message": "Is it true?"}',
+    "run_script": '{"expression": "[find({}), pay({\'amount\': 5}), find({})].map(answer, answer.done)"}',
+}
 
 
 def call(*names: str) -> Reply:
@@ -305,3 +311,19 @@ async def test_killed_during_a_delegation_the_same_child_goes_on(tmp_path: Path,
         assert (context.meta.delegation_count, context.meta.count) == (1, 1)
         assert context.capabilities["helper"].task_ids == (children[0].task.id,)
         assert context.capabilities["helper"].outputs[0]["message"][0]["text"] == "It is."
+
+
+async def test_killed_inside_of_a_script_its_finished_calls_are_not_repeated(
+    tmp_path: Path, shop: tuple[Shop, str]
+) -> None:
+    async with scene(tmp_path, shop, call("run_script"), Reply(text="Done.")) as at:
+        at.shop.hold("pay")
+        await at.kill_when(at.shop.holding)
+        at.shop.release()
+        assert said(await at.finish()) == "Done."
+        assert (at.shop.count("pay"), len(set(at.shop.keys["pay"]))) == (2, 1)
+        assert (at.shop.count("find"), len(set(at.shop.keys["find"]))) == (2, 2)
+        assert at.model.requests[-1].body["messages"][-1]["content"] == '["find","pay","find"]'
+        context = await at.context()
+        assert context.meta.invocations == ("find", "pay", "find")
+        assert context.history.turns == ("input", "llm", "capability", "llm")

@@ -293,6 +293,7 @@ LISTED = {
     ("executors.md", "member of `RequestContext`"): members_of(RequestContext) | {"current_task"},
     ("executors.md", "field of `ServerCallContext`"): fields_of(ServerCallContext),
     ("executors.md", "method of `TaskUpdater`"): members_of(TaskUpdater),
+    ("manifests.md", "argument of `from_manifest`"): arguments_of(A2AServer.from_manifest) - {"options"},
     ("manifests.md", "field of an agent"): set(field_names(documents.Agent)),
     ("manifests.md", "limit"): set(field_names(Limits)),
     ("manifests.md", "field of a capability"): set(field_names(documents.Capability)),

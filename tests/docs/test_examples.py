@@ -211,3 +211,13 @@ def test_the_readme_agent_is_ten_lines() -> None:
     code = ast.parse((EXAMPLES / "echo.py").read_text()).body[1:]
     lines = (EXAMPLES / "echo.py").read_text().splitlines()[code[0].lineno - 1 :]
     assert len(lines) <= 10
+
+
+@pytest.mark.anyio
+async def test_the_policy_of_the_examples_guards_an_agent() -> None:
+    server = load_server(str(EXAMPLES / "echo.py"), "memory")
+    server.use_policy(EXAMPLES / "policy.yaml")
+    async with connect(server) as client:
+        assert (await client.send("hello")).text == "Echo: hello"
+        assert (await client.send("my password: 1234")).text == "Please do not send passwords."
+        assert (await client.send("4111111111111111")).state == "rejected"

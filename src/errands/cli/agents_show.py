@@ -83,6 +83,8 @@ def _facts(agent: Agent) -> Iterator[tuple[str, str]]:
     limits = {name: value for name, value in msgspec.structs.asdict(agent.limits).items() if value is not None}
     yield "limits", ", ".join(f"{name} {value}" for name, value in limits.items()) or "none"
     yield "parameters", ", ".join((agent.parameters or {}).get("properties", {})) or "none but the message"
+    if agent.script:
+        yield "scripts", "several functions in one expression, with run_script"
     for name, source in (agent.exposes or {}).items():
         yield "exposes", f"{name} = {source}"
     for step in agent.guardrails.before or []:

@@ -61,7 +61,7 @@ reviews = typer.Typer(
 
 policy = typer.Typer(
     name="policy",
-    help="Look at policies and what they decide.\n\nExample:\n\n    errands policy validate policy.yaml",
+    help="Look at policies and what they decide.\n\nExample:\n\n    errands policy validate examples/policy.yaml",
     no_args_is_help=True,
 )
 

@@ -15,9 +15,10 @@ from errands.cli.terminal import clean, one_line, out
 from errands.model.base import encode
 from errands.model.core import Message, Part, Role
 from errands.model.requests import SendMessageRequest
+from errands.runtime.settings import ServerRole
 from errands.server.addresses import callable_host, host_port
 from errands.server.app import A2AServer
-from errands.server.asgi import CARD_PATHS
+from errands.server.asgi import CARD_PATHS, READY_PATH
 from errands.wire import v1_0
 
 _ID = "MESSAGE-ID"
@@ -47,10 +48,13 @@ def greet(url: str, server: A2AServer) -> None:
 
 def _print_facts(url: str, server: A2AServer) -> None:
     console = out()
-    facts = {
-        "agent": clean(f"{server.agent_card.name} {server.agent_card.version}"),
-        "url": server.settings.public_url or url,
-        "card": url + CARD_PATHS[0],
+    facts = {"agent": clean(f"{server.agent_card.name} {server.agent_card.version}")}
+    if server.settings.role is not ServerRole.ALL:
+        facts["role"] = server.settings.role
+    takes_requests = server.settings.role is not ServerRole.WORKER
+    facts |= {
+        "url": (takes_requests and server.settings.public_url) or url,
+        **({"card": url + CARD_PATHS[0]} if takes_requests else {"health": url + READY_PATH}),
         "storage": storage_of(server),
         **{name: one_line(value, 200) for name, value in server.facts.items()},
     }
@@ -58,9 +62,10 @@ def _print_facts(url: str, server: A2AServer) -> None:
         facts["grpc"] = host_port(callable_host(server.settings.grpc_host), server.grpc_port)
     for name, value in facts.items():
         console.print(Text.assemble((f"{name:<9}", "dim"), value))
-    console.print("\nTry:", style="dim")
-    console.print(f'  errands send {url} "hello"')
-    console.print(f"  {curl(url)}\n")
+    if takes_requests:
+        console.print("\nTry:", style="dim")
+        console.print(f'  errands send {url} "hello"')
+        console.print(f"  {curl(url)}\n")
     console.print("Ctrl-C stops it.", style="dim")
     console.file.flush()
 

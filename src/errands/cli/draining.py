@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import gc
 import math
+import multiprocessing
 import os
 import signal
 import socket
@@ -37,12 +39,15 @@ Greet = Callable[[A2AServer], None]
 class AgentServer(uvicorn.Server):
     """Runs what `load` gives. It is pickled into the processes of the reloader, so both functions must allow that."""
 
-    def __init__(self, config: uvicorn.Config, load: Load, greet: Greet, log_level: LogLevel | None) -> None:
+    def __init__(
+        self, config: uvicorn.Config, load: Load, greet: Greet, log_level: LogLevel | None, *, one_of_many: bool = False
+    ) -> None:
         super().__init__(config)
         self._load = load
         self._greet = greet
         self._log_level = log_level
-        self._is_supervised = config.should_reload
+        self._is_supervised = config.should_reload or one_of_many
+        self._is_one_of_many = one_of_many
 
     def run(self, sockets: list[socket.socket] | None = None) -> None:
         with reporting():
@@ -65,7 +70,21 @@ class AgentServer(uvicorn.Server):
             raise blame(error, f"the start of {self.agent.agent_card.name}") from None
         await super().startup(sockets)
         _spare_the_collector()
+        if self._is_one_of_many:
+            self._join_others()
         self._greet(self.agent)
+
+    def _join_others(self) -> None:
+        """Leaves Ctrl-C to the supervisor, and stops when that is gone."""
+        # Blocked until now, when `handle_exit` passes it over; blocked for good, it would be in programs started here.
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGINT])
+        parent = multiprocessing.parent_process()
+        if parent is not None:
+            asyncio.get_running_loop().add_reader(parent.sentinel, self._orphaned, parent.sentinel)
+
+    def _orphaned(self, sentinel: int) -> None:
+        asyncio.get_running_loop().remove_reader(sentinel)
+        self.should_exit = True
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         patience = self.agent.settings.drain_timeout
@@ -82,6 +101,8 @@ class AgentServer(uvicorn.Server):
         self._exit_after(_LEAVING, code=0)
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        if self._is_one_of_many and sig == signal.SIGINT:
+            return
         # Not uvicorn's: that one raises the signal again after a clean shutdown, which then looks like a crash.
         if self.should_exit and (sig == signal.SIGINT or not self._is_supervised):
             os._exit(128 + sig)

@@ -43,7 +43,7 @@ def validate_policy(path: PolicyPath, as_json: AsJson = False) -> None:
 
     Example:
 
-        errands policy validate policy.yaml
+        errands policy validate examples/policy.yaml
     """
     with reporting():
         report = examine_policy(path)
@@ -79,7 +79,7 @@ def replay(
 
     Example:
 
-        errands policy test policy.yaml TASK_ID
+        errands policy test examples/policy.yaml TASK_ID
     """
     run(_replay(path, task_id, storage, records, as_json))
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import errno
 import functools
 import socket
+from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Annotated
 
@@ -13,12 +13,15 @@ import uvicorn
 from uvicorn.supervisors import ChangeReload
 
 from errands.cli.banner import greeting, url_of
-from errands.cli.draining import AgentServer, Load
-from errands.cli.failures import CommandError, UsageError, reporting
+from errands.cli.draining import AgentServer, Greet, Load
+from errands.cli.failures import UsageError, reporting
+from errands.cli.listening import bind, shared_port
 from errands.cli.logs import LogLevel
 from errands.cli.reloading import ManifestReload
+from errands.cli.supervising import Supervisor
 from errands.cli.target import ManifestOptions, Target, load_server
 from errands.errors import ConfigurationError
+from errands.runtime.settings import ServerRole
 from errands.server.app import A2AServer
 
 TargetText = Annotated[
@@ -49,6 +52,15 @@ Storage = Annotated[
         help="Where tasks live, whatever TARGET says: memory, sqlite:///PATH or postgresql://HOST/DATABASE.",
     ),
 ]
+RoleName = Annotated[
+    ServerRole | None,
+    typer.Option(
+        "--role",
+        help="What this process does: take requests, run tasks, or all of it.",
+        show_default="what TARGET says, else all",
+    ),
+]
+Workers = Annotated[int, typer.Option("--workers", min=1, help="Processes that share the port and the work.")]
 PolicyFile = Annotated[
     str | None,
     typer.Option(
@@ -92,6 +104,8 @@ def serve(
     port: Port = 8000,
     grpc_port: GrpcPort = None,
     storage: Storage = None,
+    role: RoleName = None,
+    workers: Workers = 1,
     policy: PolicyFile = None,
     agent: Agent = None,
     model: Model = None,
@@ -112,15 +126,22 @@ def serve(
     """
     with reporting():
         parsed = Target.parse(target)
+        if reload and workers > 1:
+            raise UsageError("--reload is for development and goes with one process: leave out --reload or --workers")
         listener = bind(host, port)
         config = _config(parsed, reload, log_level)
+        greet = greeting(url_of(listener))
         options = ManifestOptions(agent, model, tool_settings)
         load = functools.partial(load_server, target, storage, options)
         if policy is not None:
             load = functools.partial(_with_policy, load, policy)
-        if grpc_port is not None:
-            load = functools.partial(_with_grpc, load, host, grpc_port)
-        server = AgentServer(config, load, greeting(url_of(listener)), log_level)
+        if workers > 1:
+            with shared_port(host, grpc_port) as port_of_all:
+                load = functools.partial(_adjusted, load, role, _at(host, port_of_all), one_of_many=True)
+                run = functools.partial(_serve_one, config, load, greet, log_level, listener)
+                raise SystemExit(Supervisor(run, workers).run())
+        load = functools.partial(_adjusted, load, role, _at(host, grpc_port))
+        server = AgentServer(config, load, greet, log_level)
         if reload:
             supervisor = ManifestReload if parsed.is_manifest else ChangeReload
             supervisor(config, target=server.run, sockets=[listener]).run()
@@ -128,11 +149,43 @@ def serve(
             server.run([listener])
 
 
-def _with_grpc(load: Load, host: str, port: int) -> A2AServer:
-    """What `load` gives, with a gRPC server of its own; picklable, as the reloader wants it."""
+def _at(host: str, port: int | None) -> tuple[str, int] | None:
+    return None if port is None else (host, port)
+
+
+def _adjusted(
+    load: Load, role: ServerRole | None, grpc: tuple[str, int] | None, *, one_of_many: bool = False
+) -> A2AServer:
+    """What `load` gives, as the options want it; picklable, for processes that are started."""
     server = load()
-    server.settings.grpc_host, server.settings.grpc_port = host, port
+    if role is not None:
+        server.settings.role = role
+    if grpc is not None:
+        server.settings.grpc_host, server.settings.grpc_port = grpc
+    if one_of_many:
+        server.share()
     return server
+
+
+def _serve_one(
+    config: uvicorn.Config,
+    load: Load,
+    greet: Greet,
+    log_level: LogLevel | None,
+    listener: socket.socket,
+    greets: bool,
+    serving: Connection,
+) -> None:
+    """Runs one of several processes; it says through `serving` that it serves."""
+
+    def ready(server: A2AServer) -> None:
+        if greets:
+            greet(server)
+        serving.send(None)
+        serving.close()
+
+    config.configure_logging()  # what uvicorn did about its loggers was done in another process
+    AgentServer(config, load, ready, log_level, one_of_many=True).run([listener])
 
 
 def _with_policy(load: Load, policy: str) -> A2AServer:
@@ -160,19 +213,3 @@ def _config(target: Target, reload: bool, log_level: LogLevel | None) -> uvicorn
         reload=reload,
         reload_dirs=[str(target.folder)] if reload else None,
     )
-
-
-def bind(host: str, port: int) -> socket.socket:
-    """The socket to listen on. Raises `CommandError`."""
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    try:
-        return socket.create_server((host, port), family=family, backlog=2048)
-    except OSError as error:
-        if error.errno == errno.EADDRINUSE:
-            message = f"port {port} of {host} is in use; stop what uses it, or take another with --port"
-        elif error.errno == errno.EACCES:
-            message = f"port {port} of {host} is not allowed to you; take one above 1023 with --port"
-        else:
-            reason = str(error.strerror or error).partition(" (while")[0]
-            message = f"cannot listen on port {port} of {host} ({reason}); use an address of this machine with --host"
-        raise CommandError(message) from None

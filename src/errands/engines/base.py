@@ -42,14 +42,31 @@ Tasks = list[StoredTask]
 class Retention(msgspec.Struct, frozen=True, kw_only=True):
     """How long ended tasks are kept. Live tasks are never touched."""
 
-    #: Seconds after its last change that an ended task is deleted with its log; None keeps it for ever.
+    #: Seconds after its last change that an ended task is deleted with all that belongs to it: its log, artifacts,
+    #: records and receipts. None keeps it for ever.
     ended_after: float | None = None
+    #: The same for tasks that ended in one state; None: as `ended_after` says.
+    completed_after: float | None = None
+    failed_after: float | None = None
+    canceled_after: float | None = None
+    rejected_after: float | None = None
     #: Ended tasks kept at most, newest first; None is no bound.
     ended_at_most: int | None = None
     #: Events kept for replay per task; older ones live on in the snapshot only. None keeps all. Records are not cut.
     events_per_task: int | None = None
     #: Seconds after its last change that what an agent remembers of a conversation is deleted; None keeps it for ever.
     contexts_after: float | None = None
+
+    def moments(self, now: int) -> dict[TaskState, int]:
+        """For each state in which a task is not kept for ever: those that have not changed since then are deleted."""
+        wishes = {
+            TaskState.COMPLETED: self.completed_after,
+            TaskState.FAILED: self.failed_after,
+            TaskState.CANCELED: self.canceled_after,
+            TaskState.REJECTED: self.rejected_after,
+        }
+        ages = {state: self.ended_after if wish is None else wish for state, wish in wishes.items()}
+        return {state: now - int(age * 1000) for state, age in ages.items() if age is not None}
 
 
 class Storage(ABC):
@@ -120,8 +137,12 @@ class Storage(ABC):
         """Keeps `value` for this conversation; the last writer wins."""
 
     @abstractmethod
-    async def sweep(self) -> int:
-        """Applies the retention policy once, to tasks, events and contexts; returns how many tasks were deleted."""
+    async def sweep(self, every: float = 0.0) -> int:
+        """Applies the retention policy once, to tasks, events and contexts; returns how many tasks were deleted.
+
+        Nothing is done when somebody, in this process or another, began to less than `every` seconds ago: replicas
+        that all call it every so often do the work of one. A change that comes in between is never held up for long.
+        """
 
 
 class Broker(ABC):
@@ -154,6 +175,13 @@ class Broker(ABC):
         """The tasks of every agent that are leased at this moment, in all processes, the oldest task first.
 
         A lease that has run out is not among them, though its task may not have been claimed again yet.
+        """
+
+    @abstractmethod
+    async def queue_age(self, agents: Sequence[str]) -> int | None:
+        """Milliseconds for which the longest due task of these agents has been due; None when none is.
+
+        It takes no longer when the queue is longer.
         """
 
     @abstractmethod
@@ -281,6 +309,8 @@ class Engine(Storage, Broker, EventBus):
     name: str = "engine"
     #: Whether tasks survive the process.
     durable: bool = True
+    #: Whether several processes can use the same store at the same time.
+    shared: bool = True
 
     def __init__(self, *, clock: Clock = system_clock, retention: Retention | None = None) -> None:
         self.clock = clock

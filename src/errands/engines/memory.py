@@ -81,6 +81,7 @@ class _Row(msgspec.Struct, gc=False):
 class MemoryEngine(Engine):
     name = "memory"
     durable = False
+    shared = False
 
     def __init__(self, *, clock: Clock = system_clock, retention: Retention | None = None) -> None:
         super().__init__(clock=clock, retention=retention or DEFAULT_RETENTION)
@@ -102,6 +103,7 @@ class MemoryEngine(Engine):
         #: Events of a task before the oldest are cut off: a tenth over the bound, so that it happens rarely.
         keep = self.retention.events_per_task
         self._most_events = float("inf") if keep is None else keep + keep // 10
+        self._swept_at = 0
         self._fanout = Fanout()
         self._wakers: list[Callable[[], None]] = []
 
@@ -290,9 +292,9 @@ class MemoryEngine(Engine):
         self._expire_leases(now)
         while self._ready and self._ready[0][0] <= now and len(claimed) < limit:
             due_at, task_id = entry = heapq.heappop(self._ready)
-            row = self._rows.get(task_id)
-            if row is None or task_id in self._leased or row.head.due_at != due_at:
-                continue  # settled or claimed since
+            if not self._is_ready(due_at, task_id):
+                continue
+            row = self._rows[task_id]
             if row.scope.agent not in agents:
                 others.append(entry)
                 continue
@@ -343,6 +345,27 @@ class MemoryEngine(Engine):
         ]
         return sorted(found, key=lambda task: (task.head.created_at, task.task_id))
 
+    async def queue_age(self, agents: Sequence[str]) -> int | None:
+        now = self.clock()
+        self._expire_leases(now)
+        while self._ready and not self._is_ready(*self._ready[0]):
+            heapq.heappop(self._ready)
+        if not self._ready:
+            return None
+        oldest, task_id = self._ready[0]
+        if self._rows[task_id].scope.agent not in agents:
+            # Seldom: agents that share a process's memory have to be told apart.
+            waiting = (due for due, other in self._ready if self._is_ready(due, other, agents))
+            oldest = min(waiting, default=now + 1)
+        return None if oldest > now else now - oldest
+
+    def _is_ready(self, due_at: int, task_id: str, agents: Sequence[str] | None = None) -> bool:
+        """Whether an entry of the queue still says what is true: not when it was settled or claimed since."""
+        row = self._rows.get(task_id)
+        if row is None or task_id in self._leased or row.head.due_at != due_at:
+            return False
+        return agents is None or row.scope.agent in agents
+
     def on_work(self, wake: Callable[[], None]) -> None:
         self._wakers.append(wake)
 
@@ -364,18 +387,26 @@ class MemoryEngine(Engine):
     def expect(self, task_id: str, scope: Scope, states: frozenset[TaskState]) -> LocalExpectation:
         return self._fanout.expect(task_id, states, lambda: self.load(task_id, scope))
 
-    async def sweep(self) -> int:
+    async def sweep(self, every: float = 0.0) -> int:
+        now = self.clock()
+        if now - self._swept_at < every * 1000:
+            return 0
+        self._swept_at = now
         before = len(self._ended)
-        if self.retention.ended_after is not None:
-            limit = self.clock() - int(self.retention.ended_after * 1000)
-            for task_id in list(self._ended):
-                if self._rows[task_id].head.updated_at > limit:
-                    break
-                self._drop(task_id)
+        self._drop_ended(self.retention.moments(now))
         self._drop_contexts()
         while self.retention.ended_at_most is not None and len(self._ended) > self.retention.ended_at_most:
             self._drop(next(iter(self._ended)))
         return before - len(self._ended)
+
+    def _drop_ended(self, moments: dict[TaskState, int]) -> None:
+        youngest = max(moments.values(), default=0)
+        for task_id in list(self._ended):
+            head = self._rows[task_id].head
+            if head.updated_at > youngest:
+                break
+            if head.updated_at <= moments.get(head.state, 0):
+                self._drop(task_id)
 
     def _drop_contexts(self) -> None:
         if self.retention.contexts_after is None:

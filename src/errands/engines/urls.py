@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from urllib.parse import parse_qsl, unquote, urlsplit
 
+import msgspec
+
 from errands.engines.base import Engine, Retention
-from errands.engines.memory import MemoryEngine
+from errands.engines.memory import DEFAULT_RETENTION, MemoryEngine
 from errands.engines.sqlite import SQLiteEngine
 from errands.errors import ConfigurationError
 
@@ -28,6 +30,10 @@ def engine_from_url(url: str, retention: Retention | None = None) -> Engine:
 def _memory(url: str, retention: Retention | None) -> Engine:
     if url.lower() not in ("memory", "memory:", "memory://"):
         raise ConfigurationError(f"storage {url!r}: memory takes no address and no options")
+    if retention is not None:
+        # What nobody has a wish about is bounded all the same: memory must not only ever grow.
+        wishes = {name: wish for name, wish in msgspec.structs.asdict(retention).items() if wish is not None}
+        retention = msgspec.structs.replace(DEFAULT_RETENTION, **wishes)
     return MemoryEngine(retention=retention)
 
 

@@ -13,6 +13,7 @@ from msgspec.structs import asdict, replace
 
 from errands.policy.cel.values import Json, normalise
 from errands.policy.records import (
+    AllowListSealed,
     Answered,
     AnyRecord,
     CapabilityBegan,
@@ -142,7 +143,7 @@ def fold(context: Context, record: AnyRecord) -> Context:
             return replace(context, history=_turn(context.history, "capability")) if record.turn else context
         case CapabilityBegan() | InputPassed() | InputRefused() | ToolOpened() | ToolsClosed() | DelegationBegan():
             return context
-        case Decided() | Waiting() | Answered() | Ended() | OutputHeld():
+        case AllowListSealed() | Decided() | Waiting() | Answered() | Ended() | OutputHeld():
             return context
         case Started():
             raise ValueError("a task starts once: `started` is only ever the first record")

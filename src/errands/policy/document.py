@@ -62,6 +62,19 @@ class CompiledPolicy(msgspec.Struct, frozen=True, eq=False):
         return self.capabilities.get(capability, {}).get(phase) or Steps(phase)
 
 
+#: For agents that are bound by nothing.
+NO_POLICY = CompiledPolicy("", Limits(), Steps(Phase.GUARDRAIL_BEFORE), Steps(Phase.GUARDRAIL_AFTER), {})
+
+#: Before the names of a policy's steps where they stand among an agent's own.
+POLICY = "policy."
+
+
+def joined(policy: Steps, own: Steps) -> Steps:
+    """The steps of a policy around an agent's own: they look first at what goes in, and last at what comes out."""
+    theirs = tuple(msgspec.structs.replace(step, name=f"{POLICY}{step.name}") for step in policy.steps)
+    return Steps(own.phase, own.steps + theirs if own.phase.subject == "output" else theirs + own.steps)
+
+
 def compile_policy(policy: Policy) -> CompiledPolicy:
     """Raises `ConfigurationError` for the first thing that is wrong."""
     if not policy.version.strip():

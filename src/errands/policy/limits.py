@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from typing import Any
 
 import msgspec
 
@@ -42,6 +43,15 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
                 raise ConfigurationError(f"{name} is {value}: a limit cannot be negative")
         if self.max_age is not None:
             parse_duration(self.max_age)
+
+
+def stricter(one: Limits, other: Limits) -> Limits:
+    """Both at once: of each limit the lower one."""
+    bounds: dict[str, Any] = {}
+    for name in Limits.__struct_fields__:
+        given = [value for value in (getattr(one, name), getattr(other, name)) if value is not None]
+        bounds[name] = min(given, key=parse_duration if name == "max_age" else int, default=None)
+    return Limits(**bounds)
 
 
 class Exceeded(msgspec.Struct, frozen=True):

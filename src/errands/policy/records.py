@@ -145,6 +145,15 @@ class CapabilityShown(Record, frozen=True, kw_only=True, tag="shown"):
     turn: bool = False
 
 
+class AllowListSealed(Record, frozen=True, kw_only=True, tag="sealed"):
+    """The values of bound parameters when the task started, by tool and name; see `allow_list`.
+
+    There is none in the list of a binding that had no value yet.
+    """
+
+    tools: dict[str, dict[str, list[Any]]]
+
+
 class ToolOpened(Record, frozen=True, kw_only=True, tag="opened"):
     """A tool was made ready for the task; later calls need `state`."""
 
@@ -218,6 +227,7 @@ AnyRecord = (
     | CapabilityErrored
     | CapabilityRestricted
     | CapabilityShown
+    | AllowListSealed
     | ToolOpened
     | ToolsClosed
     | DelegationBegan

@@ -26,7 +26,7 @@ from errands.runtime.dependencies import DependencyContainer
 from errands.runtime.execution import Execution
 from errands.runtime.handler import Handler
 from errands.runtime.journal import Journal, status_draft, status_update
-from errands.runtime.settings import Settings
+from errands.runtime.settings import ServerRole, Settings
 from errands.runtime.waiting import WaitingContexts
 from errands.runtime.worker import Worker
 
@@ -50,10 +50,10 @@ class WorkerAdapter:
     ) -> None:
         self._journal = journal
         self._engine = journal.engine
-        self._agent = agent
+        self.agent = agent
         self._deps = deps
         self._settings = settings
-        self._policy = policy
+        self._policy = None if worker.keeps_records else policy
         self._handler = Handler(worker, max_attempts=settings.max_attempts, threads=settings.max_concurrent_tasks)
         #: See `Worker.chooses_reply`.
         self.chooses_reply = worker.chooses_reply
@@ -65,8 +65,9 @@ class WorkerAdapter:
         self.draining = False
         self._wake = asyncio.Event()
         self.waiting = WaitingContexts()
-        #: Tasks may wait in the queue: new ones have to stand behind them.
-        self._backlog = False
+        self._runs_turns = settings.role is not ServerRole.API
+        #: Tasks may wait in the queue: new ones have to stand behind them. Where no turns are run, all of them wait.
+        self._backlog = not self._runs_turns
         #: Places kept for tasks whose lease is being written.
         self._reserved = 0
         self._forcing: set[asyncio.Task[None]] = set()
@@ -81,17 +82,12 @@ class WorkerAdapter:
             stack.callback(self._handler.close)
             self._loop = asyncio.get_running_loop()
             background = await stack.enter_async_context(asyncio.TaskGroup())
-            loops = [
-                background.create_task(loop, name=name)
-                for name, loop in (
-                    ("errands-claims", self._claim_loop()),
-                    ("errands-heartbeat", self._heartbeat_loop()),
-                    ("errands-sweep", self._sweep_loop()),
-                )
-            ]
-            for task in loops:
-                stack.callback(task.cancel)
-            self._engine.on_work(self._wake.set)
+            loops = {"errands-sweep": self._sweep_loop}
+            if self._runs_turns:
+                loops |= {"errands-claims": self._claim_loop, "errands-heartbeat": self._heartbeat_loop}
+                self._engine.on_work(self._wake.set)
+            for name, loop in loops.items():
+                stack.callback(background.create_task(loop(), name=name).cancel)
             self._stack = stack.pop_all()
         return self
 
@@ -159,7 +155,7 @@ class WorkerAdapter:
         now = self._journal.now()
         active: list[ActiveTask] = []
         for running in await self._engine.running():
-            if running.scope.agent == self._agent:
+            if running.scope.agent == self.agent:
                 mine = self.running.get(running.task_id) if running.head.worker == self.worker_id else None
                 active.append(ActiveTask.of(running, now, None if mine is None else mine.started_at))
         return active
@@ -167,7 +163,11 @@ class WorkerAdapter:
     def queueing(self, task_id: str, message_id: str, request_context: dict[str, Any]) -> AbstractContextManager[None]:
         """For the commit that puts a task into the queue: those that come now stand behind it."""
         self._backlog = True
-        return self.waiting.keeping(task_id, message_id, request_context)
+        return self.keeping(task_id, message_id, request_context)
+
+    def keeping(self, task_id: str, message_id: str, request_context: dict[str, Any]) -> AbstractContextManager[None]:
+        """For the commit that lets a message wait for a turn: its request context waits in this process's memory."""
+        return self.waiting.keeping(task_id, message_id, request_context if self._runs_turns else {})
 
     # Running turns
 
@@ -312,7 +312,7 @@ class WorkerAdapter:
             self._reserved += room
             now = self._journal.now()
             try:
-                claimed = await self._engine.claim(self.worker_id, [self._agent], room, self.lease_until(now))
+                claimed = await self._engine.claim(self.worker_id, [self.agent], room, self.lease_until(now))
             finally:
                 self._reserved -= room - len(claimed)
             for stored in claimed:
@@ -353,7 +353,7 @@ class WorkerAdapter:
     async def _sweep_loop(self) -> None:
         while True:
             await asyncio.sleep(self._settings.sweep_interval)
-            await self._guarded(self._engine.sweep())
+            await self._guarded(self._engine.sweep(every=self._settings.sweep_interval))
 
     async def _guarded(self, call: Any) -> None:
         try:

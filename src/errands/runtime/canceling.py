@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
+
 from errands import lifecycle
 from errands.errors import ConcurrencyError, LeaseLostError, TaskNotCancelableError, TaskTerminalStateError
 from errands.model.core import CANCELED, SETTLED_STATES, TERMINAL_STATES, Task, TaskState
@@ -39,8 +41,12 @@ class Canceler:
             except (ConcurrencyError, LeaseLostError, TaskTerminalStateError):
                 continue
         self._adapter.request_cancel(task_id)
-        grace = self._settings.cancel_force_timeout + 1.0
-        stored = await self._engine.wait_for_state(task_id, call.scope, until, grace)
+        stored = await self._settled(stored, until)
+        if self._adapter.hears_cancel and stored.state not in TERMINAL_STATES and stored.head.worker:
+            # Whoever held it has died, or does not react: this process lets go in its place, and it is fenced off.
+            with suppress(ConcurrencyError, TaskTerminalStateError):
+                await self._run_to_cancel(stored, call)
+            stored = await self._settled(stored, TERMINAL_STATES)
         while stored.state not in TERMINAL_STATES:
             # It paused all the same, or its process did not react either: the log decides, later writes are refused.
             try:
@@ -50,6 +56,11 @@ class Canceler:
         if stored.state is not CANCELED:
             raise TaskNotCancelableError(f"Task had already {_ended(stored.state)}", taskId=task_id)
         return stored.task
+
+    async def _settled(self, stored: StoredTask, until: frozenset[TaskState]) -> StoredTask:
+        """The task once it is in one of the states, or as it is when the worker has had its time."""
+        grace = self._settings.cancel_force_timeout + 1.0
+        return await self._engine.wait_for_state(stored.task.id, stored.scope, until, grace)
 
     def _is_held(self, head: Head) -> bool:
         return bool(head.worker) and head.due_at is not None and head.due_at > self._journal.now()

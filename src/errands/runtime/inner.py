@@ -6,7 +6,10 @@ import asyncio
 from collections.abc import AsyncIterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 
+import msgspec
+
 from errands.engines.base import Engine
+from errands.policy.document import CompiledPolicy
 from errands.runtime.adapter import WorkerAdapter
 from errands.runtime.dependencies import DependencyContainer
 from errands.runtime.journal import Journal
@@ -31,16 +34,23 @@ class InnerAgents:
 
     @asynccontextmanager
     async def running(
-        self, engine: Engine, served: Mapping[str, TaskManager], deps: DependencyContainer, settings: Settings
+        self,
+        engine: Engine,
+        served: Mapping[str, TaskManager],
+        deps: DependencyContainer,
+        settings: Settings,
+        policy: CompiledPolicy | None = None,
     ) -> AsyncIterator[None]:
         """Has them work until the end of the block. Hooks are not told: they are about the served agent."""
         journal = Journal(engine)
+        # What they are given is part of a task that was taken: it is not refused.
+        settings = msgspec.structs.replace(settings, max_queue_age=None)
         async with AsyncExitStack() as stack:
             stack.callback(self._adapters.clear)
             stack.callback(self._managers.clear)
             self._managers.update(served)
             for name, worker in self.workers.items():
-                adapter = WorkerAdapter(worker, journal, agent=name, deps=deps, settings=settings)
+                adapter = WorkerAdapter(worker, journal, agent=name, deps=deps, settings=settings, policy=policy)
                 self._managers[name] = TaskManager(journal, adapter, input_modes=_INPUT_MODES, settings=settings)
                 self._adapters.append(await stack.enter_async_context(adapter))
             yield

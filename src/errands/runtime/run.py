@@ -32,6 +32,7 @@ class Run:
     """The records of a task while one turn writes to them. Everything goes into the log; nothing is kept beside it."""
 
     def __init__(self, turn: Turn, journal: Journal, known: Iterable[AnyRecord]) -> None:
+        self.task_id = turn.task_id
         self._turn = turn
         self._journal = journal
         self.records: list[AnyRecord] = []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import enum
 import os
 from collections.abc import Mapping
 from typing import Any
@@ -16,17 +17,32 @@ SECRET = frozenset({"model_api_key"})
 DEFAULT_STORAGE = "sqlite:///.errands/tasks.db"
 
 
+class ServerRole(enum.StrEnum):
+    """What a process does for its agent. Those in different roles meet in the store."""
+
+    #: Takes requests and runs turns.
+    ALL = "all"
+    #: Takes requests, answers and streams; never runs a turn.
+    API = "api"
+    #: Runs turns; over HTTP it only says how it is.
+    WORKER = "worker"
+
+
 class Settings(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     """Built with `Settings.from_env()`; keyword arguments of `A2AServer` win over the environment."""
 
     #: Where tasks live: `memory`, `sqlite:///path` or `redis://host`.
     storage: str = DEFAULT_STORAGE
+    #: What this process does: `all`, `api` (takes requests, runs no turns) or `worker` (runs turns, takes no requests).
+    role: ServerRole = ServerRole.ALL
     #: Seconds a blocking send waits before it answers with the task as it is. None: until the turn ends.
     blocking_timeout: float | None = None
     #: Seconds a worker has to react to a cancel before it is canceled by force.
     cancel_force_timeout: float = 10.0
     #: Turns that run at the same time in this process; more wait in the queue. None: no bound.
     max_concurrent_tasks: int | None = 1000
+    #: Seconds that the longest waiting task may have waited; beyond that new tasks are refused. None: no bound.
+    max_queue_age: float | None = 3600.0
     #: Tries of one turn before the task fails, counting the first.
     max_attempts: int = 3
     #: Seconds without a heartbeat after which another worker may take a task over.
@@ -39,13 +55,21 @@ class Settings(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     idempotency_window: float = 86_400.0
     #: Seconds that ended tasks are kept after their last change. None: as the store does it, see docs/durability.md.
     keep_ended_for: float | None = None
+    #: The same for tasks that completed. None: as `keep_ended_for` says.
+    keep_completed_for: float | None = None
+    #: The same for tasks that failed. None: as `keep_ended_for` says.
+    keep_failed_for: float | None = None
+    #: The same for tasks that were canceled. None: as `keep_ended_for` says.
+    keep_canceled_for: float | None = None
+    #: The same for tasks that were rejected. None: as `keep_ended_for` says.
+    keep_rejected_for: float | None = None
     #: Ended tasks that are kept at most, the newest. None: as the store does it.
     keep_ended_at_most: int | None = None
     #: Events kept per task for readers that come late. None: as the store does it.
     keep_events: int | None = None
     #: Seconds that `update_context` values are kept after their last change. None: as the store does it.
     keep_contexts_for: float | None = None
-    #: Seconds between two clean-ups of ended tasks.
+    #: Seconds between two clean-ups of ended tasks, whatever the number of processes.
     sweep_interval: float = 60.0
     #: The versions of A2A that are served, separated by commas.
     protocol_versions: str = "1.0,0.3"

@@ -67,6 +67,7 @@ from errands.runtime.executor.ids import Identifiers
 from errands.runtime.executor.reply import chosen, first_published
 from errands.runtime.intake import check_message, receipt_of
 from errands.runtime.journal import Batch, Journal, new_id, status_update
+from errands.runtime.pressure import Pressure
 from errands.runtime.reviewers import Reviewers, is_guest, reduced, shown
 from errands.runtime.settings import Settings
 
@@ -126,6 +127,7 @@ class TaskManager:
         self._settings = settings
         self._identifiers = identifiers
         self._canceler = Canceler(journal, adapter, settings)
+        self._pressure = Pressure(journal.engine, adapter.agent, settings.max_queue_age)
         self._reviewers = Reviewers(journal, inner)
         self._receipts_last = int(settings.idempotency_window * 1000)
 
@@ -306,6 +308,8 @@ class TaskManager:
                 self._adapter.release()
                 raise
         else:
+            if not stored.head.version:
+                await self._pressure.admit(change)
             with self._adapter.queueing(task.id, request.message.message_id, call.request_context):
                 await self._journal.commit(change, events.updates)
         accepted = StoredTask(task=task, head=lifecycle.advance(stored.head, change), scope=call.scope)
@@ -343,7 +347,7 @@ class TaskManager:
         if stored.state in TERMINAL_STATES:
             # The terminal guard refuses it, but not before a repeated message has been recognised.
             change = msgspec.structs.replace(change, state=SUBMITTED)
-        with self._adapter.waiting.keeping(stored.task.id, message.message_id, call.request_context):
+        with self._adapter.keeping(stored.task.id, message.message_id, call.request_context):
             await self._journal.commit(change)
         stored = await self._engine.load(stored.task.id, call.scope)
         return Accepted(stored, queued=True)

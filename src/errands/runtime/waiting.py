@@ -6,6 +6,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+#: Tasks whose contexts are kept at most, the newest. What another process took up is never asked for here.
+MOST_TASKS = 10_000
+
 
 class WaitingContexts:
     def __init__(self) -> None:
@@ -20,6 +23,8 @@ class WaitingContexts:
             yield
             return
         self._contexts.setdefault(task_id, {})[message_id] = request_context
+        if len(self._contexts) > MOST_TASKS:
+            del self._contexts[next(iter(self._contexts))]
         try:
             yield
         except BaseException:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 from errands.model.core import Artifact, Message, Part, Role, text_of
 
 if TYPE_CHECKING:
+    from errands.policy.document import CompiledPolicy
     from errands.runtime.context import TaskContext
 
 
@@ -27,12 +28,17 @@ class Worker(ABC):
     #: Whether a task that is canceled while it waits is run once more, so that the worker can let go of what it holds
     #: for the task elsewhere.
     hears_cancel: bool = False
-    #: It keeps the records of its runs itself, and holds them to a policy of its own. See `ManifestWorker`.
+    #: It keeps the records of its runs itself, and holds them to a policy, which `hold_to` gives it. See
+    #: `ManifestWorker`. All others are overseen; see `errands.runtime.oversight`.
     keeps_records: ClassVar[bool] = False
 
     @abstractmethod
     async def handle(self, ctx: TaskContext) -> None:
         """Works on one message."""
+
+    def hold_to(self, policy: CompiledPolicy) -> None:
+        """Gives a worker that keeps its records the server's policy."""
+        raise NotImplementedError
 
 
 def is_async(worker: Worker) -> bool:

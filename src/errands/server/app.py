@@ -27,13 +27,13 @@ from errands.runtime.hooks import LifecycleHooks
 from errands.runtime.inner import InnerAgents
 from errands.runtime.journal import Journal
 from errands.runtime.middleware import A2AMiddleware
-from errands.runtime.settings import Settings
+from errands.runtime.settings import ServerRole, Settings
 from errands.runtime.task_manager import TaskManager
 from errands.runtime.task_store import TaskStore
 from errands.runtime.worker import Worker
 from errands.server.asgi import A2AApp
 from errands.server.card import CardShelf, build_card, check_binding, extensions_of, offers_extended_card
-from errands.server.dispatch import Dispatcher, ExtendedCardProvider
+from errands.server.dispatch import ClosedDispatcher, Dispatcher, ExtendedCardProvider
 from errands.server.repertoire import Repertoire
 from errands.wire.proto import grpc_extra
 
@@ -78,6 +78,7 @@ class A2AServer:
         protocol_versions: Sequence[str] | None = None,
         extended_card_provider: ExtendedCardProvider | None = None,
         grpc_port: int | None = None,
+        role: str | None = None,
         policy: str | Path | Policy | None = None,
         inner: InnerAgents | None = None,
     ) -> None:
@@ -97,12 +98,14 @@ class A2AServer:
             public_url=public_url,
             protocol_versions=None if protocol_versions is None else ",".join(protocol_versions),
             grpc_port=grpc_port,
+            role=role,
         )
+        self.settings.role = _role(self.settings.role)
         self._worker = worker
+        self._inner = inner or InnerAgents()
         self._policy: CompiledPolicy | None = None
         if policy is not None or self.settings.policy is not None:
             self.use_policy(policy or self.settings.policy or "")
-        self._inner = inner or InnerAgents()
         self._identifiers = _identifiers(worker)
         self.agent_card: AgentCardConfig = card
         if extended_card_provider is not None:
@@ -128,6 +131,7 @@ class A2AServer:
         self._grpc: GrpcServer | None = None
         #: Where HTTP listens, when whoever listens has said so: gRPC has no way to find out.
         self.http_address: tuple[str, int] | None = None
+        self._is_shared = False
         if self.settings.grpc_port is not None:
             _grpc_server()  # a missing package is told now, not at the start
 
@@ -186,12 +190,10 @@ class A2AServer:
 
         Raises `ConfigurationError` with everything that is wrong with a file.
         """
-        if self._worker.keeps_records:
-            raise ConfigurationError(
-                "a policy cannot be put on an agent that is written as a manifest: write its limits, guardrails and "
-                "steps into the manifest, and leave policy out"
-            )
         self._policy = compile_policy(policy if isinstance(policy, Policy) else _from_file(policy))
+        for worker in (self._worker, *self._inner.workers.values()):
+            if worker.keeps_records:
+                worker.hold_to(self._policy)
 
     @property
     def app(self) -> A2AApp:
@@ -205,6 +207,16 @@ class A2AServer:
         from errands.server.fastapi import wrap  # noqa: PLC0415 - fastapi is an extra
 
         return wrap(self, debug=debug, **fastapi_kwargs)
+
+    def share(self) -> None:
+        """Makes it one of several processes that serve the agent on the same ports. Before `start()`.
+
+        Raises `ConfigurationError` when they could not see each other's tasks, or not share the port of gRPC.
+        """
+        _check_shared(self._engine or engine_from_url(self.settings.storage), "several processes")
+        if self.settings.grpc_port == 0:
+            raise ConfigurationError("grpc_port=0 is another port in each of several processes; name one")
+        self._is_shared = True
 
     # Life
 
@@ -251,12 +263,13 @@ class A2AServer:
         settings, name = self.settings, self.agent_card.name
         if settings.log_level:
             logging.getLogger("errands").setLevel(settings.log_level.upper())
+        engine = self._engine or engine_from_url(settings.storage, _retention(settings))
+        if settings.role is not ServerRole.ALL:
+            _check_shared(engine, f"a process with the role {settings.role}")
         async with AsyncExitStack() as stack:
             await self._deps.startup()
             stack.push_async_callback(self._deps.shutdown)
-            engine = await stack.enter_async_context(
-                self._engine or engine_from_url(settings.storage, _retention(settings))
-            )
+            await stack.enter_async_context(engine)
             journal = Journal(engine, self._hooks)
             adapter = WorkerAdapter(
                 self._worker, journal, agent=name, deps=self._deps, settings=settings, policy=self._policy
@@ -270,13 +283,16 @@ class A2AServer:
                 identifiers=self._identifiers,
                 inner=self._inner.workers,
             )
-            await stack.enter_async_context(self._inner.running(engine, {name: tasks}, self._deps, settings))
+            await stack.enter_async_context(
+                self._inner.running(engine, {name: tasks}, self._deps, settings, self._policy)
+            )
             stack.push_async_callback(self._drain_turns)
             stack.callback(engine.disconnect)
             self.engine = engine
             self.adapter = adapter
             self.task_manager = tasks
-            self.dispatcher = Dispatcher(
+            serves = settings.role is not ServerRole.WORKER
+            self.dispatcher = (Dispatcher if serves else ClosedDispatcher)(
                 tasks,
                 self.agent_card,
                 self._middlewares,
@@ -284,13 +300,13 @@ class A2AServer:
                 self.card_shelf,
                 self._extended_card_provider,
             )
-            if settings.grpc_port is not None:
+            if settings.grpc_port is not None and serves:
                 await self._open_grpc(stack)
             yield
 
     async def _open_grpc(self, stack: AsyncExitStack) -> None:
         stack.callback(setattr, self, "_grpc", None)
-        grpc = _grpc_server()(self.dispatcher, self.settings, self.http_address)
+        grpc = _grpc_server()(self.dispatcher, self.settings, self.http_address, shares_port=self._is_shared)
         self._grpc = await stack.enter_async_context(grpc)
         # What is under way must have ended before gRPC stops: it would be cut off.
         stack.push_async_callback(self.drain)
@@ -386,6 +402,21 @@ def _settings(settings: Settings | None, **overrides: Any) -> Settings:
     return Settings(**values)
 
 
+def _role(name: str) -> ServerRole:
+    try:
+        return ServerRole(name)
+    except ValueError:
+        raise ConfigurationError(f"role {name!r}: possible are {', '.join(ServerRole)}") from None
+
+
+def _check_shared(engine: Engine, who: str) -> None:
+    if not engine.shared:
+        raise ConfigurationError(
+            f"storage {engine.name!r} is one process's own: {who} would not meet the others there; use a file such as "
+            "sqlite:///tasks.db or a database"
+        )
+
+
 def _listed(text: str) -> list[str]:
     return [item for part in text.split(",") if (item := part.strip())]
 
@@ -394,6 +425,10 @@ def _retention(settings: Settings) -> Retention | None:
     """What the operator wants kept; None leaves it to the store."""
     wishes: dict[str, Any] = {
         "ended_after": settings.keep_ended_for,
+        "completed_after": settings.keep_completed_for,
+        "failed_after": settings.keep_failed_for,
+        "canceled_after": settings.keep_canceled_for,
+        "rejected_after": settings.keep_rejected_for,
         "ended_at_most": settings.keep_ended_at_most,
         "events_per_task": settings.keep_events,
         "contexts_after": settings.keep_contexts_for,

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from errands.errors import A2AError, InternalError, MethodNotFoundError, StorageError, UnavailableError
 from errands.model.base import encode
+from errands.runtime.settings import ServerRole
 from errands.server import jsonrpc, praisonai, rest
 from errands.server.exchange import ClientDisconnectedError, Exchange, Receive, Scope, Send
 from errands.server.repertoire import Spoken
@@ -24,6 +25,8 @@ Page = Callable[[Exchange], Awaitable[None]]
 CARD_PATH = "/.well-known/agent-card.json"
 OLDER_CARD_PATH = "/.well-known/agent.json"
 CARD_PATHS = (CARD_PATH, OLDER_CARD_PATH)
+HEALTH_PATH = "/health"
+READY_PATH = "/health/ready"
 
 
 class A2AApp:
@@ -32,8 +35,8 @@ class A2AApp:
     def __init__(self, server: A2AServer) -> None:
         self._server = server
         self._pages: dict[str, Page] = {
-            "/health": self._health,
-            "/health/ready": self._ready,
+            HEALTH_PATH: self._health,
+            READY_PATH: self._ready,
             CARD_PATH: self._card,
             OLDER_CARD_PATH: self._older_card,
         }
@@ -95,10 +98,16 @@ class A2AApp:
             raise MethodNotFoundError(f"There is nothing at {exchange.method} {path[:200]}")
 
     async def _card(self, exchange: Exchange) -> None:
+        self._check_serving()
         await self._server.card_shelf.serve(exchange)
 
     async def _older_card(self, exchange: Exchange) -> None:
+        self._check_serving()
         await self._server.card_shelf.serve(exchange, is_older_path=True)
+
+    def _check_serving(self) -> None:
+        if self._server.settings.role is ServerRole.WORKER:
+            raise MethodNotFoundError("This process runs tasks and has no card (role worker)")
 
     async def _health(self, exchange: Exchange) -> None:
         await exchange.respond(200, b'{"status":"ok"}')

@@ -17,6 +17,7 @@ from errands.errors import (
     ExtensionSupportRequiredError,
     InternalError,
     InvalidParamsError,
+    MethodNotFoundError,
     PushNotificationNotSupportedError,
     UnavailableError,
     UnsupportedOperationError,
@@ -174,6 +175,15 @@ class Dispatcher:
             raise ExtendedAgentCardNotConfiguredError
         card = await self._extended_card_provider(exchange.request)
         return self._shelf.build(adapt_card(card), exchange)
+
+
+class ClosedDispatcher(Dispatcher):
+    """For a process that runs turns and takes no requests."""
+
+    async def dispatch(self, operation: Operation, request: Any, exchange: Exchange) -> Any:
+        raise MethodNotFoundError(
+            "This process runs tasks and takes no requests (role worker); ask one with the role api or all"
+        )
 
 
 def _declared(exchange: Exchange, headers: Set[bytes]) -> list[str]:

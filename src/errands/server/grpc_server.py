@@ -37,13 +37,20 @@ _PING_MS = 5_000
 class GrpcServer:
     """An async context manager: entering listens, leaving lets the calls under way end."""
 
-    def __init__(self, dispatcher: Dispatcher, settings: Settings, http_server: tuple[str, int] | None = None) -> None:
+    def __init__(
+        self,
+        dispatcher: Dispatcher,
+        settings: Settings,
+        http_server: tuple[str, int] | None = None,
+        *,
+        shares_port: bool = False,
+    ) -> None:
         self._settings = settings
         self._host = settings.grpc_host
         self._wanted_port = settings.grpc_port or 0
         #: Where it listens; the port is known once it does.
         self.port = 0
-        self._server = grpc.aio.server(options=_options(settings))
+        self._server = grpc.aio.server(options=_options(settings, shares_port))
         self._health = health.HealthServicer()
         codecs = [CODECS[version] for version in dispatcher.repertoire.versions if version in CODECS]
         address = http_server or (self._host, None)
@@ -88,13 +95,13 @@ class GrpcServer:
             await self._health.set(service, status)
 
 
-def _options(settings: Settings) -> list[tuple[str, int]]:
+def _options(settings: Settings, shares_port: bool) -> list[tuple[str, int]]:
     keep_alive = max(int(settings.keep_alive * 1000), 1)
     return [
         ("grpc.max_receive_message_length", settings.max_body_bytes),
         ("grpc.max_send_message_length", -1),
-        # Two servers on one port would share its connections without a word.
-        ("grpc.so_reuseport", 0),
+        # Two servers on one port would share its connections without a word, unless that is what they are for.
+        ("grpc.so_reuseport", int(shares_port)),
         # A client that has vanished is noticed although nothing is said.
         ("grpc.keepalive_time_ms", keep_alive),
         ("grpc.keepalive_permit_without_calls", 1),

@@ -8,6 +8,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import msgspec
+
 from errands import __version__
 from errands.agents.delegation.base import Delegate
 from errands.agents.delegation.local import LocalDelegate
@@ -24,6 +26,7 @@ from errands.agents.tools.base import Bounds
 from errands.agents.tools.settings import from_environment
 from errands.agents.tools.settings_file import read_settings
 from errands.agents.tools.toolbox import Toolbox
+from errands.client.http_transport import checked_headers
 from errands.errors import ConfigurationError
 from errands.model.card_config import AgentCardConfig, CapabilitiesConfig, SkillConfig
 from errands.outbound import Outbound
@@ -106,6 +109,10 @@ def assemble(
     builder = _Builder(manifests, path, model, _tool_settings(manifests, tool_settings, settings), settings)
     card = card or card_of(served, manifests)
     workers = {one.name: builder.worker(one) for one in (served, *reached)}
+    if card.name != served.name and card.name in workers:
+        raise ConfigurationError(
+            f"the card is called {card.name}, and so is an agent that {served.name} uses; rename it"
+        )
     # An agent that hands work to itself does so under the name by which it is served.
     hidden = [one.name for one in reached if one.name != card.name]
     builder.inner.workers.update({name: workers[name] for name in hidden})
@@ -245,8 +252,21 @@ class _Builder:
         url = agent.capabilities[function.ref].url
         if url is None:
             return LocalDelegate(function.ref, self.inner, max_depth=depth)
-        headers = self._given.get(function.ref, {}).get(_HEADERS, {})
+        headers = _headers(function.ref, self._given.get(function.ref, {}))
         return RemoteDelegate(function.ref, url, headers=headers, http=self._outbound.client, max_depth=depth)
+
+
+def _headers(agent: str, given: Mapping[str, Any]) -> dict[str, str]:
+    """What a remote agent is sent. Raises `ConfigurationError`, which has no value in it."""
+    headers = given.get(_HEADERS, {})
+    if given.keys() - {_HEADERS} or not isinstance(headers, Mapping):
+        raise ConfigurationError(f"{agent}: the settings of a remote agent are headers, with a text under each name")
+    try:
+        return dict(checked_headers(msgspec.convert(headers, dict[str, str])))
+    except msgspec.ValidationError:
+        raise ConfigurationError(f"{agent}: each header must be a text; put it in quotes") from None
+    except ConfigurationError as error:
+        raise ConfigurationError(f"{agent}: {error}") from None
 
 
 def _tool_settings(

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any, NamedTuple
 
 from errands import errors
-from errands.errors import A2AError, InvalidParamsError
+from errands.errors import A2AError, InvalidParamsError, UnavailableError
 
 ERROR_INFO = "type.googleapis.com/google.rpc.ErrorInfo"
 BAD_REQUEST = "type.googleapis.com/google.rpc.BadRequest"
+RETRY_INFO = "type.googleapis.com/google.rpc.RetryInfo"
 DOMAIN = "a2a-protocol.org"
 
 
@@ -36,13 +38,20 @@ STATUS: dict[str, Status] = {
     "INVALID_PARAMS": Status(-32602, 400, "INVALID_ARGUMENT"),
     "INTERNAL": Status(-32603, 500, "INTERNAL"),
     # The specification leaves these to the server; the end of the A2A range keeps clear of later codes.
+    "OVERLOADED": Status(-32095, 503, "UNAVAILABLE"),
     "UNAVAILABLE": Status(-32096, 503, "UNAVAILABLE"),
     "PERMISSION_DENIED": Status(-32097, 403, "PERMISSION_DENIED"),
     "UNAUTHENTICATED": Status(-32098, 401, "UNAUTHENTICATED"),
 }
 
 #: JSON-RPC answers errors with HTTP 200, except where HTTP itself has to know.
-JSONRPC_HTTP = {"UNAUTHENTICATED": 401, "PERMISSION_DENIED": 403, "PAYLOAD_TOO_LARGE": 413, "UNAVAILABLE": 503}
+JSONRPC_HTTP = {
+    "UNAUTHENTICATED": 401,
+    "PERMISSION_DENIED": 403,
+    "PAYLOAD_TOO_LARGE": 413,
+    "OVERLOADED": 503,
+    "UNAVAILABLE": 503,
+}
 
 
 def _error_classes(base: type[A2AError]) -> dict[str, type[A2AError]]:
@@ -69,8 +78,12 @@ _REASON_OF_HTTP = {
 }
 
 
+#: A duration as JSON writes it; what is beyond whole seconds does not count.
+_SECONDS = re.compile(r"([0-9]{1,9})(?:\.[0-9]*)?s")
+
+
 def details_of(error: A2AError) -> list[dict[str, Any]]:
-    """The `google.rpc` details: always an ErrorInfo, and the offending field when there is one."""
+    """The `google.rpc` details: always an ErrorInfo, the offending field, and when to try again."""
     info: dict[str, Any] = {"@type": ERROR_INFO, "reason": error.reason, "domain": DOMAIN}
     if error.metadata:
         info["metadata"] = {key: str(value) for key, value in error.metadata.items()}
@@ -78,6 +91,8 @@ def details_of(error: A2AError) -> list[dict[str, Any]]:
     if isinstance(error, InvalidParamsError) and error.field:
         violation = {"field": error.field, "description": error.message}
         details.append({"@type": BAD_REQUEST, "fieldViolations": [violation]})
+    if isinstance(error, UnavailableError):
+        details.append({"@type": RETRY_INFO, "retryDelay": f"{error.retry_after}s"})
     return details
 
 
@@ -99,39 +114,50 @@ def to_http(error: A2AError) -> tuple[int, dict[str, Any]]:
     return status.http, {"error": body}
 
 
-def _from_details(details: Any) -> tuple[str | None, dict[str, Any], str | None]:
-    reason, metadata, field = None, {}, None
+class _Details(NamedTuple):
+    reason: str | None = None
+    metadata: dict[str, Any] = {}
+    field: str | None = None
+    #: Seconds to wait before trying again.
+    wait: int | None = None
+
+
+def _read_details(details: Any) -> _Details:
+    found = _Details()
     for detail in details if isinstance(details, list) else ():
         if not isinstance(detail, dict):
             continue
-        named, found, violations = detail.get("reason"), detail.get("metadata"), detail.get("fieldViolations")
+        named, metadata, violations = detail.get("reason"), detail.get("metadata"), detail.get("fieldViolations")
         if isinstance(named, str) and named in STATUS:
-            reason = named
-            metadata = found if isinstance(found, dict) else {}
+            found = found._replace(reason=named, metadata=metadata if isinstance(metadata, dict) else {})
         for violation in violations if isinstance(violations, list) else ():
             if isinstance(violation, dict):
-                field = field or violation.get("field")
-    return reason, metadata, field
+                found = found._replace(field=found.field or violation.get("field"))
+        if isinstance(delay := detail.get("retryDelay"), str) and (seconds := _SECONDS.fullmatch(delay)):
+            found = found._replace(wait=int(seconds[1]))
+    return found
 
 
-def _build(reason: str, message: str, metadata: dict[str, Any], field: str | None) -> A2AError:
+def _build(reason: str, message: str, details: _Details) -> A2AError:
     cls = ERRORS.get(reason, errors.InternalError)
-    if issubclass(cls, errors.AuthenticationRequiredError | errors.UnavailableError):
-        return cls(message)
     error = cls(message)
-    error.metadata.update(metadata)
+    if isinstance(error, UnavailableError):
+        error.retry_after = error.retry_after if details.wait is None else details.wait
+    elif not isinstance(error, errors.AuthenticationRequiredError):
+        error.metadata.update(details.metadata)
     if isinstance(error, InvalidParamsError):
-        error.field = field
+        error.field = details.field
     return error
 
 
 def from_jsonrpc(error: dict[str, Any]) -> A2AError:
     """The exception for a JSON-RPC error, by its ErrorInfo and, without one, by its code."""
-    reason, metadata, field = _from_details(error.get("data"))
+    details = _read_details(error.get("data"))
+    reason = details.reason
     if reason is None:
         code = error.get("code")
         reason = _REASON_OF_CODE.get(code, "INTERNAL") if isinstance(code, int) else "INTERNAL"
-    return _build(reason, str(error.get("message") or "Unknown error"), metadata, field)
+    return _build(reason, str(error.get("message") or "Unknown error"), details)
 
 
 def from_http(status: int, body: Any) -> A2AError:
@@ -139,7 +165,6 @@ def from_http(status: int, body: Any) -> A2AError:
     error = body.get("error") if isinstance(body, dict) else None
     if not isinstance(error, dict):
         error = {}
-    reason, metadata, field = _from_details(error.get("details"))
-    if reason is None:
-        reason = _REASON_OF_HTTP.get(status, "INVALID_REQUEST" if status < 500 else "INTERNAL")
-    return _build(reason, str(error.get("message") or f"HTTP {status}"), metadata, field)
+    details = _read_details(error.get("details"))
+    reason = details.reason or _REASON_OF_HTTP.get(status, "INVALID_REQUEST" if status < 500 else "INTERNAL")
+    return _build(reason, str(error.get("message") or f"HTTP {status}"), details)

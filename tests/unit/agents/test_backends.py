@@ -31,7 +31,7 @@ def running(**execute: Any) -> Spoil:
         {"openapi": {"url": "https://example.com/openapi.json"}},
         {"mcp": {"transport": "stdio", "command": "server", "env": {"ID": "{agent.name}"}, "tool_name": "note"}},
         {"mcp": {"transport": "sse", "url": "https://example.com/sse"}},
-        {"mcp": {"transport": "http", "url": "http://localhost:8080/mcp"}},
+        {"mcp": {"transport": "http", "url": "http://localhost:8080/mcp", "headers": {"X-Agent": "{agent.name}"}}},
         {"stateless_http": {"method": "{parameters.text}", "url": "{parameters.text}"}},
         {"stateless_http": {"method": "GET", "url": "https://x.example", "headers": {"A": "Bearer {auth.github()}"}}},
         {"stateless_http": {"method": "GET", "url": "https://x.example", "headers": {"A": "Bearer {auth.oauth2}"}}},
@@ -85,6 +85,14 @@ MISTAKES: dict[str, tuple[dict[str, Any], str]] = {
     "MCP with a command it has no use for": (
         {"mcp": {"transport": "sse", "url": "https://example.com", "command": "server"}},
         "mcp.command: means nothing to sse; take it away, or change transport",
+    ),
+    "MCP with variables for no process": (
+        {"mcp": {"transport": "http", "url": "https://example.com", "env": {"A": "b"}}},
+        "mcp.env: means nothing to http; take it away, or change transport",
+    ),
+    "MCP with headers for no request": (
+        {"mcp": {"transport": "stdio", "command": "server", "headers": {"A": "b"}}},
+        "mcp.headers: means nothing to stdio; take it away, or change transport",
     ),
     "MCP with a template as a command": (
         {"mcp": {"transport": "stdio", "command": "{settings.command}"}},

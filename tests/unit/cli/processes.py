@@ -47,10 +47,16 @@ class Running:
             text=True,
             cwd=cwd,
             env={**environment, **(settings or {})},
+            # As a shell starts it: Ctrl-C would go to it and to the processes it starts, and to no others.
+            process_group=0,
         )
         self._deadline = threading.Timer(deadline, self._process.kill)
         self._deadline.start()
         self.stdout = ""
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
 
     def read(self, size: int) -> str:
         """So many characters of what it writes, as soon as they are there."""

@@ -76,6 +76,11 @@ def test_what_the_model_does_not_see_is_marked(errands: Errands, tmp_path: Path)
     assert "github_file_read_chunk(path: string, lines: integer = 100)" in shown
 
 
+def test_an_agent_with_scripts_is_shown_to_have_them(errands: Errands, tmp_path: Path) -> None:
+    result = errands("agents", "show", str(written(tmp_path, spoiled(put("agent", "script", value=True)))))
+    assert "  scripts       several functions in one expression, with run_script\n" in result.stdout
+
+
 def test_functions_are_given_to_programs(errands: Errands) -> None:
     _, support = json.loads(errands("agents", "show", EXAMPLE, "--json").stdout)
     [orders, *_] = support["functions"]

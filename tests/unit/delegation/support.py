@@ -26,12 +26,20 @@ CALL = "call-1"
 class Parent(Worker):
     """Hands each message down, and answers with what came of it, as the loop does."""
 
+    hears_cancel = True
+
     def __init__(self, delegate: Delegate, **parameters: Any) -> None:
         self.delegate = delegate
         self.parameters = parameters
 
     async def handle(self, ctx: TaskContext) -> None:
         run = await started_run(ctx)
+        if ctx.is_cancelled:
+            await self._let_go(ctx, run)
+        else:
+            await self._hand_down(ctx, run)
+
+    async def _hand_down(self, ctx: TaskContext, run: Run) -> None:
         errand = errand_of(ctx, run, parameters=self.parameters)
         running = asyncio.ensure_future(self.delegate.run(errand))
         ctx._on_cancel = running.cancel
@@ -42,10 +50,13 @@ class Parent(Worker):
         except asyncio.CancelledError:
             if not ctx.is_cancelled:
                 raise
-            for task_id in children_of(run):
-                await self.delegate.cancel(task_id, ctx._stored.scope)
+            await self._let_go(ctx, run)
         else:
             await ctx.complete_json(delegated.output)
+
+    async def _let_go(self, ctx: TaskContext, run: Run) -> None:
+        for task_id in children_of(run):
+            await self.delegate.cancel(task_id, ctx._stored.scope)
 
 
 async def started_run(ctx: TaskContext) -> Run:

@@ -108,7 +108,9 @@ async def suspend(engine: Engine, task_id: str, user: str) -> None:
     asks = status_update(task_id, "c", INPUT_REQUIRED, 2, question)
     await engine.commit(opening(task_id, work=Work.IDLE))
     await engine.commit(step(task_id, WORKING))
-    drafts = (Draft("record", encode(waiting)), Draft("status", encode_event(asks)))
+    started = Started(at="2026-01-31T12:00:00Z", agent="Test agent")
+    records = [Draft("record", encode(record)) for record in (started, waiting)]
+    drafts = (*records, Draft("status", encode_event(asks)))
     await engine.commit(step(task_id, INPUT_REQUIRED, events=drafts, asks=user))
 
 

@@ -15,6 +15,8 @@ from typing import Any
 
 import msgspec
 import pytest
+from starlette.responses import PlainTextResponse
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from errands.agents.manifests.arguments import Arguments
 from errands.agents.tools.base import Bounds, BrokenToolError, ToolError
@@ -341,6 +343,34 @@ async def test_the_outbound_guard_says_where_a_server_may_be(
     with pytest.raises(BrokenToolError, match=r"the MCP server of shop cannot be reached: .*127\.0\.0\.1"):
         async with using(tmp_path, request.getfixturevalue(way), outbound=Outbound()):
             pass
+
+
+class Guarded:
+    """Lets requests pass that have the right token."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http" and (b"authorization", b"Bearer top-secret") not in scope["headers"]:
+            await PlainTextResponse("who are you?", 401)(scope, receive, send)
+        else:
+            await self._app(scope, receive, send)
+
+
+@pytest.mark.parametrize(
+    ("transport", "app", "path"), [("http", server.streamable_http_app, "/mcp"), ("sse", server.sse_app, "/sse")]
+)
+async def test_headers_are_sent_with_every_request(transport: str, app: Any, path: str, tmp_path: Path) -> None:
+    declared = {"properties": {"token": {"type": "string", "format": "password"}}}
+    with live(Guarded(app()), lifespan="on") as url:
+        mcp = {"transport": transport, "url": url + path, "headers": {"Authorization": "Bearer {settings.token}"}}
+        async with using(tmp_path, mcp, settings=declared, given={"token": "top-secret"}) as caller:
+            assert await caller.call("shop_add", {"a": 1}) == {"result": 2}
+        with pytest.raises(BrokenToolError, match="the MCP server of shop does not answer at its address") as caught:
+            async with using(tmp_path, mcp, settings=declared, given={"token": "another-secret"}):
+                pass
+        assert "another-secret" not in str(caught.value)
 
 
 # The rest

@@ -6,6 +6,7 @@ by another: it finds the child that its first try had begun, because the parent 
 
 from __future__ import annotations
 
+import asyncio
 import uuid
 from contextlib import suppress
 
@@ -29,6 +30,7 @@ class LocalDelegate(Delegate):
         self._agent = agent
         self._agents = agents
         self._max_depth = max_depth
+        self._canceling: set[asyncio.Future[None]] = set()
 
     async def run(self, errand: Errand) -> Delegated:
         check_depth(errand, self._max_depth)
@@ -59,6 +61,13 @@ class LocalDelegate(Delegate):
             version = stored.version
 
     async def cancel(self, task_id: str, scope: Scope) -> None:
+        canceling = asyncio.ensure_future(self._cancel(task_id, scope))
+        self._canceling.add(canceling)
+        canceling.add_done_callback(self._canceling.discard)
+        # The parent's time may be up before the child's is; the child is canceled all the same.
+        await asyncio.shield(canceling)
+
+    async def _cancel(self, task_id: str, scope: Scope) -> None:
         call = CallContext(scope=scope._replace(agent=self._agent))
         with suppress(TaskNotCancelableError, TaskNotFoundError):
             await self._agents.manager(self._agent).cancel_task(CancelTaskRequest(id=task_id), call)

@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 
 from errands.agents.loop.course import Course
+from errands.agents.loop.inputs import with_files
 from errands.agents.loop.plan import Plan, Repertoire
 from errands.agents.models.base import Model, ModelError, Question
 from errands.model.core import Artifact, Message, Part, TaskArtifactUpdateEvent
@@ -33,7 +34,7 @@ class Answering:
         self._plan = plan
         self._model = model
         self._model_name = model_name
-        self._limits = plan.agent.limits
+        self._limits = plan.limits
         #: The text of the answer that was streamed last.
         self._streamed: str | None = None
 
@@ -49,7 +50,7 @@ class Answering:
         question = Question(
             model=self._model_name,
             system=system,
-            said=self._course.progress.said,
+            said=with_files(self._course.progress.said, self._ctx._stored.task.history or ()),
             offers=repertoire.offers,
             builtins=tuple(self._plan.agent.model_capabilities or ()),
             agent=self._plan.agent.name,

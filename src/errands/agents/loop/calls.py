@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Collection, Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 import msgspec
@@ -203,6 +204,17 @@ class Calls:
             except CelError:
                 raise ArgumentsError(f"{name}: has no value yet; something else has to be done first") from None
         return bound
+
+    def sealed(self, at: str) -> dict[str, dict[str, list[Json]]]:
+        """The values of all bindings as they are now, by tool and parameter; see `errands.policy.allow_list`."""
+        found: dict[str, dict[str, list[Json]]] = {}
+        variables = Variables(self._run.plain(), runtime=self._course.runtime)
+        for routine in self._repertoire.routines.values():
+            for name, program in routine.bindings.items() if not routine.is_delegation else ():
+                values = found.setdefault(routine.function.ref, {}).setdefault(name, [])
+                with suppress(CelError):
+                    values[:] = [run(program, variables, Session(at))]
+        return found
 
     async def _before(self, call: str, routine: Routine, arguments: dict[str, Json], at: str) -> Any:
         key = f"{call}:before"

@@ -10,10 +10,12 @@ from errands.agents.loop.progress import Progress
 from errands.agents.mounts.base import Files, MountError
 from errands.policy.cel import Call, CallFailed, Perform, Session, Suspended
 from errands.policy.cel.values import Json
+from errands.policy.document import POLICY
 from errands.policy.limits import Exceeded
 from errands.policy.pipeline import Blocked, Invoke, Locked, Outcome, Subject, run_steps
 from errands.policy.records import Answered, AnyRecord, Decided, Ended
 from errands.policy.steps import Steps
+from errands.runtime.decisions import log_decision
 from errands.runtime.review_messages import reviewer_of
 from errands.runtime.run import Run
 
@@ -21,12 +23,14 @@ Reason = Literal["limit_exceeded", "restricted", "errored"]
 
 
 class Course:
-    def __init__(self, run: Run, files: Files | None, runtime: Mapping[str, str]) -> None:
+    def __init__(self, run: Run, files: Files | None, runtime: Mapping[str, str], policy: str = "") -> None:
         self.run = run
         self.progress = Progress(run.records)
         self.files = files
         #: What expressions see as `runtime`.
         self.runtime = dict(runtime)
+        #: The version of the policy whose steps stand among the agent's own.
+        self._policy = policy
 
     def note(self, *records: AnyRecord) -> None:
         """Adds records that become durable with what follows."""
@@ -60,16 +64,17 @@ class Course:
         judged = steps.phase.subject
         outcome: Outcome = await self.waiting_for(work, key, session, getattr(subject, judged), held=judged == "output")
         for decision in outcome.decisions:
-            self.note(
-                Decided(
-                    at=self.run.now(),
-                    step=decision.step,
-                    action=decision.action,
-                    outcome=decision.told,
-                    call=call,
-                    detail=decision.detail,
-                )
+            decided = Decided(
+                at=self.run.now(),
+                step=decision.step,
+                action=decision.action,
+                outcome=decision.told,
+                policy=self._policy if decision.step.startswith(POLICY) else "",
+                call=call,
+                detail=decision.detail,
             )
+            self.note(decided)
+            log_decision(self.run.task_id, decided)
         return outcome
 
     async def waiting_for(

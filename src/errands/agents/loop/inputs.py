@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import base64
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from msgspec import UNSET
 
 from errands.agents.loop.plan import Plan
 from errands.agents.manifests.functions import MESSAGE
-from errands.model.core import Message
+from errands.agents.models.base import Said, UserSaid
+from errands.model.core import Message, Part
+from errands.policy.cel.values import Json
 from errands.runtime.run import content_part
+
+#: Begins the address of a file whose bytes came with a message and stay there.
+_IN_MESSAGE = "message:"
 
 
 def read_input(plan: Plan, message: Message, before: Mapping[str, Any] | None) -> dict[str, Any]:
@@ -20,13 +26,38 @@ def read_input(plan: Plan, message: Message, before: Mapping[str, Any] | None) -
     """
     said: list[dict[str, Any]] = []
     given: dict[str, Any] = {}
-    for part in message.parts:
+    for index, part in enumerate(message.parts):
         if plan.takes_parameters and part.data is not UNSET and isinstance(part.data, dict):
             given |= part.data
-        else:
-            said.append(content_part(part))
+            continue
+        content = content_part(part)
+        if part.raw is not None:
+            content["file"] = f"{_IN_MESSAGE}{message.message_id}/{index}"
+        said.append(content)
     known = {name: value for name, value in (before or {}).items() if name != MESSAGE}
     values = {**known, **{name: value for name, value in given.items() if name != MESSAGE}}
     if said:
         values[MESSAGE] = said
     return plan.inputs.resolve(values)
+
+
+def with_files(said: Sequence[Said], history: Sequence[Message]) -> tuple[Said, ...]:
+    """The conversation with the bytes of files that came with messages."""
+    files = {
+        f"{_IN_MESSAGE}{message.message_id}/{index}": part
+        for message in history
+        for index, part in enumerate(message.parts)
+        if part.raw is not None
+    }
+    if not files:
+        return tuple(said)
+    return tuple(
+        UserSaid([_filled(part, files) for part in one.parts]) if isinstance(one, UserSaid) else one for one in said
+    )
+
+
+def _filled(part: dict[str, Json], files: Mapping[str, Part]) -> dict[str, Json]:
+    held = files.get(str(part.get("file")))
+    if held is None or held.raw is None:
+        return part
+    return {**part, "file": f"data:{part['mimeType']};base64,{base64.b64encode(held.raw).decode()}"}

@@ -12,6 +12,8 @@ from errands.agents.script import offer as script_offer
 from errands.policy import cel
 from errands.policy.cel import Program, scopes
 from errands.policy.cel.tokens import CAPABILITIES
+from errands.policy.document import MIDDLEWARE, NO_POLICY, CompiledPolicy, joined
+from errands.policy.limits import stricter
 from errands.policy.records import FunctionCall
 from errands.policy.steps import Phase, Step, Steps, compile_steps
 from errands.policy.template import Template, compile_template
@@ -20,15 +22,16 @@ from errands.policy.template import Template, compile_template
 class Routine:
     """A function with what surrounds its calls."""
 
-    def __init__(self, function: Function, capability: Capability) -> None:
+    def __init__(self, function: Function, capability: Capability, policy: CompiledPolicy) -> None:
         self.function = function
         self.arguments = Arguments(function)
         self.bindings: dict[str, Program] = {
             name: cel.compile(scopes.BINDING, source) for name, source in function.bindings.items()
         }
-        self.before_first = compile_steps(Phase.BEFORE_FIRST, capability.before_first or [])
-        self.before = compile_steps(Phase.BEFORE, capability.before or [])
-        self.after = compile_steps(Phase.AFTER, capability.after or [])
+        self.before_first, self.before, self.after = (
+            joined(policy.steps(function.name, phase), compile_steps(phase, getattr(capability, phase.value) or []))
+            for phase in MIDDLEWARE
+        )
         #: Whether its calls depend on the calls before them: then they wait for these.
         self.looks_back = bool(self.before_first.steps) or any(map(_reads_calls, (self.before, self.after)))
 
@@ -57,24 +60,29 @@ def _reads_capabilities(program: Program) -> bool:
 class Plan:
     """The agent without its functions, which may have to be found out first."""
 
-    def __init__(self, agent: Agent) -> None:
+    def __init__(self, agent: Agent, policy: CompiledPolicy = NO_POLICY) -> None:
         self.agent = agent
+        #: What the server puts on the agent from outside.
+        self.policy = policy
+        self.limits = stricter(agent.limits, policy.limits)
         self.inputs = Inputs(agent)
         self.takes_parameters = bool(self.inputs.schema["properties"])
         self.prompt: Template = compile_template(scopes.PROMPT, agent.prompt)
         self.exposes: dict[str, Program] = {
             name: cel.compile(scopes.EXPOSES, source) for name, source in (agent.exposes or {}).items()
         }
-        self.guards_input = compile_steps(Phase.GUARDRAIL_BEFORE, agent.guardrails.before or [])
-        self.guards_output = compile_steps(Phase.GUARDRAIL_AFTER, agent.guardrails.after or [])
+        guardrails = agent.guardrails
+        self.guards_input = joined(policy.before, compile_steps(Phase.GUARDRAIL_BEFORE, guardrails.before or []))
+        self.guards_output = joined(policy.after, compile_steps(Phase.GUARDRAIL_AFTER, guardrails.after or []))
 
 
 class Repertoire:
     """All that an agent can do in a task."""
 
-    def __init__(self, agent: Agent, functions: Sequence[Function]) -> None:
+    def __init__(self, plan: Plan, functions: Sequence[Function]) -> None:
+        agent = plan.agent
         self.routines: dict[str, Routine] = {
-            function.name: Routine(function, agent.capabilities.get(function.ref, Capability()))
+            function.name: Routine(function, agent.capabilities.get(function.ref, Capability()), plan.policy)
             for function in functions
         }
         offered = [routine.function for routine in self.routines.values() if routine.function.offered]

@@ -157,6 +157,11 @@ class Progress:
         return (*self._said, *(_exchange(self._answer, self._shown) if self._answer is not None else ()))
 
     @property
+    def is_new(self) -> bool:
+        """Whether the first input has just arrived."""
+        return not self._said and not self._outputs and not self._passed
+
+    @property
     def outputs(self) -> int:
         return self._outputs
 

@@ -23,6 +23,7 @@ from errands.model.core import COMPLETED, FAILED, INPUT_REQUIRED, REJECTED, Mess
 from errands.policy.limits import check_age, parse_duration
 from errands.policy.pipeline import Passed, Subject
 from errands.policy.records import (
+    AllowListSealed,
     Ended,
     InputArrived,
     InputPassed,
@@ -62,7 +63,7 @@ class TaskTurn:
                 repertoire, problem = worker.declared(), str(error)
             if not run.started:
                 run.note(self._started(repertoire))
-            course = Course(run, files, worker.runtime)
+            course = Course(run, files, worker.runtime, self._plan.policy.version)
             try:
                 if course.progress.over is not None:
                     raise TaskOverError(course.progress.over)
@@ -100,7 +101,7 @@ class TaskTurn:
             repertoire,
             tools,
             worker.delegates,
-            worker.agent.limits,
+            worker.plan.limits,
             evaluators=worker.evaluators,
             task_id=ctx.task_id,
             scope=ctx._stored.scope,
@@ -111,6 +112,8 @@ class TaskTurn:
                 case TakeInput():
                     if not await self._take_input(course):
                         return
+                    if course.progress.is_new and (sealed := calls.sealed(course.run.now())):
+                        course.note(AllowListSealed(at=course.run.now(), tools=sealed))
                 case GuardInput(arrived):
                     await self._guard_input(course, calls, arrived)
                 case AskModel():
@@ -137,7 +140,7 @@ class TaskTurn:
             await self._ctx._turn.end(INPUT_REQUIRED)
             return False
         run = course.run
-        course.check(check_age(self._plan.agent.limits, run.context, run.now_ms()))
+        course.check(check_age(self._plan.limits, run.context, run.now_ms()))
         before = run.context.input[-1] if run.context.input else None
         try:
             values = read_input(self._plan, message, before)
@@ -173,7 +176,7 @@ class TaskTurn:
 
     async def _make_calls(self, course: Course, calls: Calls, wanted: MakeCalls) -> None:
         """The calls of an answer; the task's age bounds them, too."""
-        limits, run = self._plan.agent.limits, course.run
+        limits, run = self._plan.limits, course.run
         if limits.max_age is None:
             await calls.make(wanted)
             return

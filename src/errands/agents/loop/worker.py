@@ -17,6 +17,7 @@ from errands.agents.manifests import Agent, Manifests
 from errands.agents.models.base import Model
 from errands.agents.mounts.mounts import Mounts
 from errands.agents.tools.toolbox import Toolbox
+from errands.policy.document import CompiledPolicy
 from errands.runtime.context import TaskContext
 from errands.runtime.worker import Worker
 
@@ -53,7 +54,11 @@ class ManifestWorker(Worker):
         self.evaluators = evaluators or Evaluators()
         self._manifests = manifests
         self._known: Repertoire | None = None
-        self.hears_cancel = toolbox.keeps_state
+        self.hears_cancel = toolbox.keeps_state or bool(delegates)
+
+    def hold_to(self, policy: CompiledPolicy) -> None:
+        self.plan = Plan(self.agent, policy)
+        self._known = None
 
     async def handle(self, ctx: TaskContext) -> None:
         turn = TaskTurn(self, ctx)
@@ -65,12 +70,12 @@ class ManifestWorker(Worker):
     async def repertoire(self) -> Repertoire:
         """All functions, found out once. Raises `BrokenToolError`."""
         if self._known is None:
-            self._known = Repertoire(self.agent, await self.toolbox.functions())
+            self._known = Repertoire(self.plan, await self.toolbox.functions())
         return self._known
 
     def declared(self) -> Repertoire:
         """The functions that are written down, when the others cannot be found out."""
-        return Repertoire(self.agent, self._manifests.functions(self.agent))
+        return Repertoire(self.plan, self._manifests.functions(self.agent))
 
 
 async def _until_canceled(ctx: TaskContext, work: Coroutine[Any, Any, None]) -> None:

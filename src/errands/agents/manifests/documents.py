@@ -113,6 +113,8 @@ class Mcp(Document, frozen=True):
     args: list[str] | None = None
     url: Text | None = None
     env: dict[str, str] | None = None
+    #: Ours: what is sent with every request to `url`.
+    headers: dict[str, str] | None = None
     #: Of a later draft: the one tool of the server this action is; without it every tool becomes an action.
     tool_name: Text | None = None
 

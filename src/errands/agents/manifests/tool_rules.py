@@ -189,15 +189,17 @@ def _check_mcp(mcp: Mcp, templates: _Templates, place: Place) -> None:
         (place / wanted).error(f"is missing, and {mcp.transport} needs it", f"add {wanted}")
     if getattr(mcp, other) is not None:
         (place / other).error(f"means nothing to {mcp.transport}", "take it away, or change transport")
-    if mcp.args and mcp.transport != "stdio":
-        (place / "args").error(f"means nothing to {mcp.transport}", "take it away, or change transport")
+    for name in ("headers",) if mcp.transport == "stdio" else ("args", "env"):
+        if getattr(mcp, name):
+            (place / name).error(f"means nothing to {mcp.transport}", "take it away, or change transport")
     for name in ("command", "url"):
         if (text := getattr(mcp, name)) is not None:
             _refuse_template(text, place / name)
     if mcp.url is not None:
         check_address(mcp.url, place / "url")
-    templates.check(mcp.args, place / "args")
-    return templates.check(mcp.env, place / "env")
+    for name in ("args", "env", "headers"):
+        templates.check(getattr(mcp, name), place / name)
+    return None
 
 
 def _refuse_template(text: str, place: Place) -> None:

@@ -12,6 +12,7 @@ import asyncio
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+import httpx
 import msgspec
 
 from errands.agents.manifests.documents import Mcp, Tool
@@ -19,7 +20,7 @@ from errands.agents.manifests.schemas import Schema
 from errands.agents.tools.actions import configuration, execution
 from errands.agents.tools.base import Backend, Discovered, Equipment, Invocation, ToolError, optional
 from errands.agents.tools.references import usable, written_out
-from errands.agents.tools.requests import filling
+from errands.agents.tools.requests import filling, put_header
 from errands.errors import ConfigurationError
 from errands.policy.cel import Session
 from errands.policy.cel.values import Json
@@ -70,6 +71,9 @@ class McpBackend(Backend):
         self, document: Mcp, arguments: Mapping[str, Json], context: Mapping[str, Json], session: Session
     ) -> Server:
         filled = await filling(self.equipment, document, arguments=arguments, context=context, session=session)
+        headers = httpx.Headers()
+        for name, text in (document.headers or {}).items():
+            put_header(headers, name, filled.text(text))
         server: Server = _extra().Server(
             tool=self.equipment.tool.name,
             transport=document.transport or "",
@@ -77,6 +81,7 @@ class McpBackend(Backend):
             args=tuple(filled.text(text) for text in document.args or []),
             env=tuple((name, filled.text(text)) for name, text in (document.env or {}).items()),
             url=document.url or "",
+            headers=tuple(headers.raw),
         )
         return server
 

@@ -49,6 +49,7 @@ class Server(msgspec.Struct, frozen=True, kw_only=True):
     args: tuple[str, ...] = ()
     env: tuple[tuple[str, str], ...] = ()
     url: str = ""
+    headers: tuple[tuple[bytes, bytes], ...] = ()
 
 
 class Connection:
@@ -176,7 +177,9 @@ class Connection:
     ) -> httpx2.AsyncClient:
         # A stream may be silent for long; how long a call may take is said elsewhere.
         limit = timeout or httpx2.Timeout(30, read=300)
-        return httpx2.AsyncClient(transport=self._bridge, headers=headers, timeout=limit, auth=auth, trust_env=False)
+        own = httpx2.Headers(list(self._server.headers))
+        own.update(headers)
+        return httpx2.AsyncClient(transport=self._bridge, headers=own, timeout=limit, auth=auth, trust_env=False)
 
     def _problem(self, error: Exception) -> str:
         if self._bridge.refused is not None:

@@ -168,9 +168,9 @@ class PostgresEngine(Engine):
         signals: list[LeaseSignal] = await self._open_writer.submit(work)
         return signals
 
-    async def sweep(self) -> int:
+    async def sweep(self, every: float = 0.0) -> int:
         async with self._open_readers.connection() as connection:
-            return await retention.sweep(connection, self.retention, self.clock())
+            return await retention.sweep(connection, self.retention, self.clock(), int(every * 1000))
 
     def _deliver(self, outcomes: Outcomes) -> None:
         """Once everything is durable: tells subscribers, callers and workers."""
@@ -222,6 +222,9 @@ class PostgresEngine(Engine):
 
     async def running(self) -> Running:
         return await self._open_readers.call(reading.running, self.clock())
+
+    async def queue_age(self, agents: Sequence[str]) -> int | None:
+        return await self._open_readers.call(reading.queue_age, agents, self.clock())
 
     def on_work(self, wake: Callable[[], None]) -> None:
         self._wakers.append(wake)

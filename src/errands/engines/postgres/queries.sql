@@ -221,6 +221,12 @@ FROM held JOIN unnest($1::text[], $2::integer[]) AS wanted (id, attempt) USING (
 WHERE tasks.id = held.id AND tasks.attempt = wanted.attempt
 RETURNING tasks.id, tasks.attempt, tasks.cancel_requested
 
+-- name: longest_due
+-- Since when the longest due task of some agents is due; NULL when none is.
+SELECT min(first.due_at) FROM unnest($1::text[]) AS agents (agent), LATERAL (
+    SELECT due_at FROM tasks WHERE tasks.agent = agents.agent AND due_at <= $2 ORDER BY due_at LIMIT 1
+) AS first
+
 -- name: wanted_canceled
 -- The tasks a worker holds that somebody wants canceled.
 SELECT id FROM tasks WHERE worker = $1 AND cancel_requested AND due_at IS NOT NULL
@@ -245,13 +251,25 @@ WITH gone AS (
 SELECT count(*) FROM gone
 
 -- fragment: ended
--- What retention may delete, word for word as in the index tasks_ended.
+-- What retention may delete, word for word as in the index tasks_ended_by_state.
 state IN ('TASK_STATE_COMPLETED', 'TASK_STATE_FAILED', 'TASK_STATE_CANCELED', 'TASK_STATE_REJECTED')
 
 -- name: ended_before
--- Ended tasks that have not changed since a moment, the oldest first; those that somebody is writing to are left out.
-SELECT id, version - trimmed FROM tasks WHERE {ended} AND updated_at <= $1
-ORDER BY updated_at, id LIMIT $2 FOR UPDATE SKIP LOCKED
+-- Tasks that ended in one state and have not changed since a moment, the oldest first, and how long their logs are;
+-- those that somebody is writing to are left out.
+SELECT id, version - trimmed FROM tasks WHERE {ended} AND state = $1 AND updated_at <= $2
+ORDER BY updated_at, id LIMIT $3 FOR UPDATE SKIP LOCKED
+
+-- name: longest_ended
+-- The ended tasks that have not changed for the longest time: the oldest of each state, put together.
+SELECT id, version - trimmed FROM tasks WHERE id IN (
+    SELECT oldest.id FROM unnest(
+        ARRAY['TASK_STATE_COMPLETED', 'TASK_STATE_FAILED', 'TASK_STATE_CANCELED', 'TASK_STATE_REJECTED']
+    ) AS states (state), LATERAL (
+        SELECT id, updated_at FROM tasks WHERE {ended} AND state = states.state ORDER BY updated_at, id LIMIT $1
+    ) AS oldest
+    ORDER BY oldest.updated_at, oldest.id LIMIT $1
+) FOR UPDATE SKIP LOCKED
 
 -- name: count_ended
 -- How many ended tasks there are.
@@ -313,6 +331,12 @@ SELECT count(*) FROM schema_versions
 -- name: sweeper
 -- Whether this connection may sweep now: one replica at a time.
 SELECT pg_try_advisory_lock(hashtext('errands sweep ' || current_schema()), 1)
+
+-- name: begin_sweep
+-- Notes that retention is applied now; true unless it was just before. A note from far in the future is a wrong clock's.
+INSERT INTO sweeps (one, at) VALUES (true, $1)
+ON CONFLICT (one) DO UPDATE SET at = excluded.at WHERE abs(excluded.at - sweeps.at) >= $2
+RETURNING true
 
 -- name: swept
 -- Lets another replica sweep.

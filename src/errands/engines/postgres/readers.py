@@ -13,13 +13,12 @@ import asyncpg
 from errands.engines.postgres import reading
 from errands.engines.postgres.connection import Connection, Options, arguments, prepare
 from errands.engines.postgres.failures import explain, is_lost
+from errands.engines.probe import SOON, Probe
 from errands.errors import ErrandsError
 
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
 
-#: Seconds after which a store that cannot be reached is not well.
-_SOON = 1.0
 #: Seconds between two tries on broken connections.
 _PAUSE = 0.05
 
@@ -28,6 +27,8 @@ class Readers:
     def __init__(self, options: Options) -> None:
         self._options = options
         self._closing = False
+        #: Raises `StorageError` when the tables cannot be read right now.
+        self.check = Probe(f"The database {options.name}", self._check)
         self._pool: Any = asyncpg.create_pool(
             # None that must be there: while the server is away, the pool would try and complain without end.
             min_size=0,
@@ -49,9 +50,8 @@ class Readers:
         """Calls a function of `reading`, again when a connection breaks. Raises `StorageError` when none can be had."""
         return await self._call(self._options.patience, lambda connection: function(connection, *args, **kwargs))
 
-    async def check(self) -> None:
-        """Raises `StorageError` when the tables cannot be read right now. Whoever asks wants to know soon."""
-        await self._call(min(_SOON, self._options.patience), reading.check)
+    async def _check(self) -> None:
+        await self._call(min(SOON, self._options.patience), reading.check)
 
     async def _call(self, patience: float, function: Callable[[Connection], Awaitable[_T]]) -> _T:
         deadline = asyncio.get_running_loop().time() + patience
@@ -84,6 +84,7 @@ class Readers:
                 await self._pool.close()
         except Exception:
             self._pool.terminate()
+        await self.check.stop()
 
 
 async def _prepare(connection: Connection, options: Options) -> None:

@@ -98,6 +98,12 @@ async def running(connection: Connection, now: int) -> list[RunningTask]:
     return [RunningTask(task_id=r.id, context_id=r.context_id, scope=r.scope, head=r.head) for r in records]
 
 
+async def queue_age(connection: Connection, agents: Sequence[str], now: int) -> int | None:
+    names = [storable(agent) for agent in agents if is_text(agent)]
+    due_at: int | None = await connection.fetchval(QUERIES["longest_due"], names, now)
+    return None if due_at is None else now - due_at
+
+
 async def versions(connection: Connection, task_ids: Sequence[str]) -> dict[str, int]:
     """Where these tasks stand; one that does not exist is missing."""
     rows = await connection.fetch(QUERIES["versions"], [storable(task_id) for task_id in task_ids if is_text(task_id)])

@@ -16,11 +16,16 @@ SWEEP_EVENTS = 10_000
 _LONG = 1000
 
 
-async def sweep(connection: Connection, retention: Retention, now: int) -> int:
-    """Applies the policy once, unless another replica is at it; returns how many tasks were deleted."""
+async def sweep(connection: Connection, retention: Retention, now: int, every: int) -> int:
+    """Applies the policy once, unless another replica is at it, or has begun in the last `every` milliseconds.
+
+    Returns how many tasks were deleted.
+    """
     if not await connection.fetchval(QUERIES["sweeper"]):
         return 0
     try:
+        if not await connection.fetchval(QUERIES["begin_sweep"], now, every):
+            return 0
         return await _sweep(connection, retention, now)
     finally:
         try:
@@ -32,9 +37,8 @@ async def sweep(connection: Connection, retention: Retention, now: int) -> int:
 
 async def _sweep(connection: Connection, retention: Retention, now: int) -> int:
     deleted = 0
-    if retention.ended_after is not None:
-        before = now - int(retention.ended_after * 1000)
-        while count := await _forget_some(connection, before, SWEEP_TASKS):
+    for state, before in retention.moments(now).items():
+        while count := await _forget_some(connection, "ended_before", state.value, before, SWEEP_TASKS):
             deleted += count
     if retention.ended_at_most is not None:
         while count := await _forget_excess(connection, retention.ended_at_most):
@@ -51,15 +55,15 @@ async def _sweep(connection: Connection, retention: Retention, now: int) -> int:
 async def _forget_excess(connection: Connection, at_most: int) -> int:
     """Deletes some of the ended tasks that are too many; 0 means that none is left."""
     excess = await connection.fetchval(QUERIES["count_ended"]) - at_most
-    return await _forget_some(connection, 2**62, min(excess, SWEEP_TASKS)) if excess > 0 else 0
+    return await _forget_some(connection, "longest_ended", min(excess, SWEEP_TASKS)) if excess > 0 else 0
 
 
-async def _forget_some(connection: Connection, before: int, limit: int) -> int:
-    """Deletes some tasks that ended before a moment; 0 means that none is left."""
+async def _forget_some(connection: Connection, query: str, *values: object) -> int:
+    """Deletes some of the tasks that a query finds; 0 means that it finds none."""
     async with connection.transaction():
         ids: list[str] = []
         events = 0
-        for key, length in await connection.fetch(QUERIES["ended_before"], before, limit):
+        for key, length in await connection.fetch(QUERIES[query], *values):
             ids.append(key)
             events += length
             if events >= SWEEP_EVENTS:

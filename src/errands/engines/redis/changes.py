@@ -128,7 +128,7 @@ class Judge:
             commands.append(["ZADD", keys.queue(after.scope.agent), str(head.due_at), task_id])
         ended = head.state in TERMINAL_STATES
         if ended:
-            commands.append(["ZADD", keys.ended, str(head.updated_at), task_id])
+            commands.append(["ZADD", keys.ended(head.state), str(head.updated_at), task_id])
         if head.cancel_requested and not ended:
             commands.append(["SADD", keys.canceling, task_id])
         elif old.cancel_requested:
@@ -165,7 +165,7 @@ class Judge:
             ["ZREM", keys.queue(record.scope.agent), task_id],
             ["SREM", keys.canceling, task_id],
             ["ZREM", keys.asking, task_id],
-            ["ZREM", keys.ended, task_id],
+            ["ZREM", keys.ended(record.head.state), task_id],
             ["ZREM", keys.long, task_id],
         ]
         listings = keys.listings(record.scope, record.context_id, record.head.state)

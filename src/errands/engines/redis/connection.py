@@ -14,6 +14,7 @@ from redis.asyncio import BlockingConnectionPool, Connection, Redis, SSLConnecti
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 
+from errands.engines.probe import Probe
 from errands.engines.redis.failures import explain, is_passing, is_read_only, moved_to
 from errands.engines.redis.jobs import PROGRAM, Job, pack
 from errands.engines.redis.keys import Keys
@@ -45,6 +46,8 @@ class Link:
         self._sha = ""
         self._calls: set[asyncio.Future[Any]] = set()
         self.client = self._connect()
+        #: Raises `StorageError` when the server does not answer right now.
+        self.check = Probe(f"Redis at {options.server}", self._check)
 
     @property
     def server(self) -> str:
@@ -74,11 +77,15 @@ class Link:
         connection: Connection = pool.make_connection()
         return connection
 
+    async def _check(self) -> None:
+        await self.guard(lambda: self.client.ping(), patience=0)
+
     async def close(self) -> None:
         if self._calls:
             await asyncio.wait(self._calls)
         with suppress(redis_errors.RedisError, OSError):
             await self.client.aclose()
+        await self.check.stop()
 
     async def call(self, jobs: Sequence[bytes], *, answer: str = "", number: int | None = None) -> list[Any]:
         """Runs packed jobs in one go and returns their answers, an exception for a job that failed alone.

@@ -126,8 +126,7 @@ class RedisEngine(Engine):
         self._fanout.close()
 
     async def check(self) -> None:
-        link = self._open.link
-        await link.guard(lambda: link.client.ping(), patience=0)
+        await self._open.link.check()
 
     @property
     def _open(self) -> _Open:
@@ -168,8 +167,8 @@ class RedisEngine(Engine):
         job = Run(commands=[["SET", self._keys.context(name), blob(value)], ["ZADD", self._keys.contexts, now, name]])
         await self._open.writer.submit(job)
 
-    async def sweep(self) -> int:
-        return await self._open.sweeper.sweep(self.retention, self.clock())
+    async def sweep(self, every: float = 0.0) -> int:
+        return await self._open.sweeper.sweep(self.retention, self.clock(), int(every * 1000))
 
     # Leases
 
@@ -204,6 +203,11 @@ class RedisEngine(Engine):
 
     async def running(self) -> Running:
         return await self._open.reader.running(self.clock())
+
+    async def queue_age(self, agents: Sequence[str]) -> int | None:
+        now = self.clock()
+        due_at = await self._open.reader.longest_due(agents)
+        return None if due_at is None or due_at > now else now - due_at
 
     def on_work(self, wake: Callable[[], None]) -> None:
         self._wakers.append(wake)

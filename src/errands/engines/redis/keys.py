@@ -23,11 +23,11 @@ class Keys:
         self.agents = f"{self.base}agents"
         self.canceling = f"{self.base}canceling"
         self.asking = f"{self.base}asking"
-        self.ended = f"{self.base}ended"
         self.long = f"{self.base}long"
         self.contexts = f"{self.base}contexts"
         self.schema = f"{self.base}schema"
         self.sweeper = f"{self.base}sweeper"
+        self.swept = f"{self.base}swept"
         #: The channel that says: a task may be due, or a cancel may be wanted.
         self.work = f"{self.base}work"
         self._events = f"{self.base}events:"
@@ -43,6 +43,9 @@ class Keys:
 
     def queue(self, agent: str) -> str:
         return f"{self.base}queue:{agent}"
+
+    def ended(self, state: TaskState) -> str:
+        return f"{self.base}ended:{state.short}"
 
     def listing(self, scope: Scope, context_id: str | None = None, state: TaskState | None = None) -> str:
         """The sorted set that answers a listing with these filters."""

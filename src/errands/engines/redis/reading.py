@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import msgspec
 
 from errands.engines.paging import Cursor, read_token
@@ -71,6 +73,11 @@ class Reader:
 
     async def _asking_ids(self) -> list[str]:
         return [name.decode() for name in await self._link.do("zrange", self._keys.asking, 0, -1)]
+
+    async def longest_due(self, agents: Sequence[str]) -> int | None:
+        """When the first task of these agents in the queue is due, or was; None when there is none."""
+        first = [await self._link.do("zrange", self._keys.queue(agent), 0, 0, withscores=True) for agent in agents]
+        return min((int(score) for found in first for _, score in found), default=None)
 
     async def wanted_canceled(self, worker: str) -> list[str]:
         return [task_id.decode() for task_id in await self._link.ask(Canceling(worker=worker))]

@@ -34,15 +34,18 @@ class Sweeper:
         self._reader = reader
         self._judge = judge
 
-    async def sweep(self, retention: Retention, now: int) -> int:
-        """Returns how many tasks were deleted; 0 as well when another process is at it."""
+    async def sweep(self, retention: Retention, now: int, every: int) -> int:
+        """Returns how many tasks were deleted; 0 as well when another process is at it, or began to in the last `every`
+        milliseconds."""
         lock = self._link.client.lock(self._keys.sweeper, timeout=LOCK_SECONDS, blocking=False)
         if not await self._acquire(lock):
             return 0
         try:
+            if not await self._begin(now, every):
+                return 0
             deleted = 0
-            if retention.ended_after is not None:
-                deleted += await self._forget_ended(lock, now - int(retention.ended_after * 1000))
+            for state, before in retention.moments(now).items():
+                deleted += await self._forget_ended(lock, self._keys.ended(state), before)
             if retention.ended_at_most is not None:
                 deleted += await self._forget_excess(lock, retention.ended_at_most)
             if retention.contexts_after is not None:
@@ -53,6 +56,15 @@ class Sweeper:
         finally:
             with suppress(StorageError):  # it expired, or was never there
                 await self._link.guard(lambda: lock.release())
+
+    async def _begin(self, now: int, every: int) -> bool:
+        """Notes that retention is applied now, unless it was just before; whoever asks holds the lock."""
+        before = await self._link.do("get", self._keys.swept)
+        if before is not None and abs(now - int(before)) < every:
+            return False  # from far in the future it is a wrong clock's, and not believed
+        with suppress(StorageError):  # a server whose memory is full keeps no note, and is swept all the same
+            await self._link.do("set", self._keys.swept, now)
+        return True
 
     async def _acquire(self, lock: Lock) -> bool:
         try:
@@ -68,30 +80,44 @@ class Sweeper:
         with suppress(StorageError):
             await self._link.guard(lambda: lock.reacquire())
 
-    async def _forget_ended(self, lock: Lock, before: int) -> int:
+    async def _forget_ended(self, lock: Lock, ended: str, before: int) -> int:
         deleted = 0
-        while ids := await self._link.do("zrangebyscore", self._keys.ended, "-inf", before, start=0, num=SWEEP_TASKS):
-            deleted += await self._forget(ids)
+        while ids := await self._link.do("zrangebyscore", ended, "-inf", before, start=0, num=SWEEP_TASKS):
+            deleted += await self._forget([(ended, name.decode()) for name in ids])
             await self._hold(lock)
         return deleted
 
     async def _forget_excess(self, lock: Lock, at_most: int) -> int:
         deleted = 0
-        while (excess := await self._link.do("zcard", self._keys.ended) - at_most) > 0:
-            last = min(excess, SWEEP_TASKS) - 1
-            ids = await self._link.do("zrange", self._keys.ended, 0, last)
-            deleted += await self._forget(ids)
+        while (excess := await self._count_ended() - at_most) > 0:
+            deleted += await self._forget(await self._longest_ended(min(excess, SWEEP_TASKS)))
             await self._hold(lock)
         return deleted
 
-    async def _forget(self, names: list[bytes]) -> int:
-        """Deletes these tasks; what is no ended task is taken out of the list of them."""
-        ids = [name.decode() for name in names]
+    @property
+    def _all_ended(self) -> list[str]:
+        """The sets of ended tasks, of every state."""
+        return [self._keys.ended(state) for state in sorted(TERMINAL_STATES)]
+
+    async def _count_ended(self) -> int:
+        return sum([await self._link.do("zcard", ended) for ended in self._all_ended])
+
+    async def _longest_ended(self, limit: int) -> list[tuple[str, str]]:
+        """The ended tasks that have not changed for the longest time, each with the set it is in."""
+        found: list[tuple[float, str, str]] = []
+        for ended in self._all_ended:
+            oldest = await self._link.do("zrange", ended, 0, limit - 1, withscores=True)
+            found += [(score, name.decode(), ended) for name, score in oldest]
+        return [(ended, task_id) for _, task_id, ended in sorted(found)[:limit]]
+
+    async def _forget(self, listed: list[tuple[str, str]]) -> int:
+        """Deletes these tasks; what is no ended task is taken out of the set it was in."""
+        stands = await self._link.ask(Stands(ids=[task_id for _, task_id in listed]))
         jobs: list[Job] = []
-        for task_id, fields in zip(ids, await self._link.ask(Stands(ids=ids)), strict=True):
+        for (ended, task_id), fields in zip(listed, stands, strict=True):
             stand = read_stand(fields)
             if stand.record is None or stand.record.head.state not in TERMINAL_STATES:
-                jobs.append(Run(commands=[["ZREM", self._keys.ended, task_id]]))
+                jobs.append(Run(commands=[["ZREM", ended, task_id]]))
                 continue
             commands = self._judge.forget(task_id, stand.record)
             jobs.append(Forget(id=task_id, expected=stand.fields, commands=commands))

@@ -157,18 +157,20 @@ class SQLiteEngine(Engine):
         signals: list[LeaseSignal] = await self._write(partial(jobs.extend, worker=worker, leases=leases, until=until))
         return signals
 
-    async def sweep(self) -> int:
+    async def sweep(self, every: float = 0.0) -> int:
+        now = self.clock()
+        if not await self._write(partial(jobs.begin_sweep, now=now, every=int(every * 1000))):
+            return 0
         deleted = 0
         retention = self.retention
-        if retention.ended_after is not None:
-            before = self.clock() - int(retention.ended_after * 1000)
-            while count := await self._write(partial(jobs.forget_ended, before=before)):
+        for state, before in retention.moments(now).items():
+            while count := await self._write(partial(jobs.forget_ended, state=state, before=before)):
                 deleted += count
         if retention.ended_at_most is not None:
             while count := await self._write(partial(jobs.forget_excess, at_most=retention.ended_at_most)):
                 deleted += count
         if retention.contexts_after is not None:
-            before = self.clock() - int(retention.contexts_after * 1000)
+            before = now - int(retention.contexts_after * 1000)
             while await self._write(partial(jobs.forget_contexts, before=before)):
                 pass
         if retention.events_per_task is not None:
@@ -229,6 +231,9 @@ class SQLiteEngine(Engine):
 
     async def running(self) -> Running:
         return await self._open_readers.submit(reading.running, self.clock())
+
+    async def queue_age(self, agents: Sequence[str]) -> int | None:
+        return await self._open_readers.submit(reading.queue_age, agents, self.clock())
 
     def on_work(self, wake: Callable[[], None]) -> None:
         self._wakers.append(wake)

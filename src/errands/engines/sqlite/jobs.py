@@ -15,7 +15,7 @@ from errands.engines.sqlite.records import Record, folded_task, read_record, sto
 from errands.engines.sqlite.sql import QUERIES, repeated
 from errands.errors import ConcurrencyError, TaskNotFoundError
 from errands.model.base import encode
-from errands.model.core import TERMINAL_STATES
+from errands.model.core import TERMINAL_STATES, TaskState
 from errands.model.log import Lease, LeaseSignal, Scope, StoredTask
 
 _read_held = msgspec.json.Decoder(list[tuple[int, str, int, int]]).decode
@@ -72,16 +72,25 @@ def delete(connection: sqlite3.Connection, task_id: str, scope: Scope) -> None:
     _forget(connection, record.no)
 
 
-def forget_ended(connection: sqlite3.Connection, before: int) -> int:
-    """Deletes some tasks that ended before a moment; 0 means that none is left."""
-    return _forget_some(connection, before, SWEEP_TASKS)
+def begin_sweep(connection: sqlite3.Connection, now: int, every: int) -> bool:
+    """Whether retention is to be applied now; then nobody else is told so within `every` milliseconds."""
+    return connection.execute(QUERIES["begin_sweep"], (now, every)).rowcount == 1
+
+
+def forget_ended(connection: sqlite3.Connection, state: TaskState, before: int) -> int:
+    """Deletes some tasks that ended so before a moment; 0 means that none is left."""
+    found = connection.execute(QUERIES["ended_before"], (state.value, before, SWEEP_TASKS)).fetchall()
+    return _forget_some(connection, found)
 
 
 def forget_excess(connection: sqlite3.Connection, at_most: int) -> int:
     """Deletes some of the ended tasks that are too many; 0 means that none is left."""
     count: int = connection.execute(QUERIES["count_ended"]).fetchone()[0]
     excess = count - at_most
-    return _forget_some(connection, 2**62, min(excess, SWEEP_TASKS)) if excess > 0 else 0
+    if excess <= 0:
+        return 0
+    found = connection.execute(QUERIES["longest_ended"], {"limit": min(excess, SWEEP_TASKS)}).fetchall()
+    return _forget_some(connection, found)
 
 
 def forget_contexts(connection: sqlite3.Connection, before: int) -> int:
@@ -89,9 +98,10 @@ def forget_contexts(connection: sqlite3.Connection, before: int) -> int:
     return connection.execute(QUERIES["forget_contexts"], (before, SWEEP_TASKS)).rowcount
 
 
-def _forget_some(connection: sqlite3.Connection, before: int, limit: int) -> int:
+def _forget_some(connection: sqlite3.Connection, found: Sequence[tuple[int, int]]) -> int:
+    """Deletes tasks, given by number and events, until it is enough for one transaction."""
     forgotten = events = 0
-    for no, length in connection.execute(QUERIES["ended_before"], (before, limit)).fetchall():
+    for no, length in found:
         _forget(connection, no)
         forgotten += 1
         events += length

@@ -197,6 +197,10 @@ ON CONFLICT (tenant, owner, agent, context_id) DO UPDATE SET value = excluded.va
 -- The tasks of one agent that may be claimed, the longest due first.
 SELECT {record} FROM tasks WHERE agent = ? AND due_at <= ? ORDER BY due_at, id LIMIT ?
 
+-- name: longest_due
+-- Since when the longest due task of one agent is due; NULL when none is.
+SELECT min(due_at) FROM tasks WHERE agent = ? AND due_at <= ?
+
 -- name: wanted_canceled
 -- The tasks a worker holds that somebody wants canceled.
 SELECT id FROM tasks WHERE worker = ? AND cancel_requested = 1 AND due_at IS NOT NULL
@@ -245,9 +249,37 @@ DELETE FROM tasks WHERE no = ?
 -- What retention may delete, word for word as in the index tasks_ended.
 state IN ('TASK_STATE_COMPLETED', 'TASK_STATE_FAILED', 'TASK_STATE_CANCELED', 'TASK_STATE_REJECTED')
 
+-- name: begin_sweep
+-- Notes that retention is applied now, unless it was just before. A note from far in the future is a wrong clock's.
+INSERT INTO sweeps (one, at) VALUES (1, ?)
+ON CONFLICT (one) DO UPDATE SET at = excluded.at WHERE abs(excluded.at - sweeps.at) >= ?
+
 -- name: ended_before
--- Ended tasks that have not changed since a moment, the oldest first.
-SELECT no, version - trimmed FROM tasks WHERE {ended} AND updated_at <= ? ORDER BY updated_at, no LIMIT ?
+-- Tasks that ended in one state and have not changed since a moment, the oldest first, and how long their logs are.
+SELECT no, version - trimmed FROM tasks WHERE {ended} AND state = ? AND updated_at <= ?
+ORDER BY updated_at, no LIMIT ?
+
+-- fragment: in_turn
+-- The order in which the index tasks_ended lists the tasks of one state.
+ORDER BY updated_at, no LIMIT :limit
+
+-- name: longest_ended
+-- The ended tasks that have not changed for the longest time: the oldest of each state, put together.
+SELECT no, length FROM (
+    SELECT * FROM (
+        SELECT no, version - trimmed AS length, updated_at FROM tasks
+        WHERE {ended} AND state = 'TASK_STATE_COMPLETED' {in_turn}
+    )
+    UNION ALL SELECT * FROM (
+        SELECT no, version - trimmed, updated_at FROM tasks WHERE {ended} AND state = 'TASK_STATE_FAILED' {in_turn}
+    )
+    UNION ALL SELECT * FROM (
+        SELECT no, version - trimmed, updated_at FROM tasks WHERE {ended} AND state = 'TASK_STATE_CANCELED' {in_turn}
+    )
+    UNION ALL SELECT * FROM (
+        SELECT no, version - trimmed, updated_at FROM tasks WHERE {ended} AND state = 'TASK_STATE_REJECTED' {in_turn}
+    )
+) {in_turn}
 
 -- name: count_ended
 -- How many ended tasks there are.

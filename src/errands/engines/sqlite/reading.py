@@ -100,6 +100,11 @@ def running(connection: sqlite3.Connection, now: int) -> list[RunningTask]:
     return [RunningTask(task_id=r.id, context_id=r.context_id, scope=r.scope, head=r.head) for r in records]
 
 
+def queue_age(connection: sqlite3.Connection, agents: Sequence[str], now: int) -> int | None:
+    oldest = [connection.execute(QUERIES["longest_due"], (agent, now)).fetchone()[0] for agent in set(agents)]
+    return max((now - due_at for due_at in oldest if due_at is not None), default=None)
+
+
 def overgrown(connection: sqlite3.Connection, events: int) -> list[str]:
     """The tasks that hold more than so many events."""
     return [row[0] for row in connection.execute(QUERIES["overgrown"], (events,)).fetchall()]

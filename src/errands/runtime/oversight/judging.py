@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import logging
-
 import msgspec
 
 from errands.policy.cel import Call, CallFailed, Session, Suspended
@@ -12,11 +10,9 @@ from errands.policy.limits import Exceeded
 from errands.policy.pipeline import Invocation, Outcome, Subject, run_steps
 from errands.policy.records import Answered, Decided, Waiting
 from errands.policy.steps import Steps
+from errands.runtime.decisions import log_decision
 from errands.runtime.review_messages import reviewer_of
 from errands.runtime.run import Run
-
-#: One line for each decision.
-logger = logging.getLogger("errands.policy")
 
 
 class Judge:
@@ -71,8 +67,7 @@ class Judge:
 
     def _decided(self, decided: Decided) -> None:
         self._run.note(decided)
-        # The detail stays in the record: it may repeat what somebody has said.
-        logger.info("task %s: %s %s, policy %s", self._task_id, decided.step, decided.outcome, self._policy.version)
+        log_decision(self._task_id, decided)
 
     def _session(self, key: str) -> tuple[Session, Call | None]:
         """The session in which steps go on, and the call that they still wait for."""

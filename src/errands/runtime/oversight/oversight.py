@@ -20,20 +20,17 @@ from errands.model.core import (
 from errands.model.log import EventKind, RequestOptions, StoredTask
 from errands.policy.cel import Suspended
 from errands.policy.cel.values import Json
-from errands.policy.document import CompiledPolicy
-from errands.policy.limits import Exceeded, Limits, check_age, parse_duration
+from errands.policy.document import NO_POLICY, CompiledPolicy
+from errands.policy.limits import Exceeded, check_age, parse_duration
 from errands.policy.pipeline import Passed, Subject
 from errands.policy.records import Ended, InputPassed, OutputGiven, OutputHeld
-from errands.policy.steps import Phase, Steps
+from errands.policy.steps import Steps
 from errands.runtime.journal import Journal
 from errands.runtime.oversight.output import Output, as_parts, as_values, new_parts, without_words
 from errands.runtime.oversight.recorder import Recorder
 from errands.runtime.review_messages import held_review_message, review_message
 from errands.runtime.run import Run
 from errands.runtime.turn import ALREADY_ENDED, Ending, Turn
-
-#: For agents that record something and are bound by nothing.
-NO_POLICY = CompiledPolicy("", Limits(), Steps(Phase.GUARDRAIL_BEFORE), Steps(Phase.GUARDRAIL_AFTER), {})
 
 _ANSWERS = PAUSED_STATES | {COMPLETED}
 

@@ -12,11 +12,12 @@
 --   receipt:SCOPE:DIGEST "AT ID" of an accepted message; expires
 --   canceling            set of live tasks that are wanted canceled
 --   asking               sorted set of tasks that wait for one user's answer, by status_at
---   ended                sorted set of ended tasks by updated_at
+--   ended:STATE          sorted set of the tasks that ended in this state, by updated_at
 --   long                 sorted set of tasks with a long log, by the events that are kept
 --   context:SCOPE:ID     what an agent remembers; `contexts` is the sorted set of them by time
 --   answer:PROCESS       the number of the last batch of a process and what it was answered; expires
---   schema, sweeper      the version of all this; who applies retention right now; expires
+--   schema               the version of all this
+--   sweeper, swept       who applies retention right now, expires; when it was last begun
 --
 -- ARGV[1] is BASE, ARGV[2] a batch's number or '' for reading, the others are jobs in MessagePack, done one after the
 -- other. KEYS[1] is where the batch's answer is kept.

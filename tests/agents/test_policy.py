@@ -1,0 +1,114 @@
+"""The policy of a server around an agent that is written down, and around its own limits, guardrails and steps."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from errands import A2AServer, Policy
+from errands.agents.tools.functions import tool
+from errands.model.core import Task
+from errands.policy.limits import Limits, stricter
+from errands.policy.records import Decided
+from errands.testing import connect
+from tests.agents.rig import AGENT, Replies, at_work, call
+from tests.unit.oversight.support import after, around, before, policy
+
+pytestmark = pytest.mark.anyio
+
+
+def told(task: Task) -> str:
+    assert task.status.message is not None
+    return task.status.message.parts[0].text or ""
+
+
+def reason(task: Task) -> Any:
+    assert task.status.message is not None
+    return (task.status.message.metadata or {}).get("reason")
+
+
+def under(rules: Policy) -> dict[str, Any]:
+    return {"server": {"policy": rules}}
+
+
+async def test_guardrails_look_first_at_what_goes_in(tmp_path: Path) -> None:
+    text = f"{AGENT}\nguardrails: {{before: [{{assert: \"input.message[0].text == 'redacted'\"}}]}}"
+    redact = before({"transform": "input.put('message', [{'mimeType': 'text/plain', 'text': 'redacted'}])"})
+    async with at_work(tmp_path, text, "Fine.", **under(redact)) as desk:
+        assert told(await desk.say("my number is 12")) == "Fine."
+        decided = [record for record in await desk.records() if isinstance(record, Decided)]
+        assert [(record.step, record.outcome, record.policy) for record in decided] == [
+            ("policy.guardrails.before[0]", "passed", "v1"),
+            ("guardrails.before[0]", "passed", ""),
+        ]
+
+
+async def test_guardrails_look_last_at_what_comes_out(tmp_path: Path) -> None:
+    text = f"{AGENT}\nguardrails: {{after: [{{transform: \"'made ' + output.message[0].text\"}}]}}"
+    refuse = after({"assert": "!string(output).startsWith('made')", "error_message": "No."})
+    async with at_work(tmp_path, text, "up", **under(refuse)) as desk:
+        task = await desk.say("hi")
+        assert (task.status.state.short, told(task), reason(task)) == ("rejected", "No.", "restricted")
+
+
+async def test_steps_stand_around_the_calls_of_functions(tmp_path: Path) -> None:
+    paid: list[int] = []
+
+    @tool
+    async def pay(amount: int) -> str:
+        """Pays."""
+        paid.append(amount)
+        return "paid"
+
+    rule = around("pay", before=[{"assert": "input.amount <= 100", "error_message": "Too much."}])
+    replies = (call(("pay", {"amount": 500})), call(("pay", {"amount": 5})), "Done.")
+    text = f"{AGENT}\ncapabilities: {{pay: '*'}}"
+    async with at_work(tmp_path, text, *replies, tools=[pay], **under(rule)) as desk:
+        assert told(await desk.say("pay")) == "Done."
+        assert paid == [5]
+        assert desk.model.results(1) == [{"error": "Too much."}]
+
+
+async def test_of_each_limit_the_lower_one_counts(tmp_path: Path) -> None:
+    text = f"{AGENT}\nlimits: {{max_turns: 5}}"
+    async with at_work(tmp_path, text, "One.", "Two.", **under(policy(limits={"max_turns": 1}))) as desk:
+        await desk.say("one")
+        task = await desk.say("two")
+        assert (task.status.state.short, reason(task)) == ("failed", "limit_exceeded")
+
+
+def test_limits_are_joined() -> None:
+    one = Limits(max_turns=3, max_age="90s", max_tool_calls=7)
+    other = Limits(max_turns=5, max_age="1m", max_prompt_tokens=10)
+    assert stricter(one, other) == Limits(max_turns=3, max_age="1m", max_tool_calls=7, max_prompt_tokens=10)
+
+
+HELPED = """
+kind: commonagents.info/v1beta2/agent
+namespace: shop
+name: clerk
+description: A clerk.
+prompt: You are a clerk.
+model: test/model
+capabilities: {helper: "*"}
+---
+kind: commonagents.info/v1beta2/agent
+namespace: shop
+name: helper
+description: Helps a clerk.
+prompt: You help a clerk.
+model: test/model
+"""
+
+
+async def test_agents_that_work_is_handed_to_are_held_to_it_too(tmp_path: Path) -> None:
+    (tmp_path / "agents.yaml").write_text(HELPED, "utf-8")
+    no_secrets = before({"assert": "!input.message.exists(part, part.text.contains('secret'))", "error_message": "No."})
+    model = Replies(call(("helper", {"message": "a secret"})), "It said no.")
+    server = A2AServer.from_manifest(tmp_path, model=model, policy=no_secrets, storage="memory")
+    async with connect(server) as client:
+        result = await client.send("ask your helper")
+        assert result.text == "It said no."
+        assert "No." in str(model.results(1))
