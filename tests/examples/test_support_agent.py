@@ -21,7 +21,7 @@ from errands.model.log import ListQuery, Scope
 from errands.policy.records import AnyRecord, CapabilityBegan, CapabilityFinished, ModelCalled, Started
 from errands.runtime.run import stored_records
 from tests.agents.support import model_process
-from tests.unit.cli.processes import Served, errands
+from tests.unit.cli.processes import LongServed, Served, errands
 
 pytestmark = [pytest.mark.anyio, pytest.mark.timeout(120)]
 
@@ -57,7 +57,7 @@ class Shop:
 def opened(folder: Path, model: str, model_url: str = "") -> Iterator[Shop]:
     storage = f"sqlite:///{folder / 'tasks.db'}"
     options = ("--model", model, "--storage", storage)
-    with Served(EXAMPLE, *options, cwd=folder, deadline=110, model_base_url=model_url) as server:
+    with LongServed(EXAMPLE, *options, cwd=folder, model_base_url=model_url) as server:
         yield Shop(server, storage)
 
 

@@ -20,13 +20,17 @@ from types import TracebackType
 from typing import Self
 
 from tests.docs.pages import ROOT, Block, blocks
-from tests.unit.cli.processes import Running, Served
+from tests.unit.cli.processes import LongServed, Running, Served
 
 #: As the page writes it.
 ADDRESS = "127.0.0.1:8000"
 
 _ID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-4[0-9a-f]{3}-[0-9a-f]{4}-[0-9a-f]{12}")
-_MOVING = [(re.compile(r"\d{4}-\d\d-\d\dT[\d:.]+Z"), "TIME"), (re.compile(r"\b\d+s\b"), "SPAN"), (re.compile(" +"), " ")]
+_MOVING = [
+    (re.compile(r"\d{4}-\d\d-\d\dT[\d:.]+Z"), "TIME"),
+    (re.compile(r"\b\d+s\b"), "SPAN"),
+    (re.compile(" +"), " "),
+]
 
 
 def commands(page: Path) -> list[Block]:
@@ -72,7 +76,7 @@ class Transcript:
         if self._server is not None:
             self._server.stop()
         target, *options = arguments
-        self._server = self._stack.enter_context(Served(target, *options, cwd=self._folder, deadline=110))
+        self._server = self._stack.enter_context(LongServed(target, *options, cwd=self._folder))
         self._ids[ADDRESS] = self._server.url.removeprefix("http://")
         return self._server.greeting
 

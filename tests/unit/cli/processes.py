@@ -31,13 +31,11 @@ def errands(*arguments: str, cwd: Path | None = None) -> subprocess.CompletedPro
 class Running:
     """A command that is still running."""
 
+    #: Seconds after which it is killed.
+    deadline = _DEADLINE
+
     def __init__(
-        self,
-        *arguments: str,
-        cwd: Path,
-        settings: dict[str, str] | None = None,
-        python: str = sys.executable,
-        deadline: float = _DEADLINE,
+        self, *arguments: str, cwd: Path, settings: dict[str, str] | None = None, python: str = sys.executable
     ) -> None:
         environment = {name: value for name, value in os.environ.items() if not name.startswith("ERRANDS_")}
         self._process = subprocess.Popen(
@@ -50,7 +48,7 @@ class Running:
             # As a shell starts it: Ctrl-C would go to it and to the processes it starts, and to no others.
             process_group=0,
         )
-        self._deadline = threading.Timer(deadline, self._process.kill)
+        self._deadline = threading.Timer(self.deadline, self._process.kill)
         self._deadline.start()
         self.stdout = ""
 
@@ -105,17 +103,22 @@ class Served(Running):
         python: str = sys.executable,
         python_path: str | None = None,
         port: int = 0,
-        deadline: float = _DEADLINE,
         **settings: str,
     ) -> None:
         environment = {f"ERRANDS_{name.upper()}": value for name, value in settings.items()}
         if python_path is not None:
             environment["PYTHONPATH"] = python_path
         command = ("serve", str(target), "--port", str(port), *options)
-        super().__init__(*command, cwd=cwd, settings=environment, python=python, deadline=deadline)
+        super().__init__(*command, cwd=cwd, settings=environment, python=python)
         self.greeting = self.read_until("Ctrl-C stops it.")
         [self.url] = re.findall(r"^url +(\S+)$", self.greeting, re.MULTILINE)
 
     def stop(self, number: signal.Signals = signal.SIGTERM) -> subprocess.CompletedProcess[str]:
         self.signal(number)
         return self.finish()
+
+
+class LongServed(Served):
+    """For several tests."""
+
+    deadline = 110.0
