@@ -12,10 +12,11 @@ else
   INSTALL   = $(BIN)/python -m pip install --quiet --disable-pip-version-check
 endif
 
-.PHONY: help run test check soak bench conformance format clean
+.PHONY: help run agent test check soak bench conformance format clean
 
 help:
 	@echo "make run    serve the echo example at http://127.0.0.1:8000"
+	@echo "make agent  serve the support agent there, from YAML and with a scripted model"
 	@echo "make test   run every test"
 	@echo "make check  lint, types and layers"
 	@echo "make soak   the long crash and soak runs"
@@ -39,6 +40,13 @@ $(VENV)/.dev: pyproject.toml scripts/dev_requirements.py $(VENV)/.run
 
 run: $(VENV)/.run
 	@$(BIN)/errands serve examples/echo.py --host 127.0.0.1 --port 8000
+
+$(VENV)/.agents: $(VENV)/.run
+	@$(INSTALL) -e '.[agents]'
+	@touch $@
+
+agent: $(VENV)/.agents
+	@$(BIN)/errands serve examples/support-agent --model scripted --host 127.0.0.1 --port 8000
 
 test: $(VENV)/.dev
 	$(BIN)/python -m pytest -n 2 -q

@@ -7,7 +7,7 @@ In a test, in the loop of the test:
         assert server.requests[1].body["stream"]
 
 As a process, with the rules of a scripted model (docs/models.md); a request for the model NAME gets the rules of the
-agent NAME, and any other model those of the agent "*":
+agent NAME, and any other model those of the agent "*", or of the agent that has exactly the functions that are offered:
 
     python tests/agents/openai_server.py --port 8080 --script scripted.json
 
@@ -35,7 +35,7 @@ from errands.agents.models.base import (
     Said,
     UserSaid,
 )
-from errands.agents.models.script import Script, load_script
+from errands.agents.models.script import Placed, Script, load_script
 from errands.agents.models.scripted import ScriptedModel
 
 #: What a provider with another protocol asks for; it can only be answered with `Reply.raw`.
@@ -176,14 +176,28 @@ class OpenAIServer:
             raise Cut
 
     def _scripted(self, request: Request) -> Reply:
-        model = str(request.body.get("model"))
-        if self._script is None or not self._script.rules(model):
+        agent = self._agent(request.body)
+        if self._script is None or agent is None:
+            model = request.body.get("model")
             return Reply(status=404, error={"message": f"there is no model {model}", "code": "model_not_found"})
         try:
-            answer = ScriptedModel(self._script).answer(_question(request.body))
+            answer = ScriptedModel(self._script).answer(_question(request.body, agent))
         except ModelError as error:
             return Reply(status=400, error={"message": str(error)})
         return _reply(answer)
+
+    def _agent(self, body: dict[str, Any]) -> str | None:
+        """Whose rules answer: those of the model's name, or else of the agent whose functions are offered."""
+        agents = {} if self._script is None else self._script.agents
+        model = str(body.get("model"))
+        if self._script is not None and self._script.rules(model):
+            return model
+        offered = {tool["function"]["name"] for tool in body.get("tools") or ()}
+        return next((name for name, rules in agents.items() if _called(rules) == offered), None)
+
+
+def _called(rules: list[Placed]) -> set[str]:
+    return {call.function for placed in rules for call in placed.rule.call}
 
 
 # HTTP
@@ -286,7 +300,7 @@ def _pieces(text: str, size: int = 5) -> list[str]:
 # Scripts
 
 
-def _question(body: dict[str, Any]) -> Question:
+def _question(body: dict[str, Any], agent: str) -> Question:
     """What was asked, in the words of our own port."""
     names: dict[str, str] = {}
     said: list[Said] = []
@@ -302,7 +316,7 @@ def _question(body: dict[str, Any]) -> Question:
         elif message["role"] == "tool":
             call_id = message["tool_call_id"]
             said.append(FunctionSaid(call_id, names.get(call_id, ""), _plain(message["content"])))
-    return Question(model=str(body["model"]), agent=str(body["model"]), system="", said=tuple(said))
+    return Question(model=str(body["model"]), agent=agent, system="", said=tuple(said))
 
 
 def _function_call(call: dict[str, Any]) -> FunctionCall:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,7 +10,7 @@ import pytest
 
 from errands.agents.models.base import FunctionSaid, ModelSaid
 from errands.agents.models.choose import model_from
-from tests.agents.support import Heard, question, said_by_user
+from tests.agents.support import Heard, model_process, question, said_by_user
 
 pytestmark = pytest.mark.anyio
 
@@ -21,12 +19,8 @@ ROOT = Path(__file__).parents[2]
 
 @pytest.fixture
 def url() -> Iterator[str]:
-    script = str(ROOT / "examples" / "support-agent" / "scripted.json")
-    program = [sys.executable, str(ROOT / "tests" / "agents" / "openai_server.py"), "--script", script]
-    with subprocess.Popen(program, stdout=subprocess.PIPE, text=True) as process:
-        assert process.stdout is not None
-        yield process.stdout.readline().removeprefix("serving ").strip()
-        process.kill()
+    with model_process(ROOT / "examples" / "support-agent" / "scripted.json") as url:
+        yield url
 
 
 async def test_a_process_answers_by_the_script_and_tells_what_it_was_asked(url: str) -> None:

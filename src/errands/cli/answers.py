@@ -17,6 +17,8 @@ from errands.cli.terminal import Writer, clean, err, print_json
 from errands.client import ClientResult, StreamEvent
 from errands.client.text import text_pieces
 from errands.model.core import Part, TaskArtifactUpdateEvent, text_of
+from errands.runtime.exposed import exposed_values
+from errands.runtime.review_messages import asked_in
 
 _FAILED = {"failed": "The task failed", "canceled": "The task was canceled", "rejected": "The agent declined"}
 #: The field of a `StreamResponse` that holds an event of this kind.
@@ -34,6 +36,8 @@ def print_event(event: StreamEvent) -> None:
 
 def describe(part: Part) -> str | None:
     """A part that is no text, on one line."""
+    if (values := exposed_values(part)) is not None:
+        return ", ".join(f"{name}: {msgspec.json.encode(value).decode()}" for name, value in values.items()) or None
     if part.data is not UNSET:
         return msgspec.json.encode(part.data).decode()
     facts = [part.filename, part.media_type]
@@ -94,6 +98,9 @@ class AnswerTeller:
         elif reason and all(reason != artifact.text for artifact in result.artifacts):
             # An answer that was streamed as an artifact may stand in the status, too.
             self._writer.line(reason)
+        for part in _status_parts(result):
+            if exposed_values(part) is not None and (values := describe(part)):
+                err().print(clean(values), style="dim")
         self.advise(result)
         return exit_code_of(result.state)
 
@@ -110,12 +117,27 @@ class AnswerTeller:
             err().print(clean(f"{result.state}, task {result.task_id}, context {result.context_id}"), style="dim")
 
     def _advise_input(self, result: ClientResult) -> None:
+        if (reviewer := _reviewer(result)) is not None:
+            self._advise_review(result, reviewer)
+            return
         wanted = _status_data(result)
         schema = wanted.get("schema") if isinstance(wanted, dict) else None
         if schema is not None:
             err().print(clean(f"The answer should fit: {msgspec.json.encode(schema).decode()}"), style="dim")
+        data = " --data '{...}'" if isinstance(schema, dict) and schema.get("type") == "object" else ""
         err().print("The agent waits for your answer. Send it with:")
-        err().print(f"  {self._command('send')} 'your answer' --task {result.task_id}{self._credentials}")
+        err().print(f"  {self._command('send')} 'your answer'{data} --task {result.task_id}{self._credentials}")
+
+    def _advise_review(self, result: ClientResult, reviewer: str) -> None:
+        err().print(clean(f"The task waits for {reviewer}, who approves or denies it with:"))
+        if self._remote.is_secured:
+            for word in ("approve", "deny"):
+                err().print(f"  {self._command('send', word)} --task {result.task_id} --token TOKEN")
+            err().print("or, where the server keeps its tasks, with:")
+        for word in ("approve", "deny"):
+            err().print(clean(f"  errands reviews {word} {shlex.join([result.task_id, '--by', reviewer])}"))
+        err().print("See what becomes of it with:")
+        err().print(f"  {self._command('tasks watch', result.task_id)}{self._credentials}")
 
     def _advise_auth(self, result: ClientResult) -> None:
         wanted = _status_data(result)
@@ -150,11 +172,19 @@ def _lines(parts: list[Part]) -> Iterator[str]:
 
 
 def _said(result: ClientResult) -> str:
+    return text_of(_status_parts(result))
+
+
+def _status_parts(result: ClientResult) -> list[Part]:
     task = result.raw_task
-    return text_of(task.status.message.parts) if task is not None and task.status.message is not None else ""
+    return task.status.message.parts if task is not None and task.status.message is not None else []
 
 
 def _status_data(result: ClientResult) -> Any:
+    return next((part.data for part in _status_parts(result) if part.data is not UNSET), None)
+
+
+def _reviewer(result: ClientResult) -> str | None:
+    """Whose review the task waits for, if it does."""
     task = result.raw_task
-    parts = task.status.message.parts if task is not None and task.status.message is not None else []
-    return next((part.data for part in parts if part.data is not UNSET), None)
+    return asked_in(task.status.message) if task is not None and task.status.message is not None else None

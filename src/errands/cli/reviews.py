@@ -99,6 +99,7 @@ def _document(review: Review) -> dict[str, object]:
         "tenant": review.tenant,
         "user": review.user,
         "since": to_iso(review.since),
+        "function": review.function,
         "subject": review.subject,
     }
 
@@ -123,4 +124,5 @@ def _words(review: Review) -> str:
     subject = review.subject
     if subject is None:
         return review.text
-    return subject if isinstance(subject, str) else msgspec.json.encode(subject).decode()
+    words = subject if isinstance(subject, str) else msgspec.json.encode(subject).decode()
+    return f"{review.function} {words}" if review.function else words

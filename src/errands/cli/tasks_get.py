@@ -11,7 +11,8 @@ from errands.cli.answers import describe
 from errands.cli.failures import ExitCode, run
 from errands.cli.options import AsJson, Headers, Remote, TaskId, Timeout, Token, Url
 from errands.cli.terminal import STATE_STYLES, clean, out, print_json
-from errands.model.core import Part, Role, Task, text_of
+from errands.model.core import Message, Part, Role, Task, text_of
+from errands.runtime.review_messages import asked_in
 
 History = Annotated[
     int | None, typer.Option("--history", metavar="N", min=0, help="Only the newest N messages.", show_default=False)
@@ -53,13 +54,23 @@ def show_task(task: Task) -> None:
     out().print(Text.assemble(("context  ", "dim"), clean(task.context_id or "")))
     out().print(Text.assemble(("updated  ", "dim"), clean(task.status.timestamp or "")))
     for message in task.history or []:
-        _block("agent" if message.role is Role.AGENT else "user", message.parts)
+        _message(message)
     # What a status says joins the history when the next message comes; until then it stands alone.
     said = task.status.message
     if said is not None and said.message_id not in {message.message_id for message in task.history or []}:
-        _block("agent", said.parts)
+        _message(said)
     for artifact in task.artifacts or []:
         _block(f"artifact {artifact.name or artifact.artifact_id}", artifact.parts)
+
+
+def _message(message: Message) -> None:
+    reviewer = asked_in(message)
+    if reviewer is None:
+        _block("agent" if message.role is Role.AGENT else "user", message.parts)
+    else:
+        # The question is told again as data, for programs.
+        words = [part for part in message.parts if part.text is not None]
+        _block("agent" if message.role is Role.AGENT else f"review by {reviewer}", words)
 
 
 def _block(title: str, parts: list[Part]) -> None:

@@ -65,17 +65,30 @@ def is_review(message: Message) -> bool:
     return message.metadata is not None and REVIEW in message.metadata
 
 
-def review_message(call: Call, subject: Any, *, task_id: str, context_id: str | None) -> Message:
-    """The question of `review(user)`, for `Turn.end`: `subject` is what is to be judged, as JSON."""
+def asked_in(message: Message) -> str | None:
+    """Whom a question of a review asks, as far as the message of whatever agent says so."""
+    mark = (message.metadata or {}).get(REVIEW)
+    user = mark.get("user") if isinstance(mark, dict) else None
+    return user if isinstance(user, str) else None
+
+
+def review_message(
+    call: Call, subject: Any, *, task_id: str, context_id: str | None, function: str | None = None
+) -> Message:
+    """The question of `review(user)`, for `Turn.end`.
+
+    `subject` is what is to be judged, as JSON: the arguments of a call of `function`, or something else.
+    """
     user = reviewer_of(call)
     encoded = encode(subject)
-    review = {"user": user, "subject": subject}
+    review = {"user": user, **({"function": function} if function else {}), "subject": subject}
     if len(encoded) > SUBJECT_BYTES:
         review |= {"subject": encoded[:SUBJECT_BYTES].decode(errors="ignore") + "…", "truncated": True}
     words = subject if isinstance(subject, str) else encoded.decode()
     if len(words) > SUBJECT_WORDS:
         words = words[:SUBJECT_WORDS] + "…"
-    text = f"Waiting for a review by {user}: {words}\nAnswer with approve or deny, and a comment if you like."
+    about = f"{function} {words}" if function else words
+    text = f"Waiting for a review by {user}: {about}\nThe answer is approve or deny, and a comment if there is one."
     parts = [Part(text=text), Part(data={"review": review}, media_type=_JSON)]
     return _question(parts, {"user": user}, task_id, context_id)
 

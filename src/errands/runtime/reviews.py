@@ -44,7 +44,9 @@ class Review(msgspec.Struct, frozen=True, kw_only=True):
     user: str
     #: Since when it waits, in milliseconds.
     since: int
-    #: What is to be judged; None when the task does not say.
+    #: What is to be called, if it is a call; empty otherwise.
+    function: str = ""
+    #: What is to be judged, such as the arguments of the call; None when the task does not say.
     subject: Any
     text: str
 
@@ -52,6 +54,7 @@ class Review(msgspec.Struct, frozen=True, kw_only=True):
     def of(cls, stored: StoredTask) -> Review:
         message = stored.task.status.message
         parts = [] if message is None else message.parts
+        asked = _asked(parts)
         return cls(
             task_id=stored.task.id,
             context_id=stored.task.context_id,
@@ -60,7 +63,8 @@ class Review(msgspec.Struct, frozen=True, kw_only=True):
             tenant=stored.scope.tenant,
             user=stored.head.asks,
             since=stored.head.status_at,
-            subject=_subject(parts),
+            function=asked.get("function", ""),
+            subject=asked.get("subject"),
             text=text_of(parts),
         )
 
@@ -201,8 +205,10 @@ def _asks(call: Call, user: str) -> bool:
         return False
 
 
-def _subject(parts: list[Part]) -> Any:
+def _asked(parts: list[Part]) -> dict[str, Any]:
+    """The question as data; empty when there is none."""
     for part in parts:
         if part.data is not UNSET and isinstance(part.data, dict) and isinstance(part.data.get("review"), dict):
-            return part.data["review"].get("subject")
-    return None
+            review: dict[str, Any] = part.data["review"]
+            return review
+    return {}

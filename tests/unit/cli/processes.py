@@ -13,7 +13,7 @@ from types import TracebackType
 from typing import Self
 
 #: Seconds after which a process that does not do what it should is killed, and its test fails.
-_DEADLINE = 30.0
+_DEADLINE = 50.0
 
 
 def errands(*arguments: str, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
@@ -31,6 +31,9 @@ def errands(*arguments: str, cwd: Path | None = None) -> subprocess.CompletedPro
 class Running:
     """A command that is still running."""
 
+    #: Seconds after which it is killed.
+    deadline = _DEADLINE
+
     def __init__(
         self, *arguments: str, cwd: Path, settings: dict[str, str] | None = None, python: str = sys.executable
     ) -> None:
@@ -45,7 +48,7 @@ class Running:
             # As a shell starts it: Ctrl-C would go to it and to the processes it starts, and to no others.
             process_group=0,
         )
-        self._deadline = threading.Timer(_DEADLINE, self._process.kill)
+        self._deadline = threading.Timer(self.deadline, self._process.kill)
         self._deadline.start()
         self.stdout = ""
 
@@ -113,3 +116,9 @@ class Served(Running):
     def stop(self, number: signal.Signals = signal.SIGTERM) -> subprocess.CompletedProcess[str]:
         self.signal(number)
         return self.finish()
+
+
+class LongServed(Served):
+    """For several tests."""
+
+    deadline = 110.0

@@ -69,6 +69,7 @@ def test_json_has_every_field(errands: Errands, store: str) -> None:
         "owner": "id-of-alice",
         "tenant": "",
         "user": BOB,
+        "function": "",
         "subject": {"message": "pay 500"},
     }
 

@@ -5,15 +5,18 @@ from __future__ import annotations
 import hashlib
 import json
 import shlex
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from typer.testing import Result
 
+from errands.testing import serve
 from tests.unit.cli.agent import Gate
-from tests.unit.cli.conftest import Errands
+from tests.unit.cli.conftest import Errands, live
 from tests.unit.cli.processes import Running
+from tests.unit.reviews.support import BOB, Reviewed, reviewed_server
 
 
 def commands_in(result: Result) -> list[list[str]]:
@@ -101,6 +104,47 @@ def test_a_wish_for_credentials_says_which_and_comes_with_the_command_that_gives
     [answer] = commands_in(asked)
     answered = errands(*answer)
     assert "auth, then go on, with {'authorization': 'Bearer TOKEN'}" in answered.stdout
+
+
+@pytest.fixture(scope="module")
+def reviewed_url() -> Iterator[str]:
+    """An agent whose every message is reviewed by Bob."""
+    with live(reviewed_server(Reviewed(), "memory")) as url:
+        yield url
+
+
+@pytest.mark.parametrize("mode", ["--stream", "--no-stream"])
+def test_a_review_says_who_is_asked_and_comes_with_the_commands_that_answer_it(
+    errands: Errands, reviewed_url: str, mode: str
+) -> None:
+    asked = errands("send", reviewed_url, "pay 500", mode, "--token", "alice")
+    assert asked.exit_code == 0
+    assert asked.stdout.startswith(f'Waiting for a review by {BOB}: {{"message":"pay 500"}}\n')
+    assert f"The task waits for {BOB}" in asked.stderr
+    approve, deny, approve_stored, deny_stored, watch = commands_in(asked)
+    task_id = watch[3]
+    assert watch == ["tasks", "watch", reviewed_url, task_id, "--token", "TOKEN"]
+    assert (approve_stored, deny_stored) == (
+        ["reviews", "approve", task_id, "--by", BOB],
+        ["reviews", "deny", task_id, "--by", BOB],
+    )
+    assert deny == ["send", reviewed_url, "deny", "--task", task_id, "--token", "TOKEN"]
+    assert errands(*approve[:-1], "bob").exit_code == 0
+    followed = errands(*watch[:-1], "alice").stdout
+    assert "did pay 500" in followed
+    shown = errands("tasks", "get", reviewed_url, task_id, "--token", "alice").stdout
+    assert f"\nreview by {BOB}\napproved\n" in shown
+    assert shown.count("pay 500") == 3, "what was asked, the question, the answer, and no data"
+
+
+def test_a_caller_without_credentials_is_told_of_the_store_only(errands: Errands, tmp_path: Path) -> None:
+    with live(serve(Reviewed(), storage="memory")) as url:
+        asked = errands("send", url, "pay 500")
+    assert [command[:2] for command in commands_in(asked)] == [
+        ["reviews", "approve"],
+        ["reviews", "deny"],
+        ["tasks", "watch"],
+    ]
 
 
 def test_a_follow_up_reminds_of_credentials_without_showing_them(errands: Errands, url: str) -> None:

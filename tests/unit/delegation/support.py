@@ -8,12 +8,12 @@ from typing import Any
 
 from errands.agents.delegation.base import Delegate, DelegationError, Errand
 from errands.agents.delegation.local import LocalDelegate
-from errands.agents.delegation.outcome import EXPOSES
 from errands.model.card_config import AgentCardConfig, CapabilitiesConfig
 from errands.model.core import COMPLETED, Message, Part, Role
 from errands.model.log import Scope
 from errands.policy.records import DelegationBegan, Started
 from errands.runtime.context import TaskContext
+from errands.runtime.exposed import exposed_part
 from errands.runtime.inner import InnerAgents
 from errands.runtime.run import Run
 from errands.runtime.worker import Worker
@@ -157,7 +157,7 @@ class Reviewed(reviews.Reviewed):
 
 class Exposing(Worker):
     async def handle(self, ctx: TaskContext) -> None:
-        exposed = Part(data={EXPOSES: {"pages": 3}}, metadata={EXPOSES: True})
+        exposed = exposed_part({"pages": 3})
         await ctx.emit_text_artifact("read it")
         await ctx._turn.end(COMPLETED, message=said([Part(text="read it"), exposed]))
 

@@ -174,6 +174,26 @@ async def test_a_cancel_goes_down(storage: str) -> None:
         assert stored.state is TaskState.CANCELED
 
 
+async def test_a_child_is_noted_even_when_its_parent_is_stopped_while_it_begins(storage: str) -> None:
+    noting, gate, noted = asyncio.Event(), asyncio.Event(), []
+
+    async def began(task_id: str) -> None:
+        noting.set()
+        await gate.wait()
+        noted.append(task_id)
+
+    server = family(Answers(), storage=storage)
+    async with server:
+        errand = bare_errand("p", server.scope(), began=began)
+        running = asyncio.create_task(LocalDelegate("child", server._inner).run(errand))
+        await noting.wait()
+        running.cancel()
+        asyncio.get_running_loop().call_soon(gate.set)
+        with pytest.raises(asyncio.CancelledError):
+            await running
+        assert noted == [child_id(errand)]
+
+
 async def test_a_child_that_was_canceled_alone_is_an_error(storage: str) -> None:
     child = Held()
     server = family(child, storage=storage, cancel_force_timeout_s=0.05)

@@ -12,6 +12,7 @@ from contextlib import suppress
 
 from errands.agents.delegation.base import Delegate, Delegated, DelegationError, Errand
 from errands.agents.delegation.outcome import outcome
+from errands.agents.delegation.unbroken import unbroken
 from errands.errors import TaskNotCancelableError, TaskNotFoundError
 from errands.model.core import Message, Part, Role
 from errands.model.log import Scope
@@ -42,10 +43,15 @@ class LocalDelegate(Delegate):
         )
         task_id = errand.task_id
         if task_id is None:
-            task_id = child_id(errand)
-            await self._agents.manager(self._agent).take_on(first_message(errand), call, task_id)
-            await errand.began(task_id)
+            # A child that nobody has noted would not be canceled with its parent.
+            task_id = await unbroken(self._begin(errand, call))
         return Delegated(task_id=task_id, output=await self._output(task_id, call))
+
+    async def _begin(self, errand: Errand, call: CallContext) -> str:
+        task_id = child_id(errand)
+        await self._agents.manager(self._agent).take_on(first_message(errand), call, task_id)
+        await errand.began(task_id)
+        return task_id
 
     async def _output(self, task_id: str, call: CallContext) -> dict[str, object]:
         version = 0

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from msgspec import UNSET
-
 from errands.agents.delegation.base import DelegationError
 from errands.model.core import (
     AUTH_REQUIRED,
@@ -17,10 +15,8 @@ from errands.model.core import (
     Task,
     text_of,
 )
+from errands.runtime.exposed import exposed_values
 from errands.runtime.run import content_part
-
-#: In the metadata of a part: its data has the values that the agent exposes.
-EXPOSES = "exposes"
 
 _ENDINGS = {"failed": "failed", "rejected": "refused", "canceled": "was canceled"}
 
@@ -48,19 +44,12 @@ def output_of(said: list[Part], task: Task | None = None) -> dict[str, Any]:
     message: list[dict[str, Any]] = []
     artifacts = (task.artifacts or []) if task else []
     for part in (*said, *(part for artifact in artifacts for part in artifact.parts)):
-        if (values := _exposed(part)) is not None:
+        if (values := exposed_values(part)) is not None:
             exposed |= values
         # A text that was streamed as an artifact is the answer, too.
         elif (content := content_part(part)) not in message:
             message.append(content)
     return {**exposed, "message": message}
-
-
-def _exposed(part: Part) -> dict[str, Any] | None:
-    if not (part.metadata or {}).get(EXPOSES) or part.data is UNSET or not isinstance(part.data, dict):
-        return None
-    values = part.data.get(EXPOSES)
-    return values if isinstance(values, dict) else None
 
 
 def _told(what: str, said: Message | None) -> str:

@@ -17,13 +17,12 @@ from errands.policy.cel.values import Json
 from errands.policy.limits import check_after_model, check_before_model
 from errands.policy.records import ModelCalled
 from errands.runtime.context import TaskContext
+from errands.runtime.exposed import exposed_part
 
 logger = logging.getLogger(__name__)
 
 #: The newest answer; those before it are in the history.
 ARTIFACT = "answer"
-#: In the metadata of a part: its data has the values that the agent exposes.
-EXPOSES = "exposes"
 
 
 class Answering:
@@ -116,7 +115,7 @@ def answer_message(ctx: TaskContext, output: dict[str, Any]) -> Message:
     parts = [Part(text=said_in(output))]
     exposed = {name: value for name, value in output.items() if name != "message"}
     if exposed:
-        parts.append(Part(data={EXPOSES: exposed}, media_type="application/json", metadata={EXPOSES: True}))
+        parts.append(exposed_part(exposed))
     return ctx._agent_message(parts)
 
 

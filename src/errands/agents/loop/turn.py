@@ -153,7 +153,7 @@ class TaskTurn:
     async def _refuse(self, course: Course, message: Message, problem: str) -> None:
         """The message is no input of this agent: its sender is told what to send instead."""
         course.note(InputRefused(at=course.run.now(), message_id=message.message_id, reason=problem))
-        parts = [Part(text=f"This input cannot be taken: {problem}. Send it again, with parameters as a data part.")]
+        parts = [Part(text=f"This input cannot be taken: {problem}. Send a text, and parameters as a data part.")]
         parts.append(Part(data={"schema": self._plan.inputs.schema}, media_type="application/schema+json"))
         await self._ctx._turn.end(INPUT_REQUIRED, message=self._ctx._agent_message(parts))
 
@@ -235,7 +235,8 @@ class TaskTurn:
         if pause.held:
             message = held_review_message(call, task_id=ctx.task_id, context_id=ctx.context_id)
         else:
-            message = review_message(call, subject, task_id=ctx.task_id, context_id=ctx.context_id)
+            function = course.progress.function_of(pause.key)
+            message = review_message(call, subject, task_id=ctx.task_id, context_id=ctx.context_id, function=function)
         await ctx._turn.end(INPUT_REQUIRED, message=message, asks=reviewer_of(call))
 
     async def _end(self, course: Course, tools: ToolTurn, ended: Ended) -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from errands.agents.models.any_llm import DEFAULT_TIMEOUT, AnyLlmModel
 from errands.agents.models.base import Answer, Model, OnText, Question
-from errands.agents.models.script import FILE, load_script
+from errands.agents.models.script import FILE, load_script, script_file
 from errands.agents.models.scripted import NAME, ScriptedModel, is_scripted
 from errands.errors import ConfigurationError
 
@@ -45,7 +45,12 @@ class _ByName(Model):
         self._scripted: ScriptedModel | None = None
 
     def resolve(self, model: str | None, builtins: tuple[str, ...] = ()) -> str:
-        return self._model(model).resolve(model, builtins)
+        try:
+            return self._model(model).resolve(model, builtins)
+        except ConfigurationError as error:
+            if is_scripted(model) or self._script is None or not script_file(self._script).is_file():
+                raise
+            raise ConfigurationError(f"{error}; or try --model {NAME}, which needs no key") from None
 
     async def ask(self, question: Question, on_text: OnText | None = None) -> Answer:
         return await self._model(question.model).ask(question, on_text)

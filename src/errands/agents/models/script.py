@@ -78,9 +78,14 @@ class Script(msgspec.Struct, frozen=True):
         return self.agents.get(agent) or self.agents.get(ANY_AGENT) or []
 
 
+def script_file(path: str | Path) -> Path:
+    """The path itself, or the `scripted.json` in it if it is a folder."""
+    return Path(path) / FILE if Path(path).is_dir() else Path(path)
+
+
 def load_script(path: str | Path) -> Script:
     """The script in a file, or in the `scripted.json` of a folder. Raises `ManifestError` with all that is wrong."""
-    path = Path(path) / FILE if Path(path).is_dir() else Path(path)
+    path = script_file(path)
     notebook = Notebook()
     agents: dict[str, list[Placed]] = {}
     for file, text in texts(path, notebook):

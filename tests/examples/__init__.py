@@ -1,0 +1,1 @@
+"""The examples that are more than one file, as processes of their own."""
