@@ -1,7 +1,8 @@
-"""How claim, list and commit on PostgreSQL depend on how many tasks are stored: `python benchmarks/growth.py URL`.
+"""How claim, list and commit on PostgreSQL depend on how many tasks are stored: `python benchmarks/growth.py [URL]`.
 
-Fills the schema `errands_growth` of the database at URL with 1 k, 100 k and 1 M ended tasks in turn, prints the
-median latency of each operation, and drops the schema again.
+Fills the schema `errands_growth` of the database at URL with 1 k, 100 k and 1 M tasks in turn, prints the median
+latency of each operation and the plans of a claim and a listing, and drops the schema again. Without a URL it starts a
+server of its own. Ends with an error when a claim or a listing takes more than twice as long with the most tasks.
 """
 
 from __future__ import annotations
@@ -10,6 +11,8 @@ import asyncio
 import statistics
 import sys
 from collections.abc import Awaitable, Callable
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from time import perf_counter
 from typing import Any
 
@@ -17,15 +20,18 @@ import asyncpg
 
 from errands.clock import system_clock
 from errands.engines.postgres import PostgresEngine
+from errands.engines.postgres.connection import Options, connect
 from errands.engines.postgres.records import scope_key
+from errands.engines.postgres.sql import QUERIES
 from errands.model.base import encode
-from errands.model.core import StreamResponse, Task, TaskState, TaskStatus
+from errands.model.core import UNSPECIFIED, StreamResponse, Task, TaskState, TaskStatus
 from errands.model.log import Change, Draft, ListQuery, Scope, Work
 
 SCHEMA = "errands_growth"
 SIZES = (1_000, 100_000, 1_000_000)
 SCOPE = Scope("", "", "agent")
 ROUNDS = 200
+STATES = [state.value for state in TaskState if state is not UNSPECIFIED]
 
 FILL = """
 INSERT INTO tasks
@@ -101,12 +107,31 @@ async def measure(engine: PostgresEngine, stored: int) -> dict[str, float]:
     return {name: await median_ms(operation) for name, operation in operations.items()}
 
 
+#: What is planned, with values that stand for a claim of ten tasks and the first page of a listing.
+PLANNED: dict[str, tuple[Any, ...]] = {
+    "due": ("agent", 2**62, 10),
+    "list_scope_in_order": (scope_key(SCOPE), STATES, 0, *SCOPE, 2**62, 2**62, "", 51),
+}
+
+
+async def plans(url: str) -> str:
+    """As the engine's connections plan these statements."""
+    connection = await connect(Options.parse(url))
+    lines: list[str] = []
+    for name, values in PLANNED.items():
+        query = f"EXPLAIN (ANALYZE, COSTS OFF, TIMING OFF, SUMMARY OFF, BUFFERS OFF) {QUERIES[name]}"
+        lines += [f"\n{name}", *(row[0] for row in await connection.fetch(query, *values))]
+    await connection.close()
+    return "\n".join(lines)
+
+
 async def main(url: str) -> None:
     connection = await asyncpg.connect(url)
     await connection.execute(f"DROP SCHEMA IF EXISTS {SCHEMA} CASCADE")
     separator = "&" if "?" in url else "?"
     results: dict[int, dict[str, float]] = {}
-    async with PostgresEngine(f"{url}{separator}schema={SCHEMA}") as engine:
+    own_url = f"{url}{separator}schema={SCHEMA}"
+    async with PostgresEngine(own_url) as engine:
         await connection.execute(f"SET search_path TO {SCHEMA}")
         filled = 0
         for size in SIZES:
@@ -116,12 +141,24 @@ async def main(url: str) -> None:
             await connection.execute("VACUUM ANALYZE")
             filled = size
             results[size] = await measure(engine, size)
+        planned = await plans(own_url)
     await connection.execute(f"DROP SCHEMA {SCHEMA} CASCADE")
     await connection.close()
     print(f"{'median ms, tasks stored':24}" + "".join(f"{size:>12,}" for size in SIZES))
     for name in results[SIZES[0]]:
         print(f"{name:24}" + "".join(f"{results[size][name]:12.2f}" for size in SIZES))
+    print(planned)
+    for name in ("claim", "list", "list by state", "list by context"):
+        if results[SIZES[-1]][name] > 2 * results[SIZES[0]][name]:
+            raise SystemExit(f"{name} takes more than twice as long with {SIZES[-1]:,} tasks")
 
 
 if __name__ == "__main__":
-    asyncio.run(main(sys.argv[1]))
+    if len(sys.argv) > 1:
+        asyncio.run(main(sys.argv[1]))
+    else:
+        sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+        from tests.postgres import Server
+
+        with TemporaryDirectory() as folder:
+            asyncio.run(main(Server(Path(folder) / "data").url()))

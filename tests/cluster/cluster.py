@@ -3,24 +3,31 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import random
 import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 import httpx
 
+import errands
 from tests.crash.test_sigkill import free_port
+
+ROOT = Path(__file__).parents[2]
 
 
 class Replica:
     """A server at a fixed address; its processes come and go."""
 
-    def __init__(self, storage: str) -> None:
+    def __init__(self, storage: str, source: Path | None = None) -> None:
+        """`source`: where the package is, when it is not the one that is tested."""
         port = free_port()
         self.url = f"http://127.0.0.1:{port}"
         self._arguments = [sys.executable, "-m", "tests.cluster.replica", str(port), storage]
+        self.source = source
         self._process: subprocess.Popen[bytes] | None = None
 
     @property
@@ -28,7 +35,15 @@ class Replica:
         return None if self._process is None else self._process.pid
 
     def start(self) -> None:
-        self._process = subprocess.Popen(self._arguments)
+        source = self.source or Path(errands.__file__).parents[1]
+        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(map(str, (source, ROOT)))}
+        self._process = subprocess.Popen(self._arguments, env=environment)
+
+    def stop(self) -> None:
+        """Lets it finish what it is at."""
+        assert self._process is not None
+        self._process.terminate()
+        self._process.wait()
 
     def kill(self) -> None:
         if self._process is not None:
@@ -50,8 +65,8 @@ class Replica:
 
 
 class Cluster:
-    def __init__(self, storages: list[str]) -> None:
-        self.replicas = [Replica(storage) for storage in storages]
+    def __init__(self, storages: list[str], source: Path | None) -> None:
+        self.replicas = [Replica(storage, source) for storage in storages]
         self.kills = 0
 
     async def start(self) -> None:
@@ -77,8 +92,8 @@ class Cluster:
 
 
 @contextmanager
-def cluster_on(storages: list[str]) -> Iterator[Cluster]:
-    cluster = Cluster(storages)
+def cluster_on(storages: list[str], source: Path | None = None) -> Iterator[Cluster]:
+    cluster = Cluster(storages, source)
     try:
         yield cluster
     finally:

@@ -48,6 +48,7 @@ class Load:
         self._cluster = cluster
         self._client = httpx.AsyncClient(timeout=20.0, limits=httpx.Limits(max_keepalive_connections=0))
         self._stopped = False
+        self._progress = asyncio.Event()
         #: Every task that was acknowledged, and how its messages began.
         self.accepted: dict[str, str] = {}
         #: What each reader of a task was shown, over all its connections.
@@ -165,6 +166,14 @@ class Load:
 
     def _accept(self, task_id: str, text: str) -> None:
         self.accepted.setdefault(task_id, text)
+        self._progress.set()
+
+    async def accept_more(self, count: int) -> None:
+        """Waits until so many more tasks were accepted."""
+        goal = len(self.accepted) + count
+        while len(self.accepted) < goal:
+            self._progress.clear()
+            await self._progress.wait()
 
     @asynccontextmanager
     async def _trying(self) -> AsyncIterator[None]:

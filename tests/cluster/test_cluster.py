@@ -64,8 +64,8 @@ async def test_nothing_is_lost_or_done_twice_whatever_breaks(store: Store) -> No
         async with Load(cluster) as load, load.going_on():
             await _break_things(cluster, restart_store)
         async with engine_from_url(url) as engine:
-            await _check_tasks(engine, load)
-            await _check_readers(engine, load)
+            await check_tasks(engine, load)
+            await check_readers(engine, load)
     _report(cluster, load)
     if LONG:
         assert statistics.median(load.cancels) < 0.1
@@ -91,7 +91,7 @@ async def _break_things(cluster: Cluster, restart_store: Callable[[], None]) -> 
             await asyncio.to_thread(restart_store)
 
 
-async def _check_tasks(engine: Engine, load: Load) -> None:
+async def check_tasks(engine: Engine, load: Load) -> None:
     """One task for each message that opened one; each has ended once, and was never worked on by two at a time."""
     assert (await engine.list(ListQuery(scope=SCOPE, page_size=1))).total_size == len(load.accepted)
     for task_id, text in load.accepted.items():
@@ -132,7 +132,7 @@ def check_fences(log: list[Event]) -> None:
         next_index += 1
 
 
-async def _check_readers(engine: Engine, load: Load) -> None:
+async def check_readers(engine: Engine, load: Load) -> None:
     for task_id, seen in load.seen:
         log = await log_of(engine, task_id)
         shown = [(event.version, decode(event.data)) for event in log if event.kind in STREAMED_KINDS]

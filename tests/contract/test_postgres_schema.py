@@ -16,6 +16,7 @@ from errands.engines.postgres import PostgresEngine, schema, sql
 from errands.engines.postgres.connection import Options, connect
 from errands.engines.postgres.sql import Migration
 from errands.errors import StorageError
+from errands.model.log import AskingQuery
 from tests.contract.changes import ME, Changes, ManualClock
 from tests.postgres import own_schema, shared_server
 
@@ -92,6 +93,20 @@ async def test_the_release_before_runs_on_a_schema_that_only_added(
                 assert await new.commit(changes.chunk()) == 4
         async with PostgresEngine(url, clock=clock) as restarted:
             assert await restarted.commit(changes.complete()) == 5
+
+
+async def test_a_state_that_the_release_before_changes_ends_what_was_asked(
+    url: str, changes: Changes, clock: ManualClock
+) -> None:
+    async with PostgresEngine(url, clock=clock) as engine:
+        await engine.commit(changes.start())
+        await engine.commit(changes.ask(asks="bob", unread=0))
+        # A statement that does not know the column.
+        await run(url, "UPDATE tasks SET version = 4, cancel_requested = true WHERE id = 't'")
+        assert (await engine.load("t", ME)).head.asks == "bob"
+        await run(url, "UPDATE tasks SET version = 5, state = 'TASK_STATE_WORKING' WHERE id = 't'")
+        assert (await engine.load("t", ME)).head.asks == ""
+        assert await engine.asking(AskingQuery()) == []
 
 
 async def test_the_release_before_is_refused_by_a_schema_that_took_something_away(

@@ -10,7 +10,7 @@ from errands.clock import from_iso
 from errands.policy.cel import CallFailed, Session, Suspended
 from errands.policy.cel.values import Json
 from errands.policy.context import Context, CurrentContext, start
-from errands.policy.document import CompiledPolicy
+from errands.policy.document import POLICY, CompiledPolicy
 from errands.policy.limits import (
     Exceeded,
     check_after_model,
@@ -177,11 +177,11 @@ class _Replay:
 
 
 def _decided(records: list[AnyRecord]) -> dict[_Rule, list[str]]:
-    """What was decided, in order."""
+    """What policies decided then, in order. An agent's own steps have no version, and are none of theirs."""
     found: dict[_Rule, list[str]] = {}
     for record in records:
-        if isinstance(record, Decided):
-            found.setdefault((record.step, record.call), []).append(record.outcome)
+        if isinstance(record, Decided) and record.policy:
+            found.setdefault((record.step.removeprefix(POLICY), record.call), []).append(record.outcome)
     return found
 
 

@@ -391,7 +391,7 @@ class TaskContext:
         """Whether the policy lets the agent see the message, which it may change; if not, the turn is over."""
         if self._oversight is None:
             return True
-        task = await self._oversight.admit()
+        task = await (self._oversight.admitted() if self._cancelled else self._oversight.admit())
         if task is None:
             return False
         if task is not self._stored.task:

@@ -77,10 +77,10 @@ class Handler:
         """Whether the worker is to see the turn: not without its policy, not even to be told of a cancel."""
         if ctx._oversight is None or (ctx.is_cancelled and self._worker.chooses_reply):
             return True
-        if ctx.is_cancelled:
+        admitted = (not ctx.is_cancelled or self._worker.hears_cancel) and await ctx._admit()
+        if not admitted and ctx.is_cancelled and not ctx.turn_ended:
             await ctx._turn.end(CANCELED)
-            return False
-        return await ctx._admit()
+        return admitted
 
     async def _handle(self, ctx: TaskContext) -> None:
         """Calls the worker, for as long as the policy allows."""
@@ -167,7 +167,7 @@ class Handler:
             if self._worker.on_interrupted == "fail":
                 await ctx._give_up("The agent was stopped while it worked on this task.")
             else:
-                await turn.give_back()
+                await turn.give_back(anew=self._worker.keeps_records)
         elif execution.stopped == "force" or ctx.is_cancelled:
             await turn.end(CANCELED)
         else:

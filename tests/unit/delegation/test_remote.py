@@ -139,6 +139,24 @@ async def test_a_cancel_goes_to_the_remote_agent_and_does_nothing_to_what_has_en
         await delegate.cancel("no-such-task", HERE)
 
 
+async def test_a_remote_child_is_noted_even_when_its_parent_is_stopped_while_it_begins() -> None:
+    noting, gate, noted = asyncio.Event(), asyncio.Event(), []
+
+    async def began(task_id: str) -> None:
+        noting.set()
+        await gate.wait()
+        noted.append(task_id)
+
+    async with far_away(Answers()) as delegate:
+        running = asyncio.create_task(delegate.run(bare_errand("p", HERE, began=began)))
+        await noting.wait()
+        running.cancel()
+        asyncio.get_running_loop().call_soon(gate.set)
+        with pytest.raises(asyncio.CancelledError):
+            await running
+        assert len(noted) == 1
+
+
 async def test_an_agent_that_cannot_be_reached_is_an_error(caplog: pytest.LogCaptureFixture) -> None:
     delegate = RemoteDelegate("far", "http://127.0.0.1:9", patience=0)
     with pytest.raises(DelegationError, match="far could not be asked: no agent found") as caught:

@@ -21,9 +21,10 @@ from errands import (
     TaskState,
     TaskStatus,
     TaskUpdater,
+    Worker,
 )
 from errands.policy.records import InputArrived, OutputGiven
-from tests.unit.oversight.support import after, policy, reason, serving
+from tests.unit.oversight.support import after, before, policy, reason, serving
 from tests.unit.support import LIFECYCLE, Agent, Gate, heard, open_card, said, until_cancelled
 
 pytestmark = pytest.mark.anyio
@@ -201,3 +202,30 @@ async def test_a_message_that_waited_has_its_own_input_and_answer() -> None:
         records = await server.records(sent)
         values = [record.values for record in records if isinstance(record, InputArrived | OutputGiven)]
         assert [value["message"][0]["text"] for value in values] == ["one", "one?", "two", "two?"]
+
+
+class Listener(Worker):
+    """Wants to be told when a task that waits is canceled."""
+
+    hears_cancel = True
+
+    def __init__(self) -> None:
+        self.heard: list[str] = []
+
+    async def handle(self, ctx: TaskContext) -> None:
+        self.heard.append("cancel" if ctx.is_cancelled else ctx.user_text)
+        if not ctx.is_cancelled:
+            await ctx.request_input("And?")
+
+
+async def test_a_worker_hears_that_a_task_is_canceled_which_it_was_allowed_to_see() -> None:
+    listener = Listener()
+    async with serving(listener, policy=PASS) as server:
+        asked = await server.client.send("hi")
+        assert (await server.client.cancel(asked.task_id or "")).state == "canceled"
+        assert listener.heard == ["hi", "cancel"]
+    listener = Listener()
+    async with serving(listener, policy=before({"assert": "review('bob')"})) as server:
+        waiting = await server.client.send("hi")
+        assert (await server.client.cancel(waiting.task_id or "")).state == "canceled"
+        assert listener.heard == []

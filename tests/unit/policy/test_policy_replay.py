@@ -38,6 +38,10 @@ def called(call: str, second: int, **arguments: Any) -> dict[str, Any]:
     return {"at": at(second), "call": call, "function": "pay", "arguments": arguments}
 
 
+def decided(step: str, outcome: str, **fields: Any) -> Decided:
+    return Decided(at=at(3), step=step, action="assert", outcome=outcome, **fields)
+
+
 RECORDS: list[AnyRecord] = [
     Started(at=at(0), agent="clerk", user="ann"),
     InputArrived(at=at(1), values=said("pay bob"), message_id="m1"),
@@ -116,9 +120,10 @@ async def test_a_review_is_shown_and_taken_as_approved() -> None:
 async def test_what_was_decided_stands_beside_it() -> None:
     records = [
         *RECORDS[:2],
-        Decided(at=at(1), step="guardrails.before[0]", action="assert", outcome="passed", policy="1"),
+        decided("guardrails.before[0]", "passed", policy="1"),
         CapabilityRestricted(**called("c1", 3, amount=50), reason="no"),
-        Decided(at=at(3), step="capabilities.pay.before[0]", action="assert", outcome="failed: block", call="c1"),
+        decided("policy.capabilities.pay.before[0]", "failed: block", policy="1", call="c1"),
+        decided("guardrails.before[1]", "passed"),
     ]
     found = await verdicts(
         records,

@@ -296,13 +296,22 @@ async def test_whoever_stops_waiting_for_a_server_leaves_no_process(tmp_path: Pa
     [
         ({**STDIO, "command": "/nowhere/at-all"}, "cannot be started: /nowhere/at-all: No such file or directory"),
         ({**STDIO, "command": PROGRAM}, "cannot be started: .*mcp_server.py: Permission denied"),
-        (with_args("gone"), "ended or answered wrongly before it was ready .*; see the log"),
     ],
 )
 async def test_a_server_that_cannot_be_started_is_broken(mcp: Json, problem: str, tmp_path: Path) -> None:
     with pytest.raises(BrokenToolError, match=f"the MCP server of shop {problem}"):
         async with using(tmp_path, mcp):
             pass
+
+
+async def test_the_last_words_of_a_server_that_did_not_start_are_in_the_log(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "errands")
+    with pytest.raises(BrokenToolError, match="see the log"):
+        async with using(tmp_path, with_args("gone")):
+            pass
+    assert "shop: there is no configuration" in caplog.text
 
 
 def is_alive(pid: int) -> bool:

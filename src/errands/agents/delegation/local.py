@@ -12,6 +12,7 @@ from contextlib import suppress
 
 from errands.agents.delegation.base import Delegate, Delegated, DelegationError, Errand
 from errands.agents.delegation.outcome import outcome
+from errands.agents.delegation.unbroken import unbroken
 from errands.errors import TaskNotCancelableError, TaskNotFoundError
 from errands.model.core import Message, Part, Role
 from errands.model.log import Scope
@@ -42,10 +43,15 @@ class LocalDelegate(Delegate):
         )
         task_id = errand.task_id
         if task_id is None:
-            task_id = child_id(errand)
-            await self._agents.manager(self._agent).take_on(first_message(errand), call, task_id)
-            await errand.began(task_id)
+            # A child that nobody has noted would not be canceled with its parent.
+            task_id = await unbroken(self._begin(errand, call))
         return Delegated(task_id=task_id, output=await self._output(task_id, call))
+
+    async def _begin(self, errand: Errand, call: CallContext) -> str:
+        task_id = child_id(errand.parent, errand.call)
+        await self._agents.manager(self._agent).take_on(first_message(errand), call, task_id)
+        await errand.began(task_id)
+        return task_id
 
     async def _output(self, task_id: str, call: CallContext) -> dict[str, object]:
         version = 0
@@ -59,6 +65,9 @@ class LocalDelegate(Delegate):
             if output is not None:
                 return output
             version = stored.version
+
+    def child_of(self, parent: str, call: str) -> str:
+        return child_id(parent, call)
 
     async def cancel(self, task_id: str, scope: Scope) -> None:
         canceling = asyncio.ensure_future(self._cancel(task_id, scope))
@@ -80,9 +89,9 @@ def check_depth(errand: Errand, max_depth: int) -> None:
         )
 
 
-def child_id(errand: Errand) -> str:
+def child_id(parent: str, call: str) -> str:
     """The same for the same call of the same parent."""
-    return str(uuid.uuid5(_CHILDREN, f"{errand.parent}\n{errand.call}"))
+    return str(uuid.uuid5(_CHILDREN, f"{parent}\n{call}"))
 
 
 def first_message(errand: Errand) -> Message:

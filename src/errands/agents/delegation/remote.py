@@ -19,6 +19,7 @@ import httpx
 from errands.agents.delegation.base import Delegate, Delegated, DelegationError, Errand
 from errands.agents.delegation.local import MAX_DEPTH, check_depth, first_message
 from errands.agents.delegation.outcome import outcome, output_of
+from errands.agents.delegation.unbroken import unbroken
 from errands.client import A2AClient, A2AClientError, NoCommonProtocolError
 from errands.errors import ErrandsError, TaskNotCancelableError, TaskNotFoundError, UnavailableError
 from errands.model.core import Task
@@ -59,7 +60,7 @@ class RemoteDelegate(Delegate):
         check_depth(errand, self._max_depth)
         task_id = errand.task_id
         if task_id is None:
-            answered = await self._begin(errand)
+            answered = await unbroken(self._begin(errand))
             if isinstance(answered, Delegated):
                 return answered
             task_id = answered

@@ -229,9 +229,9 @@ async def _logged(server: Server) -> AsyncIterator[TextIO]:
     try:
         with os.fdopen(writing, "w") as errors:
             yield errors
+    finally:
         # What the process said last; something that it left behind may hold the pipe open for longer.
         await asyncio.wait([copying], timeout=1)
-    finally:
         copying.cancel()
         transport.close()
         await asyncio.wait([copying])

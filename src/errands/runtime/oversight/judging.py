@@ -16,10 +16,9 @@ from errands.runtime.run import Run
 
 
 class Judge:
-    def __init__(self, policy: CompiledPolicy, run: Run, task_id: str) -> None:
+    def __init__(self, policy: CompiledPolicy, run: Run) -> None:
         self._policy = policy
         self._run = run
-        self._task_id = task_id
 
     async def steps(self, steps: Steps, subject: Subject, *, key: str = "", call: str | None = None) -> Outcome:
         """What the steps decide about `subject`; `call` is the capability call they stand around.
@@ -34,40 +33,29 @@ class Judge:
                 self._run.note(Waiting(at=self._run.now(), call=suspended.call, session=session, key=key))
             raise
         for decision in outcome.decisions:
-            self._decided(
-                Decided(
-                    at=self._run.now(),
-                    step=decision.step,
-                    action=decision.action,
-                    outcome=decision.told,
-                    policy=self._policy.version,
-                    call=call,
-                    detail=decision.detail,
-                )
-            )
+            self._decided(decision.step, decision.action, decision.told, decision.detail, call)
         return outcome
 
     def exceeded(self, exceeded: Exceeded) -> None:
         """A limit ends the task."""
-        self._decided(self._about(f"limits.{exceeded.limit}", "limit", "exceeded", exceeded.message))
+        self._decided(f"limits.{exceeded.limit}", "limit", "exceeded", exceeded.message)
 
     def unusable(self, place: str, detail: str) -> None:
         """What transforms made cannot be used."""
-        self._decided(self._about(place, "transform", "error: lock_task", detail))
+        self._decided(place, "transform", "error: lock_task", detail)
 
-    def _about(self, step: str, action: str, outcome: str, detail: str) -> Decided:
-        return Decided(
+    def _decided(self, step: str, action: str, outcome: str, detail: str, call: str | None = None) -> None:
+        decided = Decided(
             at=self._run.now(),
             step=step,
             action=action,
             outcome=outcome,
             policy=self._policy.version,
+            call=call,
             detail=detail,
         )
-
-    def _decided(self, decided: Decided) -> None:
         self._run.note(decided)
-        log_decision(self._task_id, decided)
+        log_decision(self._run.task_id, decided)
 
     def _session(self, key: str) -> tuple[Session, Call | None]:
         """The session in which steps go on, and the call that they still wait for."""

@@ -22,7 +22,7 @@ from errands.policy.cel import Suspended
 from errands.policy.cel.values import Json
 from errands.policy.document import NO_POLICY, CompiledPolicy
 from errands.policy.limits import Exceeded, check_age, parse_duration
-from errands.policy.pipeline import Passed, Subject
+from errands.policy.pipeline import Locked, Passed, Subject
 from errands.policy.records import Ended, InputPassed, OutputGiven, OutputHeld
 from errands.policy.steps import Steps
 from errands.runtime.journal import Journal
@@ -68,6 +68,11 @@ class Oversight(Recorder):
         if not self._is_admitted(run) and not await self._look_at_input(run):
             return None
         return self._as_admitted(run)
+
+    async def admitted(self) -> Task | None:
+        """The same, when the agent has seen the message before; None when it has not."""
+        run = await self.run()
+        return self._as_admitted(run) if self._is_admitted(run) else None
 
     def _is_admitted(self, run: Run) -> bool:
         message_id = self._message.message_id
@@ -181,6 +186,7 @@ class Oversight(Recorder):
             output, parts = output.replaced(replaced, self._stored.task, self._turn.task), replaced
         if is_answer:
             run.note(OutputGiven(at=run.now(), values=as_values(parts)))
+        self._held.clear()
         for kind, update in output.events:
             self._turn.show(kind, update)
         return await self._turn.finish(output.ending)
@@ -206,7 +212,9 @@ class Oversight(Recorder):
             return None
         if isinstance(outcome, Passed):
             return outcome
-        await self.stop(run, "restricted", getattr(outcome, "reason", "refused by policy"))
+        # A guardrail cannot block; see `compile_steps`.
+        assert isinstance(outcome, Locked)
+        await self.stop(run, "restricted", outcome.reason)
         return None
 
     async def _parts(self, run: Run, passed: Passed, originals: list[Part]) -> list[Part] | None:

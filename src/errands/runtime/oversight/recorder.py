@@ -109,7 +109,7 @@ class Recorder:
     # What the policy says
 
     def judge(self, run: Run) -> Judge:
-        return Judge(self.policy, run, self._turn.task_id)
+        return Judge(self.policy, run)
 
     async def exceed(self, run: Run, exceeded: Exceeded) -> None:
         """Ends the task, and raises `TaskStoppedError`."""

@@ -1,0 +1,97 @@
+"""What clients are shown of a task as it goes on: batches of events until the task has settled or ended."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+
+import msgspec
+
+from errands.engines.base import Engine
+from errands.lifecycle import trim
+from errands.model.base import encode
+from errands.model.core import StreamResponse, TaskState
+from errands.model.log import STREAMED_KINDS, Event, StoredTask
+from errands.runtime.call import CallContext, EventStream, StreamItem, streamed
+from errands.runtime.reviewers import reduced
+
+_decode = msgspec.json.Decoder(StreamResponse).decode
+
+
+class Streams:
+    def __init__(self, engine: Engine, keep_alive: float) -> None:
+        self._engine = engine
+        self._keep_alive = keep_alive
+
+    def follow(
+        self,
+        stored: StoredTask,
+        call: CallContext,
+        after: int,
+        first: list[StreamItem],
+        until: frozenset[TaskState],
+        *,
+        caught_up: bool = False,
+        waits: bool = False,
+    ) -> EventStream:
+        """`first`, then what happens after version `after`, until the task is in one of the states `until`.
+
+        `waits` says that the state it is in now is not yet the one that is meant.
+        """
+        subscription = self._engine.subscribe(stored.task.id, call.scope, after, caught_up=caught_up)
+
+        async def batches() -> AsyncIterator[list[StreamItem]]:
+            try:
+                if first:
+                    yield first
+                if stored.state in until and after >= stored.version and not waits:
+                    return
+                while (events := await subscription.next(self._keep_alive)) is not None:
+                    items = streamed(events, STREAMED_KINDS)
+                    if items or not events:
+                        yield items
+                    if _settles(events, until):
+                        return
+                if subscription.gap:
+                    async for batch in self._after_gap(stored, call, until):
+                        yield batch
+            finally:
+                subscription.close()
+
+        return EventStream(batches(), subscription.close)
+
+    def follow_as_guest(self, stored: StoredTask, until: frozenset[TaskState]) -> EventStream:
+        """What a reviewer sees of somebody else's task."""
+        return reduced(self.follow(stored, CallContext(stored.scope), stored.version, [snapshot(stored)], until))
+
+    async def _after_gap(
+        self, stored: StoredTask, call: CallContext, until: frozenset[TaskState]
+    ) -> AsyncIterator[list[StreamItem]]:
+        current = await self._engine.load(stored.task.id, call.scope)
+        yield [snapshot(current)._replace(gap=True)]
+        if current.state not in until:
+            async for batch in self.follow(current, call, current.version, [], until):
+                yield batch
+
+
+def trim_item(item: StreamItem, history_length: int) -> StreamItem:
+    """A task in a stream with so many messages at most."""
+    response = _decode(item.data)
+    if response.task is None:
+        return item
+    trimmed = StreamResponse(task=trim(response.task, history_length))
+    return item._replace(data=encode(trimmed))
+
+
+def snapshot(stored: StoredTask) -> StreamItem:
+    """The task as it stands."""
+    return StreamItem(stored.version, encode(StreamResponse(task=stored.task)))
+
+
+def _settles(events: list[Event], until: frozenset[TaskState]) -> bool:
+    """Whether the last status among these events ends the stream."""
+    for event in reversed(events):
+        if event.kind in ("status", "task"):
+            update = _decode(event.data)
+            changed = update.status_update or update.task
+            return changed is not None and changed.status.state in until
+    return False

@@ -1,0 +1,77 @@
+"""A rolling upgrade: the code before the newest migration works on while the tables are upgraded, then beside the new
+code, until it is replaced.
+
+The code before is taken from the history of this repository: what the newest migration was added to.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import subprocess
+import tarfile
+from collections.abc import Iterator
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import pytest
+
+from errands.engines.postgres import PostgresEngine, sql
+from errands.engines.urls import engine_from_url
+from tests.cluster.cluster import cluster_on
+from tests.cluster.load import Load
+from tests.cluster.test_cluster import check_readers, check_tasks
+from tests.postgres import Server
+
+pytestmark = [pytest.mark.anyio, pytest.mark.cluster, pytest.mark.timeout(180)]
+
+ROOT = Path(__file__).parents[2]
+MIGRATIONS = "src/errands/engines/postgres/migrations"
+NEWEST = sql.migrations()[-1]
+
+
+def _git(*arguments: str) -> bytes:
+    answer = subprocess.run(["git", "-C", str(ROOT), *arguments], capture_output=True, check=False)
+    if answer.returncode != 0 or not answer.stdout:
+        pytest.skip("the history that has the code before the newest migration is not here")
+    return answer.stdout
+
+
+@pytest.fixture
+def old_source(tmp_path: Path) -> Path:
+    """The package as it was before the newest migration."""
+    pattern = f"{MIGRATIONS}/{NEWEST.version:04}_*.sql"
+    added = _git("log", "-m", "--diff-filter=A", "--format=%H", "--", pattern).decode().split()[-1]
+    with tarfile.open(fileobj=io.BytesIO(_git("archive", f"{added}^1", "src"))) as archive:
+        archive.extractall(tmp_path, filter="data")
+    names = [file.name for file in (tmp_path / MIGRATIONS).glob("*.sql")]
+    assert len(names) == NEWEST.version - 1
+    return tmp_path / "src"
+
+
+@pytest.fixture
+def url() -> Iterator[str]:
+    with TemporaryDirectory() as folder:
+        yield Server(Path(folder) / "data").url()
+
+
+async def test_replicas_are_replaced_one_by_one_while_clients_work(url: str, old_source: Path) -> None:
+    with cluster_on([url] * 3, source=old_source) as cluster:
+        await cluster.start()
+        schema = PostgresEngine(url).schema
+        async with Load(cluster) as load, load.going_on():
+            await load.accept_more(10)
+            assert await schema.upgrade() == (NEWEST.version - 1, NEWEST.version)
+            await load.accept_more(10)
+            # An old one that is restarted finds its way into the new tables, too.
+            await cluster.replace_one()
+            await load.accept_more(10)
+            for replica in cluster.replicas:
+                await asyncio.to_thread(replica.stop)
+                replica.source = None
+                replica.start()
+                await replica.ready()
+                await load.accept_more(10)
+        async with engine_from_url(url) as engine:
+            await check_tasks(engine, load)
+            await check_readers(engine, load)
