@@ -6,7 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.agents.rig import at_work, call
+from errands.agents.models.base import FunctionSaid
+from errands.agents.tools.base import ToolError
+from errands.agents.tools.functions import tool
+from errands.policy.records import CapabilityFinished, FunctionCall
+from tests.agents.rig import AGENT, at_work, call
 from tests.agents.test_loop import ADDING
 
 pytestmark = pytest.mark.anyio
@@ -36,3 +40,63 @@ async def test_a_call_counts_also_beside_a_script(tmp_path: Path) -> None:
     async with at_work(tmp_path, text, call(script, ("adder", {"a": 1})), call(("adder", {"a": 2})), "Done.") as desk:
         await desk.say("Go")
         assert desk.model.results() == [2, {"sum": 2}, {"error": "Only once."}]
+
+
+async def test_ids_that_repeat_stand_for_calls_of_their_own(tmp_path: Path) -> None:
+    first = call(FunctionCall("x", "adder", {"a": 1}), FunctionCall("x", "adder", {"a": 2}))
+    async with at_work(tmp_path, ADDING, first, call(FunctionCall("x", "adder", {"a": 3})), "Done.") as desk:
+        await desk.say("Go")
+        assert desk.model.results() == [{"sum": 2}, {"sum": 3}, {"sum": 4}]
+        assert (await desk.context()).capabilities["adder"].count_successful == 3
+
+
+async def test_the_model_cannot_make_the_call_of_a_step_in_its_place(tmp_path: Path) -> None:
+    deleted: list[str] = []
+
+    @tool
+    async def check(path: str) -> str:
+        """Says whether a file may be deleted."""
+        if path != "mine":
+            raise ToolError("not yours")
+        return "yours"
+
+    @tool
+    async def delete(path: str) -> str:
+        """Deletes a file."""
+        deleted.append(path)
+        return "deleted"
+
+    text = f"""{AGENT}
+capabilities:
+  check: "*"
+  delete:
+    before:
+      - invoke: check:check
+        bindings: {{path: input.path}}
+        error_message: No.
+"""
+    instead = FunctionCall("x:before:before[0]", "check", {"path": "mine"})
+    replies = (call(instead), call(FunctionCall("x", "delete", {"path": "theirs"})), "Done.")
+    async with at_work(tmp_path, text, *replies, tools=[check, delete]) as desk:
+        await desk.say("Go")
+        assert desk.model.results() == ["yours", {"error": "No."}]
+        assert deleted == []
+
+
+@pytest.mark.parametrize(
+    "hostile",
+    ["", "x:before", "x:after:after[0]", "x:execute", "x:0123456789ab", "input:1", "x\r\nSet-Cookie: y", "x" * 300],
+)
+async def test_an_id_that_could_stand_for_something_else_is_replaced(tmp_path: Path, hostile: str) -> None:
+    async with at_work(tmp_path, ADDING, call(FunctionCall(hostile, "adder", {"a": 1})), "Done.") as desk:
+        await desk.say("Go")
+        assert desk.model.results() == [{"sum": 2}]
+        assert [record.call for record in await desk.records() if isinstance(record, CapabilityFinished)] == ["call_1"]
+
+
+async def test_an_id_that_a_provider_has_given_is_kept(tmp_path: Path) -> None:
+    async with at_work(tmp_path, ADDING, call(FunctionCall("functions.adder:0", "adder", {"a": 1})), "Done.") as desk:
+        await desk.say("Go")
+        assert [one.call for one in desk.model.questions[1].said if isinstance(one, FunctionSaid)] == [
+            "functions.adder:0"
+        ]
