@@ -138,6 +138,17 @@ async def test_the_same_id_twice_in_one_answer_becomes_two() -> None:
     assert [(call.name, call.id) for call in answer.calls] == [("orders", "a"), ("refunds_pay", "call_2")]
 
 
+async def test_half_a_character_is_replaced(on_text: Heard | None) -> None:
+    call = '{"index": 0, "id": "1", "type": "function", "function": {"name": "f\\ud83d", "arguments": "{\\ud83d"}}'
+    told = f'{{"role": "assistant", "content": "half \\ud83d", "tool_calls": [{call}]}}'
+    kind, place = ("chat.completion", "message") if on_text is None else ("chat.completion.chunk", "delta")
+    choice = f'{{"index": 0, "finish_reason": "stop", "{place}": {told}}}'
+    whole = f'{{"id": "1", "object": "{kind}", "created": 1, "model": "m", "choices": [{choice}]}}'
+    answer = await ask(Reply(raw=whole if on_text is None else f"data: {whole}\n\n"), on_text=on_text)
+    assert answer.text == "half ?"
+    assert answer.calls == (FunctionCall("1", "f?", None, "{?"),)
+
+
 async def test_what_a_provider_wants_to_see_again_is_sent_back(on_text: Heard | None) -> None:
     extra = {"google": {"thought_signature": "abc"}}
     async with asking(Reply(calls=[Call(id="a", name="orders", extra_content=extra)]), Reply(text="Done.")) as (
