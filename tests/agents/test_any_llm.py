@@ -208,6 +208,17 @@ async def test_a_question_is_sent_as_messages_and_tools() -> None:
     assert request.body["tools"][0]["function"]["parameters"] == OFFERS[0].parameters
 
 
+@pytest.mark.parametrize(
+    ("called", "sent"), [("functions.find it", "functions_find_it"), ("", "_"), ("x" * 99, "x" * 64)]
+)
+async def test_a_call_of_a_name_that_servers_refuse_is_sent_back_by_another(called: str, sent: str) -> None:
+    said = (said_by_user("Hi"), ModelSaid("", (FunctionCall("1", called, {}),)), FunctionSaid("1", called, "no"))
+    async with asking(Reply(text="Sorry.")) as (server, model):
+        await model.ask(question(*said))
+    [call] = server.requests[0].body["messages"][-2]["tool_calls"]
+    assert call["function"]["name"] == sent
+
+
 def data(kind: str, content: bytes) -> str:
     return f"data:{kind};base64,{base64.b64encode(content).decode()}"
 
