@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
+import logging
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -100,3 +103,66 @@ async def test_an_id_that_a_provider_has_given_is_kept(tmp_path: Path) -> None:
         assert [one.call for one in desk.model.questions[1].said if isinstance(one, FunctionSaid)] == [
             "functions.adder:0"
         ]
+
+
+class Hears(logging.Handler):
+    """Waits for a decision."""
+
+    def __init__(self, told: str) -> None:
+        super().__init__()
+        self._told = told
+        self.heard = asyncio.Event()
+
+    def emit(self, record: logging.LogRecord) -> None:
+        if self._told in record.getMessage():
+            self.heard.set()
+
+
+@pytest.fixture
+def locked() -> Iterator[asyncio.Event]:
+    """Set as soon as a step locks a task."""
+    hears, logger = Hears("lock_task"), logging.getLogger("errands.policy")
+    level = logger.level
+    logger.addHandler(hears)
+    logger.setLevel(logging.INFO)
+    yield hears.heard
+    logger.removeHandler(hears)
+    logger.setLevel(level)
+
+
+async def test_no_call_begins_after_another_of_the_same_answer_has_locked_the_task(
+    tmp_path: Path, locked: asyncio.Event
+) -> None:
+    made: list[str] = []
+
+    @tool
+    async def look() -> str:
+        """Takes its time."""
+        await locked.wait()
+        return "fine"
+
+    @tool
+    async def pay() -> str:
+        """Pays."""
+        made.append("pay")
+        return "paid"
+
+    @tool
+    async def leave() -> str:
+        """Is not allowed."""
+        return "left"
+
+    text = f"""{AGENT}
+capabilities:
+  look: "*"
+  pay:
+    before:
+      - invoke: look:look
+  leave:
+    before:
+      - assert: "false"
+        on_fail: lock_task
+"""
+    async with at_work(tmp_path, text, call(("pay", {}), ("leave", {})), tools=[look, pay, leave]) as desk:
+        assert (await desk.say("Go")).status.state.short == "rejected"
+        assert made == []
