@@ -79,6 +79,8 @@ class Progress:
         self.ended: dict[str, CapabilityFinished | CapabilityErrored | CapabilityRestricted] = {}
         #: All that have begun or ended.
         self.calls: set[str] = set()
+        #: By which the model knows its calls.
+        self.call_ids: set[str] = set()
         #: Child tasks, by call.
         self.children: dict[str, str] = {}
         #: What tools need for their next call, by tool.
@@ -106,6 +108,7 @@ class Progress:
             case ModelCalled():
                 self._close_answer()
                 self._answer = record
+                self.call_ids.update(call.id for call in record.calls)
             case CapabilityBegan():
                 self.began[record.call] = record
                 self.calls.add(record.call)
@@ -166,9 +169,9 @@ class Progress:
         return self._outputs
 
     @property
-    def open_children(self) -> list[tuple[str, str]]:
-        """Calls that handed work down and have not ended, with the child tasks."""
-        return [(call, task_id) for call, task_id in self.children.items() if call not in self.ended]
+    def open_calls(self) -> list[CapabilityBegan]:
+        """Calls that have begun and not ended."""
+        return [began for call, began in self.began.items() if call not in self.ended]
 
     def session(self, key: str, now: str) -> Session:
         """The session of that name, with everything that was answered; a new one sees the time `now`."""
