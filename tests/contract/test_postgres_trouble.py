@@ -81,6 +81,8 @@ class Proxy:
         #: What to do to the next commit: "before" it reaches the server, "after" it was done, or nothing.
         self.cut: str | None = None
         self.cuts = 0
+        #: Whether nothing gets through any more after a cut.
+        self.pauses = False
 
     def through(self, url: str) -> str:
         return url.replace(str(Path(self._target).parent), self._folder.name)
@@ -122,6 +124,8 @@ class Proxy:
                 if self.cut is not None and b"COMMIT\0" in data:
                     cut, self.cut = self.cut, None
                     self.cuts += 1
+                    if self.pauses:
+                        self.pause()
                     if cut == "after":
                         # Nobody hears the answer, but the server gets the question.
                         back.close()
@@ -269,6 +273,36 @@ async def test_a_server_that_is_restarted_is_found_again(
         assert await collect(subscription, 202) == list(range(21, 203))
         subscription.close()
         assert [event.version for event in await log_of(engine)] == list(range(1, 203))
+
+
+async def test_what_a_crash_undid_is_written_again_whoever_got_the_number_of_its_transaction(
+    own_server: Server, changes: Changes, clock: ManualClock
+) -> None:
+    url = own_server.url(schema="undone")
+    proxy = Proxy(own_server)
+    await proxy.start()
+    other = await asyncpg.connect(own_server.url())
+    # What is not committed is not on the disk either.
+    await other.execute("ALTER SYSTEM SET wal_writer_delay TO '10s'")
+    await other.execute("SELECT pg_reload_conf()")
+    await other.execute("CREATE TABLE numbers (number integer)")
+    await other.close()
+    async with PostgresEngine(proxy.through(url), clock=clock, patience=30) as engine:
+        await engine.commit(changes.start())
+        proxy.cut, proxy.pauses = "before", True
+        undone = asyncio.ensure_future(engine.commit(changes.chunk()))
+        while not proxy.cuts:
+            await asyncio.sleep(0.01)
+        await asyncio.to_thread(own_server.control, "restart", "-m", "immediate")
+        other = await asyncpg.connect(own_server.url())
+        for _ in range(50):
+            await other.execute("INSERT INTO numbers VALUES (1)")
+        await other.close()
+        proxy.resume()
+        assert await undone == 3
+        assert [event.version for event in await log_of(engine)] == [1, 2, 3]
+    await proxy.stop()
+    proxy._folder.cleanup()
 
 
 async def test_a_wrong_password_is_told_without_showing_it(own_server: Server) -> None:

@@ -64,13 +64,14 @@ class Changes:
     """Writes batches; keeps the numbers for new tasks."""
 
     def __init__(self, process: Process) -> None:
-        self._process = process
+        self.process = process
         self._numbers: list[int] = []
 
     async def write(
-        self, connection: Connection, works: Sequence[Change | SavedContext], lane: int
-    ) -> tuple[Outcomes, str | None]:
-        """Writes what is acceptable; says of each what became of it, and which transaction that was.
+        self, connection: Connection, works: Sequence[Change | SavedContext], lane: int, number: int
+    ) -> tuple[Outcomes, bool]:
+        """Writes what is acceptable, as the batch of this number; says of each what became of it, and whether anything
+        was written.
 
         The caller holds the transaction. The first try takes it that new tasks are new and that no message came
         before, which is nearly always so; when it is not, the next one looks.
@@ -78,18 +79,21 @@ class Changes:
         changes = [work for work in works if isinstance(work, Change)]
         new = sum(change.expected == 0 for change in changes)
         for careful in (False, True, True, True):
-            batch = _Batch(self._process, lane, await self._take_numbers(connection, new))
+            batch = _Batch(self.process, lane, await self._take_numbers(connection, new))
             await batch.look(connection, changes, careful)
             outcomes = batch.judge(works)
             if batch.is_doubtful and not careful:
                 continue
             if batch.is_empty:
-                return outcomes, None
-            transaction = await batch.store(connection)
-            if transaction is not None:
-                return outcomes, transaction
+                return outcomes, False
+            if await batch.store(connection, number):
+                return outcomes, True
             await connection.execute("ROLLBACK; BEGIN")
         raise StorageError("Other processes keep writing to the same tasks; nothing was written. Try again")
+
+    def forget_numbers(self) -> None:
+        """After a lost connection: a server that crashed may give out the same numbers again."""
+        self._numbers.clear()
 
     async def _take_numbers(self, connection: Connection, count: int) -> list[int]:
         """Numbers for so many new tasks, the lowest last."""
@@ -212,12 +216,12 @@ class _Batch:
     def is_empty(self) -> bool:
         return not self._touched and not self._contexts
 
-    async def store(self, connection: Connection) -> str | None:
-        """Writes it all; the transaction's number, or None when somebody else was faster."""
+    async def store(self, connection: Connection, number: int) -> bool:
+        """Writes it all; false when somebody else was faster."""
         self._events += [(no, 0, "snapshot", data) for no, data in self._snapshots.items()]
         moved = sorted((scope, state, count) for (scope, state), count in self._moved.items() if count)
         scopes, states, counts = _columns(moved, 3)
-        tasks, events, receipts, _, transaction = await connection.fetchrow(
+        tasks, events, receipts, _ = await connection.fetchrow(
             QUERIES["store"],
             *_columns(map(_task_row, sorted(self._touched.values(), key=_id)), 23),
             *_columns(self._events, 4),
@@ -232,10 +236,11 @@ class _Batch:
             counts,
             self._process.channel,
             payloads(self._process.name, self._wakes, list(self._told.values())),
+            self._process.name,
+            self._lane,
+            number,
         )
-        complete = (tasks, events, receipts) == (len(self._touched), len(self._events), len(self._receipts))
-        number: str | None = transaction if complete else None
-        return number
+        return bool((tasks, events, receipts) == (len(self._touched), len(self._events), len(self._receipts)))
 
     def _sorted_receipts(self) -> list[tuple[bytes, tuple[int, str, int, int]]]:
         return sorted(self._receipts.items())

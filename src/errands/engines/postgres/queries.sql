@@ -21,7 +21,7 @@ SELECT nextval('task_numbers') FROM generate_series(1, $1::integer)
 
 -- name: store
 -- Writes a whole batch and says how many rows of each kind it has written: fewer than were passed means that
--- somebody else was faster. Also the transaction's number, by which its fate can be learned later.
+-- somebody else was faster. It leaves the batch's number behind, by which its fate can be learned later.
 WITH stored_tasks AS (
     INSERT INTO tasks (
         id, no, scope, tenant, owner, agent, context_id, version, state, attempt, attempt_base, worker, due_at, unread,
@@ -65,21 +65,38 @@ WITH stored_tasks AS (
     SELECT scope, state, $41::integer, difference
     FROM unnest($39::bigint[], $40::text[], $42::bigint[]) AS moved (scope, state, difference)
     ON CONFLICT (scope, state, shard) DO UPDATE SET tasks = tallies.tasks + excluded.tasks
+), stored_batch AS (
+    INSERT INTO writers (process, lane, batch) VALUES ($45::text, $46::integer, $47::bigint)
+    ON CONFLICT (process, lane) DO UPDATE SET batch = excluded.batch, at = now()
 )
 SELECT
     (SELECT count(*) FROM stored_tasks),
     (SELECT count(*) FROM stored_events),
     (SELECT count(*) FROM stored_receipts),
-    (SELECT count(pg_notify($43::text, payload)) FROM unnest($44::text[]) AS payload),
-    pg_current_xact_id()::text
+    (SELECT count(pg_notify($43::text, payload)) FROM unnest($44::text[]) AS payload)
 
--- name: transaction
--- The number of this transaction, when it has written something.
-SELECT pg_current_xact_id_if_assigned()::text
+-- name: begin_writing
+-- Makes the row of a connection that is going to write, so that whoever asks for it waits for what is under way.
+INSERT INTO writers (process, lane, batch) VALUES ($1, $2, 0) ON CONFLICT (process, lane) DO NOTHING
 
--- name: fate
--- What became of a transaction whose connection broke.
-SELECT pg_xact_status($1::text::xid8)
+-- name: note_batch
+-- Leaves a batch's number behind, when this transaction has written something.
+INSERT INTO writers (process, lane, batch)
+SELECT $1::text, $2::integer, $3::bigint WHERE pg_current_xact_id_if_assigned() IS NOT NULL
+ON CONFLICT (process, lane) DO UPDATE SET batch = excluded.batch, at = now()
+RETURNING batch
+
+-- name: last_batch
+-- What a connection that broke has written last; waits until the server has decided that.
+SELECT batch FROM writers WHERE process = $1 AND lane = $2 FOR UPDATE
+
+-- name: end_writing
+-- Removes the row of a connection that is closed.
+DELETE FROM writers WHERE process = $1 AND lane = $2
+
+-- name: forget_writers
+-- Removes the rows of processes that died long ago.
+DELETE FROM writers WHERE at < now() - interval '30 days'
 
 -- fragment: content
 -- The snapshot and the tail of a task's log: three arrays in one row. The second parameter is false for a tail

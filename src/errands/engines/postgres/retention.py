@@ -37,6 +37,7 @@ async def sweep(connection: Connection, retention: Retention, now: int, every: i
 
 async def _sweep(connection: Connection, retention: Retention, now: int) -> int:
     deleted = 0
+    await connection.execute(QUERIES["forget_writers"])
     for state, before in retention.moments(now).items():
         while count := await _forget_some(connection, "ended_before", state.value, before, SWEEP_TASKS):
             deleted += count

@@ -15,7 +15,6 @@ from errands.engines.postgres.changes import Changes, SavedContext
 from errands.engines.postgres.connection import Connection, Options
 from errands.engines.postgres.failures import explain, is_in_the_way, is_lost
 from errands.engines.postgres.link import FIRST_PAUSE, LONGEST_PAUSE, Link
-from errands.engines.postgres.sql import QUERIES
 from errands.errors import ErrandsError, StorageError
 from errands.model.log import Change
 
@@ -39,8 +38,8 @@ class Job(NamedTuple):
 
 #: A job and what came of it: `Written` for a change, the function's result, or the error.
 Outcome = tuple[Job, Any]
-#: What was written and waits to be committed: the results, and the transaction's number.
-Prepared = tuple[Sequence[Any], str | None]
+#: What was written and waits to be committed: the results, and whether the batch's number was left behind with it.
+Prepared = tuple[Sequence[Any], bool]
 
 
 class Writer:
@@ -66,8 +65,9 @@ class Writer:
 
     def start(self, connection: Connection) -> None:
         """Begins with this connection; the lanes make further ones when they need them."""
-        links = [Link(self._options, 0, connection)]
-        links += [Link(self._options, lane) for lane in range(1, self._options.lanes)]
+        name = self._changes.process.name
+        links = [Link(self._options, name, 0, connection)]
+        links += [Link(self._options, name, lane) for lane in range(1, self._options.lanes)]
         self._lanes = [self._loop.create_task(self._run(link), name="errands-postgres-writer") for link in links]
 
     def submit(self, work: Work, key: object = None) -> asyncio.Future[Any]:
@@ -139,21 +139,19 @@ class Writer:
     async def _prepare(self, link: Link, jobs: list[Job]) -> Prepared | Exception:
         """Does everything but the commit."""
         try:
-            connection = await link.get()
-            await connection.execute("BEGIN")
-            return await self._do(connection, link.lane, jobs)
+            return await self._do(await link.begin(), link, jobs)
         except Exception as error:
             return error
 
-    async def _do(self, connection: Connection, lane: int, jobs: list[Job]) -> Prepared:
+    async def _do(self, connection: Connection, link: Link, jobs: list[Job]) -> Prepared:
         works: list[Any] = [job.work for job in jobs]
         if _is_batched(jobs[0]):
-            return await self._changes.write(connection, works, lane)
+            return await self._changes.write(connection, works, link.lane, link.batch)
         try:
             result = await works[0](connection)
         except ErrandsError as error:
-            return [error], None
-        return [result], await connection.fetchval(QUERIES["transaction"])
+            return [error], False
+        return [result], await link.note(connection)
 
     async def _finish(self, link: Link, jobs: list[Job], prepared: Prepared | Exception) -> list[Outcome]:
         """Commits, in spite of connections that break, for as long as there is patience."""
@@ -177,7 +175,7 @@ class Writer:
         failure = prepared
         if not isinstance(prepared, Exception):
             try:
-                await link.commit(prepared[1])
+                await link.commit(is_noted=prepared[1])
                 self.transactions += 1
                 return prepared[0]
             except Exception as error:
@@ -185,6 +183,7 @@ class Writer:
         assert isinstance(failure, Exception)
         if is_lost(failure):
             link.drop()
+            self._changes.forget_numbers()
         else:
             await link.roll_back()
         return failure
