@@ -106,6 +106,7 @@ class Proxy:
             writer.close()
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await self._flowing.wait()
         other_reader, other_writer = await asyncio.open_unix_connection(self._target)
         self._writers |= {writer, other_writer}
         try:
