@@ -138,6 +138,17 @@ async def test_the_same_id_twice_in_one_answer_becomes_two() -> None:
     assert [(call.name, call.id) for call in answer.calls] == [("orders", "a"), ("refunds_pay", "call_2")]
 
 
+async def test_half_a_character_is_replaced(on_text: Heard | None) -> None:
+    call = '{"index": 0, "id": "1", "type": "function", "function": {"name": "f\\ud83d", "arguments": "{\\ud83d"}}'
+    told = f'{{"role": "assistant", "content": "half \\ud83d", "tool_calls": [{call}]}}'
+    kind, place = ("chat.completion", "message") if on_text is None else ("chat.completion.chunk", "delta")
+    choice = f'{{"index": 0, "finish_reason": "stop", "{place}": {told}}}'
+    whole = f'{{"id": "1", "object": "{kind}", "created": 1, "model": "m", "choices": [{choice}]}}'
+    answer = await ask(Reply(raw=whole if on_text is None else f"data: {whole}\n\n"), on_text=on_text)
+    assert answer.text == "half ?"
+    assert answer.calls == (FunctionCall("1", "f?", None, "{?"),)
+
+
 async def test_what_a_provider_wants_to_see_again_is_sent_back(on_text: Heard | None) -> None:
     extra = {"google": {"thought_signature": "abc"}}
     async with asking(Reply(calls=[Call(id="a", name="orders", extra_content=extra)]), Reply(text="Done.")) as (
@@ -195,6 +206,17 @@ async def test_a_question_is_sent_as_messages_and_tools() -> None:
     ]
     assert [tool["function"]["name"] for tool in request.body["tools"]] == ["orders", "refunds_pay"]
     assert request.body["tools"][0]["function"]["parameters"] == OFFERS[0].parameters
+
+
+@pytest.mark.parametrize(
+    ("called", "sent"), [("functions.find it", "functions_find_it"), ("", "_"), ("x" * 99, "x" * 64)]
+)
+async def test_a_call_of_a_name_that_servers_refuse_is_sent_back_by_another(called: str, sent: str) -> None:
+    said = (said_by_user("Hi"), ModelSaid("", (FunctionCall("1", called, {}),)), FunctionSaid("1", called, "no"))
+    async with asking(Reply(text="Sorry.")) as (server, model):
+        await model.ask(question(*said))
+    [call] = server.requests[0].body["messages"][-2]["tool_calls"]
+    assert call["function"]["name"] == sent
 
 
 def data(kind: str, content: bytes) -> str:

@@ -173,11 +173,20 @@ class InOrder:
     def __call__(self, record: AnyRecord) -> list[AnyRecord]:
         """What counts now: the record, or nothing yet, or it and those that waited for it."""
         if isinstance(record, ModelCalled):
-            self._expected = [call.id for call in record.calls]
+            waited = [self._early[call] for call in self._expected if call in self._early]
+            self._expected = list(dict.fromkeys(call.id for call in record.calls))
             self._early = {}
+            return [*waited, record]
+        if isinstance(record, CapabilityShown) and record.turn and record.call in self._expected:
+            # A script, or a function that does not exist: nothing else is recorded of it.
+            self._expected.remove(record.call)
+            return [record, *self._ready()]
         if not isinstance(record, _CallRecord) or record.call not in self._expected:
             return [record]
         self._early[record.call] = record
+        return self._ready()
+
+    def _ready(self) -> list[AnyRecord]:
         ready: list[AnyRecord] = []
         while self._expected and self._expected[0] in self._early:
             ready.append(self._early.pop(self._expected.pop(0)))

@@ -293,7 +293,14 @@ async def gives_no_json() -> Unknown:
     return Unknown()
 
 
-@pytest.mark.parametrize("function", [fails_by_itself, exits, stops, fails_later, gives_no_json])
+async def gives_half_a_character() -> str:
+    """Gives what no text can have."""
+    return "\ud83d"
+
+
+@pytest.mark.parametrize(
+    "function", [fails_by_itself, exits, stops, fails_later, gives_no_json, gives_half_a_character]
+)
 async def test_an_error_that_nobody_meant_has_a_reference_and_says_nothing_else(
     function: Any, caplog: pytest.LogCaptureFixture
 ) -> None:

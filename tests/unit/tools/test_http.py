@@ -269,6 +269,20 @@ async def test_text_comes_back_as_text(tmp_path: Path, service: Service, kind: s
     assert await requested(tmp_path, get(service)) == "schön"
 
 
+@pytest.mark.parametrize("charset", ["undefined", "idna", "zip", "no-such", "unicode_escape", "utf-7"])
+@pytest.mark.parametrize("status", [200, 500])
+async def test_whatever_charset_a_service_names_there_is_a_text(
+    tmp_path: Path, service: Service, charset: str, status: int
+) -> None:
+    service.sends(b"half \\ud83d +2D0-", f"text/plain; charset={charset}", status)
+    try:
+        told = str(await requested(tmp_path, get(service)))
+    except ToolError as error:
+        told = str(error)
+    assert "half" in told
+    assert told.encode()
+
+
 async def test_nothing_comes_back_as_null(tmp_path: Path, service: Service) -> None:
     service.sends(b"", "text/plain", 204)
     assert await requested(tmp_path, get(service)) is None

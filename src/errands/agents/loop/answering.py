@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import logging
+import re
+from collections.abc import Iterable, Iterator, Set
 from typing import Any
 
 import msgspec
@@ -10,12 +12,13 @@ import msgspec
 from errands.agents.loop.course import Course
 from errands.agents.loop.inputs import with_files
 from errands.agents.loop.plan import Plan, Repertoire
+from errands.agents.models.assembling import unused_id
 from errands.agents.models.base import Model, ModelError, Question
 from errands.model.core import Artifact, Message, Part, TaskArtifactUpdateEvent
 from errands.policy.cel import CelError, Session, Variables, run
 from errands.policy.cel.values import Json
 from errands.policy.limits import check_after_model, check_before_model
-from errands.policy.records import ModelCalled
+from errands.policy.records import FunctionCall, ModelCalled
 from errands.runtime.context import TaskContext
 from errands.runtime.exposed import exposed_part
 
@@ -23,6 +26,10 @@ logger = logging.getLogger(__name__)
 
 #: The newest answer; those before it are in the history.
 ARTIFACT = "answer"
+
+#: What the loop makes of ids: calls of steps and scripts, and sessions.
+_OUR_IDS = re.compile(r"^(input|output):|:(before|after|execute|script|[0-9a-f]{12})(:|$)")
+_LONGEST_ID = 256
 
 
 class Answering:
@@ -68,7 +75,7 @@ class Answering:
             prompt=answer.prompt_tokens,
             completion=answer.completion_tokens,
             text=answer.text,
-            calls=answer.calls,
+            calls=tuple(with_own_ids(answer.calls, self._course.progress.call_ids)),
         )
         await self._course.append(called)
         self._course.check(check_after_model(self._limits, run.context))
@@ -103,6 +110,16 @@ class Answering:
         was_streamed = self._streamed == text
         artifact = Artifact(artifact_id=ARTIFACT, parts=[Part(text="" if was_streamed else text)])
         return self._ctx._update(artifact, append=was_streamed, last_chunk=True)
+
+
+def with_own_ids(calls: Iterable[FunctionCall], known: Set[str]) -> Iterator[FunctionCall]:
+    """The calls of an answer by ids that stand for nothing else in the task: records are found by them."""
+    used = set(known)
+    for call in calls:
+        usable = len(call.id) <= _LONGEST_ID and call.id.isprintable() and not _OUR_IDS.search(call.id)
+        new = call.id if call.id and usable and call.id not in used else unused_id(used)
+        used.add(new)
+        yield msgspec.structs.replace(call, id=new)
 
 
 def said_in(output: dict[str, Any]) -> str:

@@ -148,7 +148,7 @@ class Calls:
         self, call: FunctionCall, routine: Routine, at: str, caller: Caller
     ) -> CapabilityBegan | CapabilityErrored | CapabilityRestricted:
         """Everything before the execution."""
-        self._check_limits()
+        self._check_may_begin()
         now = self._run.now()
         try:
             if call.arguments is None:
@@ -180,14 +180,17 @@ class Calls:
         return await self._begun(call.id, routine, arguments, caller)
 
     async def _begun(self, call: str, routine: Routine, arguments: dict[str, Any], caller: Caller) -> CapabilityBegan:
-        self._check_limits()
+        self._check_may_begin()
         began = CapabilityBegan(
             at=self._run.now(), call=call, function=routine.name, arguments=arguments, caller=caller
         )
         await self._course.append(began)
         return began
 
-    def _check_limits(self) -> None:
+    def _check_may_begin(self) -> None:
+        """Not when a limit is in the way, nor when another call has ended the task meanwhile."""
+        if self._progress.over is not None:
+            raise TaskOverError(self._progress.over)
         context = self._run.context
         under_way = len(self._progress.calls) - context.meta.count
         self._course.check(check_before_capability(self._limits, context, self._run.now_ms(), under_way=under_way))

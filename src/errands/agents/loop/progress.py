@@ -79,6 +79,8 @@ class Progress:
         self.ended: dict[str, CapabilityFinished | CapabilityErrored | CapabilityRestricted] = {}
         #: All that have begun or ended.
         self.calls: set[str] = set()
+        #: By which the model knows its calls.
+        self.call_ids: set[str] = set()
         #: Child tasks, by call.
         self.children: dict[str, str] = {}
         #: What tools need for their next call, by tool.
@@ -106,6 +108,7 @@ class Progress:
             case ModelCalled():
                 self._close_answer()
                 self._answer = record
+                self.call_ids.update(call.id for call in record.calls)
             case CapabilityBegan():
                 self.began[record.call] = record
                 self.calls.add(record.call)

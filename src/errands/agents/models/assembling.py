@@ -25,8 +25,8 @@ class _Call(msgspec.Struct):
         self.id = self.id or piece.id or ""
         if function is not None:
             # Some providers repeat the name with every piece.
-            self.name = self.name or function.name or ""
-            self.arguments += function.arguments or ""
+            self.name = self.name or _text(function.name)
+            self.arguments += _text(function.arguments)
         self.extra = getattr(piece, "extra_content", None) or self.extra
 
 
@@ -60,7 +60,7 @@ class Assembly:
             for call in choice.message.tool_calls or []:
                 self._calls.append(_Call())
                 self._calls[-1].add(call)
-            self._texts.append(choice.message.content or getattr(choice.message, "refusal", None) or "")
+            self._texts.append(_text(choice.message.content or getattr(choice.message, "refusal", None)))
             self.is_finished = True
         return "".join(self._texts)
 
@@ -88,7 +88,7 @@ class Assembly:
         delta = choice.delta
         for piece in delta.tool_calls or []:
             self._call_at(piece).add(piece)
-        text: str = delta.content or getattr(delta, "refusal", None) or ""
+        text = _text(delta.content or getattr(delta, "refusal", None))
         self._texts.append(text)
         self.is_finished = self.is_finished or choice.finish_reason is not None
         return text
@@ -111,6 +111,11 @@ def _with_ids(calls: list[_Call], question: Question) -> Iterable[FunctionCall]:
         arguments = _object(call.arguments)
         raw = call.arguments if arguments is None else ""
         yield FunctionCall(id=call.id, name=call.name, arguments=arguments, raw=raw, extra=call.extra)
+
+
+def _text(given: str | None) -> str:
+    """What was given without halves of characters, which nothing can store: some providers cut an emoji in two."""
+    return (given or "").encode("utf-8", "replace").decode()
 
 
 def unused_id(used: set[str]) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import binascii
+import re
 import urllib.parse
 from typing import Any
 
@@ -13,6 +14,7 @@ from errands.agents.models.base import FunctionCall, FunctionSaid, ModelSaid, Of
 from errands.policy.cel.values import Json
 
 _AUDIO = {"audio/wav": "wav", "audio/x-wav": "wav", "audio/mpeg": "mp3", "audio/mp3": "mp3"}
+_NO_NAME = re.compile(r"[^A-Za-z0-9_-]")
 _TEXTS = ("application/json", "application/xml", "application/yaml")
 
 
@@ -48,9 +50,14 @@ def _tool_call(call: FunctionCall) -> dict[str, Any]:
     sent = {
         "id": call.id,
         "type": "function",
-        "function": {"name": call.name, "arguments": msgspec.json.encode(arguments).decode()},
+        "function": {"name": _name(call.name), "arguments": msgspec.json.encode(arguments).decode()},
     }
     return {**sent, "extra_content": call.extra} if call.extra else sent
+
+
+def _name(called: str) -> str:
+    """The name of a function that was called. Servers refuse a whole conversation for one that nobody could have."""
+    return _NO_NAME.sub("_", called)[:64] or "_"
 
 
 def as_text(content: Json) -> str:

@@ -121,8 +121,9 @@ def _phrase(status: int) -> str:
 
 def _decoded(content: bytes, charset: str) -> str:
     try:
-        return content.decode(charset, "replace")
-    except LookupError:
+        # Some charsets can write halves of characters, which nothing can store.
+        return content.decode(charset, "replace").encode("utf-8", "replace").decode()
+    except (LookupError, UnicodeError):
         return content.decode("utf-8", "replace")
 
 

@@ -66,7 +66,8 @@ class PythonTool(Generic[P, R]):
                 result = await self._function(*call.args, **call.kwargs)
             else:
                 result = await asyncio.to_thread(_without_stop, self._function, call)
-            return msgspec.to_builtins(result, str_keys=True)
+            # Through JSON, so that it is what the log will have.
+            return msgspec.json.decode(msgspec.json.encode(result))
         except (ToolError, BrokenToolError, Suspended):
             raise
         except (Exception, SystemExit) as error:

@@ -1,0 +1,168 @@
+"""A model that was talked into something, and tools that answer whatever they like: nothing gets around a policy."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from errands.agents.models.base import FunctionSaid
+from errands.agents.tools.base import ToolError
+from errands.agents.tools.functions import tool
+from errands.policy.records import CapabilityFinished, FunctionCall
+from tests.agents.rig import AGENT, at_work, call
+from tests.agents.test_loop import ADDING
+
+pytestmark = pytest.mark.anyio
+
+ONCE = ADDING.replace(
+    'adder: "*"',
+    """adder:
+    before:
+      - assert: context.capabilities.adder.count_successful < 1
+        error_message: Only once.""",
+)
+
+
+async def test_a_call_counts_also_beside_one_of_a_function_that_does_not_exist(tmp_path: Path) -> None:
+    twice = [call(("nothing", {}), ("adder", {"a": number})) for number in (1, 2)]
+    async with at_work(tmp_path, ONCE, *twice, "Done.") as desk:
+        await desk.say("Go")
+        assert desk.model.results()[1::2] == [{"sum": 2}, {"error": "Only once."}]
+        assert (await desk.context()).meta.invocations == ("adder", "adder")
+        adder = (await desk.context()).capabilities["adder"]
+        assert (adder.count_successful, adder.count_restricted) == (1, 1)
+
+
+async def test_a_call_counts_also_beside_a_script(tmp_path: Path) -> None:
+    script = ("run_script", {"expression": "1 + 1"})
+    text = ONCE.replace("prompt:", "script: true\nprompt:", 1)
+    async with at_work(tmp_path, text, call(script, ("adder", {"a": 1})), call(("adder", {"a": 2})), "Done.") as desk:
+        await desk.say("Go")
+        assert desk.model.results() == [2, {"sum": 2}, {"error": "Only once."}]
+
+
+async def test_ids_that_repeat_stand_for_calls_of_their_own(tmp_path: Path) -> None:
+    first = call(FunctionCall("x", "adder", {"a": 1}), FunctionCall("x", "adder", {"a": 2}))
+    async with at_work(tmp_path, ADDING, first, call(FunctionCall("x", "adder", {"a": 3})), "Done.") as desk:
+        await desk.say("Go")
+        assert desk.model.results() == [{"sum": 2}, {"sum": 3}, {"sum": 4}]
+        assert (await desk.context()).capabilities["adder"].count_successful == 3
+
+
+async def test_the_model_cannot_make_the_call_of_a_step_in_its_place(tmp_path: Path) -> None:
+    deleted: list[str] = []
+
+    @tool
+    async def check(path: str) -> str:
+        """Says whether a file may be deleted."""
+        if path != "mine":
+            raise ToolError("not yours")
+        return "yours"
+
+    @tool
+    async def delete(path: str) -> str:
+        """Deletes a file."""
+        deleted.append(path)
+        return "deleted"
+
+    text = f"""{AGENT}
+capabilities:
+  check: "*"
+  delete:
+    before:
+      - invoke: check:check
+        bindings: {{path: input.path}}
+        error_message: No.
+"""
+    instead = FunctionCall("x:before:before[0]", "check", {"path": "mine"})
+    replies = (call(instead), call(FunctionCall("x", "delete", {"path": "theirs"})), "Done.")
+    async with at_work(tmp_path, text, *replies, tools=[check, delete]) as desk:
+        await desk.say("Go")
+        assert desk.model.results() == ["yours", {"error": "No."}]
+        assert deleted == []
+
+
+@pytest.mark.parametrize(
+    "hostile",
+    ["", "x:before", "x:after:after[0]", "x:execute", "x:0123456789ab", "input:1", "x\r\nSet-Cookie: y", "x" * 300],
+)
+async def test_an_id_that_could_stand_for_something_else_is_replaced(tmp_path: Path, hostile: str) -> None:
+    async with at_work(tmp_path, ADDING, call(FunctionCall(hostile, "adder", {"a": 1})), "Done.") as desk:
+        await desk.say("Go")
+        assert desk.model.results() == [{"sum": 2}]
+        assert [record.call for record in await desk.records() if isinstance(record, CapabilityFinished)] == ["call_1"]
+
+
+async def test_an_id_that_a_provider_has_given_is_kept(tmp_path: Path) -> None:
+    async with at_work(tmp_path, ADDING, call(FunctionCall("functions.adder:0", "adder", {"a": 1})), "Done.") as desk:
+        await desk.say("Go")
+        assert [one.call for one in desk.model.questions[1].said if isinstance(one, FunctionSaid)] == [
+            "functions.adder:0"
+        ]
+
+
+class Hears(logging.Handler):
+    """Waits for a decision."""
+
+    def __init__(self, told: str) -> None:
+        super().__init__()
+        self._told = told
+        self.heard = asyncio.Event()
+
+    def emit(self, record: logging.LogRecord) -> None:
+        if self._told in record.getMessage():
+            self.heard.set()
+
+
+@pytest.fixture
+def locked() -> Iterator[asyncio.Event]:
+    """Set as soon as a step locks a task."""
+    hears, logger = Hears("lock_task"), logging.getLogger("errands.policy")
+    level = logger.level
+    logger.addHandler(hears)
+    logger.setLevel(logging.INFO)
+    yield hears.heard
+    logger.removeHandler(hears)
+    logger.setLevel(level)
+
+
+async def test_no_call_begins_after_another_of_the_same_answer_has_locked_the_task(
+    tmp_path: Path, locked: asyncio.Event
+) -> None:
+    made: list[str] = []
+
+    @tool
+    async def look() -> str:
+        """Takes its time."""
+        await locked.wait()
+        return "fine"
+
+    @tool
+    async def pay() -> str:
+        """Pays."""
+        made.append("pay")
+        return "paid"
+
+    @tool
+    async def leave() -> str:
+        """Is not allowed."""
+        return "left"
+
+    text = f"""{AGENT}
+capabilities:
+  look: "*"
+  pay:
+    before:
+      - invoke: look:look
+  leave:
+    before:
+      - assert: "false"
+        on_fail: lock_task
+"""
+    async with at_work(tmp_path, text, call(("pay", {}), ("leave", {})), tools=[look, pay, leave]) as desk:
+        assert (await desk.say("Go")).status.state.short == "rejected"
+        assert made == []
