@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Coroutine
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
@@ -117,9 +118,9 @@ class TaskTurn:
                 case GuardInput(arrived):
                     await self._guard_input(course, calls, arrived)
                 case AskModel():
-                    await answering.ask(repertoire)
+                    await self._in_time(course, answering.ask(repertoire))
                 case MakeCalls() as wanted:
-                    await self._make_calls(course, calls, wanted)
+                    await self._in_time(course, calls.make(wanted))
                 case GiveOutput(answer):
                     await self._give(course, tools, answering, calls, answer.text, answer.at)
                     return
@@ -172,19 +173,19 @@ class TaskTurn:
         values = outcome.value if outcome.transformed else None
         course.note(InputPassed(at=course.run.now(), message_id=arrived.message_id, values=values))
 
-    # Calls
+    # Model and calls
 
-    async def _make_calls(self, course: Course, calls: Calls, wanted: MakeCalls) -> None:
-        """The calls of an answer; the task's age bounds them, too."""
+    async def _in_time(self, course: Course, work: Coroutine[Any, Any, None]) -> None:
+        """Does what may take long; the task's age bounds it, too."""
         limits, run = self._plan.limits, course.run
         if limits.max_age is None:
-            await calls.make(wanted)
+            await work
             return
         age = run.now_ms() - from_iso(run.context.agent.started_at)
         left = max(parse_duration(limits.max_age) - age, 0) / 1000
         try:
             async with asyncio.timeout(left + 0.001) as timer:
-                await calls.make(wanted)
+                await work
         except TimeoutError:
             if not timer.expired():
                 raise
@@ -195,6 +196,7 @@ class TaskTurn:
     async def _give(
         self, course: Course, tools: ToolTurn, answering: Answering, calls: Calls, text: str, at: str
     ) -> None:
+        course.check(check_age(self._plan.limits, course.run.context, course.run.now_ms()))
         output = answering.output(text)
         key = f"output:{course.progress.outputs}"
         outcome = await course.steps(
