@@ -197,7 +197,7 @@ class TaskTurn:
         self, course: Course, tools: ToolTurn, answering: Answering, calls: Calls, text: str, at: str
     ) -> None:
         course.check(check_age(self._plan.limits, course.run.context, course.run.now_ms()))
-        output = answering.output(text)
+        output = answering.output(text, at)
         key = f"output:{course.progress.outputs}"
         outcome = await course.steps(
             self._plan.guards_output,
