@@ -90,6 +90,14 @@ async def test_a_binding_reads_the_output_of_an_earlier_call(tmp_path: Path, sho
         assert shop.paid == [{"amount": 2, "customer": "A-1"}]
 
 
+async def test_a_binding_reads_the_output_of_an_earlier_call_of_the_same_answer(tmp_path: Path, shop: Shop) -> None:
+    text = agent("  pay: {bindings: {customer: 'context.capabilities.find.outputs.last().number'}}")
+    both = [(call(("find", {"number": number}), ("pay", {"amount": 1}))) for number in ("A-1", "A-2")]
+    async with at_work(tmp_path, text, *both, "Done.", tools=shop.tools) as desk:
+        await desk.say("Pay")
+        assert [paid["customer"] for paid in shop.paid] == ["A-1", "A-2"]
+
+
 async def test_the_values_of_bindings_are_sealed_when_the_task_starts(tmp_path: Path, shop: Shop) -> None:
     text = agent("  pay: {bindings: {customer: 'context.capabilities.find.outputs[0].number'}}\n")
     text = text.replace("find: '*'", "find: {bindings: {number: \"'A-' + string(size(context.input))\"}}")
