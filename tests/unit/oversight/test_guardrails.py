@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from errands import TaskContext
+from errands import Message, Part, Role, TaskContext
 from tests.unit.oversight.support import KINDS, after, before, echoes, policy, reason, serving
 from tests.unit.support import Agent, said, spoken
 
@@ -148,3 +148,37 @@ async def test_a_policy_without_steps_and_limits_changes_nothing() -> None:
     async with serving(echoes([])["worker"], policy=policy()) as server:
         result = await server.client.send("hi")
         assert (result.state, result.text) == ("completed", "Echo: hi")
+
+
+async def test_a_message_that_repeats_the_id_of_another_is_looked_at_all_the_same(storage: str) -> None:
+    heard: list[str] = []
+
+    async def handle(ctx: TaskContext) -> None:
+        heard.append(ctx.user_text)
+        await ctx.request_input("and?")
+
+    def named(text: str) -> Message:
+        return Message(message_id="same", role=Role.USER, parts=[Part(text=text)])
+
+    async with serving(Agent(handle), policy=before(NO_SECRETS), storage=storage) as server:
+        first = await server.client.send(named("hello"))
+        await server.client.send(named("again"), task_id=first.task_id)
+        refused = await server.client.send(named("a secret"), task_id=first.task_id)
+        assert (refused.state, heard) == ("rejected", ["hello", "again"])
+
+
+async def test_a_transform_of_one_message_is_none_of_another_of_the_same_id() -> None:
+    heard: list[str] = []
+
+    async def handle(ctx: TaskContext) -> None:
+        heard.append(ctx.user_text)
+        await ctx.request_input("and?")
+
+    def named(text: str) -> Message:
+        return Message(message_id="same", role=Role.USER, parts=[Part(text=text)])
+
+    redact = {"transform": "{'message': ['number ' + string(size(context.input))]}"}
+    async with serving(Agent(handle), policy=before(redact)) as server:
+        first = await server.client.send(named("12"))
+        await server.client.send(named("13"), task_id=first.task_id)
+        assert heard == ["number 1", "number 2"]

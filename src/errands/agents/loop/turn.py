@@ -20,7 +20,7 @@ from errands.agents.manifests.arguments import ArgumentsError
 from errands.agents.tools.base import BrokenToolError
 from errands.agents.tools.turn import ToolTurn
 from errands.clock import from_iso, to_iso
-from errands.model.core import COMPLETED, FAILED, INPUT_REQUIRED, REJECTED, Message, Part, Role
+from errands.model.core import COMPLETED, FAILED, INPUT_REQUIRED, REJECTED, Part
 from errands.policy.limits import check_age, parse_duration
 from errands.policy.pipeline import Passed, Subject
 from errands.policy.records import (
@@ -36,7 +36,7 @@ from errands.policy.records import (
 )
 from errands.runtime.context import TaskContext
 from errands.runtime.review_messages import held_review_message, review_message, reviewer_of
-from errands.runtime.run import Run
+from errands.runtime.run import Run, inputs
 
 if TYPE_CHECKING:
     from errands.agents.loop.worker import ManifestWorker
@@ -129,14 +129,8 @@ class TaskTurn:
 
     async def _take_input(self, course: Course) -> bool:
         """Takes the oldest message in that was not yet; false when the turn has ended without an input."""
-        message = next(
-            (
-                message
-                for message in self._ctx._stored.task.history or ()
-                if message.role is not Role.AGENT and message.message_id not in course.progress.taken
-            ),
-            None,
-        )
+        history = self._ctx._stored.task.history
+        key, message = next((item for item in inputs(history) if item[0] not in course.progress.taken), ("", None))
         if message is None:
             await self._ctx._turn.end(INPUT_REQUIRED)
             return False
@@ -144,16 +138,16 @@ class TaskTurn:
         course.check(check_age(self._plan.limits, run.context, run.now_ms()))
         before = run.context.input[-1] if run.context.input else None
         try:
-            values = read_input(self._plan, message, before)
+            values = read_input(self._plan, key, message, before)
         except ArgumentsError as error:
-            await self._refuse(course, message, str(error))
+            await self._refuse(course, key, str(error))
             return False
-        course.note(InputArrived(at=run.now(), values=values, message_id=message.message_id))
+        course.note(InputArrived(at=run.now(), values=values, message_id=key))
         return True
 
-    async def _refuse(self, course: Course, message: Message, problem: str) -> None:
+    async def _refuse(self, course: Course, key: str, problem: str) -> None:
         """The message is no input of this agent: its sender is told what to send instead."""
-        course.note(InputRefused(at=course.run.now(), message_id=message.message_id, reason=problem))
+        course.note(InputRefused(at=course.run.now(), message_id=key, reason=problem))
         parts = [Part(text=f"This input cannot be taken: {problem}. Send a text, and parameters as a data part.")]
         parts.append(Part(data={"schema": self._plan.inputs.schema}, media_type="application/schema+json"))
         await self._ctx._turn.end(INPUT_REQUIRED, message=self._ctx._agent_message(parts))
