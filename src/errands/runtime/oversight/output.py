@@ -100,8 +100,9 @@ def new_artifacts(before: Task, after: Task) -> list[Artifact]:
 
 def new_parts(before: Task, after: Task, message: Message | None = None) -> list[Part]:
     """What the agent has given between two states of a task: artifacts first, then words."""
-    known = {said.message_id for said in before.history or ()}
-    words = [said for said in after.history or () if said.role is Role.AGENT and said.message_id not in known]
+    # Not by their ids: an agent may give one twice.
+    since = (after.history or [])[len(before.history or ()) :]
+    words = [said for said in since if said.role is Role.AGENT]
     if message is not None:
         words.append(message)
     artifacts = new_artifacts(before, after)
