@@ -57,8 +57,7 @@ class Run:
         self._journal = journal
         self.records: list[AnyRecord] = []
         self._current: CurrentContext | None = None
-        for record in known:
-            self._take(record)
+        self._take(*known)
 
     @classmethod
     async def open(cls, turn: Turn, journal: Journal, stored: StoredTask) -> Run:
@@ -111,12 +110,13 @@ class Run:
         """Waits until everything noted is durable."""
         await self._turn.catch_up()
 
-    def _take(self, record: AnyRecord) -> None:
-        self.records.append(record)
-        if isinstance(record, Started):
-            self._current = CurrentContext(start(record))
-        else:
-            self.current.fold(record)
+    def _take(self, *new: AnyRecord) -> None:
+        self.records += new
+        if new and isinstance(new[0], Started):
+            self._current = CurrentContext(start(new[0]))
+            new = new[1:]
+        if new:
+            self.current.fold(*new)
 
 
 def content_part(part: Part) -> dict[str, Any]:
