@@ -253,6 +253,12 @@ def test_a_password_is_never_shown() -> None:
     assert engine._options.name == "tasks at localhost:5433"
 
 
+def test_each_of_several_hosts_may_have_a_port() -> None:
+    options = PostgresEngine("postgresql://me:secret@a:5433,b:5434/tasks?target_session_attrs=primary")._options
+    assert options.name == "tasks at a:5433,b:5434"
+    assert options.dsn == "postgresql://me:secret@a:5433,b:5434/tasks?target_session_attrs=primary"
+
+
 async def test_a_batch_that_finds_a_known_message_is_still_one_batch(engine: PostgresEngine, changes: Changes) -> None:
     await engine.commit(changes.start("first", receipt=b"digest"))
     results = await asyncio.gather(

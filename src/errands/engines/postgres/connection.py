@@ -53,14 +53,15 @@ class Options(NamedTuple):
         pool_size = _pool_size(query.pop("pool_size", str(DEFAULT_POOL_SIZE)))
         if not schema or '"' in schema or "\0" in schema or len(schema.encode()) > 63:
             raise ConfigurationError(f"schema is {schema!r}; it is a name of at most 63 bytes")
+        place = unquote(parts.netloc.rpartition("@")[2])
         try:
-            host = parts.hostname or query.get("host", "localhost")
-            place = f"{host}:{parts.port}" if parts.port else host
+            for host in place.split(","):
+                _ = urlsplit(f"//{host}").port
         except ValueError as error:
             raise ConfigurationError(f"the storage URL is not valid: {error}") from None
         database = unquote(parts.path.removeprefix("/")) or query.get("database") or "(the user's own)"
         dsn = f"postgresql://{parts.netloc}{parts.path}" + (f"?{urlencode(query)}" if query else "")
-        return cls(dsn, f"{database} at {place}", schema, pool_size, **options)
+        return cls(dsn, f"{database} at {place or query.get('host', 'localhost')}", schema, pool_size, **options)
 
     @property
     def lanes(self) -> int:
