@@ -11,8 +11,8 @@ from errands.errors import ConfigurationError
 
 DEFAULT_SCHEMA = "errands"
 DEFAULT_POOL_SIZE = 10
-#: One listens, one writes, one reads.
-MIN_POOL_SIZE = 3
+#: One listens, one writes, one reads, and one more for retention, which may take its time.
+MIN_POOL_SIZE = 4
 #: More connections that write gain nothing: one writes while the others wait for the disk.
 _MOST_LANES = 4
 
