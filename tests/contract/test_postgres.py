@@ -240,9 +240,7 @@ async def test_an_engine_makes_no_more_connections_than_it_may(url: str, changes
         assert 2 <= count <= 4
 
 
-async def test_reading_goes_on_while_the_smallest_pool_sweeps(
-    url: str, changes: Changes, clock: ManualClock
-) -> None:
+async def test_reading_goes_on_while_the_smallest_pool_sweeps(url: str, changes: Changes, clock: ManualClock) -> None:
     smallest = f"{url}&pool_size={MIN_POOL_SIZE}"
     async with PostgresEngine(smallest, clock=clock, retention=Retention(ended_after=0)) as engine:
         await engine.commit(changes.create("waiting"))
@@ -252,7 +250,9 @@ async def test_reading_goes_on_while_the_smallest_pool_sweeps(
         # In the middle of it, the sweep waits for this.
         await blocker.execute(f'BEGIN; LOCK TABLE "{engine._options.schema}".receipts IN ACCESS EXCLUSIVE MODE')
         sweep = asyncio.create_task(engine.sweep())
-        waiting = f"SELECT 1 FROM pg_locks WHERE NOT granted AND relation = '{engine._options.schema}.receipts'::regclass"
+        waiting = (
+            f"SELECT 1 FROM pg_locks WHERE NOT granted AND relation = '{engine._options.schema}.receipts'::regclass"
+        )
         while not await blocker.fetchval(waiting):
             await asyncio.sleep(0)
         async with asyncio.timeout(1):

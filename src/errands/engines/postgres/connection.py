@@ -7,6 +7,7 @@ from urllib.parse import parse_qsl, unquote, urlencode, urlsplit
 
 import asyncpg
 
+from errands.engines.passwords import without_password
 from errands.errors import ConfigurationError
 
 DEFAULT_SCHEMA = "errands"
@@ -57,8 +58,11 @@ class Options(NamedTuple):
         try:
             for host in place.split(","):
                 _ = urlsplit(f"//{host}").port
-        except ValueError as error:
-            raise ConfigurationError(f"the storage URL is not valid: {error}") from None
+        except ValueError:
+            raise ConfigurationError(
+                f"storage {without_password(url)!r}: write postgresql://user:password@host:port/database; "
+                "in a password characters such as / and @ are written with a percent sign: %2F and %40"
+            ) from None
         database = unquote(parts.path.removeprefix("/")) or query.get("database") or "(the user's own)"
         dsn = f"postgresql://{parts.netloc}{parts.path}" + (f"?{urlencode(query)}" if query else "")
         return cls(dsn, f"{database} at {place or query.get('host', 'localhost')}", schema, pool_size, **options)
