@@ -9,9 +9,11 @@ import pytest
 
 from errands import A2AServer, Policy
 from errands.agents.tools.functions import tool
-from errands.model.core import Task
+from errands.model.core import SETTLED_STATES, Task
 from errands.policy.limits import Limits, stricter
 from errands.policy.records import Decided
+from errands.runtime.journal import Journal
+from errands.runtime.reviews import ReviewDesk
 from errands.testing import connect
 from tests.agents.rig import AGENT, Replies, at_work, call
 from tests.unit.oversight.support import after, around, before, policy
@@ -112,3 +114,31 @@ async def test_agents_that_work_is_handed_to_are_held_to_it_too(tmp_path: Path) 
         result = await client.send("ask your helper")
         assert result.text == "It said no."
         assert "No." in str(model.results(1))
+
+
+async def test_another_version_decides_anew_what_waits_for_a_review(tmp_path: Path) -> None:
+    noted: list[str] = []
+
+    @tool
+    async def note(what: str) -> str:
+        """Notes something."""
+        noted.append(what)
+        return "noted"
+
+    text = f"""{AGENT}
+capabilities: {{note: "*"}}
+guardrails:
+  after:
+    - invoke: note:note
+      bindings: {{what: "'an answer'"}}
+"""
+    storage = f"sqlite:///{tmp_path / 'tasks.db'}"
+    asks = after({"assert": "size(output.message) > 0"}, {"assert": "review('carol')"})
+    refuses = after({"assert": "false", "error_message": "No more."}, {"assert": "review('carol')"}, version="v2")
+    async with at_work(tmp_path, text, "A secret.", tools=[note], storage=storage, **under(asks)) as desk:
+        task = await desk.say("Hi")
+    async with at_work(tmp_path, text, tools=[note], storage=storage, **under(refuses)) as desk:
+        await ReviewDesk(Journal(desk.server.engine)).answer(task.id, True, by="carol")
+        stored = await desk.server.engine.wait_for_state(task.id, desk.server.scope(), SETTLED_STATES, 10)
+        assert (stored.state.short, told(stored.task)) == ("rejected", "No more.")
+        assert noted == ["an answer"]

@@ -220,7 +220,7 @@ class Calls:
         return found
 
     async def _before(self, call: str, routine: Routine, arguments: dict[str, Json], at: str) -> Any:
-        key = f"{call}:before"
+        key = self._course.session_key(f"{call}:before")
         session = self._progress.session(key, at)
         lists = [routine.before]
         if self._run.context.is_first(routine.name):
@@ -234,7 +234,7 @@ class Calls:
                 operation=routine.function.operation,
                 bound=frozenset(routine.bindings),
             )
-            invoke = self.invoker(key, at)
+            invoke = self.invoker(f"{call}:before", at)
             outcome = await self._course.steps(steps, subject, session, key=key, call=call, invoke=invoke)
             if not isinstance(outcome, Passed):
                 return outcome
@@ -338,7 +338,7 @@ class Calls:
             raise CallFailed(ended.error)
         if isinstance(ended, CapabilityRestricted):
             raise CallFailed(ended.reason)
-        key = f"{ended.call}:after"
+        key = self._course.session_key(f"{ended.call}:after")
         subject = Subject(
             context=self._run.plain,
             input=ended.arguments,
@@ -348,7 +348,7 @@ class Calls:
             bound=frozenset(routine.bindings),
         )
         session = self._progress.session(key, ended.at)
-        invoke = self.invoker(key, ended.at)
+        invoke = self.invoker(f"{ended.call}:after", ended.at)
         outcome = await self._course.steps(routine.after, subject, session, key=key, call=ended.call, invoke=invoke)
         if isinstance(outcome, Locked):
             self._course.over("restricted", outcome.reason)
@@ -358,11 +358,11 @@ class Calls:
 
     # Calls by steps
 
-    def invoker(self, key: str, at: str) -> Invoke:
-        """Makes the calls of `invoke` steps of the session `key`: straight to the tool, and once."""
+    def invoker(self, place: str, at: str) -> Invoke:
+        """Makes the calls of `invoke` steps at `place`: straight to the tool, and once, whatever the policy is."""
 
         async def invoke(wanted: StepInvocation) -> Json:
-            call = f"{key}:{wanted.step}"
+            call = f"{place}:{wanted.step}"
             ended = self._progress.ended.get(call)
             if ended is None:
                 ended = await self._invoked(call, wanted, at)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Literal, NoReturn
 
@@ -31,6 +32,11 @@ class Course:
         self.runtime = dict(runtime)
         #: The version of the policy whose steps stand among the agent's own.
         self._policy = policy
+        self._mark = f"@{hashlib.sha256(policy.encode()).hexdigest()[:8]}" if policy else ""
+
+    def session_key(self, place: str) -> str:
+        """The name of the session of steps: with another version of the policy they decide anew."""
+        return f"{place}{self._mark}"
 
     def note(self, *records: AnyRecord) -> None:
         """Adds records that become durable with what follows."""

@@ -153,14 +153,15 @@ class TaskTurn:
         await self._ctx._turn.end(INPUT_REQUIRED, message=self._ctx._agent_message(parts))
 
     async def _guard_input(self, course: Course, calls: Calls, arrived: InputArrived) -> None:
-        key = f"input:{arrived.message_id}"
+        place = f"input:{arrived.message_id}"
+        key = course.session_key(place)
         outcome = await course.steps(
             self._plan.guards_input,
             Subject(context=course.run.plain, input=arrived.values),
             course.progress.session(key, arrived.at),
             key=key,
             call=None,
-            invoke=calls.invoker(key, arrived.at),
+            invoke=calls.invoker(place, arrived.at),
         )
         if not isinstance(outcome, Passed):
             course.over("restricted", refusal(outcome))
@@ -192,14 +193,15 @@ class TaskTurn:
     ) -> None:
         course.check(check_age(self._plan.limits, course.run.context, course.run.now_ms()))
         output = answering.output(text, at)
-        key = f"output:{course.progress.outputs}"
+        place = f"output:{course.progress.outputs}"
+        key = course.session_key(place)
         outcome = await course.steps(
             self._plan.guards_output,
             Subject(context=course.run.plain, output=output),
             course.progress.session(key, at),
             key=key,
             call=None,
-            invoke=calls.invoker(key, at),
+            invoke=calls.invoker(place, at),
         )
         if not isinstance(outcome, Passed):
             course.over("restricted", refusal(outcome))
