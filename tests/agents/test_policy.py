@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from errands import A2AServer, Policy
+from errands.agents.models.base import UserSaid
 from errands.agents.tools.functions import tool
 from errands.model.core import SETTLED_STATES, Task
 from errands.policy.limits import Limits, stricter
@@ -45,6 +46,23 @@ async def test_guardrails_look_first_at_what_goes_in(tmp_path: Path) -> None:
             ("policy.guardrails.before[0]", "passed", "v1"),
             ("guardrails.before[0]", "passed", ""),
         ]
+
+
+async def test_a_text_may_stand_for_a_part_as_it_may_for_any_agent(tmp_path: Path) -> None:
+    shout = "{'message': [%s.message[0].text + '!']}"
+    rules = policy(guardrails={"before": [{"transform": shout % "input"}], "after": [{"transform": shout % "output"}]})
+    async with at_work(tmp_path, AGENT, "Hello", **under(rules)) as desk:
+        assert told(await desk.say("Hi")) == "Hello!"
+        assert desk.model.questions[0].said == (UserSaid([{"mimeType": "text/plain", "text": "Hi!"}]),)
+
+
+@pytest.mark.parametrize("place", ["before", "after"])
+async def test_a_message_of_something_else_ends_the_task(tmp_path: Path, place: str) -> None:
+    rules = policy(guardrails={place: [{"transform": "{'message': [1]}"}]})
+    async with at_work(tmp_path, AGENT, "Hello", **under(rules)) as desk:
+        task = await desk.say("Hi")
+        assert (task.status.state.short, reason(task)) == ("rejected", "restricted")
+        assert "was held back" in told(task)
 
 
 async def test_guardrails_look_last_at_what_comes_out(tmp_path: Path) -> None:

@@ -165,7 +165,9 @@ class TaskTurn:
         )
         if not isinstance(outcome, Passed):
             course.over("restricted", refusal(outcome))
-        values = outcome.value if outcome.transformed else None
+        values = _with_message(outcome.value) if outcome.transformed else None
+        if outcome.transformed and values is None:
+            course.over("restricted", "The input was held back: what a guardrail made of it is no input.")
         course.note(InputPassed(at=course.run.now(), message_id=arrived.message_id, values=values))
 
     # Model and calls
@@ -284,7 +286,13 @@ def _started_in(run: Run) -> Started:
 
 def _as_output(value: Any, output: dict[str, Any]) -> dict[str, Any] | None:
     """What guardrails left of an output: it may have become a text, or must still have a message."""
-    if isinstance(value, str):
-        return {**output, "message": [{"mimeType": "text/plain", "text": value}]}
+    return _with_message({**output, "message": [value]} if isinstance(value, str) else value)
+
+
+def _with_message(value: Any) -> dict[str, Any] | None:
+    """A TaskIO that transforms have made, in whose message a text may stand for a part; None when it is none."""
     parts = value.get("message") if isinstance(value, dict) else None
-    return value if isinstance(parts, list) and all(isinstance(part, dict) for part in parts) else None
+    if not isinstance(parts, list) or not all(isinstance(part, dict | str) for part in parts):
+        return None
+    texts = {"mimeType": "text/plain"}
+    return {**value, "message": [{**texts, "text": part} if isinstance(part, str) else part for part in parts]}
