@@ -120,7 +120,7 @@ def advance(head: Head, change: Change) -> Head:
         state=change.state or head.state,
         attempt=attempt,
         # The next turn counts afresh, even when it goes on with the same lease; so does one that waited for an answer.
-        attempt_base=attempt - bool(worker) if change.unread < 0 or change.asks else head.attempt_base,
+        attempt_base=attempt - bool(worker) if change.unread < 0 or change.asks or change.anew else head.attempt_base,
         worker=worker,
         due_at=due_at,
         unread=head.unread + change.unread,

@@ -242,6 +242,16 @@ def test_rules_that_are_not_there_are_refused_when_the_agent_is_loaded(tmp_path:
         model_from("scripted", script=tmp_path).resolve("scripted/suport")
 
 
+def test_a_key_that_is_missing_comes_with_the_model_that_needs_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("OPENAI_API_KEY", raising=False)
+    with pytest.raises(ConfigurationError, match="set OPENAI_API_KEY; or try --model scripted, which needs no key"):
+        model_from(None, script=EXAMPLE).resolve("openai/gpt-4o-mini")
+    with pytest.raises(ConfigurationError, match=r"set OPENAI_API_KEY$"):
+        model_from(None, script=tmp_path).resolve("openai/gpt-4o-mini")
+
+
 def test_scripted_without_a_script_is_refused() -> None:
     with pytest.raises(ConfigurationError, match=r"needs a script: put scripted\.json beside the manifests"):
         model_from("scripted")

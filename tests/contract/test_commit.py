@@ -226,6 +226,20 @@ async def test_commits_to_one_task_take_effect_in_the_order_they_were_called(eng
     assert text_in(await engine.load("t", ME)) == "".join(f"{n} " for n in range(500))
 
 
+async def test_a_refused_change_is_not_tried_again_after_those_that_were_called_later(
+    engine: Engine, changes: Changes
+) -> None:
+    await engine.commit(changes.start())
+    early, due, late = await asyncio.gather(
+        engine.commit(changes.chunk(text="early", expected=3)),
+        engine.commit(changes.chunk(text="due", expected=2)),
+        engine.commit(changes.chunk(text="late", expected=2)),
+        return_exceptions=True,
+    )
+    assert (type(early), due, type(late)) == (ConcurrencyError, 3, ConcurrencyError)
+    assert text_in(await engine.load("t", ME)) == "due"
+
+
 async def test_concurrent_changes_to_one_task_see_each_other(
     engine: Engine, changes: Changes, clock: ManualClock
 ) -> None:

@@ -12,6 +12,7 @@ import pytest
 
 from errands.engines.base import Retention
 from errands.engines.postgres import PostgresEngine
+from errands.engines.postgres.connection import MIN_POOL_SIZE
 from errands.errors import ConfigurationError, DuplicateMessageError, StorageError
 from errands.model.core import TERMINAL_STATES, TaskState
 from errands.model.log import Head, Lease, ListQuery, Scope
@@ -239,6 +240,28 @@ async def test_an_engine_makes_no_more_connections_than_it_may(url: str, changes
         assert 2 <= count <= 4
 
 
+async def test_reading_goes_on_while_the_smallest_pool_sweeps(url: str, changes: Changes, clock: ManualClock) -> None:
+    smallest = f"{url}&pool_size={MIN_POOL_SIZE}"
+    async with PostgresEngine(smallest, clock=clock, retention=Retention(ended_after=0)) as engine:
+        await engine.commit(changes.create("waiting"))
+        await engine.commit(changes.start())
+        await engine.commit(changes.complete())
+        blocker = await asyncpg.connect(shared_server().url())
+        # In the middle of it, the sweep waits for this.
+        await blocker.execute(f'BEGIN; LOCK TABLE "{engine._options.schema}".receipts IN ACCESS EXCLUSIVE MODE')
+        sweep = asyncio.create_task(engine.sweep())
+        waiting = (
+            f"SELECT 1 FROM pg_locks WHERE NOT granted AND relation = '{engine._options.schema}.receipts'::regclass"
+        )
+        while not await blocker.fetchval(waiting):
+            await asyncio.sleep(0)
+        async with asyncio.timeout(1):
+            assert await engine.wanted_canceled(WORKER) == []
+            assert (await engine.load("waiting", ME)).task.id == "waiting"
+        await blocker.close()
+        assert await sweep == 1
+
+
 @pytest.mark.parametrize(
     ("options", "words"),
     [("pool_size=2", "pool_size"), ("pool_size=many", "pool_size"), ("schema=", "schema"), ('schema=a"b', "schema")],
@@ -251,6 +274,12 @@ def test_an_option_that_does_not_fit_is_refused(options: str, words: str) -> Non
 def test_a_password_is_never_shown() -> None:
     engine = PostgresEngine("postgresql://me:secret@localhost:5433/tasks")
     assert engine._options.name == "tasks at localhost:5433"
+
+
+def test_each_of_several_hosts_may_have_a_port() -> None:
+    options = PostgresEngine("postgresql://me:secret@a:5433,b:5434/tasks?target_session_attrs=primary")._options
+    assert options.name == "tasks at a:5433,b:5434"
+    assert options.dsn == "postgresql://me:secret@a:5433,b:5434/tasks?target_session_attrs=primary"
 
 
 async def test_a_batch_that_finds_a_known_message_is_still_one_batch(engine: PostgresEngine, changes: Changes) -> None:

@@ -135,6 +135,36 @@ async def test_a_migration_that_fails_leaves_the_schema_as_it_was(
     )
 
 
+async def test_an_upgrade_waits_for_whoever_is_in_the_way_and_they_for_it(
+    url: str, changes: Changes, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    further(monkeypatch, "CREATE INDEX colours ON tasks (worker); DROP INDEX tasks_listed;")
+    with monkeypatch.context() as patch:
+        patch.setattr(schema, "migrations", sql.migrations)
+        old = await PostgresEngine(url, clock=clock).__aenter__()
+    await old.commit(changes.start())
+    writing = await connect(Options.parse(url))
+    await writing.execute("BEGIN")
+    await writing.execute("SELECT 1 FROM tasks FOR UPDATE")
+    upgrading = asyncio.ensure_future(PostgresEngine(url).schema.upgrade())
+    waiting = "SELECT 1 FROM pg_locks WHERE NOT granted AND relation = 'tasks'::regclass"
+    while not await writing.fetchval(waiting):
+        pass
+    reading = asyncio.ensure_future(_first_version(old))
+    # What the first has locked so far, it wants to write now.
+    await writing.execute("UPDATE tasks SET updated_at = updated_at")
+    await writing.execute("COMMIT")
+    await writing.close()
+    assert await upgrading == (NEWEST, NEWEST + 1)
+    assert await reading == 2
+    assert await old.commit(changes.chunk()) == 3
+    await old.close()
+
+
+async def _first_version(engine: PostgresEngine) -> int:
+    return (await engine.load("t", ME)).version
+
+
 async def test_many_that_upgrade_at_once_do_it_once(url: str) -> None:
     results = await asyncio.gather(*(PostgresEngine(url).schema.upgrade() for _ in range(5)))
     assert sorted(results) == [(0, NEWEST)] + [(NEWEST, NEWEST)] * 4
@@ -203,6 +233,7 @@ WALKS = {
     "count_ended": "the tallies, of which there are few",
     "check": "the versions, of which there are few",
     "schema_version": "the versions, of which there are few",
+    "schema_pause": "it reads nothing",
 }
 PLANNED = sorted(
     name for name, query in sql.QUERIES.items() if re.search(r"\b(tasks|events|receipts|contexts)\b", query)

@@ -6,12 +6,12 @@ import functools
 import shlex
 import socket
 from contextlib import suppress
-from urllib.parse import urlsplit
 
 from rich.text import Text
 
 from errands.cli.target import given_engine
 from errands.cli.terminal import clean, one_line, out
+from errands.engines.passwords import without_password
 from errands.model.base import encode
 from errands.model.core import Message, Part, Role
 from errands.model.requests import SendMessageRequest
@@ -84,5 +84,4 @@ def storage_of(server: A2AServer) -> str:
     storage = server.settings.storage if engine is None else type(engine).__name__
     if not server.engine.durable:
         return f"{storage} (tasks are lost when the server stops)"
-    password = urlsplit(storage).password
-    return storage.replace(f":{password}@", ":***@") if password else storage
+    return without_password(storage)

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Annotated
 
 import msgspec
 import typer
-from rich.table import Table
+from rich.cells import cell_len, set_cell_size
 
 from errands.cli.failures import ExitCode, UsageError, run
 from errands.cli.options import AsJson, TaskId
@@ -16,6 +17,9 @@ from errands.clock import to_iso
 from errands.errors import A2AError
 from errands.runtime.journal import Journal
 from errands.runtime.reviews import Review, ReviewDesk
+
+#: What is shown of a subject at most, and how much of it must fit beside the rest.
+_WORDS, _ROOM = 100, 40
 
 OfUser = Annotated[str | None, typer.Option("--by", metavar="USER", help="Only what this user is to review.")]
 By = Annotated[str, typer.Option("--by", metavar="USER", help="Who answers: the one who is asked.", show_default=False)]
@@ -68,7 +72,9 @@ async def _list(storage: str | None, agent: str | None, by: str | None, limit: i
     if as_json:
         print_json([_document(review) for review in shown])
     elif shown:
-        out().print(_table(shown, now), soft_wrap=False)
+        console = out()
+        for line in lines(shown, now, console.width):
+            console.print(line)
     else:
         err().print("Nothing waits for a review.")
     if len(found) > limit:
@@ -104,20 +110,22 @@ def _document(review: Review) -> dict[str, object]:
     }
 
 
-def _table(reviews: list[Review], now: int) -> Table:
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for name in ("TASK", "REVIEWER", "SINCE", "AGENT"):
-        table.add_column(name, no_wrap=True)
-    table.add_column("SUBJECT", no_wrap=True, overflow="ellipsis")
-    for review in reviews:
-        table.add_row(
-            clean(review.task_id),
-            clean(review.user),
-            duration(now - review.since),
-            clean(review.agent),
-            one_line(_words(review), 100),
-        )
-    return table
+def lines(reviews: list[Review], now: int, width: int) -> Iterator[str]:
+    """The table, header first. What has to be typed is always whole; without room the subject stands below it."""
+    facts = [("TASK", "REVIEWER", "SINCE", "AGENT"), *(_facts(review, now) for review in reviews)]
+    sizes = [max(map(cell_len, column)) for column in zip(*facts, strict=True)]
+    room = width - sum(size + 2 for size in sizes)
+    for cells, subject in zip(facts, ("SUBJECT", *map(_words, reviews)), strict=True):
+        line = "  ".join(set_cell_size(cell, size) for cell, size in zip(cells, sizes, strict=True))
+        if room >= _ROOM:
+            yield f"{line}  {one_line(subject, min(room, _WORDS))}"
+        else:
+            yield line.rstrip()
+            yield f"  {one_line(subject, _WORDS)}"
+
+
+def _facts(review: Review, now: int) -> tuple[str, ...]:
+    return clean(review.task_id), clean(review.user), duration(now - review.since), clean(review.agent)
 
 
 def _words(review: Review) -> str:

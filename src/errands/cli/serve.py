@@ -49,7 +49,7 @@ Storage = Annotated[
     typer.Option(
         "--storage",
         metavar="URL",
-        help="Where tasks live, whatever TARGET says: memory, sqlite:///PATH or postgresql://HOST/DATABASE.",
+        help="Where tasks live, whatever TARGET says: memory, sqlite:///PATH, postgresql://HOST/DATABASE or redis://HOST.",
     ),
 ]
 RoleName = Annotated[

@@ -27,7 +27,7 @@ _SETTLED = 60.0
 
 _SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
-#: Runs one of the processes until its end: whether it is to greet, and what it is to call once it serves.
+#: Runs one of the processes until its end: whether it is to greet, and where it says that it serves.
 Serve = Callable[[bool, Connection], None]
 
 # Each process imports the program anew: nothing that was made before is shared by accident.
@@ -49,9 +49,10 @@ class Place:
     def start(self, serve: Serve, *, greets: bool) -> None:
         self.serving, child_end = _CONTEXT.Pipe(duplex=False)
         self._started_at = time.monotonic()
-        self.process = _CONTEXT.Process(target=serve, args=(greets, child_end))
+        process = _CONTEXT.Process(target=serve, args=(greets, child_end))
         with _without_interrupts():
-            self.process.start()
+            process.start()
+        self.process = process
         child_end.close()
 
     def bury(self) -> int:
@@ -94,18 +95,30 @@ class Supervisor:
     def run(self) -> int:
         """Serves until a signal comes; the exit code."""
         with self._signals() as woken:
-            self._places[0].start(self._serve, greets=True)
-            while self._running:
-                self._wait(woken)
-                self._obey()
-                for place in self._running:
-                    if place.process is not None and place.process.exitcode is not None:
-                        code = self._bury(place)
-                        if not self._has_served:
-                            return code if code >= 0 else 128 - code
-                if self._has_served and not self._is_stopping:
-                    self._start_due()
+            try:
+                return self._look_after(woken)
+            finally:
+                # However it ends, nothing is left behind: Python would wait for the processes for ever.
+                for process in self._processes:
+                    process.terminate()
+
+    def _look_after(self, woken: socket.socket) -> int:
+        self._places[0].start(self._serve, greets=True)
+        while self._running:
+            self._wait(woken)
+            self._obey()
+            for place in self._running:
+                if place.process is not None and place.process.exitcode is not None:
+                    code = self._bury(place)
+                    if not self._has_served:
+                        return code if code >= 0 else 128 - code
+            if self._has_served and not self._is_stopping:
+                self._start_due()
         return ExitCode.FAILED if self._failed else ExitCode.OK
+
+    @property
+    def _processes(self) -> list[SpawnProcess]:
+        return [place.process for place in self._places if place.process is not None]
 
     @property
     def _running(self) -> list[Place]:
@@ -138,13 +151,12 @@ class Supervisor:
 
     def _obey(self) -> None:
         """Does what the signals want that came: the first asks the processes to end, another ends them."""
-        processes = [place.process for place in self._places if place.process is not None]
         if self._heard and not self._is_stopping:
             self._is_stopping = True
-            for process in processes:
+            for process in self._processes:
                 process.terminate()
         if len(self._heard) > 1:
-            for process in processes:
+            for process in self._processes:
                 process.kill()
             raise SystemExit(128 + self._heard[1])
 

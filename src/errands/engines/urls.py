@@ -9,6 +9,7 @@ import msgspec
 
 from errands.engines.base import Engine, Retention
 from errands.engines.memory import DEFAULT_RETENTION, MemoryEngine
+from errands.engines.passwords import without_password
 from errands.engines.sqlite import SQLiteEngine
 from errands.errors import ConfigurationError
 
@@ -23,7 +24,11 @@ def engine_from_url(url: str, retention: Retention | None = None) -> Engine:
     scheme = url.partition(":")[0].partition("+")[0].lower()
     build = _ENGINES.get(scheme)
     if build is None:
-        raise ConfigurationError(f"unknown storage {url!r}; possible are {_KNOWN}")
+        raise ConfigurationError(f"unknown storage {without_password(url)!r}; possible are {_KNOWN}")
+    try:
+        urlsplit(url)
+    except ValueError:
+        raise ConfigurationError(f"storage {without_password(url)!r} is no address; possible are {_KNOWN}") from None
     return build(url, retention)
 
 
@@ -42,7 +47,7 @@ def _sqlite(url: str, retention: Retention | None) -> Engine:
     path = unquote(parts.path)
     if parts.netloc or not path.startswith("/") or len(path) < 2:
         raise ConfigurationError(
-            f"storage {url!r} needs three slashes before a path: sqlite:///tasks.db is relative, "
+            f"storage {without_password(url)!r} needs three slashes before a path: sqlite:///tasks.db is relative, "
             "sqlite:////var/lib/tasks.db absolute"
         )
     options = dict(parse_qsl(parts.query, keep_blank_values=True))

@@ -98,6 +98,8 @@ class Change(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     unread: int = 0
     cancel_requested: bool | None = None
     direct: bool | None = None
+    #: The tries of this turn are counted anew.
+    anew: bool = False
     #: Who alone may answer from now on. Without it, every change of state ends what was asked before.
     asks: str | None = None
 

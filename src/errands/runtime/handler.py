@@ -167,7 +167,7 @@ class Handler:
             if self._worker.on_interrupted == "fail":
                 await ctx._give_up("The agent was stopped while it worked on this task.")
             else:
-                await turn.give_back()
+                await turn.give_back(anew=self._worker.keeps_records)
         elif execution.stopped == "force" or ctx.is_cancelled:
             await turn.end(CANCELED)
         else:

@@ -9,6 +9,7 @@ from typing import Any
 
 import msgspec
 
+from errands.engines.passwords import without_password
 from errands.errors import ConfigurationError
 
 ENV_PREFIX = "ERRANDS_"
@@ -31,7 +32,7 @@ class ServerRole(enum.StrEnum):
 class Settings(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     """Built with `Settings.from_env()`; keyword arguments of `A2AServer` win over the environment."""
 
-    #: Where tasks live: `memory`, `sqlite:///path` or `redis://host`.
+    #: Where tasks live: `memory`, `sqlite:///path`, `postgresql://host/database` or `redis://host`.
     storage: str = DEFAULT_STORAGE
     #: What this process does: `all`, `api` (takes requests, runs no turns) or `worker` (runs turns, takes no requests).
     role: ServerRole = ServerRole.ALL
@@ -112,10 +113,11 @@ class Settings(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     log_level: str | None = None
 
     def __repr__(self) -> str:
-        shown = (
-            (name, "…" if name in SECRET and value else value) for name, value in msgspec.structs.asdict(self).items()
-        )
-        return f"Settings({', '.join(f'{name}={value!r}' for name, value in shown)})"
+        shown = {
+            name: "…" if name in SECRET and value else value for name, value in msgspec.structs.asdict(self).items()
+        }
+        shown["storage"] = without_password(self.storage)
+        return f"Settings({', '.join(f'{name}={value!r}' for name, value in shown.items())})"
 
     @classmethod
     def from_env(cls, environ: Mapping[str, str] | None = None, **overrides: Any) -> Settings:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 from errands.engines.base import Engine, Retention
+from errands.engines.passwords import without_password
 from errands.engines.urls import engine_from_url
 from errands.errors import ConfigurationError, StorageError
 from errands.interop import Card, Executor, adapt, adapt_card
@@ -441,6 +442,10 @@ def _check_same_engine(storage: str | Engine, **others: str | Engine | None) -> 
     for name, other in others.items():
         if other is not None and other != storage:
             raise ConfigurationError(
-                f"{name}={other!r}: tasks, queue and events live in one store; leave {name} out or make it "
-                f"the same as storage={storage!r}"
+                f"{name}={_named(other)}: tasks, queue and events live in one store; leave {name} out or make it "
+                f"the same as storage={_named(storage)}"
             )
+
+
+def _named(storage: str | Engine) -> str:
+    return repr(without_password(storage) if isinstance(storage, str) else storage)

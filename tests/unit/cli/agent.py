@@ -77,7 +77,8 @@ class Obliging(Worker):
         await ctx.fail("stopped")
 
     async def _ask(self, ctx: TaskContext, rest: str) -> None:
-        await ctx.request_input("Which colour?", schema=str if rest else None)
+        schema = {"for an object": dict[str, int], "with schema": str}.get(rest)
+        await ctx.request_input("Which colour?", schema=schema)
 
     async def _auth(self, ctx: TaskContext, rest: str) -> None:
         await ctx.request_auth("A token, please.", schemes=["Bearer"], auth_url="https://auth.test/new")

@@ -8,8 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from errands.cli.reviews import lines
 from errands.engines.urls import engine_from_url
 from errands.model.core import SETTLED_STATES
+from errands.runtime.reviews import Review
 from tests.unit.cli.conftest import Errands
 from tests.unit.reviews.support import ALICE, BOB, People, Reviewed, reviewed_server
 
@@ -56,6 +58,28 @@ def test_it_lists_what_waits_the_longest_waiting_first(errands: Errands, store: 
     assert [row.split()[:2] for row in rows] == [[first, BOB], [second, BOB]]
     assert rows[0].rstrip().endswith('{"message":"pay 500"}')
     assert "Test agent" in rows[0]
+
+
+def test_a_narrow_terminal_still_shows_ids_and_reviewers_whole_and_the_subject_below() -> None:
+    review = Review(
+        task_id="i" * 36,
+        context_id=None,
+        agent="support",
+        owner="",
+        tenant="",
+        user=BOB,
+        since=0,
+        function="refunds_pay",
+        subject={"amount": 500},
+        text="",
+    )
+    assert list(lines([review], 3000, 80)) == [
+        f"{'TASK':36}  REVIEWER         SINCE  AGENT",
+        "  SUBJECT",
+        f"{'i' * 36}  {BOB}  3s     support",
+        '  refunds_pay {"amount":500}',
+    ]
+    assert list(lines([review], 3000, 120))[1] == f'{"i" * 36}  {BOB}  3s     support  refunds_pay {{"amount":500}}'
 
 
 def test_json_has_every_field(errands: Errands, store: str) -> None:

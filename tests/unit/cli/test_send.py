@@ -94,6 +94,11 @@ def test_a_question_with_a_schema_shows_it(errands: Errands, url: str) -> None:
     assert '{"type":"string"}' in errands("send", url, "ask with schema").stderr
 
 
+def test_a_question_for_an_object_comes_with_a_command_that_has_a_place_for_it(errands: Errands, url: str) -> None:
+    [answer] = commands_in(errands("send", url, "ask for an object"))
+    assert answer[2:5] == ["your answer", "--data", "{...}"]
+
+
 def test_a_wish_for_credentials_says_which_and_comes_with_the_command_that_gives_them(
     errands: Errands, url: str
 ) -> None:

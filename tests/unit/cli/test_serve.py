@@ -17,6 +17,7 @@ import pytest
 from errands.engines.urls import engine_from_url
 from errands.model.core import TaskState
 from errands.model.log import Scope, StoredTask
+from errands.runtime.settings import Settings
 from tests.unit.cli.processes import Running, Served, errands
 
 EXAMPLES = Path(__file__).parents[3] / "examples"
@@ -140,6 +141,28 @@ def test_what_cannot_be_served_is_a_sentence(tmp_path: Path, options: list[str],
     assert (result.returncode, result.stdout) == (code, "")
     assert words in result.stderr
     assert "Traceback" not in result.stderr
+
+
+@pytest.mark.parametrize(
+    "storage",
+    [
+        "postgressql://me:secret@localhost/tasks",
+        "sqlite://me:secret@localhost/tasks",
+        "postgresql://me:secret@[localhost/tasks",
+        "redis://:sec/ret@localhost:port",
+        "postgresql://me:secret/secret@localhost:1/tasks",
+        "postgresql://localhost:1/tasks?user=me&password=secret",
+    ],
+)
+def test_a_password_in_an_address_that_cannot_be_used_is_not_shown(tmp_path: Path, storage: str) -> None:
+    result = errands("serve", str(write(tmp_path, ECHO)), "--port", "0", "--storage", storage, cwd=tmp_path)
+    assert (result.returncode > 0, result.stdout) == (True, "")
+    assert not re.search("secret|sec.ret", result.stderr)
+    assert "Traceback" not in result.stderr
+
+
+def test_a_password_is_not_shown_with_the_settings() -> None:
+    assert "secret" not in repr(Settings(storage="redis://:secret@localhost"))
 
 
 def test_a_program_that_fails_shows_its_own_lines_only(tmp_path: Path) -> None:

@@ -55,7 +55,9 @@ class Parent(Worker):
             await ctx.complete_json(delegated.output)
 
     async def _let_go(self, ctx: TaskContext, run: Run) -> None:
-        for task_id in children_of(run):
+        # A child may be there that was not noted, because of a crash.
+        task_id = next(iter(children_of(run)), None) or self.delegate.child_of(ctx.task_id, CALL)
+        if task_id is not None:
             await self.delegate.cancel(task_id, ctx._stored.scope)
 
 

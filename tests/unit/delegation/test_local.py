@@ -23,6 +23,7 @@ from errands.runtime.worker import Worker
 from errands.server.app import A2AServer
 from errands.testing import connect
 from tests.unit.delegation.support import (
+    CALL,
     CHILD,
     Answers,
     Does,
@@ -191,7 +192,30 @@ async def test_a_child_is_noted_even_when_its_parent_is_stopped_while_it_begins(
         asyncio.get_running_loop().call_soon(gate.set)
         with pytest.raises(asyncio.CancelledError):
             await running
-        assert noted == [child_id(errand)]
+        assert noted == [child_id("p", CALL)]
+
+
+async def test_a_child_that_a_crash_kept_from_being_noted_is_canceled_all_the_same(storage: str) -> None:
+    child = Held()
+
+    class Forgetful(Parent):
+        """Is interrupted as soon as its child has begun, and knows nothing of it afterwards."""
+
+        async def _hand_down(self, ctx: Any, run: Any) -> None:
+            if ctx.attempt == 1:
+                errand = bare_errand(ctx.task_id, ctx._stored.scope)
+                running = asyncio.create_task(self.delegate.run(errand))
+                await child.started.wait()
+                running.cancel()
+            await ctx.request_input("Go on?")
+
+    server = family(child, storage=storage, parent=Forgetful, cancel_force_timeout_s=0.05)
+    async with connect(server) as client:
+        task = await client.send("hello")
+        assert (await client.cancel(task.task_id)).state == "canceled"
+        stored = await only_child(server)
+        ended = await server.engine.wait_for_state(stored.task.id, CHILD, frozenset({TaskState.CANCELED}), 5)
+        assert ended.state is TaskState.CANCELED
 
 
 async def test_a_child_that_was_canceled_alone_is_an_error(storage: str) -> None:
@@ -226,7 +250,7 @@ async def test_the_same_errand_finds_the_same_child(storage: str) -> None:
         # As after a crash before `began` was durable; then, as after one that came later.
         assert await delegate.run(errand) == first
         assert await delegate.run(bare_errand("p", server.scope(), task_id=first.task_id)) == first
-        assert first.task_id == child_id(errand) == (await only_child(server)).task.id
+        assert first.task_id == delegate.child_of("p", CALL) == (await only_child(server)).task.id
         assert len(child.seen) == 1
         other = await delegate.run(bare_errand("p", server.scope(), call="call-2"))
         assert other.task_id != first.task_id

@@ -15,6 +15,7 @@ from errands.runtime.review_messages import (
     REVIEW,
     SUBJECT_BYTES,
     Verdict,
+    asked_in,
     is_review,
     read_verdict,
     review_message,
@@ -111,6 +112,22 @@ def test_the_question_names_the_reviewer_and_the_subject_in_words_and_as_data() 
     assert "approve or deny" in text.text
     assert data.data == {"review": {"user": "bob", "subject": {"amount": 500}}}
     assert is_review(message)
+
+
+def test_the_question_about_a_call_names_its_function() -> None:
+    text, data = review_message(ASK_BOB, {"amount": 500}, task_id="t", context_id="c", function="pay").parts
+    assert (text.text or "").startswith('Waiting for a review by bob: pay {"amount":500}\n')
+    assert data.data == {"review": {"user": "bob", "function": "pay", "subject": {"amount": 500}}}
+
+
+@pytest.mark.parametrize(
+    ("metadata", "user"),
+    [(None, None), ({}, None), ({REVIEW: {"user": "bob"}}, "bob"), ({REVIEW: {"user": 5}}, None), ({REVIEW: 5}, None)],
+)
+def test_who_is_asked_is_read_from_any_message_without_trust_in_its_form(
+    metadata: dict[str, Any] | None, user: str | None
+) -> None:
+    assert asked_in(Message(message_id="m", role=Role.AGENT, parts=[], metadata=metadata)) == user
 
 
 @pytest.mark.parametrize("subject", [None, "plain words", 5, [], {}, {"deep": [{"x": None}]}])

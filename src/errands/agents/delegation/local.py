@@ -48,7 +48,7 @@ class LocalDelegate(Delegate):
         return Delegated(task_id=task_id, output=await self._output(task_id, call))
 
     async def _begin(self, errand: Errand, call: CallContext) -> str:
-        task_id = child_id(errand)
+        task_id = child_id(errand.parent, errand.call)
         await self._agents.manager(self._agent).take_on(first_message(errand), call, task_id)
         await errand.began(task_id)
         return task_id
@@ -65,6 +65,9 @@ class LocalDelegate(Delegate):
             if output is not None:
                 return output
             version = stored.version
+
+    def child_of(self, parent: str, call: str) -> str:
+        return child_id(parent, call)
 
     async def cancel(self, task_id: str, scope: Scope) -> None:
         canceling = asyncio.ensure_future(self._cancel(task_id, scope))
@@ -86,9 +89,9 @@ def check_depth(errand: Errand, max_depth: int) -> None:
         )
 
 
-def child_id(errand: Errand) -> str:
+def child_id(parent: str, call: str) -> str:
     """The same for the same call of the same parent."""
-    return str(uuid.uuid5(_CHILDREN, f"{errand.parent}\n{errand.call}"))
+    return str(uuid.uuid5(_CHILDREN, f"{parent}\n{call}"))
 
 
 def first_message(errand: Errand) -> Message:

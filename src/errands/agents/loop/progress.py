@@ -168,9 +168,9 @@ class Progress:
         return self._outputs
 
     @property
-    def open_children(self) -> list[tuple[str, str]]:
-        """Calls that handed work down and have not ended, with the child tasks."""
-        return [(call, task_id) for call, task_id in self.children.items() if call not in self.ended]
+    def open_calls(self) -> list[CapabilityBegan]:
+        """Calls that have begun and not ended."""
+        return [began for call, began in self.began.items() if call not in self.ended]
 
     def session(self, key: str, now: str) -> Session:
         """The session of that name, with everything that was answered; a new one sees the time `now`."""

@@ -259,15 +259,18 @@ class TaskTurn:
             await self._close_tools(course, tools)
 
     async def _cancel_children(self, course: Course) -> None:
-        progress = course.progress
-        for call, task_id in progress.open_children:
-            routine = progress.began[call].function
-            delegate = self._delegate_of(routine)
-            if delegate is not None:
-                try:
-                    await delegate.cancel(task_id, self._ctx._stored.scope)
-                except Exception:
-                    logger.exception("task %s: the child %s could not be canceled", self._ctx.task_id, task_id)
+        progress, ctx = course.progress, self._ctx
+        for began in progress.open_calls:
+            delegate = self._delegate_of(began.function)
+            if delegate is None:
+                continue
+            task_id = progress.children.get(began.call) or delegate.child_of(ctx.task_id, began.call)
+            if task_id is None:
+                continue
+            try:
+                await delegate.cancel(task_id, ctx._stored.scope)
+            except Exception:
+                logger.exception("task %s: the child %s could not be canceled", ctx.task_id, task_id)
 
     def _delegate_of(self, function: str) -> Delegate | None:
         routine = self._worker.declared().routines.get(function)

@@ -7,12 +7,13 @@ from urllib.parse import parse_qsl, unquote, urlencode, urlsplit
 
 import asyncpg
 
+from errands.engines.passwords import without_password
 from errands.errors import ConfigurationError
 
 DEFAULT_SCHEMA = "errands"
 DEFAULT_POOL_SIZE = 10
-#: One listens, one writes, one reads.
-MIN_POOL_SIZE = 3
+#: One listens, one writes, one reads, and one more for retention, which may take its time.
+MIN_POOL_SIZE = 4
 #: More connections that write gain nothing: one writes while the others wait for the disk.
 _MOST_LANES = 4
 
@@ -53,14 +54,18 @@ class Options(NamedTuple):
         pool_size = _pool_size(query.pop("pool_size", str(DEFAULT_POOL_SIZE)))
         if not schema or '"' in schema or "\0" in schema or len(schema.encode()) > 63:
             raise ConfigurationError(f"schema is {schema!r}; it is a name of at most 63 bytes")
+        place = unquote(parts.netloc.rpartition("@")[2])
         try:
-            host = parts.hostname or query.get("host", "localhost")
-            place = f"{host}:{parts.port}" if parts.port else host
-        except ValueError as error:
-            raise ConfigurationError(f"the storage URL is not valid: {error}") from None
+            for host in place.split(","):
+                _ = urlsplit(f"//{host}").port
+        except ValueError:
+            raise ConfigurationError(
+                f"storage {without_password(url)!r}: write postgresql://user:password@host:port/database; "
+                "in a password characters such as / and @ are written with a percent sign: %2F and %40"
+            ) from None
         database = unquote(parts.path.removeprefix("/")) or query.get("database") or "(the user's own)"
         dsn = f"postgresql://{parts.netloc}{parts.path}" + (f"?{urlencode(query)}" if query else "")
-        return cls(dsn, f"{database} at {place}", schema, pool_size, **options)
+        return cls(dsn, f"{database} at {place or query.get('host', 'localhost')}", schema, pool_size, **options)
 
     @property
     def lanes(self) -> int:

@@ -357,6 +357,11 @@ SELECT
 -- Lets one process at a time change the schema; held until the transaction ends.
 SELECT pg_advisory_xact_lock(hashtext('errands schema ' || $1::text), 2)
 
+-- name: schema_pause
+-- Holds replicas up until the upgrade is done. Before anything else: one that is in the middle of something could
+-- otherwise wait for what the upgrade has, and the upgrade for what that one has.
+LOCK TABLE tasks IN ACCESS EXCLUSIVE MODE
+
 -- name: schema_applied
 -- Notes that a migration was applied.
 INSERT INTO schema_versions (version, oldest) VALUES ($1, $2)

@@ -12,7 +12,7 @@ import asyncpg
 
 from errands.engines.postgres import reading
 from errands.engines.postgres.connection import Connection, Options, arguments, prepare
-from errands.engines.postgres.failures import explain, is_lost
+from errands.engines.postgres.failures import explain, is_in_the_way, is_lost
 from errands.engines.probe import SOON, Probe
 from errands.errors import ErrandsError
 
@@ -62,7 +62,8 @@ class Readers:
             except ErrandsError:
                 raise
             except Exception as error:
-                if self._closing or not is_lost(error) or asyncio.get_running_loop().time() > deadline:
+                may_pass = is_lost(error) or is_in_the_way(error)
+                if self._closing or not may_pass or asyncio.get_running_loop().time() > deadline:
                     raise explain(error, self._options.name) from error
             await asyncio.sleep(_PAUSE)
 

@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable
 from typing import NamedTuple, TypeVar
 
 from errands.engines.base import Schema
 from errands.engines.postgres.connection import Connection, Options, connect
-from errands.engines.postgres.failures import explain
+from errands.engines.postgres.failures import explain, is_in_the_way
 from errands.engines.postgres.sql import QUERIES, Migration, migrations
 from errands.errors import StorageError
 
 _T = TypeVar("_T")
+
+#: How often an upgrade is tried while others are in the way, and the seconds in between.
+_TRIES, _PAUSE = 20, 0.5
+#: Seconds that one statement of an upgrade may take.
+_LONGEST = 86_400.0
 
 
 class State(NamedTuple):
@@ -64,7 +70,21 @@ async def ensure_schema(connection: Connection, options: Options) -> None:
 
 
 async def _apply(connection: Connection, options: Options, *, only_when_empty: bool = False) -> State:
-    """Applies what is missing, in one transaction; returns how the database stood before."""
+    """Applies what is missing, in one transaction; returns how the database stood before.
+
+    Replicas at work may be in the way, for a moment; somebody else's open transaction may be for longer.
+    """
+    for _ in range(_TRIES - 1):
+        try:
+            return await _apply_once(connection, options, only_when_empty)
+        except Exception as error:
+            if not is_in_the_way(error):
+                raise
+        await asyncio.sleep(_PAUSE)
+    return await _apply_once(connection, options, only_when_empty)
+
+
+async def _apply_once(connection: Connection, options: Options, only_when_empty: bool) -> State:
     async with connection.transaction():
         await connection.execute(QUERIES["schema_lock"], options.schema)
         # Looked at under the lock: another process may have been faster.
@@ -73,6 +93,8 @@ async def _apply(connection: Connection, options: Options, *, only_when_empty: b
             await connection.execute(f'CREATE SCHEMA "{options.schema}"')
         if state.version and only_when_empty:
             return state
+        if state.version and _missing(state):
+            await connection.execute(QUERIES["schema_pause"])
         for migration in _missing(state):
             await connection.execute(migration.script)
             await connection.execute(QUERIES["schema_applied"], migration.version, migration.oldest)
@@ -98,7 +120,8 @@ class PostgresSchema(Schema):
 
     async def _with_connection(self, work: Callable[[Connection], Awaitable[_T]]) -> _T:
         try:
-            connection = await connect(self._options)
+            # Making an index of many tasks takes its time.
+            connection = await connect(self._options._replace(command_timeout=_LONGEST))
             try:
                 return await work(connection)
             finally:
@@ -122,6 +145,8 @@ class PostgresSchema(Schema):
         schema = f'"{self._options.schema}"'
         lines = ["BEGIN;"] + ([] if state.has_schema else [f"CREATE SCHEMA {schema};"])
         lines.append(f"SET LOCAL search_path TO {schema};")
+        if state.version:
+            lines.append(f"{QUERIES['schema_pause']};")
         for version, oldest, script in (missing := _missing(state)):
             applied = QUERIES["schema_applied"].replace("$1", str(version)).replace("$2", str(oldest))
             lines += [script.rstrip(), f"{applied};"]

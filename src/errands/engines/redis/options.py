@@ -7,6 +7,7 @@ from urllib.parse import parse_qsl, unquote, urlsplit
 
 import msgspec
 
+from errands.engines.passwords import without_password
 from errands.errors import ConfigurationError
 
 DEFAULT_PREFIX = "errands"
@@ -36,7 +37,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     def from_url(cls, url: str) -> Options:
         """Raises `ConfigurationError` for what is not understood: nothing is ever ignored."""
         parts = urlsplit(url)
-        shown = f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}"
+        shown = without_password(url.partition("?")[0])
         try:
             port, db = parts.port or cls().port, int(parts.path.strip("/") or 0)
         except ValueError:

@@ -140,8 +140,8 @@ class Writer:
     def _prepare(self, batch: list[Entry], fresh: dict[str, Stand]) -> list[tuple[Entry, bytes, Judged | None]]:
         """The jobs of one round. A refusal counts only where the task is known to stand, never on a guess."""
         asked: list[tuple[Entry, bytes, Judged | None]] = []
-        #: Where tasks will stand after the jobs before.
-        assumed: dict[str, Stand] = {}
+        #: Where tasks will stand after the jobs before; None when one of these has to look first, and so the next.
+        assumed: dict[str, Stand | None] = {}
         for entry in batch:
             try:
                 judged = self._judged(entry.work, assumed, fresh) if isinstance(entry.work, Change) else None
@@ -153,21 +153,20 @@ class Writer:
                 _fail(entry.future, StorageError(f"this cannot be stored: {error}"))
         return asked
 
-    def _judged(self, change: Change, assumed: dict[str, Stand], fresh: dict[str, Stand]) -> Judged | None:
+    def _judged(self, change: Change, assumed: dict[str, Stand | None], fresh: dict[str, Stand]) -> Judged | None:
         """None when the task has to be looked at first."""
         task_id = change.task_id
-        stand = assumed.get(task_id) or fresh.get(task_id) or self._known.get(task_id)
-        if stand is None and change.expected == 0:
-            stand = NOWHERE
-        if stand is None:
-            return None
+        if task_id in assumed:
+            stand = assumed[task_id]
+        else:
+            stand = fresh.get(task_id) or self._known.get(task_id) or (NOWHERE if change.expected == 0 else None)
+        judged = None
         try:
-            judged = self._judge.judge(stand, change)
+            judged = None if stand is None else self._judge.judge(stand, change)
         except ErrandsError:
             if task_id in fresh and task_id not in assumed:
                 raise
-            return None
-        assumed[task_id] = judged.stand
+        assumed[task_id] = None if judged is None else judged.stand
         return judged
 
     def _job(self, work: Change | Job, judged: Judged | None) -> Job:
