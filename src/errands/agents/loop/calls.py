@@ -235,7 +235,9 @@ class Calls:
                 bound=frozenset(routine.bindings),
             )
             invoke = self.invoker(f"{call}:before", at)
-            outcome = await self._course.steps(steps, subject, session, key=key, call=call, invoke=invoke)
+            outcome = await self._course.steps(
+                steps, subject, session, key=key, call=call, function=routine.name, invoke=invoke
+            )
             if not isinstance(outcome, Passed):
                 return outcome
             passed = Passed(outcome.value, passed.transformed or outcome.transformed)
@@ -302,7 +304,7 @@ class Calls:
             await self._course.append(ToolOpened(at=self._run.now(), tool=tool, state=state))
             invocation = msgspec.structs.replace(invocation, state=state)
         work = self._tools.invoke(function, invocation)
-        return await self._course.waiting_for(work, key, session, began.arguments)
+        return await self._course.waiting_for(work, key, session, began.arguments, function=routine.name)
 
     async def _delegate(self, began: CapabilityBegan, routine: Routine) -> Any:
         async def start(task_id: str) -> None:
@@ -349,7 +351,9 @@ class Calls:
         )
         session = self._progress.session(key, ended.at)
         invoke = self.invoker(f"{ended.call}:after", ended.at)
-        outcome = await self._course.steps(routine.after, subject, session, key=key, call=ended.call, invoke=invoke)
+        outcome = await self._course.steps(
+            routine.after, subject, session, key=key, call=ended.call, function=routine.name, invoke=invoke
+        )
         if isinstance(outcome, Locked):
             self._course.over("restricted", outcome.reason)
         if isinstance(outcome, Blocked):

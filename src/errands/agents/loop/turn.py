@@ -160,7 +160,6 @@ class TaskTurn:
             Subject(context=course.run.plain, input=arrived.values),
             course.progress.session(key, arrived.at),
             key=key,
-            call=None,
             invoke=calls.invoker(place, arrived.at),
         )
         if not isinstance(outcome, Passed):
@@ -202,7 +201,6 @@ class TaskTurn:
             Subject(context=course.run.plain, output=output),
             course.progress.session(key, at),
             key=key,
-            call=None,
             invoke=calls.invoker(place, at),
         )
         if not isinstance(outcome, Passed):
@@ -235,8 +233,9 @@ class TaskTurn:
         if pause.held:
             message = held_review_message(call, task_id=ctx.task_id, context_id=ctx.context_id)
         else:
-            function = course.progress.function_of(pause.key)
-            message = review_message(call, subject, task_id=ctx.task_id, context_id=ctx.context_id, function=function)
+            message = review_message(
+                call, subject, task_id=ctx.task_id, context_id=ctx.context_id, function=pause.function
+            )
         await ctx._turn.end(INPUT_REQUIRED, message=message, asks=reviewer_of(call))
 
     async def _end(self, course: Course, tools: ToolTurn, ended: Ended) -> None:
