@@ -301,6 +301,31 @@ guardrails:
         assert (await desk.context()).output[0]["message"] == [{"text": "The card is hidden."}]
 
 
+async def test_the_arriving_input_is_in_the_context_and_the_pending_answer_is_not(tmp_path: Path, shop: Shop) -> None:
+    before = "input == context.input.last() && size(context.input) == size(context.output) + 1"
+    text = agent(
+        more=f"""guardrails:
+  before:
+    - assert: {before}
+  after:
+    - assert: size(context.output) == size(context.input) - 1
+"""
+    )
+    async with at_work(tmp_path, text, "One.", "Two.", tools=shop.tools) as desk:
+        await desk.say("First")
+        assert (await desk.say("Second")).status.state.short == "input-required"
+
+
+async def test_the_bindings_of_a_step_win_over_those_of_the_capability(tmp_path: Path, shop: Shop) -> None:
+    audit = "  audit: {bindings: {what: \"'the capability'\"}}\n"
+    before = "  pay: {before: [{invoke: 'audit:audit', bindings: {what: \"'step ' + string(input.amount)\"}}]}"
+    async with at_work(
+        tmp_path, agent(audit + before), call(("pay", {"amount": 5})), "Paid.", tools=shop.tools
+    ) as desk:
+        await desk.say("Pay")
+        assert (await desk.context()).capabilities["audit"].inputs == ({"what": "step 5"},)
+
+
 # Limits
 
 

@@ -205,6 +205,17 @@ async def test_exposed_values_come_with_every_answer(tmp_path: Path) -> None:
         assert (await desk.context()).output[0]["sums"] == 1
 
 
+async def test_a_value_that_cannot_be_had_is_null_and_the_log_does_not_repeat_what_was_said(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    text = AGENT + "\nexposes: {found: 'context.capabilities[output.message[0].text]'}\n"
+    async with at_work(tmp_path, text, "a-secret") as desk:
+        await desk.say("Hi")
+        assert (await desk.context()).output[0]["found"] is None
+        assert "found is exposed as null" in caplog.text
+        assert "a-secret" not in caplog.text
+
+
 PARAMETERS = (
     AGENT
     + """

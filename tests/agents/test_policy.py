@@ -8,10 +8,13 @@ from typing import Any
 import pytest
 
 from errands import A2AServer, Policy
+from errands.agents.models.base import UserSaid
 from errands.agents.tools.functions import tool
-from errands.model.core import Task
+from errands.model.core import SETTLED_STATES, Task
 from errands.policy.limits import Limits, stricter
 from errands.policy.records import Decided
+from errands.runtime.journal import Journal
+from errands.runtime.reviews import ReviewDesk
 from errands.testing import connect
 from tests.agents.rig import AGENT, Replies, at_work, call
 from tests.unit.oversight.support import after, around, before, policy
@@ -43,6 +46,23 @@ async def test_guardrails_look_first_at_what_goes_in(tmp_path: Path) -> None:
             ("policy.guardrails.before[0]", "passed", "v1"),
             ("guardrails.before[0]", "passed", ""),
         ]
+
+
+async def test_a_text_may_stand_for_a_part_as_it_may_for_any_agent(tmp_path: Path) -> None:
+    shout = "{'message': [%s.message[0].text + '!']}"
+    rules = policy(guardrails={"before": [{"transform": shout % "input"}], "after": [{"transform": shout % "output"}]})
+    async with at_work(tmp_path, AGENT, "Hello", **under(rules)) as desk:
+        assert told(await desk.say("Hi")) == "Hello!"
+        assert desk.model.questions[0].said == (UserSaid([{"mimeType": "text/plain", "text": "Hi!"}]),)
+
+
+@pytest.mark.parametrize("place", ["before", "after"])
+async def test_a_message_of_something_else_ends_the_task(tmp_path: Path, place: str) -> None:
+    rules = policy(guardrails={place: [{"transform": "{'message': [1]}"}]})
+    async with at_work(tmp_path, AGENT, "Hello", **under(rules)) as desk:
+        task = await desk.say("Hi")
+        assert (task.status.state.short, reason(task)) == ("rejected", "restricted")
+        assert "was held back" in told(task)
 
 
 async def test_guardrails_look_last_at_what_comes_out(tmp_path: Path) -> None:
@@ -112,3 +132,31 @@ async def test_agents_that_work_is_handed_to_are_held_to_it_too(tmp_path: Path) 
         result = await client.send("ask your helper")
         assert result.text == "It said no."
         assert "No." in str(model.results(1))
+
+
+async def test_another_version_decides_anew_what_waits_for_a_review(tmp_path: Path) -> None:
+    noted: list[str] = []
+
+    @tool
+    async def note(what: str) -> str:
+        """Notes something."""
+        noted.append(what)
+        return "noted"
+
+    text = f"""{AGENT}
+capabilities: {{note: "*"}}
+guardrails:
+  after:
+    - invoke: note:note
+      bindings: {{what: "'an answer'"}}
+"""
+    storage = f"sqlite:///{tmp_path / 'tasks.db'}"
+    asks = after({"assert": "size(output.message) > 0"}, {"assert": "review('carol')"})
+    refuses = after({"assert": "false", "error_message": "No more."}, {"assert": "review('carol')"}, version="v2")
+    async with at_work(tmp_path, text, "A secret.", tools=[note], storage=storage, **under(asks)) as desk:
+        task = await desk.say("Hi")
+    async with at_work(tmp_path, text, tools=[note], storage=storage, **under(refuses)) as desk:
+        await ReviewDesk(Journal(desk.server.engine)).answer(task.id, True, by="carol")
+        stored = await desk.server.engine.wait_for_state(task.id, desk.server.scope(), SETTLED_STATES, 10)
+        assert (stored.state.short, told(stored.task)) == ("rejected", "No more.")
+        assert noted == ["an answer"]

@@ -11,6 +11,8 @@ import pytest
 from errands.agents.evaluators import Evaluators
 from errands.agents.models.base import FunctionCall
 from errands.policy.records import CapabilityErrored, CapabilityFinished, CapabilityRestricted
+from errands.runtime.journal import Journal
+from errands.runtime.reviews import ReviewDesk
 from tests.agents.rig import at_work, call
 from tests.agents.test_calls import Shop, agent, reason
 from tests.agents.test_reviews import answer
@@ -132,6 +134,8 @@ async def test_a_review_inside_of_a_script_suspends_it_and_no_call_is_made_twice
         task = await desk.say("Pay")
         assert task.status.state.short == "input-required"
         assert [paid["amount"] for paid in shop.paid] == [5]
+        [review] = await ReviewDesk(Journal(desk.server.engine)).list()
+        assert (review.function, review.subject) == ("pay", {"amount": 50, "customer": "nobody"})
         assert await answer(desk, True, by="boss") == "input-required"
         assert [paid["amount"] for paid in shop.paid] == [5, 50, 7]
         assert desk.model.results() == [[5, 50, 7]]

@@ -223,7 +223,9 @@ class _Calls:
     """The calls of one function while there come more."""
 
     def __init__(self, before: Capability) -> None:
-        self._fields = {name: list(value) if type(value) is tuple else value for name, value in asdict(before).items()}
+        self._fields: dict[str, Any] = {
+            name: list(value) if type(value) is tuple else value for name, value in asdict(before).items()
+        }
         self.are_delegations = before.task_ids is not msgspec.UNSET
 
     def add(self, record: _CallRecord) -> None:
@@ -238,9 +240,11 @@ class _Calls:
             fields["task_ids"].append(normalise(getattr(record, "task_id", None) or ""))
 
     def capability(self) -> Capability:
-        return Capability(
-            **{name: tuple(value) if type(value) is list else value for name, value in self._fields.items()}
-        )
+        return Capability(**{name: _frozen(value) for name, value in self._fields.items()})
+
+
+def _frozen(value: Any) -> Any:
+    return tuple(value) if type(value) is list else value
 
 
 class InOrder:

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from errands import AgentCardConfig, CapabilitiesConfig, Worker
+from errands import AgentCardConfig, CapabilitiesConfig, TaskContext, Worker
 from errands.agents.delegation.base import DelegationError
 from errands.agents.delegation.remote import RemoteDelegate
 from errands.model.log import Scope
@@ -168,6 +168,32 @@ async def test_an_agent_that_cannot_be_reached_is_an_error(caplog: pytest.LogCap
     with caplog.at_level(logging.WARNING):
         await delegate.cancel("t", HERE)
     assert "could not be canceled" in caplog.text
+
+
+@pytest.mark.parametrize("url", ["http://ann:hunter2@127.0.0.1:9", "http://127.0.0.1:9/?key=hunter2"])
+async def test_what_is_secret_about_an_address_is_told_to_nobody(url: str, caplog: pytest.LogCaptureFixture) -> None:
+    delegate = RemoteDelegate("far", url, patience=0)
+    for task_id in (None, "t"):
+        with pytest.raises(DelegationError, match=r"far .* no agent found at http://.*127\.0\.0\.1:9") as caught:
+            await delegate.run(bare_errand("p", HERE, task_id=task_id))
+        assert "hunter2" not in str(caught.value)
+    with caplog.at_level(logging.WARNING):
+        await delegate.cancel("t", HERE)
+    assert "could not be canceled" in caplog.text
+    assert "hunter2" not in caplog.text
+
+
+async def test_credentials_that_a_remote_agent_repeats_are_not_passed_on() -> None:
+    class Repeats(Worker):
+        async def handle(self, ctx: TaskContext) -> None:
+            words = "you sent s3cret-token"
+            await (ctx.fail(words) if "fail" in ctx.user_text else ctx.complete(words))
+
+    async with far_away(Repeats(), headers={"Authorization": "Bearer s3cret-token"}) as delegate:
+        output = (await delegate.run(bare_errand("p", HERE))).output
+        assert output["message"] == [{"mimeType": "text/plain", "text": "you sent [secret]"}]
+        with pytest.raises(DelegationError, match=r"you sent \[secret\]"):
+            await delegate.run(bare_errand("p", HERE, call="2", message="fail"))
 
 
 async def test_a_remote_agent_may_be_restarted_meanwhile(tmp_path: Path) -> None:

@@ -130,6 +130,22 @@ async def test_every_end_of_an_executor_can_be_refused(end: str) -> None:
         assert "secret" not in str(result.raw_task)
 
 
+async def test_words_that_a_published_task_repeats_the_id_of_are_never_seen() -> None:
+    async def repeats(context: RequestContext, queue: EventQueue) -> None:
+        for text in ("fine", "hello"):
+            said_so = [Message(message_id="m", role=Role.AGENT, parts=[Part(text=text)])]
+            status = TaskStatus(state=TaskState.WORKING)
+            await queue.enqueue_event(
+                Task(id=context.task_id or "", context_id=context.context_id, status=status, history=said_so)
+            )
+        await updater_of(context, queue).complete()
+
+    rules = after({"assert": "!output.message.exists(part, part.text == 'hello')"})
+    async with serving(Executor(repeats), policy=rules) as server:
+        events = [event async for event in server.client.stream("hi")]
+        assert (events[-1].state, "hello" in str(events)) == ("completed", False)
+
+
 async def test_words_by_an_id_that_is_known_are_looked_at() -> None:
     rules = after({"assert": "!output.message.exists(part, part.text == 'hello')", "error_message": "Refused."})
     async with serving(Executor(speaks_with_an_id_that_is_known), policy=rules) as server:

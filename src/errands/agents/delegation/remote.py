@@ -13,13 +13,16 @@ import time
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
 from contextlib import AsyncExitStack, aclosing, asynccontextmanager, suppress
 from typing import Any
+from urllib.parse import unquote, urlsplit
 
 import httpx
+import msgspec
 
 from errands.agents.delegation.base import Delegate, Delegated, DelegationError, Errand
 from errands.agents.delegation.local import MAX_DEPTH, check_depth, first_message
 from errands.agents.delegation.outcome import outcome, output_of
 from errands.agents.delegation.unbroken import unbroken
+from errands.agents.tools.secrets import Secrets
 from errands.client import A2AClient, A2AClientError, NoCommonProtocolError
 from errands.errors import ErrandsError, TaskNotCancelableError, TaskNotFoundError, UnavailableError
 from errands.model.core import Task
@@ -32,6 +35,8 @@ logger = logging.getLogger(__name__)
 PATIENCE = 60.0
 #: Seconds between two looks at an agent that does not stream; they grow from the first to the second.
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.1, 5.0
+#: Characters of a credential at least.
+_SHORTEST = 6
 #: Not gRPC, whose connections the guard of the HTTP client does not see.
 _PROTOCOLS = ("jsonrpc", "http+json")
 
@@ -55,8 +60,16 @@ class RemoteDelegate(Delegate):
         self._http = http
         self._max_depth = max_depth
         self._patience = patience
+        self._secrets = Secrets(_secrets(url, self._headers))
 
     async def run(self, errand: Errand) -> Delegated:
+        try:
+            delegated = await self._run(errand)
+        except DelegationError as error:
+            raise DelegationError(self._secrets.hide_in(str(error)), error.task_id) from None
+        return msgspec.structs.replace(delegated, output=self._secrets.hide(delegated.output))
+
+    async def _run(self, errand: Errand) -> Delegated:
         check_depth(errand, self._max_depth)
         task_id = errand.task_id
         if task_id is None:
@@ -109,7 +122,8 @@ class RemoteDelegate(Delegate):
         except (TaskNotCancelableError, TaskNotFoundError):
             pass
         except ErrandsError as error:
-            logger.warning("task %s of %s could not be canceled: %s", task_id, self._name, error)
+            told = self._secrets.hide_in(str(error))
+            logger.warning("task %s of %s could not be canceled: %s", task_id, self._name, told)
 
     @asynccontextmanager
     async def _connected(self) -> AsyncIterator[A2AClient]:
@@ -123,6 +137,16 @@ class RemoteDelegate(Delegate):
             else:
                 raise DelegationError(f"{self._name} speaks A2A neither as JSON-RPC nor as HTTP+JSON")
             yield client
+
+
+def _secrets(url: str, headers: Mapping[str, str]) -> list[str]:
+    """What only the operator and that agent know: of the address what is no place, and credentials."""
+    parts = urlsplit(url)
+    userinfo, at, _ = parts.netloc.rpartition("@")
+    sent = [word for value in headers.values() for word in (value, value.rpartition(" ")[2])]
+    # A header such as a version is no credential, and would be missed in what the agent says.
+    credentials = [word for word in sent if len(word) >= _SHORTEST]
+    return [f"{userinfo}{at}", userinfo, unquote(parts.password or ""), parts.query, *credentials]
 
 
 def _is_reviewed(task: Task) -> bool:

@@ -103,7 +103,9 @@ class Answering:
             try:
                 exposed[name] = run(program, variables, Session(at))
             except CelError as error:
-                logger.warning("task %s: %s is exposed as null: %s", self._ctx.task_id, name, error)
+                # What went wrong may repeat what was said.
+                told = "task %s: %s is exposed as null: %r has no value"
+                logger.warning(told, self._ctx.task_id, name, error.source)
                 exposed[name] = None
         return {**exposed, "message": message}
 

@@ -220,7 +220,7 @@ class Calls:
         return found
 
     async def _before(self, call: str, routine: Routine, arguments: dict[str, Json], at: str) -> Any:
-        key = f"{call}:before"
+        key = self._course.session_key(f"{call}:before")
         session = self._progress.session(key, at)
         lists = [routine.before]
         if self._run.context.is_first(routine.name):
@@ -234,8 +234,10 @@ class Calls:
                 operation=routine.function.operation,
                 bound=frozenset(routine.bindings),
             )
-            invoke = self.invoker(key, at)
-            outcome = await self._course.steps(steps, subject, session, key=key, call=call, invoke=invoke)
+            invoke = self.invoker(f"{call}:before", at)
+            outcome = await self._course.steps(
+                steps, subject, session, key=key, call=call, function=routine.name, invoke=invoke
+            )
             if not isinstance(outcome, Passed):
                 return outcome
             passed = Passed(outcome.value, passed.transformed or outcome.transformed)
@@ -302,7 +304,7 @@ class Calls:
             await self._course.append(ToolOpened(at=self._run.now(), tool=tool, state=state))
             invocation = msgspec.structs.replace(invocation, state=state)
         work = self._tools.invoke(function, invocation)
-        return await self._course.waiting_for(work, key, session, began.arguments)
+        return await self._course.waiting_for(work, key, session, began.arguments, function=routine.name)
 
     async def _delegate(self, began: CapabilityBegan, routine: Routine) -> Any:
         async def start(task_id: str) -> None:
@@ -338,7 +340,7 @@ class Calls:
             raise CallFailed(ended.error)
         if isinstance(ended, CapabilityRestricted):
             raise CallFailed(ended.reason)
-        key = f"{ended.call}:after"
+        key = self._course.session_key(f"{ended.call}:after")
         subject = Subject(
             context=self._run.plain,
             input=ended.arguments,
@@ -348,8 +350,10 @@ class Calls:
             bound=frozenset(routine.bindings),
         )
         session = self._progress.session(key, ended.at)
-        invoke = self.invoker(key, ended.at)
-        outcome = await self._course.steps(routine.after, subject, session, key=key, call=ended.call, invoke=invoke)
+        invoke = self.invoker(f"{ended.call}:after", ended.at)
+        outcome = await self._course.steps(
+            routine.after, subject, session, key=key, call=ended.call, function=routine.name, invoke=invoke
+        )
         if isinstance(outcome, Locked):
             self._course.over("restricted", outcome.reason)
         if isinstance(outcome, Blocked):
@@ -358,11 +362,11 @@ class Calls:
 
     # Calls by steps
 
-    def invoker(self, key: str, at: str) -> Invoke:
-        """Makes the calls of `invoke` steps of the session `key`: straight to the tool, and once."""
+    def invoker(self, place: str, at: str) -> Invoke:
+        """Makes the calls of `invoke` steps at `place`: straight to the tool, and once, whatever the policy is."""
 
         async def invoke(wanted: StepInvocation) -> Json:
-            call = f"{key}:{wanted.step}"
+            call = f"{place}:{wanted.step}"
             ended = self._progress.ended.get(call)
             if ended is None:
                 ended = await self._invoked(call, wanted, at)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Literal, NoReturn
 
@@ -31,6 +32,11 @@ class Course:
         self.runtime = dict(runtime)
         #: The version of the policy whose steps stand among the agent's own.
         self._policy = policy
+        self._mark = f"@{hashlib.sha256(policy.encode()).hexdigest()[:8]}" if policy else ""
+
+    def session_key(self, place: str) -> str:
+        """The name of the session of steps: with another version of the policy they decide anew."""
+        return f"{place}{self._mark}"
 
     def note(self, *records: AnyRecord) -> None:
         """Adds records that become durable with what follows."""
@@ -55,14 +61,24 @@ class Course:
             self.over("limit_exceeded", f"A limit of this agent was exceeded: {exceeded.message}.")
 
     async def steps(
-        self, steps: Steps, subject: Subject, session: Session, *, key: str, call: str | None, invoke: Invoke
+        self,
+        steps: Steps,
+        subject: Subject,
+        session: Session,
+        *,
+        key: str,
+        invoke: Invoke,
+        call: str | None = None,
+        function: str | None = None,
     ) -> Outcome:
         """What the steps decide; the decisions are recorded. Raises `PausedError` while one of them waits."""
         if not steps.steps:
             return await run_steps(steps, subject, session, invoke=invoke)
         work = run_steps(steps, subject, session, invoke=invoke, perform=self.perform(key))
         judged = steps.phase.subject
-        outcome: Outcome = await self.waiting_for(work, key, session, getattr(subject, judged), held=judged == "output")
+        outcome: Outcome = await self.waiting_for(
+            work, key, session, getattr(subject, judged), held=judged == "output", function=function
+        )
         for decision in outcome.decisions:
             decided = Decided(
                 at=self.run.now(),
@@ -78,13 +94,20 @@ class Course:
         return outcome
 
     async def waiting_for(
-        self, work: Awaitable[Any], key: str, session: Session, subject: Json, *, held: bool = False
+        self,
+        work: Awaitable[Any],
+        key: str,
+        session: Session,
+        subject: Json,
+        *,
+        held: bool = False,
+        function: str | None = None,
     ) -> Any:
         """`work`, where an expression that has to wait pauses the task."""
         try:
             return await work
         except Suspended as suspended:
-            raise PausedError(key, suspended.call, session, subject, held=held) from None
+            raise PausedError(key, suspended.call, session, subject, held=held, function=function) from None
 
     def perform(self, key: str) -> Perform:
         """Makes the calls of expressions in the session `key`; what they gave is durable before it is used."""

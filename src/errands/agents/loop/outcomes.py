@@ -16,12 +16,18 @@ class TaskOverError(Exception):
 
 
 class PausedError(Exception):
-    """The task waits for somebody's review of `subject`, which nobody else may see yet when it is `held`."""
+    """The task waits for somebody's review of `subject`, which nobody else may see yet when it is `held`.
 
-    def __init__(self, key: str, call: Call, session: Session, subject: Json, *, held: bool = False) -> None:
+    `function` is the one whose call it is about, if it is a call.
+    """
+
+    def __init__(
+        self, key: str, call: Call, session: Session, subject: Json, *, held: bool = False, function: str | None = None
+    ) -> None:
         super().__init__(f"{key} waits for {call}")
         self.key = key
         self.call = call
         self.session = session
         self.subject = subject
         self.held = held
+        self.function = function

@@ -184,14 +184,6 @@ class Progress:
                 session.fail(answered.call, answered.error)
         return session
 
-    def function_of(self, key: str) -> str | None:
-        """The function that a session is about, if it is that of a call: its name is the call's, and a phase."""
-        call, _, _ = key.rpartition(":")
-        if call in self.began:
-            return self.began[call].function
-        wanted = () if self._answer is None else self._answer.calls
-        return next((one.name for one in wanted if one.id == call), None)
-
     def waits(self, key: str) -> bool:
         """Whether the log says already that the session of that name waits."""
         waiting = self._waiting.get(key)

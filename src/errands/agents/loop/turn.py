@@ -153,18 +153,20 @@ class TaskTurn:
         await self._ctx._turn.end(INPUT_REQUIRED, message=self._ctx._agent_message(parts))
 
     async def _guard_input(self, course: Course, calls: Calls, arrived: InputArrived) -> None:
-        key = f"input:{arrived.message_id}"
+        place = f"input:{arrived.message_id}"
+        key = course.session_key(place)
         outcome = await course.steps(
             self._plan.guards_input,
             Subject(context=course.run.plain, input=arrived.values),
             course.progress.session(key, arrived.at),
             key=key,
-            call=None,
-            invoke=calls.invoker(key, arrived.at),
+            invoke=calls.invoker(place, arrived.at),
         )
         if not isinstance(outcome, Passed):
             course.over("restricted", refusal(outcome))
-        values = outcome.value if outcome.transformed else None
+        values = _with_message(outcome.value) if outcome.transformed else None
+        if outcome.transformed and values is None:
+            course.over("restricted", "The input was held back: what a guardrail made of it is no input.")
         course.note(InputPassed(at=course.run.now(), message_id=arrived.message_id, values=values))
 
     # Model and calls
@@ -192,14 +194,14 @@ class TaskTurn:
     ) -> None:
         course.check(check_age(self._plan.limits, course.run.context, course.run.now_ms()))
         output = answering.output(text, at)
-        key = f"output:{course.progress.outputs}"
+        place = f"output:{course.progress.outputs}"
+        key = course.session_key(place)
         outcome = await course.steps(
             self._plan.guards_output,
             Subject(context=course.run.plain, output=output),
             course.progress.session(key, at),
             key=key,
-            call=None,
-            invoke=calls.invoker(key, at),
+            invoke=calls.invoker(place, at),
         )
         if not isinstance(outcome, Passed):
             course.over("restricted", refusal(outcome))
@@ -231,8 +233,9 @@ class TaskTurn:
         if pause.held:
             message = held_review_message(call, task_id=ctx.task_id, context_id=ctx.context_id)
         else:
-            function = course.progress.function_of(pause.key)
-            message = review_message(call, subject, task_id=ctx.task_id, context_id=ctx.context_id, function=function)
+            message = review_message(
+                call, subject, task_id=ctx.task_id, context_id=ctx.context_id, function=pause.function
+            )
         await ctx._turn.end(INPUT_REQUIRED, message=message, asks=reviewer_of(call))
 
     async def _end(self, course: Course, tools: ToolTurn, ended: Ended) -> None:
@@ -285,7 +288,13 @@ def _started_in(run: Run) -> Started:
 
 def _as_output(value: Any, output: dict[str, Any]) -> dict[str, Any] | None:
     """What guardrails left of an output: it may have become a text, or must still have a message."""
-    if isinstance(value, str):
-        return {**output, "message": [{"mimeType": "text/plain", "text": value}]}
+    return _with_message({**output, "message": [value]} if isinstance(value, str) else value)
+
+
+def _with_message(value: Any) -> dict[str, Any] | None:
+    """A TaskIO that transforms have made, in whose message a text may stand for a part; None when it is none."""
     parts = value.get("message") if isinstance(value, dict) else None
-    return value if isinstance(parts, list) and all(isinstance(part, dict) for part in parts) else None
+    if not isinstance(parts, list) or not all(isinstance(part, dict | str) for part in parts):
+        return None
+    texts = {"mimeType": "text/plain"}
+    return {**value, "message": [{**texts, "text": part} if isinstance(part, str) else part for part in parts]}

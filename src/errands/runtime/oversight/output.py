@@ -35,7 +35,8 @@ class Output(msgspec.Struct, kw_only=True, omit_defaults=True):
     def of(cls, ending: Ending, held: Iterable[tuple[EventKind, StreamResponse]] = ()) -> Output:
         events = list(held)
         events += [("artifact", StreamResponse(artifact_update=update)) for update in ending.artifacts]
-        return cls(ending=msgspec.structs.replace(ending, artifacts=()), events=_without_replaced(events))
+        shown = _without_replaced(_without_repeated(events))
+        return cls(ending=msgspec.structs.replace(ending, artifacts=()), events=shown)
 
     @classmethod
     def gathered(cls, held: Iterable[tuple[EventKind, StreamResponse]], ending: Ending) -> Output:
@@ -80,6 +81,22 @@ class Output(msgspec.Struct, kw_only=True, omit_defaults=True):
             )
             return Output(ending=self.ending, events=[("artifact", StreamResponse(artifact_update=update))])
         return Output(ending=msgspec.structs.replace(self.ending, message=_said(parts, task)))
+
+
+def _without_repeated(events: list[tuple[EventKind, StreamResponse]]) -> list[tuple[EventKind, StreamResponse]]:
+    """The events without messages of a published task that never join the history: there is one of that id already."""
+    kept: list[tuple[EventKind, StreamResponse]] = []
+    known: set[str] = set()
+    for kind, update in events:
+        told, task = update.status_update, update.task
+        if told is not None and told.status.message is not None:
+            known.add(told.status.message.message_id)
+        elif task is not None and task.history:
+            new = [message for message in task.history if message.message_id not in known]
+            known.update(message.message_id for message in new)
+            update = StreamResponse(task=msgspec.structs.replace(task, history=new or None))
+        kept.append((kind, update))
+    return kept
 
 
 def _without_replaced(events: list[tuple[EventKind, StreamResponse]]) -> list[tuple[EventKind, StreamResponse]]:
