@@ -229,6 +229,23 @@ async def test_the_tallies_are_what_counting_would_give(
         assert (await engine.list(ListQuery(scope=ME))).total_size == 10
 
 
+async def test_a_task_that_changes_while_a_page_is_put_together_is_no_match_any_more(
+    engine: PostgresEngine, changes: Changes
+) -> None:
+    await engine.commit(changes.start("changes"))
+    await engine.commit(changes.start("stays"))
+    writing = await asyncpg.connect(shared_server().url())
+    await writing.execute(f'SET search_path TO "{engine._options.schema}"')
+    # Between finding the ids and looking at the tasks, the listing waits for the total.
+    await writing.execute("BEGIN; LOCK TABLE tallies IN ACCESS EXCLUSIVE MODE")
+    page = asyncio.create_task(engine.list(ListQuery(scope=ME, state=TaskState.WORKING)))
+    while not await writing.fetchval("SELECT 1 FROM pg_locks WHERE NOT granted AND relation = 'tallies'::regclass"):
+        await asyncio.sleep(0)
+    await writing.execute("UPDATE tasks SET state = 'TASK_STATE_COMPLETED' WHERE id = 'changes'; COMMIT")
+    await writing.close()
+    assert [stored.task.id for stored in (await page).tasks] == ["stays"]
+
+
 async def test_an_engine_makes_no_more_connections_than_it_may(url: str, changes: Changes) -> None:
     name = "counted connections"
     async with PostgresEngine(f"{url}&pool_size=4&application_name={name}") as engine:
