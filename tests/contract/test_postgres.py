@@ -11,7 +11,7 @@ import asyncpg
 import pytest
 
 from errands.engines.base import Retention
-from errands.engines.postgres import PostgresEngine
+from errands.engines.postgres import PostgresEngine, retention
 from errands.engines.postgres.connection import MIN_POOL_SIZE
 from errands.errors import ConfigurationError, DuplicateMessageError, StorageError
 from errands.model.core import TERMINAL_STATES, TaskState
@@ -244,6 +244,24 @@ async def test_a_task_that_changes_while_a_page_is_put_together_is_no_match_any_
     await writing.execute("UPDATE tasks SET state = 'TASK_STATE_COMPLETED' WHERE id = 'changes'; COMMIT")
     await writing.close()
     assert [stored.task.id for stored in (await page).tasks] == ["stays"]
+
+
+async def test_long_logs_are_found_in_steps_however_many_tasks_there_are(
+    url: str, changes: Changes, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(retention, "_LOOK", 3)
+    async with PostgresEngine(url, clock=clock, retention=Retention(events_per_task=2)) as engine:
+        for number in range(10):
+            await engine.commit(changes.start(f"t{number}"))
+        for name in ("t0", "t2", "t3", "t9"):
+            await asyncio.gather(*(engine.commit(changes.chunk(name)) for _ in range(4)))
+        await engine.sweep()
+        assert await ask(engine, "SELECT id FROM tasks WHERE trimmed = 4 ORDER BY id") == [
+            ("t0",),
+            ("t2",),
+            ("t3",),
+            ("t9",),
+        ]
 
 
 async def test_an_engine_makes_no_more_connections_than_it_may(url: str, changes: Changes) -> None:
