@@ -11,7 +11,7 @@ from errands.model.base import encode
 from errands.model.core import Message, Part, Role
 from errands.runtime.review_messages import REVIEW, is_review
 
-#: Bytes of the name that a client gives a conversation. Databases find tasks by it, and not all of them take any length.
+#: Bytes of the name that a client gives a conversation. Databases find tasks by it, and not all take any length.
 MAX_CONTEXT_ID = 1000
 
 
