@@ -264,6 +264,17 @@ async def test_long_logs_are_found_in_steps_however_many_tasks_there_are(
         ]
 
 
+async def test_large_changes_of_one_moment_do_not_make_one_huge_transaction(
+    engine: PostgresEngine, changes: Changes
+) -> None:
+    await asyncio.gather(*(engine.commit(changes.start(f"t{n}")) for n in range(40)))
+    before = engine.transactions
+    large = "x" * 1_000_000
+    results = await asyncio.gather(*(engine.commit(changes.chunk(f"t{n}", text=large)) for n in range(40)))
+    assert results == [3] * 40
+    assert 4 <= engine.transactions - before <= 10
+
+
 async def test_an_engine_makes_no_more_connections_than_it_may(url: str, changes: Changes) -> None:
     name = "counted connections"
     async with PostgresEngine(f"{url}&pool_size=4&application_name={name}") as engine:
