@@ -18,6 +18,7 @@ from errands.agents.mounts.mounts import Mounts
 from errands.agents.tools.functions import PythonTool
 from errands.agents.tools.toolbox import Toolbox
 from errands.client.compose import Content
+from errands.engines.base import Engine
 from errands.model.core import Task
 from errands.outbound import Outbound
 from errands.policy.context import Context, replay
@@ -152,12 +153,13 @@ async def at_work(
     folder: Path,
     text: str,
     *replies: Reply,
-    storage: str = "memory",
+    storage: str | Engine = "memory",
+    model: Replies | None = None,
     server: dict[str, Any] | None = None,
     **options: Any,
 ) -> AsyncIterator[Desk]:
     """The agent of `text` (its first), served in this process."""
-    model = Replies(*replies)
+    model = model or Replies(*replies)
     card = AgentCardConfig(name="clerk", description="A clerk.", capabilities=CapabilitiesConfig(streaming=True))
     made = A2AServer(worker=worker(folder, text, model, **options), agent_card=card, storage=storage, **(server or {}))
     async with asyncio.timeout(50), connect(made) as client:

@@ -8,12 +8,15 @@ from typing import Any
 
 import pytest
 
+from errands.agents.models.base import Answer, OnText, Question
 from errands.agents.tools.functions import tool
+from errands.engines.memory import MemoryEngine
 from errands.errors import UnsupportedOperationError
 from errands.model.core import Task
 from errands.policy.allow_list import AllowList
 from errands.policy.records import AllowListSealed, Decided, Ended
-from tests.agents.rig import AGENT, Desk, at_work, call
+from errands.testing import ManualClock
+from tests.agents.rig import AGENT, Desk, Replies, at_work, call, say
 
 pytestmark = pytest.mark.anyio
 
@@ -85,6 +88,14 @@ async def test_a_binding_reads_the_output_of_an_earlier_call(tmp_path: Path, sho
         await desk.say("Pay")
         assert desk.model.results(1) == [{"error": "customer: has no value yet; something else has to be done first"}]
         assert shop.paid == [{"amount": 2, "customer": "A-1"}]
+
+
+async def test_a_binding_reads_the_output_of_an_earlier_call_of_the_same_answer(tmp_path: Path, shop: Shop) -> None:
+    text = agent("  pay: {bindings: {customer: 'context.capabilities.find.outputs.last().number'}}")
+    both = [(call(("find", {"number": number}), ("pay", {"amount": 1}))) for number in ("A-1", "A-2")]
+    async with at_work(tmp_path, text, *both, "Done.", tools=shop.tools) as desk:
+        await desk.say("Pay")
+        assert [paid["customer"] for paid in shop.paid] == ["A-1", "A-2"]
 
 
 async def test_the_values_of_bindings_are_sealed_when_the_task_starts(tmp_path: Path, shop: Shop) -> None:
@@ -335,3 +346,30 @@ async def test_max_age_ends_a_task_that_is_still_at_a_call(tmp_path: Path) -> No
         task = await desk.say("Go")
         assert (task.status.state.short, reason(task)) == ("failed", "limit_exceeded")
         assert "max_age" in told(task)
+
+
+async def test_max_age_ends_a_task_whose_model_still_thinks(tmp_path: Path) -> None:
+    class Slow(Replies):
+        async def ask(self, question: Question, on_text: OnText | None = None) -> Answer:
+            await asyncio.Event().wait()
+            raise AssertionError
+
+    text = f"{AGENT}\nlimits: {{max_age: 300ms}}\n"
+    async with at_work(tmp_path, text, model=Slow()) as desk:
+        task = await desk.say("Go")
+        assert (task.status.state.short, reason(task)) == ("failed", "limit_exceeded")
+
+
+@pytest.mark.parametrize("guardrail", ["", "guardrails:\n  after:\n    - assert: size(output.message) > 0\n"])
+async def test_an_answer_that_comes_too_late_is_not_given(tmp_path: Path, guardrail: str) -> None:
+    clock = ManualClock()
+
+    def late(question: Question) -> Answer:
+        clock.advance(seconds=3601)
+        return say("Too late.")
+
+    text = f"{AGENT}\nlimits: {{max_age: 1h}}\n{guardrail}"
+    async with at_work(tmp_path, text, late, storage=MemoryEngine(clock=clock)) as desk:
+        task = await desk.say("Go")
+        assert (task.status.state.short, reason(task)) == ("failed", "limit_exceeded")
+        assert (await desk.context()).output == ()

@@ -9,10 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from errands.agents.models.base import FunctionSaid
+from errands import Message, Part, Role
+from errands.agents.models.base import FunctionSaid, UserSaid
 from errands.agents.tools.base import ToolError
 from errands.agents.tools.functions import tool
 from errands.policy.records import CapabilityFinished, FunctionCall
+from errands.runtime.run import inputs
 from tests.agents.rig import AGENT, at_work, call
 from tests.agents.test_loop import ADDING
 
@@ -166,3 +168,30 @@ capabilities:
     async with at_work(tmp_path, text, call(("pay", {}), ("leave", {})), tools=[look, pay, leave]) as desk:
         assert (await desk.say("Go")).status.state.short == "rejected"
         assert made == []
+
+
+async def test_a_message_that_repeats_the_id_of_another_is_an_input_of_its_own(tmp_path: Path) -> None:
+    def named(text: str, content: bytes) -> Message:
+        file = Part(raw=content, media_type="text/plain", filename="note")
+        return Message(message_id="same", role=Role.USER, parts=[Part(text=text), file])
+
+    text = f"""{AGENT}
+guardrails:
+  before:
+    - assert: "!input.message[0].text.contains('password')"
+"""
+    async with at_work(tmp_path, text, "One.", "Two.") as desk:
+        await desk.say(named("First", b"1"))
+        assert (await desk.say(named("Second", b"2"))).status.message.parts[0].text == "Two."  # type: ignore[union-attr]
+        files = [one.parts[1]["file"] for one in desk.model.questions[1].said if isinstance(one, UserSaid)]
+        assert files == ["data:text/plain;base64,MQ==", "data:text/plain;base64,Mg=="]
+        assert (await desk.say(named("My password", b"3"))).status.state.short == "rejected"
+
+
+@pytest.mark.parametrize("ids", [("m", "m", "m#2"), ("m#2", "m", "m"), ("m", "m#2", "m"), ("m", "m", "m")])
+def test_every_message_has_a_key_of_its_own(ids: tuple[str, ...]) -> None:
+    history = [Message(message_id=name, role=Role.USER, parts=[Part(text=name)]) for name in ids]
+    keys = [key for key, _ in inputs(history)]
+    assert len(set(keys)) == 3
+    assert keys[0] == ids[0]
+    assert keys[:2] == [key for key, _ in inputs(history[:2])]

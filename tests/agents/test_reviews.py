@@ -8,12 +8,14 @@ from typing import Any
 import pytest
 
 from errands import BearerTokenMiddleware
+from errands.engines.memory import MemoryEngine
 from errands.engines.sqlite import SQLiteEngine
 from errands.model.base import encode
 from errands.model.core import SETTLED_STATES
 from errands.policy.records import Answered, CapabilityBegan, InputArrived, Waiting
 from errands.runtime.journal import Journal
 from errands.runtime.reviews import ReviewDesk
+from errands.testing import ManualClock
 from tests.agents.rig import AGENT, Desk, at_work, call
 from tests.agents.test_calls import Shop, agent, told
 from tests.unit.reviews.support import People, verify
@@ -123,6 +125,18 @@ async def test_an_answer_is_shown_to_the_reviewer_and_to_nobody_else_before_it_i
         assert await answer(desk, approved) == ("input-required" if approved else "rejected")
         assert (b"secret" in encode(desk.task)) is approved
         assert len(desk.model.questions) == 1
+
+
+async def test_what_is_given_is_what_was_reviewed(tmp_path: Path, shop: Shop) -> None:
+    clock = ManualClock()
+    text = agent(more="exposes: {moment: now}\nguardrails:\n  after:\n    - assert: review('boss@example.com')\n")
+    async with at_work(tmp_path, text, "Now.", tools=shop.tools, storage=MemoryEngine(clock=clock)) as desk:
+        await desk.say("When?")
+        ((_, subject),) = await subjects(desk)
+        clock.advance(seconds=60)
+        await answer(desk, True)
+        [given] = (await desk.context()).output
+        assert given == subject
 
 
 async def test_a_result_is_shown_to_the_reviewer_before_the_model_and_the_owner_see_it(

@@ -46,7 +46,7 @@ def _checked(answer: httpx.Response) -> httpx.Response:
 class Load:
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
-        self._client = httpx.AsyncClient(timeout=20.0, limits=httpx.Limits(max_keepalive_connections=0))
+        self._client = httpx.AsyncClient(timeout=20.0)
         self._stopped = False
         self._progress = asyncio.Event()
         #: Every task that was acknowledged, and how its messages began.

@@ -40,6 +40,7 @@ from errands.policy.records import (
 TaskIO = dict[str, Any]
 
 _CallRecord = CapabilityFinished | CapabilityErrored | CapabilityRestricted
+_OUTCOMES = {"successful": CapabilityFinished, "errored": CapabilityErrored, "restricted": CapabilityRestricted}
 
 
 class _Part(msgspec.Struct, frozen=True):
@@ -128,27 +129,9 @@ def start(record: Started) -> Context:
 
 def fold(context: Context, record: AnyRecord) -> Context:
     """The context after `record`. A record that says nothing about the context gives the very same object."""
-    match record:
-        case InputArrived():
-            return replace(
-                context, input=(*context.input, normalise(record.values)), history=_turn(context.history, "input")
-            )
-        case OutputGiven():
-            return replace(context, output=(*context.output, normalise(record.values)))
-        case ModelCalled():
-            return replace(context, llm=_llm(context.llm, record), history=_turn(context.history, "llm"))
-        case CapabilityFinished() | CapabilityErrored() | CapabilityRestricted():
-            return _called(context, record)
-        case CapabilityShown():
-            return replace(context, history=_turn(context.history, "capability")) if record.turn else context
-        case CapabilityBegan() | InputPassed() | InputRefused() | ToolOpened() | ToolsClosed() | DelegationBegan():
-            return context
-        case AllowListSealed() | Decided() | Waiting() | Answered() | Ended() | OutputHeld():
-            return context
-        case Started():
-            raise ValueError("a task starts once: `started` is only ever the first record")
-        case _:  # pragma: no cover
-            assert_never(record)
+    folding = _Folding(context)
+    folding.take(record)
+    return folding.context()
 
 
 def replay(records: Iterable[AnyRecord]) -> Context:
@@ -158,9 +141,106 @@ def replay(records: Iterable[AnyRecord]) -> Context:
     if not isinstance(first, Started):
         raise ValueError("the first record of a task must be `started`")
     current = CurrentContext(start(first))
-    for record in remaining:
-        current.fold(record)
+    current.fold(*remaining)
     return current.context
+
+
+class _Folding:
+    """A context while records are added to it. Lists grow in place, so that a long log takes no longer than it is."""
+
+    def __init__(self, context: Context) -> None:
+        self._context = context
+        self._lists: dict[str, list[Any]] = {}
+        self._calls: dict[str, _Calls] = {}
+        self._llm = context.llm
+        self._delegations = context.meta.delegation_count
+        self._executed: set[str] = set()
+
+    def take(self, record: AnyRecord) -> None:
+        match record:
+            case InputArrived():
+                self._list("input", self._context.input).append(normalise(record.values))
+                self._turn("input")
+            case OutputGiven():
+                self._list("output", self._context.output).append(normalise(record.values))
+            case ModelCalled():
+                self._llm = _llm(self._llm, record)
+                self._turn("llm")
+            case CapabilityFinished() | CapabilityErrored() | CapabilityRestricted():
+                self._called(record)
+            case CapabilityShown():
+                if record.turn:
+                    self._turn("capability")
+            case CapabilityBegan() | InputPassed() | InputRefused() | ToolOpened() | ToolsClosed() | DelegationBegan():
+                pass
+            case AllowListSealed() | Decided() | Waiting() | Answered() | Ended() | OutputHeld():
+                pass
+            case Started():
+                raise ValueError("a task starts once: `started` is only ever the first record")
+            case _:  # pragma: no cover
+                assert_never(record)
+
+    def context(self) -> Context:
+        """What has come of it; the very same as before when nothing has changed."""
+        before = self._context
+        grown = {name: tuple(items) for name, items in self._lists.items()}
+        changed: dict[str, Any] = {name: grown[name] for name in ("input", "output") if name in grown}
+        if "turns" in grown:
+            changed["history"] = History(grown["turns"], len(grown["turns"]))
+        if "invocations" in grown:
+            changed["meta"] = Meta(grown["invocations"], len(grown["invocations"]), self._delegations)
+            called = {name: calls.capability() for name, calls in self._calls.items()}
+            changed["capabilities"] = {**before.capabilities, **called}
+        if self._llm is not before.llm:
+            changed["llm"] = self._llm
+        if self._executed:
+            changed["executed"] = before.executed | self._executed
+        return replace(before, **changed) if changed else before
+
+    def _list(self, name: str, before: tuple[Any, ...]) -> list[Any]:
+        if name not in self._lists:
+            self._lists[name] = list(before)
+        return self._lists[name]
+
+    def _turn(self, kind: str) -> None:
+        self._list("turns", self._context.history.turns).append(kind)
+
+    def _called(self, record: _CallRecord) -> None:
+        name = normalise(record.function)
+        if name not in self._calls:
+            self._calls[name] = _Calls(self._context.capabilities.get(name, Capability()))
+        calls = self._calls[name]
+        calls.add(record)
+        self._list("invocations", self._context.meta.invocations).append(name)
+        self._delegations += calls.are_delegations
+        if record.caller == "model":
+            self._turn("capability")
+        if isinstance(record, CapabilityFinished) or (isinstance(record, CapabilityErrored) and record.executed):
+            self._executed.add(name)
+
+
+class _Calls:
+    """The calls of one function while there come more."""
+
+    def __init__(self, before: Capability) -> None:
+        self._fields = {name: list(value) if type(value) is tuple else value for name, value in asdict(before).items()}
+        self.are_delegations = before.task_ids is not msgspec.UNSET
+
+    def add(self, record: _CallRecord) -> None:
+        fields = self._fields
+        for name, kind in _OUTCOMES.items():
+            fields[f"count_{name}"] += isinstance(record, kind)
+            fields[name].append(isinstance(record, kind))
+        fields["timestamps"].append(record.at)
+        fields["inputs"].append(normalise(record.arguments))
+        fields["outputs"].append(normalise(getattr(record, "output", None)))
+        if self.are_delegations:
+            fields["task_ids"].append(normalise(getattr(record, "task_id", None) or ""))
+
+    def capability(self) -> Capability:
+        return Capability(
+            **{name: tuple(value) if type(value) is list else value for name, value in self._fields.items()}
+        )
 
 
 class InOrder:
@@ -193,52 +273,9 @@ class InOrder:
         return ready
 
 
-def _turn(history: History, kind: str) -> History:
-    return History((*history.turns, kind), history.turn_count + 1)
-
-
 def _llm(llm: Llm, record: ModelCalled) -> Llm:
     prompt, completion = llm.tokens.prompt + record.prompt, llm.tokens.completion + record.completion
     return Llm(normalise(record.model), Tokens(prompt + completion, prompt, completion))
-
-
-def _called(context: Context, record: _CallRecord) -> Context:
-    name = normalise(record.function)
-    capability = context.capabilities.get(name, Capability())
-    executed = isinstance(record, CapabilityFinished) or (isinstance(record, CapabilityErrored) and record.executed)
-    delegation = capability.task_ids is not msgspec.UNSET
-    return replace(
-        context,
-        capabilities={**context.capabilities, name: _appended(capability, record)},
-        meta=Meta(
-            (*context.meta.invocations, name),
-            context.meta.count + 1,
-            context.meta.delegation_count + delegation,
-        ),
-        history=_turn(context.history, "capability") if record.caller == "model" else context.history,
-        executed=context.executed | {name} if executed else context.executed,
-    )
-
-
-def _appended(capability: Capability, record: _CallRecord) -> Capability:
-    finished = isinstance(record, CapabilityFinished)
-    errored = isinstance(record, CapabilityErrored)
-    restricted = isinstance(record, CapabilityRestricted)
-    task_ids = capability.task_ids
-    if task_ids is not msgspec.UNSET:
-        task_ids = (*task_ids, normalise(getattr(record, "task_id", None) or ""))
-    return Capability(
-        count_successful=capability.count_successful + finished,
-        count_errored=capability.count_errored + errored,
-        count_restricted=capability.count_restricted + restricted,
-        timestamps=(*capability.timestamps, record.at),
-        inputs=(*capability.inputs, normalise(record.arguments)),
-        outputs=(*capability.outputs, normalise(getattr(record, "output", None))),
-        successful=(*capability.successful, finished),
-        errored=(*capability.errored, errored),
-        restricted=(*capability.restricted, restricted),
-        task_ids=task_ids,
-    )
 
 
 def plain(context: Context) -> dict[str, Json]:
@@ -270,10 +307,12 @@ class CurrentContext:
         self._plain: dict[str, Json] | None = None
         self._shown: dict[str, tuple[Capability, Json]] = {}
 
-    def fold(self, record: AnyRecord) -> None:
-        folded = self.context
-        for one in self._in_order(record):
-            folded = fold(folded, one)
+    def fold(self, *records: AnyRecord) -> None:
+        folding = _Folding(self.context)
+        for record in records:
+            for one in self._in_order(record):
+                folding.take(one)
+        folded = folding.context()
         if folded is not self.context:
             self.context = folded
             self._plain = None

@@ -6,21 +6,41 @@ pays nothing.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections import Counter
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from msgspec import UNSET
 
 from errands.clock import to_iso
 from errands.engines.base import Engine
-from errands.model.core import Message, Part
+from errands.model.core import Message, Part, Role
 from errands.model.log import Scope, StoredTask
 from errands.policy import records
 from errands.policy.cel.values import Json
 from errands.policy.context import Context, CurrentContext, start
 from errands.policy.records import AnyRecord, InputArrived, Started
 from errands.runtime.journal import Journal
+from errands.runtime.review_messages import is_review
 from errands.runtime.turn import Turn
+
+
+def inputs(history: Iterable[Message] | None) -> Iterator[tuple[str, Message]]:
+    """What was said to the agent, each with the key by which records know it.
+
+    The key is the message's id, with a number for one that repeats the id of another: clients choose ids.
+    """
+    used: set[str] = set()
+    seen: Counter[str] = Counter()
+    for message in history or ():
+        if message.role is Role.AGENT or is_review(message):
+            continue
+        key = name = message.message_id
+        while key in used:
+            seen[name] += 1
+            key = f"{name}#{seen[name] + 1}"
+        used.add(key)
+        yield key, message
 
 
 async def stored_records(engine: Engine, task_id: str, scope: Scope) -> list[AnyRecord]:
@@ -37,8 +57,7 @@ class Run:
         self._journal = journal
         self.records: list[AnyRecord] = []
         self._current: CurrentContext | None = None
-        for record in known:
-            self._take(record)
+        self._take(*known)
 
     @classmethod
     async def open(cls, turn: Turn, journal: Journal, stored: StoredTask) -> Run:
@@ -72,9 +91,9 @@ class Run:
     def now_ms(self) -> int:
         return self._journal.now()
 
-    def has_input(self, message_id: str) -> bool:
+    def has_input(self, key: str) -> bool:
         """Whether the message has been taken in."""
-        return any(isinstance(record, InputArrived) and record.message_id == message_id for record in self.records)
+        return any(isinstance(record, InputArrived) and record.message_id == key for record in self.records)
 
     def note(self, *new: AnyRecord) -> None:
         """Adds records; they become durable with whatever the turn writes next."""
@@ -91,12 +110,13 @@ class Run:
         """Waits until everything noted is durable."""
         await self._turn.catch_up()
 
-    def _take(self, record: AnyRecord) -> None:
-        self.records.append(record)
-        if isinstance(record, Started):
-            self._current = CurrentContext(start(record))
-        else:
-            self.current.fold(record)
+    def _take(self, *new: AnyRecord) -> None:
+        self.records += new
+        if new and isinstance(new[0], Started):
+            self._current = CurrentContext(start(new[0]))
+            new = new[1:]
+        if new:
+            self.current.fold(*new)
 
 
 def content_part(part: Part) -> dict[str, Any]:

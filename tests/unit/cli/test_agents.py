@@ -66,7 +66,7 @@ def test_an_agent_is_shown_as_its_model_sees_it(errands: Errands) -> None:
     assert "  refunds_pay(number: string, amount: number)\n" in shown
     assert "bound         customer = context.user.id\n" in shown
     assert "before        assert input.amount <= 100 || review('supervisor@example.com'), else block\n" in shown
-    assert "guard before  assert size(input.message) > 0" in shown
+    assert "guard before  assert input.message.all(part," in shown
     assert "limits        max_turns 20, max_age 24h, max_tool_calls 30\n" in shown
 
 

@@ -100,6 +100,13 @@ async def publishes_a_task(context: RequestContext, queue: EventQueue) -> None:
     )
 
 
+async def speaks_with_an_id_that_is_known(context: RequestContext, queue: EventQueue) -> None:
+    updater = updater_of(context, queue)
+    known = context.message.message_id if context.message is not None else ""
+    await updater.requires_auth(Message(message_id=known, role=Role.AGENT, parts=[Part(text="hello")]))
+    await updater.complete()
+
+
 async def fails(context: RequestContext, queue: EventQueue) -> None:
     updater = updater_of(context, queue)
     await updater.failed(words(updater, "hello"))
@@ -121,6 +128,14 @@ async def test_every_end_of_an_executor_can_be_refused(end: str) -> None:
         assert (result.state, said(result)) == ("rejected", "Refused.")
         assert "hello" not in str(result.raw_task)
         assert "secret" not in str(result.raw_task)
+
+
+async def test_words_by_an_id_that_is_known_are_looked_at() -> None:
+    rules = after({"assert": "!output.message.exists(part, part.text == 'hello')", "error_message": "Refused."})
+    async with serving(Executor(speaks_with_an_id_that_is_known), policy=rules) as server:
+        result = await server.client.send("hi")
+        assert (result.state, said(result)) == ("rejected", "Refused.")
+        assert "hello" not in str(result.raw_task)
 
 
 @pytest.mark.parametrize("end", ENDS)

@@ -7,7 +7,19 @@ from pathlib import Path
 
 import pytest
 
-from errands import TaskContext
+from errands import (
+    AgentExecutor,
+    Artifact,
+    EventQueue,
+    Message,
+    Part,
+    RequestContext,
+    Role,
+    Task,
+    TaskContext,
+    TaskState,
+    TaskStatus,
+)
 from tests.unit.oversight.support import KINDS, after, before, echoes, policy, reason, serving
 from tests.unit.support import Agent, said, spoken
 
@@ -148,3 +160,73 @@ async def test_a_policy_without_steps_and_limits_changes_nothing() -> None:
     async with serving(echoes([])["worker"], policy=policy()) as server:
         result = await server.client.send("hi")
         assert (result.state, result.text) == ("completed", "Echo: hi")
+
+
+async def test_a_message_that_repeats_the_id_of_another_is_looked_at_all_the_same(storage: str) -> None:
+    heard: list[str] = []
+
+    async def handle(ctx: TaskContext) -> None:
+        heard.append(ctx.user_text)
+        await ctx.request_input("and?")
+
+    def named(text: str) -> Message:
+        return Message(message_id="same", role=Role.USER, parts=[Part(text=text)])
+
+    async with serving(Agent(handle), policy=before(NO_SECRETS), storage=storage) as server:
+        first = await server.client.send(named("hello"))
+        await server.client.send(named("again"), task_id=first.task_id)
+        refused = await server.client.send(named("a secret"), task_id=first.task_id)
+        assert (refused.state, heard) == ("rejected", ["hello", "again"])
+
+
+async def test_a_transform_of_one_message_is_none_of_another_of_the_same_id() -> None:
+    heard: list[str] = []
+
+    async def handle(ctx: TaskContext) -> None:
+        heard.append(ctx.user_text)
+        await ctx.request_input("and?")
+
+    def named(text: str) -> Message:
+        return Message(message_id="same", role=Role.USER, parts=[Part(text=text)])
+
+    redact = {"transform": "{'message': ['number ' + string(size(context.input))]}"}
+    async with serving(Agent(handle), policy=before(redact)) as server:
+        first = await server.client.send(named("12"))
+        await server.client.send(named("13"), task_id=first.task_id)
+        assert heard == ["number 1", "number 2"]
+
+
+async def replaces(ctx: TaskContext) -> None:
+    await ctx.emit_artifact(artifact_id="a", text="a sec")
+    await ctx.emit_artifact(artifact_id="a", text="ret", append=True)
+    await ctx.emit_artifact(artifact_id="b", text="first,", append=True)
+    await ctx.emit_artifact(artifact_id="a", text="and")
+    await ctx.emit_artifact(artifact_id="a", text=" more", append=True)
+    await ctx.complete()
+
+
+class PublishesTwice(AgentExecutor):
+    async def execute(self, context: RequestContext, event_queue: EventQueue) -> None:
+        for state, text in ((TaskState.WORKING, "a secret"), (TaskState.COMPLETED, "and more")):
+            artifacts = [
+                Artifact(artifact_id=name, parts=[Part(text=one)]) for name, one in (("b", "first,"), ("a", text))
+            ]
+            status = TaskStatus(state=state)
+            task = Task(id=context.task_id or "", context_id=context.context_id, status=status, artifacts=artifacts)
+            await event_queue.enqueue_event(task)
+
+    async def cancel(self, context: RequestContext, event_queue: EventQueue) -> None:
+        pass
+
+
+@pytest.mark.parametrize("kind", ["worker", "executor"])
+async def test_what_an_agent_has_replaced_itself_is_never_seen(kind: str) -> None:
+    worker = Agent(replaces) if kind == "worker" else PublishesTwice()
+    async with serving(worker, policy=after(NO_SECRET_ANSWERS)) as server:
+        events = [event async for event in server.client.stream("hi")]
+        assert (events[-1].state, "sec" in str(events)) == ("completed", False)
+        result = await server.client.get_task(events[-1].task_id or "")
+        assert sorted(part.text or "" for artifact in result.artifacts for part in artifact.parts) == [
+            "and more",
+            "first,",
+        ]

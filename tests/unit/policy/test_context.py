@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 import msgspec
@@ -223,3 +224,19 @@ def test_an_older_context_never_changes(log: list[AnyRecord], record: AnyRecord)
 def test_every_record_of_a_run_says_what_it_is() -> None:
     kinds = [msgspec.json.decode(encode(record))["record"] for record in RUN]
     assert kinds == ["started", "input", "llm", "finished", "llm", "finished", "finished", "llm", "output"]
+
+
+def test_a_long_log_is_folded_in_a_time_that_grows_with_its_length() -> None:
+    def seconds(rounds: int) -> float:
+        inputs = [InputArrived(at=NOW, values=said(str(n))) for n in range(rounds)]
+        calls = [finished("slack_post", n) for n in range(rounds)]
+        records = [STARTED, *(record for pair in zip(inputs, calls, strict=True) for record in pair)]
+        began = time.perf_counter()
+        context = replay(records)
+        taken = time.perf_counter() - began
+        assert context.capabilities["slack_post"].outputs == tuple(range(rounds))
+        assert context.history.turns == ("input", "capability") * rounds
+        return taken
+
+    # Sixteen times as much; a copy of all lists for each record would take 256 times as long.
+    assert min(seconds(16_000) for _ in range(3)) < 80 * min(seconds(1_000) for _ in range(3))

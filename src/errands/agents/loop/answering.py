@@ -87,8 +87,11 @@ class Answering:
         self._streamed = (self._streamed or "") + text
         await self._ctx.emit_text_artifact(text, artifact_id=ARTIFACT, append=begun)
 
-    def output(self, text: str) -> dict[str, Any]:
-        """The agent's answer: the model's text, and what the agent exposes. A value that cannot be had is null."""
+    def output(self, text: str, at: str) -> dict[str, Any]:
+        """The agent's answer: the model's text, and what the agent exposes. A value that cannot be had is null.
+
+        It is the same whenever it is made, so that what is given is what was reviewed.
+        """
         run_, message = self._course.run, [{"mimeType": "text/plain", "text": text}]
         if not self._plan.exposes:
             return {"message": message}
@@ -98,7 +101,7 @@ class Answering:
         exposed: dict[str, Json] = {}
         for name, program in self._plan.exposes.items():
             try:
-                exposed[name] = run(program, variables, Session(run_.now()))
+                exposed[name] = run(program, variables, Session(at))
             except CelError as error:
                 logger.warning("task %s: %s is exposed as null: %s", self._ctx.task_id, name, error)
                 exposed[name] = None

@@ -13,16 +13,17 @@ from errands.agents.manifests.functions import MESSAGE
 from errands.agents.models.base import Said, UserSaid
 from errands.model.core import Message, Part
 from errands.policy.cel.values import Json
-from errands.runtime.run import content_part
+from errands.runtime.run import content_part, inputs
 
 #: Begins the address of a file whose bytes came with a message and stay there.
 _IN_MESSAGE = "message:"
 
 
-def read_input(plan: Plan, message: Message, before: Mapping[str, Any] | None) -> dict[str, Any]:
+def read_input(plan: Plan, key: str, message: Message, before: Mapping[str, Any] | None) -> dict[str, Any]:
     """The input that a message is; parameters that it does not give are as they were `before`.
 
-    An agent with parameters takes them from data parts that are objects. Raises `ArgumentsError`.
+    Records know the message by `key`. An agent with parameters takes them from data parts that are objects. Raises
+    `ArgumentsError`.
     """
     said: list[dict[str, Any]] = []
     given: dict[str, Any] = {}
@@ -32,7 +33,7 @@ def read_input(plan: Plan, message: Message, before: Mapping[str, Any] | None) -
             continue
         content = content_part(part)
         if part.raw is not None:
-            content["file"] = f"{_IN_MESSAGE}{message.message_id}/{index}"
+            content["file"] = f"{_IN_MESSAGE}{key}/{index}"
         said.append(content)
     known = {name: value for name, value in (before or {}).items() if name != MESSAGE}
     values = {**known, **{name: value for name, value in given.items() if name != MESSAGE}}
@@ -44,8 +45,8 @@ def read_input(plan: Plan, message: Message, before: Mapping[str, Any] | None) -
 def with_files(said: Sequence[Said], history: Sequence[Message]) -> tuple[Said, ...]:
     """The conversation with the bytes of files that came with messages."""
     files = {
-        f"{_IN_MESSAGE}{message.message_id}/{index}": part
-        for message in history
+        f"{_IN_MESSAGE}{key}/{index}": part
+        for key, message in inputs(history)
         for index, part in enumerate(message.parts)
         if part.raw is not None
     }

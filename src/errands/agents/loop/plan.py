@@ -33,7 +33,11 @@ class Routine:
             for phase in MIDDLEWARE
         )
         #: Whether its calls depend on the calls before them: then they wait for these.
-        self.looks_back = bool(self.before_first.steps) or any(map(_reads_calls, (self.before, self.after)))
+        self.looks_back = (
+            bool(self.before_first.steps)
+            or any(map(_reads_calls, (self.before, self.after)))
+            or any(map(_reads_capabilities, self.bindings.values()))
+        )
 
     @property
     def name(self) -> str:

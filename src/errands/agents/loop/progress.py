@@ -87,7 +87,7 @@ class Progress:
         self.tools: dict[str, dict[str, object]] = {}
         #: The task is over, whether or not its status says so yet.
         self.over: Ended | None = None
-        #: Messages that were dealt with, or answered a review.
+        #: Messages that were dealt with.
         self.taken: set[str] = set()
         self._waiting: dict[str, Waiting] = {}
         self._answered: dict[str, list[Answered]] = {}
@@ -133,7 +133,6 @@ class Progress:
                 self._waiting[record.key] = record
             case Answered():
                 self._answered.setdefault(record.key, []).append(record)
-                self.taken.add(record.message_id)
             case _:
                 pass
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Coroutine
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
@@ -19,7 +20,7 @@ from errands.agents.manifests.arguments import ArgumentsError
 from errands.agents.tools.base import BrokenToolError
 from errands.agents.tools.turn import ToolTurn
 from errands.clock import from_iso, to_iso
-from errands.model.core import COMPLETED, FAILED, INPUT_REQUIRED, REJECTED, Message, Part, Role
+from errands.model.core import COMPLETED, FAILED, INPUT_REQUIRED, REJECTED, Part
 from errands.policy.limits import check_age, parse_duration
 from errands.policy.pipeline import Passed, Subject
 from errands.policy.records import (
@@ -35,7 +36,7 @@ from errands.policy.records import (
 )
 from errands.runtime.context import TaskContext
 from errands.runtime.review_messages import held_review_message, review_message, reviewer_of
-from errands.runtime.run import Run
+from errands.runtime.run import Run, inputs
 
 if TYPE_CHECKING:
     from errands.agents.loop.worker import ManifestWorker
@@ -117,9 +118,9 @@ class TaskTurn:
                 case GuardInput(arrived):
                     await self._guard_input(course, calls, arrived)
                 case AskModel():
-                    await answering.ask(repertoire)
+                    await self._in_time(course, answering.ask(repertoire))
                 case MakeCalls() as wanted:
-                    await self._make_calls(course, calls, wanted)
+                    await self._in_time(course, calls.make(wanted))
                 case GiveOutput(answer):
                     await self._give(course, tools, answering, calls, answer.text, answer.at)
                     return
@@ -128,14 +129,8 @@ class TaskTurn:
 
     async def _take_input(self, course: Course) -> bool:
         """Takes the oldest message in that was not yet; false when the turn has ended without an input."""
-        message = next(
-            (
-                message
-                for message in self._ctx._stored.task.history or ()
-                if message.role is not Role.AGENT and message.message_id not in course.progress.taken
-            ),
-            None,
-        )
+        history = self._ctx._stored.task.history
+        key, message = next((item for item in inputs(history) if item[0] not in course.progress.taken), ("", None))
         if message is None:
             await self._ctx._turn.end(INPUT_REQUIRED)
             return False
@@ -143,16 +138,16 @@ class TaskTurn:
         course.check(check_age(self._plan.limits, run.context, run.now_ms()))
         before = run.context.input[-1] if run.context.input else None
         try:
-            values = read_input(self._plan, message, before)
+            values = read_input(self._plan, key, message, before)
         except ArgumentsError as error:
-            await self._refuse(course, message, str(error))
+            await self._refuse(course, key, str(error))
             return False
-        course.note(InputArrived(at=run.now(), values=values, message_id=message.message_id))
+        course.note(InputArrived(at=run.now(), values=values, message_id=key))
         return True
 
-    async def _refuse(self, course: Course, message: Message, problem: str) -> None:
+    async def _refuse(self, course: Course, key: str, problem: str) -> None:
         """The message is no input of this agent: its sender is told what to send instead."""
-        course.note(InputRefused(at=course.run.now(), message_id=message.message_id, reason=problem))
+        course.note(InputRefused(at=course.run.now(), message_id=key, reason=problem))
         parts = [Part(text=f"This input cannot be taken: {problem}. Send a text, and parameters as a data part.")]
         parts.append(Part(data={"schema": self._plan.inputs.schema}, media_type="application/schema+json"))
         await self._ctx._turn.end(INPUT_REQUIRED, message=self._ctx._agent_message(parts))
@@ -172,19 +167,19 @@ class TaskTurn:
         values = outcome.value if outcome.transformed else None
         course.note(InputPassed(at=course.run.now(), message_id=arrived.message_id, values=values))
 
-    # Calls
+    # Model and calls
 
-    async def _make_calls(self, course: Course, calls: Calls, wanted: MakeCalls) -> None:
-        """The calls of an answer; the task's age bounds them, too."""
+    async def _in_time(self, course: Course, work: Coroutine[Any, Any, None]) -> None:
+        """Does what may take long; the task's age bounds it, too."""
         limits, run = self._plan.limits, course.run
         if limits.max_age is None:
-            await calls.make(wanted)
+            await work
             return
         age = run.now_ms() - from_iso(run.context.agent.started_at)
         left = max(parse_duration(limits.max_age) - age, 0) / 1000
         try:
             async with asyncio.timeout(left + 0.001) as timer:
-                await calls.make(wanted)
+                await work
         except TimeoutError:
             if not timer.expired():
                 raise
@@ -195,7 +190,8 @@ class TaskTurn:
     async def _give(
         self, course: Course, tools: ToolTurn, answering: Answering, calls: Calls, text: str, at: str
     ) -> None:
-        output = answering.output(text)
+        course.check(check_age(self._plan.limits, course.run.context, course.run.now_ms()))
+        output = answering.output(text, at)
         key = f"output:{course.progress.outputs}"
         outcome = await course.steps(
             self._plan.guards_output,

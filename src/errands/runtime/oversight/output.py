@@ -35,7 +35,7 @@ class Output(msgspec.Struct, kw_only=True, omit_defaults=True):
     def of(cls, ending: Ending, held: Iterable[tuple[EventKind, StreamResponse]] = ()) -> Output:
         events = list(held)
         events += [("artifact", StreamResponse(artifact_update=update)) for update in ending.artifacts]
-        return cls(ending=msgspec.structs.replace(ending, artifacts=()), events=events)
+        return cls(ending=msgspec.structs.replace(ending, artifacts=()), events=_without_replaced(events))
 
     @classmethod
     def gathered(cls, held: Iterable[tuple[EventKind, StreamResponse]], ending: Ending) -> Output:
@@ -82,6 +82,25 @@ class Output(msgspec.Struct, kw_only=True, omit_defaults=True):
         return Output(ending=msgspec.structs.replace(self.ending, message=_said(parts, task)))
 
 
+def _without_replaced(events: list[tuple[EventKind, StreamResponse]]) -> list[tuple[EventKind, StreamResponse]]:
+    """The events without artifacts that a later one replaces: guardrails look at what there is in the end."""
+    kept: list[tuple[EventKind, StreamResponse]] = []
+    replaced: set[str] = set()
+    for kind, update in reversed(events):
+        piece, task = update.artifact_update, update.task
+        if piece is not None:
+            if piece.artifact.artifact_id in replaced:
+                continue
+            if not piece.append:
+                replaced.add(piece.artifact.artifact_id)
+        elif task is not None and task.artifacts:
+            left = [artifact for artifact in task.artifacts if artifact.artifact_id not in replaced]
+            replaced.update(artifact.artifact_id for artifact in task.artifacts)
+            update = StreamResponse(task=msgspec.structs.replace(task, artifacts=left or None))
+        kept.append((kind, update))
+    return kept[::-1]
+
+
 def without_words(update: StreamResponse) -> StreamResponse:
     """The state that an event tells, without what it says."""
     if update.status_update is not None:
@@ -100,8 +119,9 @@ def new_artifacts(before: Task, after: Task) -> list[Artifact]:
 
 def new_parts(before: Task, after: Task, message: Message | None = None) -> list[Part]:
     """What the agent has given between two states of a task: artifacts first, then words."""
-    known = {said.message_id for said in before.history or ()}
-    words = [said for said in after.history or () if said.role is Role.AGENT and said.message_id not in known]
+    # Not by their ids: an agent may give one twice.
+    since = (after.history or [])[len(before.history or ()) :]
+    words = [said for said in since if said.role is Role.AGENT]
     if message is not None:
         words.append(message)
     artifacts = new_artifacts(before, after)

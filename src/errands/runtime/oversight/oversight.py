@@ -29,7 +29,7 @@ from errands.runtime.journal import Journal
 from errands.runtime.oversight.output import Output, as_parts, as_values, new_parts, without_words
 from errands.runtime.oversight.recorder import Recorder
 from errands.runtime.review_messages import held_review_message, review_message
-from errands.runtime.run import Run
+from errands.runtime.run import Run, inputs
 from errands.runtime.turn import ALREADY_ENDED, Ending, Turn
 
 _ANSWERS = PAUSED_STATES | {COMPLETED}
@@ -75,8 +75,7 @@ class Oversight(Recorder):
         return self._as_admitted(run) if self._is_admitted(run) else None
 
     def _is_admitted(self, run: Run) -> bool:
-        message_id = self._message.message_id
-        return any(isinstance(record, InputPassed) and record.message_id == message_id for record in run.records)
+        return any(isinstance(record, InputPassed) and record.message_id == self._key for record in run.records)
 
     async def _look_at_input(self, run: Run) -> bool:
         exceeded = check_age(self.policy.limits, run.context, run.now_ms())
@@ -89,7 +88,7 @@ class Oversight(Recorder):
         if passed.transformed and await self._parts(run, passed, self._message.parts) is None:
             return False
         values = passed.value if passed.transformed else None
-        run.note(InputPassed(at=run.now(), message_id=self._message.message_id, values=values))
+        run.note(InputPassed(at=run.now(), message_id=self._key, values=values))
         return True
 
     def _as_admitted(self, run: Run) -> Task:
@@ -102,7 +101,8 @@ class Oversight(Recorder):
         task = self._stored.task
         if not changed:
             return task
-        history = [_changed(message, changed.get(message.message_id)) for message in task.history or ()]
+        let_in = {id(message): changed.get(key) for key, message in inputs(task.history)}
+        history = [_changed(message, let_in.get(id(message))) for message in task.history or ()]
         return msgspec.structs.replace(task, history=history)
 
     async def time_left(self) -> float | None:
@@ -199,7 +199,7 @@ class Oversight(Recorder):
     async def _ask(self, run: Run, steps: Steps, *, held: Output | None = None, **value: Json) -> Passed | None:
         """What the guardrails let through; None when they have ended or suspended the turn."""
         # Another version of the policy decides anew, whatever was answered to this one.
-        key = f"{steps.phase.subject}:{self._message.message_id}:{self.policy.version}"
+        key = f"{steps.phase.subject}:{self._key}:{self.policy.version}"
         try:
             outcome = await self.judge(run).steps(steps, Subject(context=run.plain, **value), key=key)
         except Suspended as suspended:

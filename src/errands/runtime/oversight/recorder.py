@@ -21,7 +21,7 @@ from errands.runtime.journal import Journal, new_id
 from errands.runtime.oversight.capability import CapabilityCall
 from errands.runtime.oversight.judging import Judge
 from errands.runtime.review_messages import reviewer_of
-from errands.runtime.run import Run, content_parts
+from errands.runtime.run import Run, content_parts, inputs
 from errands.runtime.turn import Ending, Turn
 
 _ENDS = {"limit_exceeded": FAILED, "restricted": REJECTED}
@@ -43,6 +43,7 @@ class Recorder:
         self._journal = journal
         self._stored = stored
         self._message = message
+        self._key = next(key for key, one in inputs(stored.task.history) if one is message)
         self._options = options
         self.policy = policy
         #: Capability calls that began and are not over.
@@ -72,9 +73,9 @@ class Recorder:
                 depth=options.depth,
             )
             run.note(started)
-        if not run.has_input(message.message_id):
+        if not run.has_input(self._key):
             values = {"message": content_parts(message)}
-            run.note(InputArrived(at=run.now(), values=values, message_id=message.message_id))
+            run.note(InputArrived(at=run.now(), values=values, message_id=self._key))
 
     @property
     def turn_ended(self) -> bool:
