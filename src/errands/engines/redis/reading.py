@@ -13,6 +13,8 @@ from errands.engines.redis.records import Record, read_events, read_record, read
 from errands.errors import TaskNotFoundError
 from errands.model.log import AskingQuery, Event, ListPage, ListQuery, LogSlice, RunningTask, Scope, StoredTask
 
+#: Tasks that one job looks at: the server does nothing else meanwhile.
+LOOK = 500
 #: Beyond every time, and still a score that a sorted set holds exactly.
 _FAR = 2**53
 
@@ -154,8 +156,16 @@ class _Listing:
     async def _since_changed(self, cursor: Cursor) -> list[str]:
         """The second phase: what has left the order since the listing began, by id."""
         as_of = _bounded(cursor.as_of)
-        ids = await self._link.ask(Changed(listing=self._key, newer=f"({-as_of}", as_of=as_of))
-        return sorted(task_id for task_id in (each.decode() for each in ids) if task_id > cursor.task_id)
+        found: set[str] = set()
+        newer, limit, count = f"({-as_of}", LOOK, LOOK
+        while count == limit:
+            count, last, ids = await self._link.ask(Changed(listing=self._key, newer=newer, as_of=as_of, limit=limit))
+            found.update(each.decode() for each in ids)
+            if last.decode() == newer:
+                # All of the very same millisecond: there may be more of it than one look takes in.
+                limit, count = 4 * limit, 4 * count
+            newer = last.decode()
+        return sorted(task_id for task_id in found if task_id > cursor.task_id)
 
 
 def _is_asked(record: Record, query: AskingQuery) -> bool:
