@@ -11,7 +11,7 @@ import asyncpg
 import pytest
 
 from errands.engines.base import Retention
-from errands.engines.postgres import PostgresEngine
+from errands.engines.postgres import PostgresEngine, retention
 from errands.engines.postgres.connection import MIN_POOL_SIZE
 from errands.errors import ConfigurationError, DuplicateMessageError, StorageError
 from errands.model.core import TERMINAL_STATES, TaskState
@@ -227,6 +227,52 @@ async def test_the_tallies_are_what_counting_would_give(
         clock.advance(1)
         assert await other.sweep() == 19
         assert (await engine.list(ListQuery(scope=ME))).total_size == 10
+
+
+async def test_a_task_that_changes_while_a_page_is_put_together_is_no_match_any_more(
+    engine: PostgresEngine, changes: Changes
+) -> None:
+    await engine.commit(changes.start("changes"))
+    await engine.commit(changes.start("stays"))
+    writing = await asyncpg.connect(shared_server().url())
+    await writing.execute(f'SET search_path TO "{engine._options.schema}"')
+    # Between finding the ids and looking at the tasks, the listing waits for the total.
+    await writing.execute("BEGIN; LOCK TABLE tallies IN ACCESS EXCLUSIVE MODE")
+    page = asyncio.create_task(engine.list(ListQuery(scope=ME, state=TaskState.WORKING)))
+    while not await writing.fetchval("SELECT 1 FROM pg_locks WHERE NOT granted AND relation = 'tallies'::regclass"):
+        await asyncio.sleep(0)
+    await writing.execute("UPDATE tasks SET state = 'TASK_STATE_COMPLETED' WHERE id = 'changes'; COMMIT")
+    await writing.close()
+    assert [stored.task.id for stored in (await page).tasks] == ["stays"]
+
+
+async def test_long_logs_are_found_in_steps_however_many_tasks_there_are(
+    url: str, changes: Changes, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(retention, "_LOOK", 3)
+    async with PostgresEngine(url, clock=clock, retention=Retention(events_per_task=2)) as engine:
+        for number in range(10):
+            await engine.commit(changes.start(f"t{number}"))
+        for name in ("t0", "t2", "t3", "t9"):
+            await asyncio.gather(*(engine.commit(changes.chunk(name)) for _ in range(4)))
+        await engine.sweep()
+        assert await ask(engine, "SELECT id FROM tasks WHERE trimmed = 4 ORDER BY id") == [
+            ("t0",),
+            ("t2",),
+            ("t3",),
+            ("t9",),
+        ]
+
+
+async def test_large_changes_of_one_moment_do_not_make_one_huge_transaction(
+    engine: PostgresEngine, changes: Changes
+) -> None:
+    await asyncio.gather(*(engine.commit(changes.start(f"t{n}")) for n in range(40)))
+    before = engine.transactions
+    large = "x" * 1_000_000
+    results = await asyncio.gather(*(engine.commit(changes.chunk(f"t{n}", text=large)) for n in range(40)))
+    assert results == [3] * 40
+    assert 4 <= engine.transactions - before <= 10
 
 
 async def test_an_engine_makes_no_more_connections_than_it_may(url: str, changes: Changes) -> None:

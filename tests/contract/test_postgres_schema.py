@@ -229,7 +229,6 @@ async def connection(url: str) -> AsyncIterator[Any]:
 
 #: These look at more than an index leads them to, and why that is allowed.
 WALKS = {
-    "overgrown": "only when fewer than a thousand events are kept per task",
     "count_ended": "the tallies, of which there are few",
     "check": "the versions, of which there are few",
     "schema_version": "the versions, of which there are few",

@@ -9,11 +9,12 @@ from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
 from pathlib import Path
 
+import msgspec
 import pytest
 from redis.asyncio import Redis
 
 from errands.engines.base import Retention
-from errands.engines.redis import RedisEngine
+from errands.engines.redis import RedisEngine, reading
 from errands.engines.redis.keys import Keys, scope_name
 from errands.engines.redis.options import Options
 from errands.engines.urls import engine_from_url
@@ -304,6 +305,26 @@ async def test_channels_are_let_go_when_nobody_watches(
 
 
 # Retention
+
+
+async def test_what_changed_since_a_listing_began_is_found_in_steps_however_much_it_is(
+    engine: RedisEngine, changes: Changes, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reading, "LOOK", 3)
+    for number in range(20):
+        await engine.commit(changes.create(f"t{number:02}"))
+    query = ListQuery(scope=ME, page_size=2)
+    first = await engine.list(query)
+    for number in range(20):
+        # Several of each moment, more than one look takes in, and some that are not of this listing.
+        clock.advance(number in (1, 8, 9, 11))
+        await engine.commit(changes.working(f"t{number:02}"))
+        await engine.commit(changes.create(f"new{number:02}"))
+    seen = [stored.task.id for stored in first.tasks]
+    while first.next_page_token:
+        first = await engine.list(msgspec.structs.replace(query, page_token=first.next_page_token))
+        seen += [stored.task.id for stored in first.tasks]
+    assert {task_id for task_id in seen if task_id.startswith("t")} == {f"t{number:02}" for number in range(20)}
 
 
 async def test_only_one_process_sweeps_at_a_time(

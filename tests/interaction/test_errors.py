@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 from typing import Any
 
 import pytest
@@ -78,6 +79,14 @@ async def test_a_part_of_a_type_the_agent_does_not_take_is_refused(connected: Co
     async with connected(Echo(), agent_card=card(input_modes=["text/plain"])) as client:
         with pytest.raises(ContentTypeNotSupportedError, match="application/pdf"):
             await client.send([Part(raw=b"%PDF", media_type="application/pdf")])
+
+
+async def test_a_context_id_is_as_long_as_every_store_can_hold_it_or_refused(connected: Connect) -> None:
+    async with connected(Echo(), client=PATIENCE) as client:
+        longest = secrets.token_urlsafe(750)
+        assert (await client.send("hi", context_id=longest)).context_id == longest
+        with pytest.raises(InvalidParamsError, match="1000 bytes"):
+            await client.send("hi", context_id=f"{longest}x")
 
 
 async def test_an_extended_card_that_nobody_provides_is_not_configured(connected: Connect) -> None:

@@ -35,7 +35,10 @@ from errands.model.log import (
     StoredTask,
 )
 
-# Inside the classes, `list` is a method.
+# Inside engines, `list` is a method.
+Ids = list[str]
+Events = list[Event]
+Running = list[RunningTask]
 Tasks = list[StoredTask]
 
 

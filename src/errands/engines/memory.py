@@ -9,15 +9,16 @@ from __future__ import annotations
 import heapq
 from bisect import bisect_right
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from operator import attrgetter
 
 import msgspec
 
 from errands import lifecycle
 from errands.clock import Clock, system_clock
-from errands.engines.base import Engine, Retention
-from errands.engines.fanout import READ_SIZE, Fanout, LocalExpectation, LocalSubscription
+from errands.engines.base import Events, Ids, Retention, Running, Tasks
+from errands.engines.fanout import READ_SIZE
+from errands.engines.local import LocalEngine
 from errands.engines.paging import Cursor, read_token
 from errands.errors import ConcurrencyError, DuplicateMessageError, TaskNotFoundError
 from errands.model.base import encode
@@ -51,11 +52,7 @@ _version = attrgetter("version")
 _decode = msgspec.json.Decoder(Task).decode
 
 # Inside the class, `list` is the method.
-Tasks = list[StoredTask]
 Signals = list[LeaseSignal]
-Ids = list[str]
-Running = list[RunningTask]
-Events = list[Event]
 
 
 class _Row(msgspec.Struct, gc=False):
@@ -78,7 +75,7 @@ class _Row(msgspec.Struct, gc=False):
     receipts: tuple[bytes, ...] = ()
 
 
-class MemoryEngine(Engine):
+class MemoryEngine(LocalEngine):
     name = "memory"
     durable = False
     shared = False
@@ -104,17 +101,12 @@ class MemoryEngine(Engine):
         keep = self.retention.events_per_task
         self._most_events = float("inf") if keep is None else keep + keep // 10
         self._swept_at = 0
-        self._fanout = Fanout()
-        self._wakers: list[Callable[[], None]] = []
 
     async def open(self) -> None:
         return None
 
     async def close(self) -> None:
         self.disconnect()
-
-    def disconnect(self) -> None:
-        self._fanout.close()
 
     async def check(self) -> None:
         return None
@@ -195,10 +187,6 @@ class MemoryEngine(Engine):
         self._ended[task_id] = None
         if self.retention.ended_at_most is not None and len(self._ended) > self.retention.ended_at_most:
             self._drop(next(iter(self._ended)))
-
-    def _wake_workers(self) -> None:
-        for wake in self._wakers:
-            wake()
 
     def _row(self, task_id: str, scope: Scope) -> _Row:
         row = self._rows.get(task_id)
@@ -366,9 +354,6 @@ class MemoryEngine(Engine):
             return False
         return agents is None or row.scope.agent in agents
 
-    def on_work(self, wake: Callable[[], None]) -> None:
-        self._wakers.append(wake)
-
     async def read(self, task_id: str, scope: Scope, after: int, limit: int = READ_SIZE) -> LogSlice:
         row = self._row(task_id, scope)
         events = row.events if row.packed is None else _unpack(row.packed)
@@ -380,12 +365,6 @@ class MemoryEngine(Engine):
         row = self._row(task_id, scope)
         events = row.events if row.packed is None else _unpack(row.packed)
         return row.records + [event for event in events if event.kind == "record"]
-
-    def subscribe(self, task_id: str, scope: Scope, after: int, *, caught_up: bool = False) -> LocalSubscription:
-        return self._fanout.subscribe(task_id, after, lambda cursor: self.read(task_id, scope, cursor), caught_up)
-
-    def expect(self, task_id: str, scope: Scope, states: frozenset[TaskState]) -> LocalExpectation:
-        return self._fanout.expect(task_id, states, lambda: self.load(task_id, scope))
 
     async def sweep(self, every: float = 0.0) -> int:
         now = self.clock()

@@ -11,6 +11,9 @@ from errands.model.base import encode
 from errands.model.core import Message, Part, Role
 from errands.runtime.review_messages import REVIEW, is_review
 
+#: Bytes of the name that a client gives a conversation. Databases find tasks by it, and not all take any length.
+MAX_CONTEXT_ID = 1000
+
 
 def check_message(message: Message, input_modes: list[str]) -> None:
     """Raises `InvalidParamsError` or `ContentTypeNotSupportedError`."""
@@ -20,6 +23,8 @@ def check_message(message: Message, input_modes: list[str]) -> None:
         raise InvalidParamsError(
             f"message.metadata must not have the key {REVIEW}: it is the server's own", field="message.metadata"
         )
+    if message.context_id and len(message.context_id.encode("utf-8", "replace")) > MAX_CONTEXT_ID:
+        raise InvalidParamsError(f"message.contextId has more than {MAX_CONTEXT_ID} bytes", field="message.contextId")
     for index, part in enumerate(message.parts):
         if part.text is not None and part.media_type is None and "text/plain" in input_modes:
             continue  # what nearly every message is made of

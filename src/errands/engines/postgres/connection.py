@@ -21,11 +21,15 @@ _MOST_LANES = 4
 Connection = Any
 
 #: Said after connecting and not while: PgBouncer refuses parameters it does not know. The plans of our statements do
-#: not depend on what the tables hold, so they are made once, and always by index.
+#: not depend on what the tables hold, so they are made once, and always by index. A machine that vanished must not keep
+#: its connections, and with one of them the right to sweep, for the two hours after which systems notice by default.
 _SESSION = """
 SET search_path TO {schema};
 SET idle_in_transaction_session_timeout TO '3s';
 SET lock_timeout TO '2s';
+SET tcp_keepalives_idle TO 30;
+SET tcp_keepalives_interval TO 10;
+SET tcp_keepalives_count TO 3;
 SET jit TO off;
 SET enable_seqscan TO off;
 SET plan_cache_mode TO force_generic_plan

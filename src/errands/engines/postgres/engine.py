@@ -7,15 +7,16 @@ written.
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
 import asyncpg
 
 from errands.clock import Clock, system_clock
-from errands.engines.base import Engine, Retention, Schema
-from errands.engines.fanout import READ_SIZE, Fanout, LocalExpectation, LocalSubscription
+from errands.engines.base import Events, Ids, Retention, Running, Schema, Tasks
+from errands.engines.fanout import READ_SIZE
+from errands.engines.local import LocalEngine
 from errands.engines.postgres import jobs, reading, retention
 from errands.engines.postgres.changes import Changes, Process, SavedContext, Written
 from errands.engines.postgres.connection import Options, connect
@@ -25,17 +26,14 @@ from errands.engines.postgres.schema import PostgresSchema, ensure_schema
 from errands.engines.postgres.watching import Watching
 from errands.engines.postgres.writer import Outcome, Writer
 from errands.errors import ConfigurationError, StorageError
-from errands.model.core import TaskState
 from errands.model.log import (
     AskingQuery,
     Change,
-    Event,
     Lease,
     LeaseSignal,
     ListPage,
     ListQuery,
     LogSlice,
-    RunningTask,
     Scope,
     StoredTask,
 )
@@ -44,14 +42,10 @@ from errands.model.log import (
 _SHARES = 32
 
 # Inside the class, `list` is the method.
-Ids = list[str]
-Running = list[RunningTask]
-Events = list[Event]
-Tasks = list[StoredTask]
 Outcomes = list[Outcome]
 
 
-class PostgresEngine(Engine):
+class PostgresEngine(LocalEngine):
     """Bound to the event loop that opens it. A process that forks must open its own."""
 
     name = "postgresql"
@@ -73,8 +67,6 @@ class PostgresEngine(Engine):
         self._writer: Writer | None = None
         self._readers: Readers | None = None
         self._watching: Watching | None = None
-        self._fanout = Fanout()
-        self._wakers: list[Callable[[], None]] = []
 
     @property
     def transactions(self) -> int:
@@ -122,9 +114,6 @@ class PostgresEngine(Engine):
         await watching.stop()
         self.disconnect()
         await readers.close()
-
-    def disconnect(self) -> None:
-        self._fanout.close()
 
     async def check(self) -> None:
         await self._open_readers.check()
@@ -226,21 +215,6 @@ class PostgresEngine(Engine):
     async def queue_age(self, agents: Sequence[str]) -> int | None:
         return await self._open_readers.call(reading.queue_age, agents, self.clock())
 
-    def on_work(self, wake: Callable[[], None]) -> None:
-        self._wakers.append(wake)
-
-    def subscribe(self, task_id: str, scope: Scope, after: int, *, caught_up: bool = False) -> LocalSubscription:
-        self._watch(task_id)
-        return self._fanout.subscribe(task_id, after, lambda cursor: self.read(task_id, scope, cursor), caught_up)
-
-    def expect(self, task_id: str, scope: Scope, states: frozenset[TaskState]) -> LocalExpectation:
-        self._watch(task_id)
-        return self._fanout.expect(task_id, states, lambda: self.load(task_id, scope))
-
     def _watch(self, task_id: str) -> None:
         if self._watching is not None:
             self._watching.watch(task_id)
-
-    def _wake_workers(self) -> None:
-        for wake in self._wakers:
-            wake()

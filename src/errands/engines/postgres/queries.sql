@@ -303,8 +303,9 @@ WITH gone AS (
 SELECT count(*) FROM gone
 
 -- name: overgrown
--- Tasks that hold more events than are to be kept.
-SELECT id FROM tasks WHERE version - trimmed > $1 ORDER BY id
+-- Of the next tasks after an id: the last of them, and those that hold more events than are to be kept.
+SELECT max(id), array_agg(id ORDER BY id) FILTER (WHERE length > $1)
+FROM (SELECT id, version - trimmed AS length FROM tasks WHERE id > $2 ORDER BY id LIMIT $3) AS next
 
 -- name: overgrown_long
 -- The same when that is many: their own index knows them.

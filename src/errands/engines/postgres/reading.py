@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import msgspec
-
+from errands.engines.listing import leave_out_artifacts, still_matching
 from errands.engines.paging import Cursor, read_token
 from errands.engines.postgres.connection import Connection
 from errands.engines.postgres.records import (
@@ -123,10 +122,9 @@ async def page(connection: Connection, query: ListQuery, now: int) -> ListPage:
     ids, token = await listing.ids(cursor)
     total = await listing.count()
     found = await contents(connection, ids, with_artifacts=query.with_artifacts)
-    # One that was deleted since the first look is left out.
-    tasks = [found[key] for key in ids if key in found]
+    tasks = still_matching(map(found.get, ids), query)
     if not query.with_artifacts:
-        _leave_out_artifacts(tasks)
+        leave_out_artifacts(tasks)
     return ListPage(tasks=tasks, next_page_token=token, total_size=total)
 
 
@@ -138,13 +136,8 @@ async def asking(connection: Connection, query: AskingQuery) -> list[StoredTask]
     users = None if query.users is None else [storable(user) for user in query.users if is_text(user)]
     rows = await connection.fetch(QUERIES["asking"], task_id, False, tenant, agent, users, query.limit)
     tasks = [read_stored(row) for row in rows]
-    _leave_out_artifacts(tasks)
+    leave_out_artifacts(tasks)
     return tasks
-
-
-def _leave_out_artifacts(tasks: list[StoredTask]) -> None:
-    for stored in tasks:
-        stored.task = msgspec.structs.replace(stored.task, artifacts=None)
 
 
 class _Listing:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator
+
 from errands.engines.base import Retention
 from errands.engines.postgres.connection import Connection
 from errands.engines.postgres.reading import contents
@@ -14,6 +16,8 @@ SWEEP_TASKS = 200
 SWEEP_EVENTS = 10_000
 #: Tasks with more events than this are in an index of their own.
 _LONG = 1000
+#: How many tasks one step looks at when no index knows which of them are long.
+_LOOK = 10_000
 
 
 async def sweep(connection: Connection, retention: Retention, now: int, every: int) -> int:
@@ -76,10 +80,23 @@ async def _forget_some(connection: Connection, query: str, *values: object) -> i
 async def _trim_all(connection: Connection, keep: int) -> None:
     # A tenth over the bound before trimming, so that a growing log is cut rarely.
     most = keep + keep // 10
-    query = QUERIES["overgrown_long"] if most >= _LONG else QUERIES["overgrown"]
-    for row in await connection.fetch(query, most):
-        while await _trim(connection, row[0], keep):
+    async for key in _overgrown_long(connection, most) if most >= _LONG else _overgrown(connection, most):
+        while await _trim(connection, key, keep):
             pass
+
+
+async def _overgrown_long(connection: Connection, most: int) -> AsyncIterator[str]:
+    for row in await connection.fetch(QUERIES["overgrown_long"], most):
+        yield row[0]
+
+
+async def _overgrown(connection: Connection, most: int) -> AsyncIterator[str]:
+    """In steps: all tasks are looked at, which in one go may take longer than a statement may."""
+    last = ""
+    while last is not None:
+        last, found = await connection.fetchrow(QUERIES["overgrown"], most, last, _LOOK)
+        for key in found or ():
+            yield key
 
 
 async def _trim(connection: Connection, key: str, keep: int) -> bool:

@@ -18,8 +18,10 @@ from errands.engines.postgres.link import FIRST_PAUSE, LONGEST_PAUSE, Link
 from errands.errors import ErrandsError, StorageError
 from errands.model.log import Change
 
-#: A transaction that has so many jobs takes no more of them, so that the first does not wait for ever.
+#: A transaction that has so many jobs, or bytes, takes no more: the first is not to wait for ever, and PostgreSQL takes
+#: no message of more than a gigabyte.
 MAX_BATCH = 512
+MAX_BYTES = 8_000_000
 
 #: A function of `jobs` with its arguments bound.
 Task = Callable[[Connection], Awaitable[Any]]
@@ -121,7 +123,8 @@ class Writer:
         taken: list[Job] = []
         left: list[Job] = []
         waiting = set(self._busy)
-        while self._queue and len(taken) < MAX_BATCH and len(left) < MAX_BATCH:
+        size = 0
+        while self._queue and len(taken) < MAX_BATCH and len(left) < MAX_BATCH and size < MAX_BYTES:
             job = self._queue.popleft()
             if job.key is None and not taken and not left and not self._is_anything_before(job):
                 return [job]
@@ -130,6 +133,7 @@ class Writer:
                 left.append(job)
             else:
                 taken.append(job)
+                size += _size(job)
         self._queue.extendleft(reversed(left))
         return taken
 
@@ -198,6 +202,13 @@ class Writer:
     def _failed(self, jobs: list[Job], error: Exception) -> list[Outcome]:
         # An error of its own for each: callers may add to it.
         return [(job, StorageError(*explain(error, self._options.name).args)) for job in jobs]
+
+
+def _size(job: Job) -> int:
+    """Bytes of what it writes, as far as they can be many."""
+    if isinstance(job.work, SavedContext):
+        return len(job.work.value)
+    return sum(len(draft.data) for draft in job.work.events) if isinstance(job.work, Change) else 0
 
 
 def _is_batched(job: Job) -> bool:

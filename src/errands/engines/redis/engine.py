@@ -6,12 +6,13 @@ This class hands work to the writer and the reader and tells this process what w
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from errands.clock import Clock, system_clock
-from errands.engines.base import Engine, Retention
-from errands.engines.fanout import READ_SIZE, Fanout, LocalExpectation, LocalSubscription
+from errands.engines.base import Events, Ids, Retention, Running, Tasks
+from errands.engines.fanout import READ_SIZE
+from errands.engines.local import LocalEngine
 from errands.engines.redis.changes import LONG_LOG, Judge, Judged
 from errands.engines.redis.connection import Link
 from errands.engines.redis.jobs import Claim, Extend, Forget, Load, Run, Stands, blob
@@ -23,26 +24,18 @@ from errands.engines.redis.records import read_stand, stored_task
 from errands.engines.redis.sweeping import Sweeper
 from errands.engines.redis.writer import Writer
 from errands.errors import ConcurrencyError, StorageError, TaskNotFoundError
-from errands.model.core import TERMINAL_STATES, TaskState
+from errands.model.core import TERMINAL_STATES
 from errands.model.log import (
     AskingQuery,
     Change,
-    Event,
     Lease,
     LeaseSignal,
     ListPage,
     ListQuery,
     LogSlice,
-    RunningTask,
     Scope,
     StoredTask,
 )
-
-# Inside the class, `list` is the method.
-Ids = list[str]
-Running = list[RunningTask]
-Events = list[Event]
-Tasks = list[StoredTask]
 
 
 class _Open(NamedTuple):
@@ -55,7 +48,7 @@ class _Open(NamedTuple):
     sweeper: Sweeper
 
 
-class RedisEngine(Engine):
+class RedisEngine(LocalEngine):
     """Bound to the event loop that opens it. A process that forks must open its own."""
 
     name = "redis"
@@ -83,8 +76,6 @@ class RedisEngine(Engine):
         self._origin = secrets.token_hex(8)
         keep = self.retention.events_per_task
         self._judge = Judge(self._keys, self._origin, LONG_LOG if keep is None else min(LONG_LOG, keep))
-        self._fanout = Fanout()
-        self._wakers: list[Callable[[], None]] = []
         self._parts: _Open | None = None
 
     @property
@@ -121,9 +112,6 @@ class RedisEngine(Engine):
         self.disconnect()
         await parts.listener.stop()
         await parts.link.close()
-
-    def disconnect(self) -> None:
-        self._fanout.close()
 
     async def check(self) -> None:
         await self._open.link.check()
@@ -209,13 +197,6 @@ class RedisEngine(Engine):
         due_at = await self._open.reader.longest_due(agents)
         return None if due_at is None or due_at > now else now - due_at
 
-    def on_work(self, wake: Callable[[], None]) -> None:
-        self._wakers.append(wake)
-
-    def _wake_workers(self) -> None:
-        for wake in self._wakers:
-            wake()
-
     # Reading and watching
 
     async def load(self, task_id: str, scope: Scope) -> StoredTask:
@@ -239,10 +220,5 @@ class RedisEngine(Engine):
     async def records(self, task_id: str, scope: Scope) -> Events:
         return await self._open.reader.records(task_id, scope)
 
-    def subscribe(self, task_id: str, scope: Scope, after: int, *, caught_up: bool = False) -> LocalSubscription:
+    def _watch(self, task_id: str) -> None:
         self._open.listener.watch()
-        return self._fanout.subscribe(task_id, after, lambda cursor: self.read(task_id, scope, cursor), caught_up)
-
-    def expect(self, task_id: str, scope: Scope, states: frozenset[TaskState]) -> LocalExpectation:
-        self._open.listener.watch()
-        return self._fanout.expect(task_id, states, lambda: self.load(task_id, scope))

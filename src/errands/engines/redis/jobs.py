@@ -99,9 +99,10 @@ class Stands(Job, tag="stands"):
 
 class Changed(Job, tag="changed"):
     listing: str
-    #: The scores of what changed since, and the moment they stand for.
+    #: The highest score of what changed since, and the moment that the listing began.
     newer: str
     as_of: int
+    limit: int
 
 
 class Running(Job, tag="running"):

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import msgspec
-
+from errands.engines.listing import leave_out_artifacts, still_matching
 from errands.engines.paging import Cursor, read_token
 from errands.engines.redis.connection import Link
 from errands.engines.redis.jobs import Canceling, Changed, Load, Read, Records, Running, Stands
@@ -14,6 +13,8 @@ from errands.engines.redis.records import Record, read_events, read_record, read
 from errands.errors import TaskNotFoundError
 from errands.model.log import AskingQuery, Event, ListPage, ListQuery, LogSlice, RunningTask, Scope, StoredTask
 
+#: Tasks that one job looks at: the server does nothing else meanwhile.
+LOOK = 500
 #: Beyond every time, and still a score that a sorted set holds exactly.
 _FAR = 2**53
 
@@ -68,7 +69,7 @@ class Reader:
         ids = [task_id for task_id, record in records if record is not None and _is_asked(record, query)]
         found = await self.load_all(ids[: query.limit], with_artifacts=False)
         tasks = [stored for stored in found if stored is not None and stored.head.asks]
-        _leave_out_artifacts(tasks)
+        leave_out_artifacts(tasks)
         return tasks
 
     async def _asking_ids(self) -> list[str]:
@@ -99,10 +100,9 @@ class Reader:
         total = await listing.count()
         task_ids, token = await listing.page(cursor)
         found = await self.load_all(task_ids, with_artifacts=query.with_artifacts)
-        # A task may have left the listing since its id was read; then it is no match any more.
-        tasks = [stored for stored in found if stored is not None and _matches(stored, query)]
+        tasks = still_matching(found, query)
         if not query.with_artifacts:
-            _leave_out_artifacts(tasks)
+            leave_out_artifacts(tasks)
         return ListPage(tasks=tasks, next_page_token=token, total_size=total)
 
 
@@ -156,13 +156,16 @@ class _Listing:
     async def _since_changed(self, cursor: Cursor) -> list[str]:
         """The second phase: what has left the order since the listing began, by id."""
         as_of = _bounded(cursor.as_of)
-        ids = await self._link.ask(Changed(listing=self._key, newer=f"({-as_of}", as_of=as_of))
-        return sorted(task_id for task_id in (each.decode() for each in ids) if task_id > cursor.task_id)
-
-
-def _leave_out_artifacts(tasks: list[StoredTask]) -> None:
-    for stored in tasks:
-        stored.task = msgspec.structs.replace(stored.task, artifacts=None)
+        found: set[str] = set()
+        newer, limit, count = f"({-as_of}", LOOK, LOOK
+        while count == limit:
+            count, last, ids = await self._link.ask(Changed(listing=self._key, newer=newer, as_of=as_of, limit=limit))
+            found.update(each.decode() for each in ids)
+            if last.decode() == newer:
+                # All of the very same millisecond: there may be more of it than one look takes in.
+                limit, count = 4 * limit, 4 * count
+            newer = last.decode()
+        return sorted(task_id for task_id in found if task_id > cursor.task_id)
 
 
 def _is_asked(record: Record, query: AskingQuery) -> bool:
@@ -171,14 +174,6 @@ def _is_asked(record: Record, query: AskingQuery) -> bool:
         and (query.tenant is None or record.scope.tenant == query.tenant)
         and (query.agent is None or record.scope.agent == query.agent)
         and (query.users is None or record.head.asks in query.users)
-    )
-
-
-def _matches(stored: StoredTask, query: ListQuery) -> bool:
-    return (
-        stored.scope == query.scope
-        and (query.state is None or stored.state is query.state)
-        and (query.status_after is None or stored.head.status_at >= query.status_after)
     )
 
 

@@ -7,14 +7,15 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
 from errands.clock import Clock, system_clock
-from errands.engines.base import Engine, Retention, Schema
-from errands.engines.fanout import READ_SIZE, Fanout, LocalExpectation, LocalSubscription
+from errands.engines.base import Events, Ids, Retention, Running, Schema, Tasks
+from errands.engines.fanout import READ_SIZE, LocalSubscription
+from errands.engines.local import LocalEngine
 from errands.engines.sqlite import jobs, reading
 from errands.engines.sqlite.changes import Written
 from errands.engines.sqlite.connection import Options, make_directory
@@ -22,29 +23,20 @@ from errands.engines.sqlite.readers import Readers
 from errands.engines.sqlite.schema import SQLiteSchema
 from errands.engines.sqlite.writer import Outcome, Work, Writer
 from errands.errors import ConfigurationError, StorageError
-from errands.model.core import TaskState
 from errands.model.log import (
     AskingQuery,
     Change,
-    Event,
     Lease,
     LeaseSignal,
     ListPage,
     ListQuery,
     LogSlice,
-    RunningTask,
     Scope,
     StoredTask,
 )
 
-# Inside the class, `list` is the method.
-Ids = list[str]
-Running = list[RunningTask]
-Events = list[Event]
-Tasks = list[StoredTask]
 
-
-class SQLiteEngine(Engine):
+class SQLiteEngine(LocalEngine):
     """Bound to the event loop that opens it. A process that forks must open its own."""
 
     name = "sqlite"
@@ -72,8 +64,6 @@ class SQLiteEngine(Engine):
         self._poll_interval = poll_interval
         self._writer: Writer | None = None
         self._readers: Readers | None = None
-        self._fanout = Fanout()
-        self._wakers: list[Callable[[], None]] = []
         #: When another process was last seen to write, on the loop's clock.
         self._others_wrote_at = float("-inf")
         #: Where the watched tasks stood when another process had last written.
@@ -108,9 +98,6 @@ class SQLiteEngine(Engine):
         await readers.close()
         await writer.stop()
         self.disconnect()
-
-    def disconnect(self) -> None:
-        self._fanout.close()
 
     async def check(self) -> None:
         if not self._open_writer.alive:
@@ -235,18 +222,10 @@ class SQLiteEngine(Engine):
     async def queue_age(self, agents: Sequence[str]) -> int | None:
         return await self._open_readers.submit(reading.queue_age, agents, self.clock())
 
-    def on_work(self, wake: Callable[[], None]) -> None:
-        self._wakers.append(wake)
-
     def subscribe(self, task_id: str, scope: Scope, after: int, *, caught_up: bool = False) -> LocalSubscription:
         # What another process wrote on top may have been announced before this subscription was there.
         alone = asyncio.get_running_loop().time() - self._others_wrote_at > 10 * self._poll_interval
-        return self._fanout.subscribe(
-            task_id, after, lambda cursor: self.read(task_id, scope, cursor), caught_up and alone
-        )
-
-    def expect(self, task_id: str, scope: Scope, states: frozenset[TaskState]) -> LocalExpectation:
-        return self._fanout.expect(task_id, states, lambda: self.load(task_id, scope))
+        return super().subscribe(task_id, scope, after, caught_up=caught_up and alone)
 
     def _others_wrote(self) -> None:
         """On the event loop: another process wrote something; find out whether it concerns anybody here."""
@@ -266,7 +245,3 @@ class SQLiteEngine(Engine):
         self._fanout.nudge(task_id for task_id in watched if self._versions.get(task_id) != before.get(task_id, -1))
         if look.result().has_work:
             self._wake_workers()
-
-    def _wake_workers(self) -> None:
-        for wake in self._wakers:
-            wake()

@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 import msgspec
 
+from errands.engines.listing import leave_out_artifacts
 from errands.engines.paging import Cursor, read_token
 from errands.engines.sqlite.records import (
     MAX_VERSION,
@@ -130,7 +131,7 @@ def page(connection: sqlite3.Connection, query: ListQuery, now: int) -> ListPage
         found = contents(connection, records, with_artifacts=query.with_artifacts)
     tasks = [stored_task(record, found[record.no]) for record in records]
     if not query.with_artifacts:
-        _leave_out_artifacts(tasks)
+        leave_out_artifacts(tasks)
     return ListPage(tasks=tasks, next_page_token=token, total_size=total)
 
 
@@ -147,13 +148,8 @@ def asking(connection: sqlite3.Connection, query: AskingQuery) -> list[StoredTas
         records = [read_record(row[0]) for row in rows]
         found = contents(connection, records, with_artifacts=False)
     tasks = [stored_task(record, found[record.no]) for record in records]
-    _leave_out_artifacts(tasks)
+    leave_out_artifacts(tasks)
     return tasks
-
-
-def _leave_out_artifacts(tasks: list[StoredTask]) -> None:
-    for stored in tasks:
-        stored.task = msgspec.structs.replace(stored.task, artifacts=None)
 
 
 @contextmanager

@@ -55,16 +55,18 @@ jobs.stands = function(job)
     return stands
 end
 
--- The second phase of a listing: ids of tasks whose status is newer than the listing, but which are not.
+-- A step of the second phase of a listing: ids of tasks whose status is newer than the listing, but which are not. Before
+-- them how many were looked at, and the score of the last. Towards the newest, where those go that change meanwhile.
 jobs.changed = function(job)
     local ids = {}
-    for _, id in ipairs(redis.call('ZRANGEBYSCORE', job.listing, '-inf', job.newer)) do
-        local record = redis.call('HGET', BASE .. 'task:' .. id, 'record')
+    local found = redis.call('ZREVRANGEBYSCORE', job.listing, job.newer, '-inf', 'WITHSCORES', 'LIMIT', 0, job.limit)
+    for n = 1, #found, 2 do
+        local record = redis.call('HGET', BASE .. 'task:' .. found[n], 'record')
         if record and cjson.decode(record).head.created_at <= job.as_of then
-            ids[#ids + 1] = id
+            ids[#ids + 1] = found[n]
         end
     end
-    return ids
+    return {#found / 2, found[#found] or '', ids}
 end
 
 -- The tasks that somebody holds: ids and how they stand. What is ready was due before, so only leases are looked at.
