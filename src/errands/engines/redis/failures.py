@@ -11,6 +11,10 @@ from errands.errors import StorageError
 _AWAY = "cannot be reached. Check that it runs, its address, its certificate if it has one, and the network"
 _READ_ONLY = "is a read-only replica. Put the address of the primary into the URL, or one that follows it"
 _FORBIDDEN = "does not allow this user a command that is needed. Give it the rights that docs/redis.md lists"
+_FULL = (
+    "is out of memory and takes no writes; nothing was changed. Raise its maxmemory, or keep less: see keep_ended_for and "
+    "keep_events"
+)
 
 #: By exception: what happened and what to do, to be read after the server's name. The first that fits counts.
 _SENTENCES: list[tuple[type[Exception], str]] = [
@@ -21,6 +25,8 @@ _SENTENCES: list[tuple[type[Exception], str]] = [
     (redis_errors.NoPermissionError, _FORBIDDEN),
     (redis_errors.BusyLoadingError, "is still reading its data from the disk. Wait until it has started"),
     (redis_errors.ReadOnlyError, _READ_ONLY),
+    # Valkey says it of a script as a whole, Redis in the middle of the text.
+    (redis_errors.OutOfMemoryError, _FULL),
     (
         redis_errors.MovedError,
         "is a node of a cluster that does not agree on who holds these keys. Look at CLUSTER INFO",
@@ -33,10 +39,7 @@ _SENTENCES: list[tuple[type[Exception], str]] = [
 
 #: By the code that Redis begins an error with; in a script it stands in the middle of the text.
 _CODES = {
-    "OOM": (
-        "is out of memory and takes no writes; nothing was changed. Raise its maxmemory, or keep less: see "
-        "keep_ended_for and keep_events"
-    ),
+    "OOM": _FULL,
     "READONLY": _READ_ONLY,
     "MISCONF": "cannot write to its disk and takes no writes; nothing was changed. Look into its log, free some space",
     "NOREPLICAS": "has too few replicas to take writes (min-replicas-to-write); nothing was changed. Start one",
