@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from errands import Message, Part, Role
+from errands.agents.loop.calls import MOST_SIDE_BY_SIDE
 from errands.agents.models.base import FunctionSaid, UserSaid
 from errands.agents.tools.base import ToolError
 from errands.agents.tools.functions import tool
@@ -195,3 +196,23 @@ def test_every_message_has_a_key_of_its_own(ids: tuple[str, ...]) -> None:
     assert len(set(keys)) == 3
     assert keys[0] == ids[0]
     assert keys[:2] == [key for key, _ in inputs(history[:2])]
+
+
+async def test_a_model_that_wants_very_many_calls_at_once_gets_them_some_at_a_time(tmp_path: Path) -> None:
+    running = most = 0
+
+    @tool
+    async def count() -> int:
+        """Counts who runs at the same time."""
+        nonlocal running, most
+        running += 1
+        most = max(most, running)
+        await asyncio.sleep(0)
+        running -= 1
+        return running
+
+    text = AGENT + "\ncapabilities:\n  count: '*'\n"
+    async with at_work(tmp_path, text, call(*[("count", {})] * 200), "Done.", tools=[count]) as desk:
+        await desk.say("Go")
+        assert (await desk.context()).meta.count == 200
+    assert most <= MOST_SIDE_BY_SIDE

@@ -14,6 +14,7 @@ from errands.errors import (
     ContextMismatchError,
     DuplicateMessageError,
     LeaseLostError,
+    OverloadedError,
     UnavailableError,
 )
 from errands.model.base import encode
@@ -50,6 +51,9 @@ from errands.runtime.pressure import Pressure
 from errands.runtime.reviewers import Reviewers
 from errands.runtime.settings import Settings
 from errands.runtime.streams import snapshot
+
+#: Messages that wait in one task at most.
+MOST_WAITING = 1000
 
 
 class Accepted(msgspec.Struct):
@@ -248,6 +252,12 @@ class Acceptor:
         receipt: bytes,
     ) -> Accepted:
         """A message to a task that is at work, or waits for somebody's review, waits for its next turn."""
+        if stored.head.unread >= MOST_WAITING:
+            raise OverloadedError(
+                f"{stored.head.unread} messages wait in task {stored.task.id} already; "
+                "send this one again when some of them have been dealt with",
+                retry_after=60,
+            )
         now = self._journal.now()
         options = self._options_of(request, call)
         drafts = [Draft("message", encode(StreamResponse(message=message)))]

@@ -8,6 +8,8 @@ import pytest
 
 from errands import TaskContext
 from errands.engines.urls import engine_from_url
+from errands.errors import OverloadedError
+from errands.runtime import accepting
 from errands.testing import connect, serve
 from tests.unit.support import LIFECYCLE, Agent, Gate, heard, log_of, reaches, running, said, spoken
 
@@ -163,3 +165,21 @@ async def test_a_message_sent_at_the_very_end_of_a_turn_is_either_dealt_with_or_
             was_dealt_with = f"{number} second" in turns
             assert was_dealt_with is not isinstance(sent, Exception)
             assert (await client.get_task(task_id)).completed
+
+
+async def test_more_messages_than_a_task_can_hold_are_refused_and_those_before_are_dealt_with(
+    monkeypatch: pytest.MonkeyPatch, storage: str
+) -> None:
+    monkeypatch.setattr(accepting, "MOST_WAITING", 3)
+    handle = Conversation("complete")
+    async with connect(Agent(handle), storage=storage, client={"max_retries": 0}) as client:
+        task_id = (await client.send("one", blocking=False)).task_id
+        await handle.gate.reached.wait()
+        for text in ("two", "three"):
+            await client.send(text, task_id=task_id, blocking=False)
+        with pytest.raises(OverloadedError, match="3 messages wait in task") as refused:
+            await client.send("four", task_id=task_id, blocking=False)
+        assert refused.value.retry_after == 60
+        handle.gate.open()
+        await reaches(client, task_id, "completed")
+        assert handle.turns == ["one", "two", "three"]

@@ -44,6 +44,10 @@ from errands.policy.records import (
 Ended = CapabilityFinished | CapabilityErrored | CapabilityRestricted
 
 
+#: Calls of one answer that run at the same time; more wait.
+MOST_SIDE_BY_SIDE = 16
+
+
 class Calls:
     """Makes the calls of one turn."""
 
@@ -70,6 +74,7 @@ class Calls:
         self._task_id = task_id
         self._scope = scope
         self._depth = depth
+        self._side_by_side = asyncio.Semaphore(MOST_SIDE_BY_SIDE)
         self._scripts = Scripts(course, repertoire, evaluators, self._in_script)
 
     # All calls of one answer
@@ -108,7 +113,8 @@ class Calls:
             await asyncio.wait(first)
             if any(task.cancelled() or task.exception() for task in first):
                 raise _Skipped
-        await self._make(call, at)
+        async with self._side_by_side:
+            await self._make(call, at)
 
     async def _make(self, call: FunctionCall, at: str) -> None:
         routine = self._repertoire.offered(call.name)

@@ -12,8 +12,8 @@ _AWAY = "cannot be reached. Check that it runs, its address, its certificate if 
 _READ_ONLY = "is a read-only replica. Put the address of the primary into the URL, or one that follows it"
 _FORBIDDEN = "does not allow this user a command that is needed. Give it the rights that docs/redis.md lists"
 _FULL = (
-    "is out of memory and takes no writes; nothing was changed. Raise its maxmemory, or keep less: see keep_ended_for and "
-    "keep_events"
+    "is out of memory and takes no writes; nothing was changed. Raise its maxmemory, or keep less: see "
+    "keep_ended_for and keep_events"
 )
 
 #: By exception: what happened and what to do, to be read after the server's name. The first that fits counts.
