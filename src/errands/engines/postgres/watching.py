@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import Any
 
 from errands.engines.fanout import READ_SIZE, Fanout
@@ -59,11 +60,14 @@ class Watching:
         self._broken = asyncio.Event()
         self._listening: asyncio.Task[None] | None = None
         self.is_listening = asyncio.Event()
+        self._stopped = False
 
     def start(self) -> None:
         self._listening = asyncio.get_running_loop().create_task(self._listen(), name="errands-postgres-listener")
 
     async def stop(self) -> None:
+        # Whoever begins to watch from now on hears nothing more, and must not leave anything behind in the loop.
+        self._stopped = True
         if self._marking is not None:
             self._marking.cancel()
         tasks = [*self._background, *([self._listening] if self._listening else [])]
@@ -75,7 +79,7 @@ class Watching:
 
     def watch(self, task_id: str) -> None:
         """Somebody here wants to hear about this task."""
-        if task_id not in self._seen:
+        if task_id not in self._seen and not self._stopped:
             self._unmarked.add(task_id)
             if self._marking is None:
                 self._marking = asyncio.get_running_loop().call_later(MARK_DELAY, self._start_marking)
@@ -90,7 +94,7 @@ class Watching:
         wanted = [task_id for task_id in self._unmarked if self._fanout.watches(task_id) and is_text(task_id)]
         self._unmarked.clear()
         if wanted:
-            self._spawn(self._mark(wanted))
+            self._spawn(partial(self._mark, wanted))
 
     async def _mark(self, task_ids: list[str]) -> None:
         ids = [storable(task_id) for task_id in task_ids]
@@ -161,7 +165,7 @@ class Watching:
             self._following[task_id] = True
         else:
             self._following[task_id] = False
-            self._spawn(self._read_news(task_id, before))
+            self._spawn(partial(self._read_news, task_id, before))
 
     async def _read_news(self, task_id: str, after: int) -> None:
         try:
@@ -196,14 +200,15 @@ class Watching:
         self._fanout.publish(task_id, events, state if stored is None else stored.state, stored)
         return after, len(events) >= READ_SIZE
 
-    def _spawn(self, work: Any) -> None:
+    def _spawn(self, work: Callable[[], Awaitable[None]]) -> None:
         task = asyncio.get_running_loop().create_task(self._guarded(work))
         self._background.add(task)
         task.add_done_callback(self._background.discard)
 
-    async def _guarded(self, work: Any) -> None:
+    async def _guarded(self, work: Callable[[], Awaitable[None]]) -> None:
+        # Called only here: a task that is canceled before it begins must not leave a coroutine behind.
         try:
-            await work
+            await work()
         except ErrandsError as error:
             logger.info("watching for other processes failed; the next look will tell: %s", error)
 
