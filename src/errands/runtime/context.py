@@ -459,6 +459,8 @@ class TaskContext:
 def current_position(stored: StoredTask) -> int:
     """Where in the history the message of this turn stands: the oldest one that no turn has dealt with."""
     history = stored.task.history or []
+    if len(history) == 1:
+        return 0
     if stored.head.unread <= 1 and history and history[-1].role is Role.USER and not is_review(history[-1]):
         return len(history) - 1
     positions = [i for i, m in enumerate(history) if m.role is not Role.AGENT and not is_review(m)]

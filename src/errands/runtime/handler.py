@@ -51,9 +51,13 @@ class Handler:
         if ctx.attempt > 1 and not await self._may_try_again(ctx):
             return False
         try:
-            if not await self._admit(ctx):
+            if ctx._oversight is None and self._threads is None:
+                # Nearly always, so it costs no frame.
+                await self._worker.handle(ctx)
+            elif not await self._admit(ctx):
                 return ctx._turn.continues
-            await self._handle(ctx)
+            else:
+                await self._handle(ctx)
         except asyncio.CancelledError:
             await self._stopped(execution, ctx)
             return False

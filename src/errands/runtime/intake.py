@@ -19,7 +19,7 @@ def check_message(message: Message, input_modes: list[str]) -> None:
     """Raises `InvalidParamsError` or `ContentTypeNotSupportedError`."""
     if message.role is not Role.USER:
         raise InvalidParamsError("message.role must be ROLE_USER", field="message.role")
-    if is_review(message):
+    if message.metadata and is_review(message):
         raise InvalidParamsError(
             f"message.metadata must not have the key {REVIEW}: it is the server's own", field="message.metadata"
         )

@@ -89,7 +89,7 @@ class TaskManager:
             if call.on_accepted is not None:
                 call.on_accepted()
             stored = accepted.stored
-            if is_guest(stored, call):
+            if stored.scope is not call.scope and is_guest(stored, call):
                 return SendMessageResponse(task=shown(stored.task))
             if wait and (stored.head.state not in SETTLED_STATES or accepted.queued):
                 if stored.task.id != task_id:

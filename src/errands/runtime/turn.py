@@ -9,7 +9,7 @@ always knows the version it writes on.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Coroutine, Sequence
 from typing import Any, Protocol
 
 import msgspec
@@ -68,7 +68,7 @@ class Overseer(Protocol):
     def holds_back(self, kind: EventKind, update: StreamResponse) -> bool:
         """Whether it has taken the event, to `show` it later or not at all."""
 
-    async def end(self, ending: Ending) -> None:
+    def end(self, ending: Ending) -> Coroutine[Any, Any, None]:
         """Has the turn `finish`, in this way or another."""
 
 
@@ -127,7 +127,9 @@ class Turn:
 
     def show(self, kind: EventKind, update: StreamResponse) -> bool:
         """`emit`, whoever oversees the turn."""
-        pending = self._window()
+        pending = self._pending
+        if pending is None or self.ended or self._failure is not None:
+            pending = self._window()
         pending.add(kind, update)
         if kind != "artifact":
             self._tells = True
@@ -225,7 +227,7 @@ class Turn:
     async def _refresh(self) -> None:
         self._view(await self._journal.engine.load(self.task_id, self._scope))
 
-    async def end(
+    def end(
         self,
         state: TaskState,
         *,
@@ -235,7 +237,7 @@ class Turn:
         direct: bool = False,
         announced: bool = False,
         asks: str = "",
-    ) -> None:
+    ) -> Coroutine[Any, Any, None]:
         """Ends the turn in `state`; returns when everything is durable. The first call wins.
 
         `announced` says that the state was emitted already. `asks` names the one user whose answer a paused task
@@ -253,7 +255,7 @@ class Turn:
             announced=announced,
             asks=asks,
         )
-        await (self.finish(ending) if self.overseer is None or self.ended else self.overseer.end(ending))
+        return self.finish(ending) if self.overseer is None or self.ended else self.overseer.end(ending)
 
     async def finish(self, ending: Ending) -> None:
         """`end`, whoever oversees the turn."""
