@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -166,7 +167,10 @@ async def test_execute_is_interrupted_once_however_often_the_cancel_is_asked_for
         second = asyncio.create_task(client.cancel(task_id))
         await client.get_task(task_id)
         tidying.open()
-        assert {said(await first), said(await second)} == {"tidied up"}
+        assert said(await first) == "tidied up"
+        # The second may have come when it was over.
+        with suppress(TaskNotCancelableError):
+            assert said(await second) == "tidied up"
 
 
 @pytest.mark.parametrize("stubborn", ["execute", "cancel"])
