@@ -154,6 +154,8 @@ async def main(url: str) -> None:
 
 
 if __name__ == "__main__":
+    if len(sys.argv) > 1 and "://" not in sys.argv[1]:
+        raise SystemExit(__doc__)
     if len(sys.argv) > 1:
         asyncio.run(main(sys.argv[1]))
     else:
