@@ -27,8 +27,8 @@ NOW = "2026-05-20T03:45:00Z"
 #: Enough to evaluate anything honest on a busy machine, and far less than hostile scripts want.
 SECONDS = 5.0
 
-#: Ten thousand times ten megabytes.
-HOSTILE = f"[text({{}})].all(t, {list(range(100))}.all(a, {list(range(100))}.all(b, size(t + t + string(a)) > b)))"
+#: Counts the characters of a text ten thousand times, without taking memory.
+HOSTILE = f"[text({{}})].all(t, {list(range(100))}.all(a, {list(range(100))}.all(b, size(t) > a + b)))"
 
 
 @pytest.fixture(scope="module")
@@ -208,7 +208,7 @@ async def test_a_script_that_wants_all_memory_dies_alone(evaluators: Evaluators)
     greedy = Evaluators(timeout=30, memory=200 * 1024 * 1024, most=1)
     text = "x" * 5_000_000
     try:
-        with pytest.raises(CelError, match=r"it needs too much memory|memory|bad_alloc"):
+        with pytest.raises(CelError, match=r"it needs too much memory .*: do less in one"):
             await World(text=text).run("[" + "text({})," * 100 + "''].map(t, t + t).size()", greedy)
         assert await World(text="a").run("text({})", greedy) == "a"
     finally:

@@ -34,6 +34,8 @@ _MAX_PROBLEM = 300
 _STATUS = re.compile(r"^[A-Z_]+: |\s*\[[A-Z_]+\]$")
 
 _SIMPLER = "split it into several expressions"
+#: The engine's word for a `MemoryError`.
+_NO_MEMORY = "bad_alloc"
 
 #: What to do about an error of an evaluation, by words of the engine's message.
 _HINTS = {
@@ -42,6 +44,7 @@ _HINTS = {
     "Index error": "ask for size(...) before reading an item",
     "recursion": _SIMPLER,
     "budget": "loop over fewer items",
+    _NO_MEMORY: "do less in one expression",
     "No value with name": "the variable has no value here",
 }
 
@@ -183,6 +186,8 @@ async def finish(call: Call, session: Session, perform: Perform) -> None:
 
 def _problem(text: str) -> str:
     """The engine's message without its own names for statuses."""
+    if _NO_MEMORY in text:
+        return "it needs too much memory"
     first = text.strip().partition("\n")[0] or "the evaluation failed"
     # Some messages repeat the data they are about.
     return _STATUS.sub("", first)[:_MAX_PROBLEM]
