@@ -72,6 +72,8 @@ class WorkerAdapter:
         self._reserved = 0
         self._forcing: set[asyncio.Task[None]] = set()
         self._lease_ms = int(settings.lease_seconds * 1000)
+        #: No lease of a turn that runs here ends before this moment.
+        self._held_until = 0
         #: While draining: set when nothing runs any more.
         self._idle = asyncio.Event()
 
@@ -296,6 +298,9 @@ class WorkerAdapter:
         while True:
             self._wake.clear()
             if not self.draining:
+                if self._journal.now() >= self._held_until:
+                    # This process stood still: what nobody has taken over meanwhile goes on, and is not begun again.
+                    await self._guarded(self._extend())
                 # Cancels first: somebody waits for them.
                 await self._guarded(self._watch_cancels())
                 await self._guarded(self.poll())
@@ -337,11 +342,9 @@ class WorkerAdapter:
                 self._signal_cancel(execution)
 
     async def _extend(self) -> None:
-        leases = [execution.lease for execution in self.running.values()]
-        if not leases:
-            return
         until = self.lease_until(self._journal.now())
-        for signal in await self._engine.extend(self.worker_id, leases, until):
+        leases = [execution.lease for execution in self.running.values()]
+        for signal in await self._engine.extend(self.worker_id, leases, until) if leases else ():
             execution = self.running.get(signal.task_id)
             if execution is None or execution.turn_ended:
                 continue
@@ -349,6 +352,7 @@ class WorkerAdapter:
                 execution.stop("lost")
             elif signal.cancel_requested and not execution.cancel_requested:
                 self._signal_cancel(execution)
+        self._held_until = until
 
     async def _sweep_loop(self) -> None:
         while True:

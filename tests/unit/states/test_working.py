@@ -8,8 +8,8 @@ import pytest
 
 from errands import Settings, TaskContext
 from errands.engines.urls import engine_from_url
-from errands.testing import connect
-from tests.unit.support import LIFECYCLE, Agent, Gate, reaches, running, stream
+from errands.testing import ManualClock, connect
+from tests.unit.support import LIFECYCLE, Agent, Gate, opening, reaches, running, stream
 
 pytestmark = pytest.mark.anyio
 
@@ -170,3 +170,30 @@ async def test_a_turn_that_does_not_finish_in_time_at_shutdown_is_given_back_and
         result = await reaches(client, task.task_id, "completed")
     assert seen == [2]
     assert [artifact.text for artifact in result.artifacts] == ["half", "whole"]
+
+
+async def test_a_process_that_stood_still_for_longer_than_a_lease_goes_on_with_what_nobody_took_over(
+    storage: str,
+) -> None:
+    begun: list[tuple[str, int]] = []
+    gates = {"first": Gate(), "second": Gate()}
+
+    async def handle(ctx: TaskContext) -> None:
+        begun.append((ctx.user_text, ctx.attempt))
+        await gates[ctx.user_text]()
+        await ctx.complete()
+
+    clock = ManualClock()
+    engine = engine_from_url(storage)
+    engine.clock = clock
+    async with connect(Agent(handle), storage=engine) as client:
+        first = await client.send("first", blocking=False)
+        await gates["first"].reached.wait()
+        clock.advance(seconds=Settings().lease_seconds + 1)
+        # Whoever takes this one up would take up what is due of the first, too.
+        await engine.commit(opening(text="second"))
+        await gates["second"].reached.wait()
+        for gate in gates.values():
+            gate.open()
+        await reaches(client, first.task_id, "completed")
+    assert begun == [("first", 1), ("second", 1)]
