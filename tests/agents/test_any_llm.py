@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import base64
 import logging
-import socket
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Callable
@@ -28,6 +27,7 @@ from errands.agents.models.base import (
 from errands.errors import ConfigurationError
 from tests.agents.openai_server import Call, OpenAIServer, Reply
 from tests.agents.support import KEY, OFFERS, Heard, Waits, model_at, question, said_by_user
+from tests.ports import silent_port
 
 pytestmark = pytest.mark.anyio
 
@@ -459,13 +459,11 @@ async def test_an_error_in_a_stream_is_tried_again_while_no_text_was_told() -> N
 
 
 async def test_nobody_at_the_address_is_told_with_the_address_but_not_with_its_password() -> None:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    model = AnyLlmModel(base_url=f"http://me:secret@127.0.0.1:{port}/v1?key=secret", patience=Waits().patience())
-    with pytest.raises(ModelError) as error:
-        await model.ask(question())
-    await model.close()
+    with silent_port() as port:
+        model = AnyLlmModel(base_url=f"http://me:secret@127.0.0.1:{port}/v1?key=secret", patience=Waits().patience())
+        with pytest.raises(ModelError) as error:
+            await model.ask(question())
+        await model.close()
     assert str(error.value) == (
         f"openai at http://127.0.0.1:{port}/v1 cannot be reached (ConnectionRefusedError): check the network and "
         "ERRANDS_MODEL_BASE_URL (tried 4 times)"

@@ -18,7 +18,7 @@ from tests.cluster.cluster import Replica, cluster_on
 from tests.cluster.load import HEADERS, Load
 from tests.cluster.proxy import Proxy, port_proxy, socket_proxy
 from tests.cluster.test_cluster import SCOPE, check_fences, ends_in, log_of, words_in
-from tests.crash.test_sigkill import free_port
+from tests.ports import free_port
 from tests.postgres import Server as PostgresServer
 from tests.redis_server import Server as RedisServer
 

@@ -14,7 +14,8 @@ from errands.model.core import TaskState
 from errands.model.log import ListQuery, Scope
 from errands.policy.records import DelegationBegan
 from errands.runtime.run import stored_records
-from tests.crash.test_sigkill import Process, free_port
+from tests.crash.test_sigkill import Process
+from tests.ports import free_port
 from tests.unit.delegation.support import CHILD
 
 pytestmark = [pytest.mark.anyio, pytest.mark.crash, pytest.mark.timeout(120)]

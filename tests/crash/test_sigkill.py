@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import os
 import random
-import socket
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Iterator
@@ -21,6 +20,7 @@ import pytest
 from errands.model.core import TERMINAL_STATES, StreamResponse, Task, TaskState
 from errands.wire.sse import ServerSentEvent, SSEParser
 from tests.crash.agent import whole
+from tests.ports import free_port
 
 pytestmark = [pytest.mark.anyio, pytest.mark.crash, pytest.mark.timeout(600)]
 
@@ -30,13 +30,6 @@ SENDERS = 8
 HEADERS = {"A2A-Version": "1.0"}
 
 decode = msgspec.json.Decoder(StreamResponse).decode
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
 
 
 class Process:

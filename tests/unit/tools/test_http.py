@@ -21,6 +21,7 @@ from errands.agents.tools.addresses import Value, address
 from errands.agents.tools.base import Bounds, BrokenToolError, ToolError
 from errands.agents.tools.requests import put_header
 from errands.outbound import Outbound
+from tests.ports import silent_port
 from tests.unit.tools.support import NOW, Json, MemoryFiles, Service, action, calling, manifests, tool, toolbox
 
 pytestmark = pytest.mark.anyio
@@ -350,9 +351,7 @@ async def test_a_connection_that_breaks_is_an_error_for_the_model(tmp_path: Path
 
 
 async def test_a_port_where_nobody_listens_breaks_the_tool(tmp_path: Path) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        port = listener.getsockname()[1]
-    with pytest.raises(BrokenToolError, match=rf"nobody can be reached at 127\.0\.0\.1:{port}"):
+    with silent_port() as port, pytest.raises(BrokenToolError, match=rf"nobody can be reached at 127\.0\.0\.1:{port}"):
         await requested(tmp_path, {"method": "GET", "url": f"http://127.0.0.1:{port}/"})
 
 

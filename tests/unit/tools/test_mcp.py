@@ -6,7 +6,6 @@ import asyncio
 import json
 import logging
 import os
-import socket
 import sys
 from collections.abc import AsyncIterator, Iterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
@@ -24,6 +23,7 @@ from errands.agents.tools.mcp import McpBackend
 from errands.agents.tools.mcp_connection import Server
 from errands.errors import ConfigurationError
 from errands.outbound import Outbound
+from tests.ports import silent_port
 from tests.unit.tools.mcp_server import server
 from tests.unit.tools.support import Caller, Json, Service, action, calling, live, manifests, tool, toolbox
 
@@ -329,12 +329,11 @@ def is_alive(pid: int) -> bool:
 
 @pytest.mark.parametrize("transport", ["http", "sse"])
 async def test_an_address_where_nobody_answers_is_broken(transport: str, tmp_path: Path) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        free = listener.getsockname()[1]
-    mcp = {"transport": transport, "url": f"http://127.0.0.1:{free}/mcp"}
-    with pytest.raises(BrokenToolError, match="the MCP server of shop does not answer at its address"):
-        async with using(tmp_path, mcp):
-            pass
+    with silent_port() as port:
+        mcp = {"transport": transport, "url": f"http://127.0.0.1:{port}/mcp"}
+        with pytest.raises(BrokenToolError, match="the MCP server of shop does not answer at its address"):
+            async with using(tmp_path, mcp):
+                pass
 
 
 @pytest.mark.parametrize("transport", ["http", "sse"])
