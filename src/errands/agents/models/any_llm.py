@@ -51,7 +51,8 @@ class AnyLlmModel(Model):
         except ConfigurationError as error:
             raise ModelError(str(error)) from None
         if exchange.provider.TIMEOUT_SUPPORT != "unsupported":
-            exchange.options["timeout"] = self._timeout
+            # Ours must end first: it covers every try, and says what to do.
+            exchange.options["timeout"] = 2 * self._timeout
         try:
             async with asyncio.timeout(self._timeout) as limit:
                 return await self._patience.run(lambda: exchange.attempt(on_text), lambda: not exchange.has_told)
