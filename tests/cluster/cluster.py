@@ -22,11 +22,11 @@ ROOT = Path(__file__).parents[2]
 class Replica:
     """A server at a fixed address; its processes come and go."""
 
-    def __init__(self, storage: str, source: Path | None = None) -> None:
+    def __init__(self, storage: str, *options: str, source: Path | None = None) -> None:
         """`source`: where the package is, when it is not the one that is tested."""
         port = free_port()
         self.url = f"http://127.0.0.1:{port}"
-        self._arguments = [sys.executable, "-m", "tests.cluster.replica", str(port), storage]
+        self._arguments = [sys.executable, "-m", "tests.cluster.replica", str(port), storage, *options]
         self.source = source
         self._process: subprocess.Popen[bytes] | None = None
 
@@ -65,8 +65,8 @@ class Replica:
 
 
 class Cluster:
-    def __init__(self, storages: list[str], source: Path | None) -> None:
-        self.replicas = [Replica(storage, source) for storage in storages]
+    def __init__(self, storages: list[str], *options: str, source: Path | None) -> None:
+        self.replicas = [Replica(storage, *options, source=source) for storage in storages]
         self.kills = 0
 
     async def start(self) -> None:
@@ -92,8 +92,9 @@ class Cluster:
 
 
 @contextmanager
-def cluster_on(storages: list[str], source: Path | None = None) -> Iterator[Cluster]:
-    cluster = Cluster(storages, source)
+def cluster_on(storages: list[str], *options: str, source: Path | None = None) -> Iterator[Cluster]:
+    """`options` are those of `tests.cluster.replica`."""
+    cluster = Cluster(storages, *options, source=source)
     try:
         yield cluster
     finally:

@@ -56,15 +56,21 @@ class Player(Worker):
         await ctx.emit_text_artifact(text, append=index > 0, last_chunk=index == PIECES - 1)
 
 
-def build(storage: str) -> A2AServer:
+def build(storage: str, *, waits_for_signs: bool = False) -> A2AServer:
+    """`waits_for_signs`: it never looks by itself whether something is wanted of it."""
+    engine = engine_from_url(storage)
+    settings = Settings(lease_seconds=2.0, poll_interval=0.5, max_attempts=1000)
+    if waits_for_signs:
+        engine._poll_interval = settings.lease_seconds = settings.poll_interval = 3600.0  # type: ignore[attr-defined]
     return A2AServer(
         worker=Player(),
         agent_card=AgentCardConfig(name=NAME, description="Plays.", capabilities=CapabilitiesConfig(streaming=True)),
-        storage=engine_from_url(storage),
-        settings=Settings(lease_seconds=2.0, poll_interval=0.5, max_attempts=1000),
+        storage=engine,
+        settings=settings,
     )
 
 
 if __name__ == "__main__":
     port, storage = int(sys.argv[1]), sys.argv[2]
-    uvicorn.run(build(storage).app, host="127.0.0.1", port=port, log_level="error")
+    server = build(storage, waits_for_signs="waits-for-signs" in sys.argv)
+    uvicorn.run(server.app, host="127.0.0.1", port=port, log_level="error")
