@@ -231,9 +231,9 @@ def test_a_long_log_is_folded_in_a_time_that_grows_with_its_length() -> None:
         inputs = [InputArrived(at=NOW, values=said(str(n))) for n in range(rounds)]
         calls = [finished("slack_post", n) for n in range(rounds)]
         records = [STARTED, *(record for pair in zip(inputs, calls, strict=True) for record in pair)]
-        began = time.perf_counter()
+        began = time.thread_time()
         context = replay(records)
-        taken = time.perf_counter() - began
+        taken = time.thread_time() - began
         assert context.capabilities["slack_post"].outputs == tuple(range(rounds))
         assert context.history.turns == ("input", "capability") * rounds
         return taken

@@ -12,7 +12,7 @@ from errands.policy import cel
 from errands.policy.cel import Call, CelError, Session, Variables, run, scopes
 from tests.unit.policy.support import NOW, value_of
 
-#: Generous, for a busy machine; what is not stopped takes minutes or all memory.
+#: Of computing, not of waiting for a busy machine; what is not stopped takes minutes or all memory.
 SECONDS = 10.0
 
 LIST = {"l": list(range(1000)), "s": "x" * 1000}
@@ -46,10 +46,10 @@ LIST = {"l": list(range(1000)), "s": "x" * 1000}
     ids=lambda source: source[:30],
 )
 def test_it_is_stopped_quickly(source: str) -> None:
-    begun = time.monotonic()
+    begun = time.thread_time()
     with pytest.raises(CelError):
         value_of(source, context={}, input=LIST)
-    assert time.monotonic() - begun < SECONDS
+    assert time.thread_time() - begun < SECONDS
 
 
 def test_a_small_expression_for_a_huge_result_is_refused_before_it_is_built() -> None:
@@ -86,9 +86,9 @@ def test_results_of_calls_count_as_data() -> None:
 
 
 def test_a_regular_expression_cannot_blow_up() -> None:
-    begun = time.monotonic()
+    begun = time.thread_time()
     assert value_of("input.s.matches('(x+x+)+y')", context={}, input=LIST) is False
-    assert time.monotonic() - begun < SECONDS
+    assert time.thread_time() - begun < SECONDS
 
 
 def test_a_script_has_to_be_short() -> None:
