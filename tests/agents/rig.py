@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -162,5 +161,5 @@ async def at_work(
     model = model or Replies(*replies)
     card = AgentCardConfig(name="clerk", description="A clerk.", capabilities=CapabilitiesConfig(streaming=True))
     made = A2AServer(worker=worker(folder, text, model, **options), agent_card=card, storage=storage, **(server or {}))
-    async with asyncio.timeout(50), connect(made) as client:
+    async with connect(made) as client:
         yield Desk(made, client, model)

@@ -23,7 +23,7 @@ from tests.agents.openai_server import Call, OpenAIServer, Reply
 from tests.unit.cli.processes import Served
 from tests.unit.tools.support import live
 
-pytestmark = [pytest.mark.anyio, pytest.mark.timeout(120)]
+pytestmark = pytest.mark.anyio
 
 MCP_SERVER = Path(__file__).parent.parent / "unit" / "tools" / "mcp_server.py"
 

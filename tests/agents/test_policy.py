@@ -157,6 +157,6 @@ guardrails:
         task = await desk.say("Hi")
     async with at_work(tmp_path, text, tools=[note], storage=storage, **under(refuses)) as desk:
         await ReviewDesk(Journal(desk.server.engine)).answer(task.id, True, by="carol")
-        stored = await desk.server.engine.wait_for_state(task.id, desk.server.scope(), SETTLED_STATES, 10)
+        stored = await desk.server.engine.wait_for_state(task.id, desk.server.scope(), SETTLED_STATES, None)
         assert (stored.state.short, told(stored.task)) == ("rejected", "No more.")
         assert noted == ["an answer"]

@@ -44,7 +44,7 @@ async def answer(desk: Desk, approved: bool, *, by: str = "boss@example.com") ->
 
 async def settled(desk: Desk) -> str:
     assert desk.task is not None
-    stored = await desk.server.engine.wait_for_state(desk.task.id, desk.server.scope(), SETTLED_STATES, 10)
+    stored = await desk.server.engine.wait_for_state(desk.task.id, desk.server.scope(), SETTLED_STATES, None)
     desk.task = stored.task
     return stored.head.asks or stored.state.short
 
@@ -178,7 +178,7 @@ async def test_what_the_owner_says_meanwhile_is_the_next_input(tmp_path: Path, s
             with desk.server.engine.expect(desk.task.id, desk.server.scope(), SETTLED_STATES) as expectation:
                 stored = await desk.server.engine.load(desk.task.id, desk.server.scope())
                 if stored.head.unread:
-                    await expectation.wait(stored.version, 10)
+                    await expectation.wait(stored.version, None)
         known = await desk.records()
         said = [record.values["message"][0]["text"] for record in known if isinstance(record, InputArrived)]
         assert said == ["Pay", "And thank you"]

@@ -97,7 +97,7 @@ async def check_tasks(engine: Engine, load: Load) -> None:
     """One task for each message that opened one; each has ended once, and was never worked on by two at a time."""
     assert (await engine.list(ListQuery(scope=SCOPE, page_size=1))).total_size == len(load.accepted)
     for task_id, text in load.accepted.items():
-        stored = await engine.wait_for_state(task_id, SCOPE, TERMINAL_STATES, 10)
+        stored = await engine.wait_for_state(task_id, SCOPE, TERMINAL_STATES, 60)
         wanted = TaskState.CANCELED if text == "hold" else TaskState.COMPLETED
         assert stored.state is wanted, (task_id, text, stored.state)
         log = await log_of(engine, task_id)

@@ -23,7 +23,7 @@ from tests.cluster.load import Load
 from tests.cluster.test_cluster import check_readers, check_tasks
 from tests.postgres import Server
 
-pytestmark = [pytest.mark.anyio, pytest.mark.cluster, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.anyio, pytest.mark.cluster, pytest.mark.timeout(300)]
 
 ROOT = Path(__file__).parents[2]
 MIGRATIONS = "src/errands/engines/postgres/migrations"

@@ -21,7 +21,7 @@ from errands.runtime.reviews import ReviewDesk
 from errands.runtime.run import stored_records
 from tests.unit.cli.processes import Served
 
-pytestmark = [pytest.mark.anyio, pytest.mark.crash, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.anyio, pytest.mark.crash]
 
 #: Says what it hears, after a call that takes until there is a file `go`.
 AGENT = """

@@ -75,8 +75,6 @@ from tests.docs.pages import (
     tables,
 )
 
-pytestmark = pytest.mark.timeout(20)
-
 EVERYTHING = "\n".join(page.read_text() for page in PAGES)
 
 

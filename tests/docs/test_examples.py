@@ -198,7 +198,9 @@ async def test_a_task_that_runs_when_its_server_is_stopped_is_given_back(tmp_pat
     storage = f"sqlite:///{tmp_path / 'kept.db'}"
     with Served(EXAMPLES / "cancellation.py", "--storage", storage, cwd=tmp_path, drain_timeout="0.1") as server:
         task_id = errands("send", server.url, "60", "--no-wait").stdout.strip()
-        with httpx.stream("POST", f"{server.url}/tasks/{task_id}:subscribe", headers={"A2A-Version": "1.0"}) as stream:
+        with httpx.stream(
+            "POST", f"{server.url}/tasks/{task_id}:subscribe", headers={"A2A-Version": "1.0"}, timeout=None
+        ) as stream:
             assert any("WORKING" in line for line in stream.iter_lines())
         assert server.stop(signal.SIGTERM).returncode == 0
     async with engine_from_url(storage) as engine:

@@ -23,7 +23,7 @@ from errands.runtime.run import stored_records
 from tests.agents.support import model_process
 from tests.unit.cli.processes import LongServed, Served, errands
 
-pytestmark = [pytest.mark.anyio, pytest.mark.timeout(120)]
+pytestmark = pytest.mark.anyio
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "support-agent"
 SUPERVISOR = "supervisor@example.com"
@@ -99,7 +99,7 @@ async def settled(client: A2AClient, task_id: str) -> ClientResult:
 
 async def asked_of(model_url: str) -> list[dict[str, Any]]:
     """The bodies of all requests that the model got."""
-    async with httpx.AsyncClient() as http:
+    async with httpx.AsyncClient(timeout=None) as http:
         requests = (await http.get(httpx.URL(model_url).join("/requests"))).json()
     return [request["body"] for request in requests]
 

@@ -4,15 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import pytest
-
 from tests.docs.pages import ROOT
 from tests.examples.transcripts import Transcript, commands, comparable
 
 PAGE = ROOT / "examples" / "support-agent" / "README.md"
 
 
-@pytest.mark.timeout(120)
 def test_every_command_of_the_page_prints_what_the_page_says(tmp_path: Path) -> None:
     with Transcript(tmp_path) as transcript:
         for block in commands(PAGE):

@@ -90,7 +90,7 @@ class Transcript:
             text=True,
             cwd=self._folder,
             env=environment,
-            timeout=60,
+            timeout=170,
             check=False,
         )
         return done.stdout

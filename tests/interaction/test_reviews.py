@@ -36,7 +36,7 @@ async def people(agent: Reviewed, dialect: Dialect, storage: str) -> AsyncIterat
 
 async def state_of(people: People, task_id: str, *states: TaskState) -> str:
     wanted = frozenset(states) or SETTLED_STATES - {TaskState.INPUT_REQUIRED}
-    return (await people.server.engine.wait_for_state(task_id, ALICE, wanted, 5)).state.short
+    return (await people.server.engine.wait_for_state(task_id, ALICE, wanted, None)).state.short
 
 
 async def test_the_owner_sees_what_the_task_waits_for(people: People) -> None:

@@ -19,7 +19,7 @@ from tests.unit.cli.processes import Served
 ROOT = Path(__file__).resolve().parents[2]
 PEERS = Path(__file__).parent / "peers"
 #: Seconds after which a conversation that hangs is given up.
-CONVERSATION_S = 60.0
+CONVERSATION_S = 170.0
 
 
 @dataclass(frozen=True)

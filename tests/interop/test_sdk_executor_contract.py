@@ -193,7 +193,7 @@ async def test_the_executor_is_shown_who_asks_and_what_for(url: str, sdk: Sdk) -
     headers = {"A2A-Version": "1.0", "A2A-Extensions": "https://example.com/one", "X-User": "ana", "X-Note": "kept"}
     async with (
         A2AClient(url, tenant="acme", headers={"X-User": "ana"}) as client,
-        httpx.AsyncClient(base_url=url, headers=headers) as http,
+        httpx.AsyncClient(base_url=url, headers=headers, timeout=None) as http,
     ):
         referred = await client.send("task before")
         answer = (await http.post("/", json=shown_request(referred.task_id))).json()

@@ -139,7 +139,7 @@ class Sdk:
 
 
 async def main(url: str, binding: str, task_id: str | None = None) -> None:
-    async with httpx.AsyncClient() as http:
+    async with httpx.AsyncClient(timeout=None) as http:
         card = await A2ACardResolver(http, url).get_agent_card()
 
         def client(streaming: bool) -> Any:

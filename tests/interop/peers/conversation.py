@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 #: Seconds after which a step that does not come to its end has failed.
-STEP_S = 10.0
+STEP_S = 60.0
 ENDED = ("completed", "failed", "canceled", "rejected")
 
 DATA = {"big": 2**53 + 1, "float": 1.5, "list": [1, None, True, "ü"], "nested": {"zero": 0}}

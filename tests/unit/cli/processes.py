@@ -13,7 +13,7 @@ from types import TracebackType
 from typing import Self
 
 #: Seconds after which a process that does not do what it should is killed, and its test fails.
-_DEADLINE = 50.0
+_DEADLINE = 170.0
 
 
 def errands(*arguments: str, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:

@@ -74,7 +74,7 @@ def test_a_card_shows_what_the_agent_offers(errands: Errands) -> None:
 
 
 def test_a_card_as_json_is_what_the_agent_sent(errands: Errands, url: str) -> None:
-    sent = httpx.get(f"{url}/.well-known/agent-card.json", headers={"A2A-Version": "1.0"}).json()
+    sent = httpx.get(f"{url}/.well-known/agent-card.json", headers={"A2A-Version": "1.0"}, timeout=None).json()
     assert json.loads(errands("card", url, "--json").stdout) == sent
     assert json.loads(errands("card", f"{url}/.well-known/agent-card.json", "--json").stdout) == sent
 
@@ -124,7 +124,7 @@ def test_a_card_in_a_file_is_shown_like_any_other(errands: Errands, url: str, tm
 
 
 def test_a_card_at_the_older_path_only_is_valid_with_a_warning(errands: Errands, url: str) -> None:
-    card = httpx.get(f"{url}/.well-known/agent.json").content
+    card = httpx.get(f"{url}/.well-known/agent.json", timeout=None).content
     with site({"/.well-known/agent.json": card}) as place:
         result = errands("card", place, "--validate")
         assert f"JSONRPC 0.3 at {url}/" in errands("card", place).stdout

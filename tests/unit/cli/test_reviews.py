@@ -37,7 +37,7 @@ def goes_on(store: str, task_id: str) -> tuple[str, list[tuple[str, int]]]:
 
     async def run() -> str:
         async with reviewed_server(agent, store) as server:
-            stored = await server.engine.wait_for_state(task_id, ALICE, SETTLED_STATES, 5)
+            stored = await server.engine.wait_for_state(task_id, ALICE, SETTLED_STATES, None)
             return stored.state.short
 
     return asyncio.run(run()), agent.turns

@@ -77,7 +77,9 @@ def stored(folder: Path, task_id: str, agent: str = "Patient") -> StoredTask:
 def begin(server: Served) -> str:
     """The id of a task that is at work and has said so."""
     task_id = errands("send", server.url, "go", "--no-wait").stdout.strip()
-    with httpx.stream("POST", f"{server.url}/tasks/{task_id}:subscribe", headers={"A2A-Version": "1.0"}) as response:
+    with httpx.stream(
+        "POST", f"{server.url}/tasks/{task_id}:subscribe", headers={"A2A-Version": "1.0"}, timeout=None
+    ) as response:
         for line in response.iter_lines():
             if "begun" in line:
                 return task_id
@@ -109,10 +111,10 @@ def test_what_the_greeting_says_to_try_works(tmp_path: Path) -> None:
         [curl] = [shlex.split(line.replace("$(date +%s)", "42")) for line in lines if line.startswith("curl")]
         url, body = curl[2], curl[curl.index("-d") + 1]
         headers = dict(word.split(": ") for flag, word in itertools.pairwise(curl) if flag == "-H")
-        answer = httpx.post(url, content=body, headers=headers).json()
+        answer = httpx.post(url, content=body, headers=headers, timeout=None).json()
         assert answer["task"]["artifacts"][0]["parts"] == [{"text": "first hello"}]
         [card] = [line.split()[1] for line in lines if line.startswith("card ")]
-        assert httpx.get(card).json()["name"] == "Echo"
+        assert httpx.get(card, timeout=None).json()["name"] == "Echo"
 
 
 # Refusing to start
@@ -216,7 +218,7 @@ def test_a_running_task_may_finish_before_the_server_ends(tmp_path: Path, patien
 
 def until_draining(server: Served) -> None:
     """Asks until the server says that it takes nothing new."""
-    while httpx.get(f"{server.url}/health/ready").status_code != 503:
+    while httpx.get(f"{server.url}/health/ready", timeout=None).status_code != 503:
         pass
 
 
@@ -224,7 +226,7 @@ def test_a_task_that_does_not_finish_goes_back_to_the_queue_and_its_streams_end(
     with Served(patient, cwd=tmp_path, drain_timeout="0.2") as server:
         task_id = begin(server)
         subscription = f"{server.url}/tasks/{task_id}:subscribe"
-        with httpx.stream("POST", subscription, headers={"A2A-Version": "1.0"}) as stream:
+        with httpx.stream("POST", subscription, headers={"A2A-Version": "1.0"}, timeout=None) as stream:
             lines = stream.iter_lines()
             next(lines)
             server.signal(signal.SIGTERM)

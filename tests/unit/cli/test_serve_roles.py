@@ -117,12 +117,12 @@ def test_a_worker_answers_for_its_health_and_for_nothing_else(split: Split) -> N
     assert "role     worker" in split.worker.greeting
     assert "Try:" not in split.worker.greeting
     url = split.worker.url
-    assert httpx.get(f"{url}/health").status_code == 200
-    assert httpx.get(f"{url}/health/ready").json() == {"status": "ready"}
-    assert httpx.get(f"{url}/.well-known/agent-card.json").status_code == 404
-    assert httpx.get(f"{url}/tasks", headers={"A2A-Version": "1.0"}).status_code == 404
+    assert httpx.get(f"{url}/health", timeout=None).status_code == 200
+    assert httpx.get(f"{url}/health/ready", timeout=None).json() == {"status": "ready"}
+    assert httpx.get(f"{url}/.well-known/agent-card.json", timeout=None).status_code == 404
+    assert httpx.get(f"{url}/tasks", headers={"A2A-Version": "1.0"}, timeout=None).status_code == 404
     call = {"jsonrpc": "2.0", "id": 1, "method": "ListTasks", "params": {}}
-    error = httpx.post(url, json=call, headers={"A2A-Version": "1.0"}).json()["error"]
+    error = httpx.post(url, json=call, headers={"A2A-Version": "1.0"}, timeout=None).json()["error"]
     assert error["code"] == -32601
     assert "role worker" in error["message"]
 

@@ -58,7 +58,7 @@ def answer_of(task: dict[str, Any]) -> str:
 def hold(server: Served) -> tuple[str, int]:
     """The id of a task that is at work, and the process that runs it."""
     task_id = send(server, "hold", wait=False)
-    with httpx.stream("POST", f"{server.url}/tasks/{task_id}:subscribe", headers=HEADERS) as response:
+    with httpx.stream("POST", f"{server.url}/tasks/{task_id}:subscribe", headers=HEADERS, timeout=None) as response:
         for line in response.iter_lines():
             if "begun by" in line:
                 return task_id, int(line.partition("begun by ")[2].partition("\\n")[0])
@@ -67,10 +67,10 @@ def hold(server: Served) -> tuple[str, int]:
 
 def finished(server: Served, task_id: str) -> str:
     """What a task has answered, once it has ended."""
-    with httpx.stream("POST", f"{server.url}/tasks/{task_id}:subscribe", headers=HEADERS) as response:
+    with httpx.stream("POST", f"{server.url}/tasks/{task_id}:subscribe", headers=HEADERS, timeout=None) as response:
         for _ in response.iter_lines():
             pass
-    task = httpx.get(f"{server.url}/tasks/{task_id}", headers=HEADERS).json()
+    task = httpx.get(f"{server.url}/tasks/{task_id}", headers=HEADERS, timeout=None).json()
     assert task["status"]["state"] == "TASK_STATE_COMPLETED"
     return answer_of(task)
 

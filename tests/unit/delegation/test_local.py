@@ -170,7 +170,7 @@ async def test_a_cancel_goes_down(storage: str) -> None:
         await child.started.wait()
         assert (await client.cancel(task.task_id)).state == "canceled"
         stored = await server.engine.wait_for_state(
-            (await only_child(server)).task.id, CHILD, frozenset({TaskState.CANCELED}), 5
+            (await only_child(server)).task.id, CHILD, frozenset({TaskState.CANCELED}), None
         )
         assert stored.state is TaskState.CANCELED
 
@@ -214,7 +214,7 @@ async def test_a_child_that_a_crash_kept_from_being_noted_is_canceled_all_the_sa
         task = await client.send("hello")
         assert (await client.cancel(task.task_id)).state == "canceled"
         stored = await only_child(server)
-        ended = await server.engine.wait_for_state(stored.task.id, CHILD, frozenset({TaskState.CANCELED}), 5)
+        ended = await server.engine.wait_for_state(stored.task.id, CHILD, frozenset({TaskState.CANCELED}), None)
         assert ended.state is TaskState.CANCELED
 
 

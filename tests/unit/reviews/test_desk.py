@@ -26,7 +26,7 @@ async def asked(server: A2AServer, text: str = "pay 500") -> str:
 
 
 async def settled(engine: Engine, task_id: str) -> StoredTask:
-    return await engine.wait_for_state(task_id, ALICE, SETTLED_STATES, 5)
+    return await engine.wait_for_state(task_id, ALICE, SETTLED_STATES, None)
 
 
 async def test_what_waits_is_listed_with_its_subject(storage: str) -> None:
@@ -211,5 +211,5 @@ async def test_an_answer_through_another_engine_on_the_same_file_reaches_the_ser
         task_id = await asked(server)
         async with SQLiteEngine(tmp_path / "tasks.db") as engine:
             await desk_of(engine).answer(task_id, True, by=BOB)
-        done = await server.engine.wait_for_state(task_id, ALICE, SETTLED_STATES - {INPUT_REQUIRED}, 5)
+        done = await server.engine.wait_for_state(task_id, ALICE, SETTLED_STATES - {INPUT_REQUIRED}, None)
     assert done.state.short == "completed"

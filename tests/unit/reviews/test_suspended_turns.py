@@ -47,7 +47,7 @@ async def test_a_message_that_came_while_the_turn_ran_waits_through_its_review(s
         agent.gate.open()
         await approved(server, task_id, "one")
         await approved(server, task_id, "two")
-        done = await server.engine.wait_for_state(task_id, ALICE, SETTLED_STATES, 5)
+        done = await server.engine.wait_for_state(task_id, ALICE, SETTLED_STATES, None)
     assert [text for text, _ in agent.turns] == ["one", "one", "two", "two"]
     assert done.head.unread == 0
 
@@ -58,7 +58,7 @@ async def test_a_task_with_messages_that_wait_is_rejected_all_the_same(storage: 
         task_id = (await alice.send("one")).task_id
         await alice.send("two", task_id=task_id)
         await desk_of(server.engine).answer(task_id, False, by=BOB)
-        done = await server.engine.wait_for_state(task_id, ALICE, SETTLED_STATES, 5)
+        done = await server.engine.wait_for_state(task_id, ALICE, SETTLED_STATES, None)
     assert done.state.short == "rejected"
     assert [text for text, _ in agent.turns] == ["one", "one"]
 
