@@ -22,8 +22,14 @@ from typing import Any
 import asyncpg
 import pytest
 
-#: What a test server need not do: survive a loss of power.
-_CONFIGURATION = "fsync = off\nfull_page_writes = off\nmax_connections = 300\nlog_min_messages = fatal\n"
+#: What a test server need not do: survive a loss of power, and tidy up for years to come.
+_CONFIGURATION = """
+fsync = off
+full_page_writes = off
+autovacuum = off
+max_connections = 300
+log_min_messages = fatal
+"""
 
 
 class Server:
@@ -92,11 +98,10 @@ class _Cleaner:
     async def _clean(self, schema: str) -> None:
         if self._connection is None:
             self._connection = await asyncpg.connect(shared_server().url())
-        names = ", ".join(
-            f"{schema}.{table}" for table in ("tasks", "events", "receipts", "contexts", "tallies", "sweeps")
-        )
+        tables = ("tasks", "events", "receipts", "contexts", "tallies", "sweeps")
         with suppress(asyncpg.InvalidSchemaNameError, asyncpg.UndefinedTableError):
-            await self._connection.execute(f"TRUNCATE {names}")
+            # There is little in them: TRUNCATE takes ten times as long.
+            await self._connection.execute("; ".join(f"DELETE FROM {schema}.{table}" for table in tables))
 
 
 _cleaner = cache(_Cleaner)
