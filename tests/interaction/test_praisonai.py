@@ -20,6 +20,7 @@ from errands import (
     BearerTokenMiddleware,
     CapabilitiesConfig,
     RequestEnvelope,
+    Settings,
     TaskContext,
     TaskNotCancelableError,
     TaskNotFoundError,
@@ -404,7 +405,7 @@ async def test_a_message_streamed_again_shows_its_task_as_it_is() -> None:
 
 async def test_a_stream_that_the_server_ends_early_is_not_done() -> None:
     worker = Patient()
-    server = serve(worker, settings=None)
+    server = serve(worker, settings=Settings(drain_timeout=0.01))
     async with praison(server) as client:
         streaming = asyncio.create_task(client.stream())
         await worker.started.wait()

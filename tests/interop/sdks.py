@@ -11,6 +11,7 @@ import tomllib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -50,7 +51,9 @@ BINDINGS = {"JSONRPC": "jsonrpc", "HTTP+JSON": "http+json", "GRPC": "grpc"}
 
 @functools.cache
 def interpreter(sdk: Sdk) -> str:
-    """The interpreter that has this SDK; its environment is made when it is missing and kept."""
+    """The interpreter that has this SDK: our own, or that of an environment that is made when it is missing and kept."""
+    if version("a2a-sdk") == sdk.release:
+        return sys.executable
     directory = ROOT / ".interop" / f"a2a-sdk-{sdk.release}"
     command = [sys.executable, str(ROOT / "scripts" / "environment.py"), str(directory), *sdk.requirements]
     made = subprocess.run(command, capture_output=True, text=True, check=False)
