@@ -6,9 +6,14 @@ from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 from tests import redis_server
 from tests.postgres import url_for
+
+# How long an example takes says more about the machine than about the code.
+settings.register_profile("errands", settings(), deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("errands")
 
 STORAGES: dict[str, Callable[[Path], str]] = {
     "memory": lambda folder: "memory",

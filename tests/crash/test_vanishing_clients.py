@@ -25,8 +25,7 @@ from errands.model.log import ListQuery
 pytestmark = [pytest.mark.anyio, pytest.mark.soak, pytest.mark.timeout(300)]
 
 CLIENTS = 1000
-ROUNDS = 5 if os.environ.get("ERRANDS_SOAK") else 1
-CHUNKS = 30
+ROUNDS, CHUNKS = (5, 30) if os.environ.get("ERRANDS_SOAK") else (1, 10)
 
 
 class Slow(Worker):

@@ -51,7 +51,7 @@ BINDINGS = {"JSONRPC": "jsonrpc", "HTTP+JSON": "http+json", "GRPC": "grpc"}
 
 @functools.cache
 def interpreter(sdk: Sdk) -> str:
-    """The interpreter that has this SDK: our own, or that of an environment that is made when it is missing and kept."""
+    """The interpreter that has this SDK: our own, or that of an environment that is made once and kept."""
     if version("a2a-sdk") == sdk.release:
         return sys.executable
     directory = ROOT / ".interop" / f"a2a-sdk-{sdk.release}"

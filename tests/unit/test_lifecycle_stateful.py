@@ -396,10 +396,10 @@ class LifecycleInRedis(Lifecycle):
 
 common = {"deadline": None, "suppress_health_check": [HealthCheck.too_slow]}
 TestLifecycleInMemory = pytest.mark.timeout(240)(LifecycleInMemory.TestCase)
-TestLifecycleInMemory.settings = settings(max_examples=150, stateful_step_count=50, **common)  # type: ignore[arg-type]
+TestLifecycleInMemory.settings = settings(max_examples=100, stateful_step_count=50, **common)  # type: ignore[arg-type]
 TestLifecycleInSQLite = pytest.mark.timeout(240)(LifecycleInSQLite.TestCase)
-TestLifecycleInSQLite.settings = settings(max_examples=50, stateful_step_count=40, **common)  # type: ignore[arg-type]
+TestLifecycleInSQLite.settings = settings(max_examples=30, stateful_step_count=40, **common)  # type: ignore[arg-type]
 TestLifecycleInPostgreSQL = pytest.mark.timeout(240)(LifecycleInPostgreSQL.TestCase)
 TestLifecycleInPostgreSQL.settings = settings(max_examples=15, stateful_step_count=40, **common)  # type: ignore[arg-type]
 TestLifecycleInRedis = pytest.mark.timeout(240)(LifecycleInRedis.TestCase)
-TestLifecycleInRedis.settings = settings(max_examples=50, stateful_step_count=40, **common)  # type: ignore[arg-type]
+TestLifecycleInRedis.settings = settings(max_examples=20, stateful_step_count=40, **common)  # type: ignore[arg-type]

@@ -10,7 +10,7 @@ import httpx
 import pytest
 
 from errands import A2AClient
-from tests.unit.cli.processes import Served, errands
+from tests.unit.cli.processes import LongServed, Served, errands
 from tests.unit.cli.test_serve import ECHO, write
 
 pytestmark = pytest.mark.anyio
@@ -43,10 +43,14 @@ class Split(NamedTuple):
     worker: Served
 
 
-@pytest.fixture
-def split(tmp_path: Path) -> Iterator[Split]:
-    program = write(tmp_path, TELLING)
-    with Served(program, "--role", "api", cwd=tmp_path) as api, Served(program, cwd=tmp_path, role="worker") as worker:
+@pytest.fixture(scope="module")
+def split(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Split]:
+    folder = tmp_path_factory.mktemp("split")
+    program = write(folder, TELLING)
+    with (
+        LongServed(program, "--role", "api", cwd=folder) as api,
+        LongServed(program, cwd=folder, role="worker") as worker,
+    ):
         yield Split(api, worker)
 
 
@@ -95,7 +99,7 @@ async def test_a_question_is_answered_through_the_api(split: Split) -> None:
         assert asked.state == "input-required"
         answered = await client.send("this one", task_id=asked.task_id)
         assert answered.state == "completed"
-        tasks = await client.list_tasks()
+        tasks = await client.list_tasks(context_id=asked.context_id)
         assert [task.task_id for task in tasks.tasks] == [asked.task_id]
 
 

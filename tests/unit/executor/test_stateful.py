@@ -181,7 +181,7 @@ class Executions(Lifecycle):
         for task_id in self.tasks:
             assert (await self.engine.load(task_id, SCOPE)).head.worker == "", "let go of"
         if self.cancels:
-            _, waiting = await asyncio.wait(self.cancels, timeout=5)
+            _, waiting = await asyncio.wait(self.cancels, timeout=60)
             assert not waiting, "whoever asked has an answer"
         await super()._finish()
 
