@@ -151,7 +151,7 @@ async def proxy() -> AsyncIterator[Proxy]:
 
 @pytest.fixture
 async def engine(url: str, proxy: Proxy, clock: ManualClock) -> AsyncIterator[PostgresEngine]:
-    async with PostgresEngine(proxy.through(url), clock=clock, poll_interval=0.05, command_timeout=0.5) as engine:
+    async with PostgresEngine(proxy.through(url), clock=clock, patience=60, poll_interval=0.05) as engine:
         yield engine
 
 
@@ -211,12 +211,15 @@ async def test_what_happened_while_nobody_listened_is_heard_afterwards(
 
 
 async def test_a_replica_that_is_cut_off_loses_its_lease_and_recovers(
-    url: str, engine: PostgresEngine, proxy: Proxy, changes: Changes, clock: ManualClock
+    url: str, proxy: Proxy, changes: Changes, clock: ManualClock
 ) -> None:
-    await engine.commit(changes.start())
-    proxy.pause()
-    late = asyncio.ensure_future(engine.commit(changes.chunk(text="too late", fence=1)))
-    async with PostgresEngine(url, clock=clock) as other:
+    async with (
+        PostgresEngine(proxy.through(url), clock=clock, patience=60, command_timeout=0.5) as engine,
+        PostgresEngine(url, clock=clock) as other,
+    ):
+        await engine.commit(changes.start())
+        proxy.pause()
+        late = asyncio.ensure_future(engine.commit(changes.chunk(text="too late", fence=1)))
         clock.advance(LEASE_MS)
         while not (taken := await other.claim("another", [AGENT], 1, clock() + LEASE_MS)):
             pass  # until the server has given up on the other's transaction
@@ -259,7 +262,7 @@ def own_server() -> Iterator[Server]:
 async def test_a_server_that_is_restarted_is_found_again(
     own_server: Server, changes: Changes, clock: ManualClock
 ) -> None:
-    async with PostgresEngine(own_server.url(), clock=clock, patience=30, poll_interval=0.05) as engine:
+    async with PostgresEngine(own_server.url(), clock=clock, patience=60, poll_interval=0.05) as engine:
         await engine.commit(changes.start())
         subscription = engine.subscribe("t", ME, 2)
 
@@ -288,7 +291,7 @@ async def test_what_a_crash_undid_is_written_again_whoever_got_the_number_of_its
     await other.execute("SELECT pg_reload_conf()")
     await other.execute("CREATE TABLE numbers (number integer)")
     await other.close()
-    async with PostgresEngine(proxy.through(url), clock=clock, patience=30) as engine:
+    async with PostgresEngine(proxy.through(url), clock=clock, patience=60) as engine:
         await engine.commit(changes.start())
         proxy.cut, proxy.pauses = "before", True
         undone = asyncio.ensure_future(engine.commit(changes.chunk()))

@@ -32,7 +32,7 @@ def server(tmp_path: Path) -> Iterator[Server]:
 
 @pytest.fixture
 async def engine(server: Server, clock: ManualClock) -> AsyncIterator[RedisEngine]:
-    async with RedisEngine(server.url, clock=clock, poll_interval=0.02) as engine:
+    async with RedisEngine(server.url, clock=clock, patience=60, poll_interval=0.02) as engine:
         yield engine
 
 
@@ -251,7 +251,7 @@ async def test_a_server_that_stays_away_refuses_everything_until_it_is_back(
 async def test_a_subscriber_hears_on_after_a_restart(
     server: Server, engine: RedisEngine, changes: Changes, clock: ManualClock
 ) -> None:
-    async with RedisEngine(server.url, clock=clock) as other:
+    async with RedisEngine(server.url, clock=clock, patience=60) as other:
         await other.commit(changes.start())
         subscription = engine.subscribe("t", ME, 2)
         reading = asyncio.ensure_future(collect(subscription, 5))
@@ -398,7 +398,10 @@ async def test_a_claim_whose_answer_was_lost_is_not_lost(server: Server, changes
 async def test_whoever_writes_while_the_server_is_killed_again_and_again_writes_everything_once(
     server: Server, changes: Changes, clock: ManualClock
 ) -> None:
-    async with RedisEngine(server.url, clock=clock) as one, RedisEngine(server.url, clock=clock) as other:
+    async with (
+        RedisEngine(server.url, clock=clock, patience=60) as one,
+        RedisEngine(server.url, clock=clock, patience=60) as other,
+    ):
         await one.commit(changes.start())
         subscription = one.subscribe("t", ME, 2)
         half = asyncio.Event()
