@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 from typing import Any
 
@@ -31,7 +32,7 @@ async def test_the_event_loop_goes_on_while_the_handler_blocks(storage: str) -> 
 
     def handle(ctx: Any) -> None:
         if ctx.user_text == "slow":
-            assert release.wait(timeout=30)
+            assert release.wait(timeout=170)
         ctx.complete(ctx.user_text)
 
     async with connect(ThreadedAgent(handle), storage=storage) as client:
@@ -134,7 +135,7 @@ async def test_an_exception_fails_the_task_and_only_the_log_knows_why(
         raise error("inside")
 
     async with connect(ThreadedAgent(handle), storage=storage) as client:
-        result = await client.send("hi", timeout=5)
+        result = await client.send("hi")
     assert result.failed
     assert "inside" not in (said(result) or "")
     assert "inside" in caplog.text
@@ -159,11 +160,12 @@ async def test_a_cancel_is_seen_in_the_thread(storage: str) -> None:
 
 
 async def test_a_thread_that_does_not_react_is_canceled_by_force_and_can_write_no_more(storage: str) -> None:
-    release, over = threading.Event(), threading.Event()
+    begun, release, over = threading.Event(), threading.Event(), threading.Event()
     errors: list[Exception] = []
 
     def handle(ctx: Any) -> None:
-        assert release.wait(timeout=30)
+        begun.set()
+        assert release.wait(timeout=170)
         try:
             ctx.complete("too late")
         except TurnError as error:
@@ -172,6 +174,7 @@ async def test_a_thread_that_does_not_react_is_canceled_by_force_and_can_write_n
 
     async with connect(ThreadedAgent(handle), storage=storage, cancel_force_timeout_s=0.05) as client:
         task = await client.send("hi", blocking=False)
+        await asyncio.to_thread(begun.wait)
         canceled = await client.cancel(task.task_id)
         release.set()
         while not over.is_set():

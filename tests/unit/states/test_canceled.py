@@ -86,9 +86,10 @@ async def test_a_worker_that_pauses_in_spite_of_the_wish_is_canceled_without_wai
 
 
 async def test_a_worker_that_does_not_react_is_canceled_by_force_after_a_timeout(storage: str) -> None:
-    interrupted = asyncio.Event()
+    begun, interrupted = asyncio.Event(), asyncio.Event()
 
     async def handle(ctx: TaskContext) -> None:
+        begun.set()
         try:
             await asyncio.Event().wait()
         except asyncio.CancelledError:
@@ -97,15 +98,17 @@ async def test_a_worker_that_does_not_react_is_canceled_by_force_after_a_timeout
 
     async with running(handle, storage, cancel_force_timeout_s=0.05) as client:
         task = await client.send("hi", blocking=False)
+        await begun.wait()
         assert (await client.cancel(task.task_id)).canceled
         await interrupted.wait()
 
 
 async def test_a_worker_that_does_not_let_itself_be_stopped_can_write_no_more(storage: str) -> None:
-    gate, over = Gate(), asyncio.Event()
+    gate, begun, over = Gate(), asyncio.Event(), asyncio.Event()
     errors: list[TurnError] = []
 
     async def handle(ctx: TaskContext) -> None:
+        begun.set()
         try:
             await asyncio.Event().wait()
         except asyncio.CancelledError:
@@ -119,6 +122,7 @@ async def test_a_worker_that_does_not_let_itself_be_stopped_can_write_no_more(st
 
     async with running(handle, storage, cancel_force_timeout_s=0.05) as client:
         task = await client.send("hi", blocking=False)
+        await begun.wait()
         canceled = await client.cancel(task.task_id)
         gate.open()
         await over.wait()
