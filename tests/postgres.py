@@ -38,7 +38,7 @@ class Server:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         folder.mkdir(parents=True, exist_ok=True)
-        with (Path(tempfile.gettempdir()) / "errands-postgres.lock").open("w") as lock:
+        with (Path(tempfile.gettempdir()) / f"errands-postgres-{os.getuid()}.lock").open("w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
             self._server: Any = _package().get_server(folder, cleanup_mode="delete", start=False)
             self._server.ensure_pgdata_inited()

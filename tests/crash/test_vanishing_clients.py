@@ -6,6 +6,7 @@ import asyncio
 import gc
 import os
 import random
+import resource
 import tracemalloc
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -35,6 +36,16 @@ class Slow(Worker):
                 await artifact.write(f"piece {index} ")
                 await asyncio.sleep(0.01)
         await ctx.complete()
+
+
+@pytest.fixture(autouse=True)
+def _room_for_sockets() -> None:
+    """Both ends of every connection are in this process."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = 4 * CLIENTS
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        most = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
 
 
 @asynccontextmanager
