@@ -298,9 +298,6 @@ class WorkerAdapter:
         while True:
             self._wake.clear()
             if not self.draining:
-                if self._journal.now() >= self._held_until:
-                    # This process stood still: what nobody has taken over meanwhile goes on, and is not begun again.
-                    await self._guarded(self._extend())
                 # Cancels first: somebody waits for them.
                 await self._guarded(self._watch_cancels())
                 await self._guarded(self.poll())
@@ -310,6 +307,9 @@ class WorkerAdapter:
 
     async def poll(self) -> None:
         """Takes up due tasks as long as there is room."""
+        if self._journal.now() >= self._held_until:
+            # This process stood still: what nobody has taken over meanwhile goes on, and is not begun again.
+            await self._extend()
         while self.has_capacity:
             limit = self._settings.max_concurrent_tasks
             room = 100 if limit is None else min(limit - len(self.running) - self._reserved, 100)
