@@ -14,6 +14,7 @@ from errands.policy.cel import Session
 from errands.policy.records import (
     Answered,
     AnyRecord,
+    CallEnded,
     CapabilityBegan,
     CapabilityErrored,
     CapabilityFinished,
@@ -76,7 +77,7 @@ class Progress:
         self._said: list[Said] = []
         self._shown: dict[str, CapabilityShown] = {}
         self.began: dict[str, CapabilityBegan] = {}
-        self.ended: dict[str, CapabilityFinished | CapabilityErrored | CapabilityRestricted] = {}
+        self.ended: dict[str, CallEnded] = {}
         #: All that have begun or ended.
         self.calls: set[str] = set()
         #: By which the model knows its calls.
@@ -133,8 +134,6 @@ class Progress:
                 self._waiting[record.key] = record
             case Answered():
                 self._answered.setdefault(record.key, []).append(record)
-            case _:
-                pass
 
     def _close_answer(self) -> None:
         """What the model said and was told joins the conversation, in the order of its calls."""
