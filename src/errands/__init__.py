@@ -66,8 +66,7 @@ from errands.runtime.settings import Settings, get_settings
 from errands.runtime.task_manager import TaskManager
 from errands.runtime.worker import FileInfo, HistoryMessage, PreviousArtifact, Worker
 from errands.server.app import A2AServer
-
-__version__ = "0.1.0"
+from errands.version import __version__
 
 __all__ = [
     "A2AClient",
