@@ -45,7 +45,7 @@ from errands.model.core import (
 from errands.model.log import Scope
 from errands.policy.document import Policy
 from errands.runtime.active import ActiveTask
-from errands.runtime.context import InvalidAnswerError, TaskContext
+from errands.runtime.context import TaskContext
 from errands.runtime.dependencies import Dependency, DependencyContainer
 from errands.runtime.executor.agent import AgentExecutor
 from errands.runtime.executor.call import ServerCallContext, User
@@ -62,6 +62,7 @@ from errands.runtime.middleware import (
     BearerTokenMiddleware,
     RequestEnvelope,
 )
+from errands.runtime.received import InvalidAnswerError
 from errands.runtime.settings import Settings, get_settings
 from errands.runtime.task_manager import TaskManager
 from errands.runtime.worker import FileInfo, HistoryMessage, PreviousArtifact, Worker

@@ -18,9 +18,10 @@ from errands.errors import (
 )
 from errands.model.core import CANCELED, INPUT_REQUIRED, Message, Part, Role
 from errands.runtime.blocking import BlockingTaskContext
-from errands.runtime.context import InvalidAnswerError, TaskContext
+from errands.runtime.context import TaskContext
 from errands.runtime.execution import Execution
 from errands.runtime.journal import new_id
+from errands.runtime.received import InvalidAnswerError
 from errands.runtime.worker import Worker, is_async
 
 logger = logging.getLogger(__name__)
