@@ -103,9 +103,10 @@ _METHODS = ("GET", "POST", "PUT", "PATCH", "DELETE")
 
 
 class MemoryFiles(Files):
-    backend, bucket, prefix = "local", "files", "/shop/support/T-1/"
+    backend = "local"
 
     def __init__(self) -> None:
+        super().__init__("files", ("shop", "support", "T-1"), max_bytes=1_000_000)
         self.held: dict[str, str] = {}
 
     async def read(self, path: str) -> str:
@@ -113,11 +114,7 @@ class MemoryFiles(Files):
             raise MountError(f"there is no file {path}")
         return self.held[path]
 
-    async def write(self, path: str, content: str) -> str:
-        self.held[path] = content
-        return content
-
-    async def write_bytes(self, path: str, content: bytes) -> None:
+    async def _put(self, path: str, content: bytes) -> None:
         self.held[path] = content.decode()
 
     async def info(self, path: str) -> FileInfo:
