@@ -8,17 +8,8 @@ from typing import Any, Literal
 
 import msgspec
 
+from errands.model.base import JSON_NAMES
 from errands.wire.card_check.shapes import Kind, ListOf, MapOf, Shape
-
-_NAMES: dict[type, str] = {
-    str: "a text",
-    bool: "true or false",
-    int: "a number",
-    float: "a number",
-    list: "a list",
-    dict: "an object",
-    type(None): "null",
-}
 
 
 class Finding(msgspec.Struct, frozen=True, kw_only=True):
@@ -61,7 +52,7 @@ class Notebook:
         """
         expected = _type_of(kind)
         if not _is_of(value, expected):
-            self.error(path, f"is {name_of(value)}, not {_NAMES[expected]}", f"write {_NAMES[expected]}")
+            self.error(path, f"is {name_of(value)}, not {JSON_NAMES[expected]}", f"write {JSON_NAMES[expected]}")
             return None
         if isinstance(kind, ListOf):
             return [self.take(item, kind.kind, f"{path}[{index}]") for index, item in enumerate(value)]
@@ -115,7 +106,7 @@ def _is_of(value: Any, kind: type) -> bool:
 
 
 def name_of(value: Any) -> str:
-    return _NAMES[type(value)]
+    return JSON_NAMES[type(value)]
 
 
 def below(path: str, name: str) -> str:
