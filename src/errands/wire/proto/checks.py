@@ -8,6 +8,9 @@ from typing import Any
 from errands.errors import InvalidParamsError
 from errands.wire.proto.messages import ROLES
 
+#: The largest number that the fields of the protocol hold.
+MAX_INT = 2**31 - 1
+
 
 def required(value: str, field: str) -> str:
     if not value:
