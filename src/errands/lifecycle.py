@@ -144,15 +144,6 @@ def fold(task: Task | None, events: Iterable[Event | Draft]) -> Task:
     return fold_updates(task, updates)
 
 
-def apply(task: Task | None, response: StreamResponse) -> Task:
-    """The task after one event, as a client sees it arrive."""
-    if response.task is not None:
-        return response.task
-    if task is None:
-        raise ValueError("a stream begins with a task")
-    return fold_updates(task, [response])
-
-
 def fold_updates(task: Task, updates: Iterable[StreamResponse]) -> Task:
     """`fold` for events that are already decoded."""
     status, history, metadata = task.status, list(task.history or ()), task.metadata

@@ -127,13 +127,6 @@ def start(record: Started) -> Context:
     )
 
 
-def fold(context: Context, record: AnyRecord) -> Context:
-    """The context after `record`. A record that says nothing about the context gives the very same object."""
-    folding = _Folding(context)
-    folding.take(record)
-    return folding.context()
-
-
 def replay(records: Iterable[AnyRecord]) -> Context:
     """The context after all of them. ValueError when the first is not `Started`."""
     remaining = iter(records)
@@ -312,6 +305,7 @@ class CurrentContext:
         self._shown: dict[str, tuple[Capability, Json]] = {}
 
     def fold(self, *records: AnyRecord) -> None:
+        """Moves on. Records that say nothing about the context leave the very same object in place."""
         folding = _Folding(self.context)
         for record in records:
             for one in self._in_order(record):

@@ -59,7 +59,6 @@ class Dispatcher:
         self.repertoire = repertoire
         self._shelf = shelf
         self._versions = {version.encode() for version in repertoire.versions}
-        self._tasks = tasks
         self._card = card
         self._middlewares = middlewares
         self._extended_card_provider = extended_card_provider
