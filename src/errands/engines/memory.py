@@ -76,6 +76,8 @@ class _Row(msgspec.Struct, gc=False):
 
 
 class MemoryEngine(LocalEngine):
+    """Everything in this process, and gone with it."""
+
     name = "memory"
     durable = False
     shared = False

@@ -141,10 +141,12 @@ class StoredTask(msgspec.Struct, kw_only=True, gc=False):
 
     @property
     def version(self) -> int:
+        """How many events its log has had."""
         return self.head.version
 
     @property
     def state(self) -> TaskState:
+        """Where it stands."""
         return self.head.state
 
     @property
@@ -178,6 +180,8 @@ class LeaseSignal(NamedTuple):
 
 
 class ListQuery(msgspec.Struct, frozen=True, kw_only=True):
+    """Which tasks of a scope are meant, and which page of them."""
+
     scope: Scope
     context_id: str | None = None
     state: TaskState | None = None
@@ -200,6 +204,8 @@ class AskingQuery(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ListPage(msgspec.Struct, frozen=True, kw_only=True):
+    """One page of tasks; an empty token says that it is the last."""
+
     tasks: list[StoredTask]
     next_page_token: str
     total_size: int

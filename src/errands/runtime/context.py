@@ -44,7 +44,9 @@ class TaskContext(Received):
     """One turn of one task, as its handler sees it.
 
     Read the input, emit results, and call exactly one lifecycle method: `complete`, `complete_json`, `respond`,
-    `reply_directly`, `fail`, `reject`, `request_input` or `request_auth`.
+    `reply_directly`, `fail`, `reject`, `request_input` or `request_auth`. A second one, and whatever is emitted after
+    it, raises `TurnError`. Writing raises `LeaseLostError` when another process has taken the task over, and
+    `TaskTerminalStateError` when it was ended meanwhile.
     """
 
     #: Of a turn that has a policy or that records something.
@@ -183,7 +185,10 @@ class TaskContext(Received):
         metadata: dict[str, Any] | None = None,
         extensions: list[str] | None = None,
     ) -> None:
-        """Sends an artifact, or a piece of one. Give exactly one of text, data, file_bytes and file_url."""
+        """Sends an artifact, or a piece of one.
+
+        Raises ValueError unless exactly one of text, data, file_bytes and file_url is given.
+        """
         part = build_part(
             text=text,
             data=data,

@@ -83,7 +83,10 @@ def agent(
     streaming: bool = True,
     **card: Any,
 ) -> FunctionWorker | Callable[[Function], FunctionWorker]:
-    """Makes a function an agent. Other keyword arguments are those of `AgentCardConfig`."""
+    """Makes a function an agent. Other keyword arguments are those of `AgentCardConfig`.
+
+    Raises `ConfigurationError` for a parameter that nothing can be given to, such as `*args`.
+    """
 
     def decorate(function: Function) -> FunctionWorker:
         config = AgentCardConfig(

@@ -109,6 +109,7 @@ class Received:
 
     @property
     def tenant(self) -> str:
+        """The tenant the task belongs to; "" without one."""
         return self._stored.scope.tenant
 
     @property

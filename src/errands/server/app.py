@@ -62,7 +62,7 @@ class A2AServer:
     `app` is an ASGI application that runs anywhere and mounts anywhere. Settings come from `ERRANDS_*` environment
     variables unless `settings` is given; the other keyword arguments win over both. `storage` is `memory`, a URL such
     as `sqlite:///tasks.db`, or an `Engine`; the default is the SQLite file `.errands/tasks.db`. `inner` are agents that
-    it hands work to and that nobody else can reach.
+    it hands work to and that nobody else can reach. Raises `ConfigurationError` for whatever of it is wrong.
     """
 
     _policy: CompiledPolicy | None = None
@@ -211,7 +211,10 @@ class A2AServer:
     # Life
 
     async def start(self) -> None:
-        """Opens everything. Starting twice does nothing."""
+        """Opens everything. Starting twice does nothing.
+
+        Raises `StorageError` when the store cannot be used, `ConfigurationError`, and what a dependency raises.
+        """
         async with self._starting:
             if self.started:
                 return

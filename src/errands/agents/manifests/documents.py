@@ -49,11 +49,15 @@ class Capability(Document, frozen=True):
 
 
 class Guardrails(Document, frozen=True):
+    """Steps at the boundaries of an agent."""
+
     before: list[StepConfig] | None = None
     after: list[StepConfig] | None = None
 
 
 class Agent(Document, frozen=True):
+    """An agent: its prompt, its model, and what it may do."""
+
     kind: Annotated[str, Meta(examples=[AGENT_KIND])]
     namespace: Annotated[str, Meta(examples=["default"])]
     name: Annotated[str, Meta(examples=["support"])]
@@ -152,6 +156,8 @@ class Action(Document, frozen=True):
 
 
 class Tool(Document, frozen=True):
+    """A tool: its settings and actions, and how they are executed."""
+
     NOT_YET = {"events": "tool events are"}
 
     kind: Annotated[str, Meta(examples=[TOOL_KIND])]

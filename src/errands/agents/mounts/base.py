@@ -88,6 +88,7 @@ def guess_type(path: str) -> str:
 
 
 def encoded(content: str, path: str) -> bytes:
+    """The text as bytes. Raises `MountError`."""
     try:
         return content.encode()
     except UnicodeEncodeError:
@@ -95,6 +96,7 @@ def encoded(content: str, path: str) -> bytes:
 
 
 def decoded(content: bytes, path: str) -> str:
+    """The bytes as text. Raises `MountError`."""
     try:
         return content.decode()
     except UnicodeDecodeError:
@@ -102,4 +104,5 @@ def decoded(content: bytes, path: str) -> str:
 
 
 def too_large(path: str, most: int) -> MountError:
+    """What is said of a file with more bytes than a mount takes."""
     return MountError(f"{path}: files have at most {readable(most)} here")

@@ -71,6 +71,7 @@ class SQLiteEngine(LocalEngine):
 
     @property
     def path(self) -> str:
+        """The database file."""
         return self._options.path
 
     @property
