@@ -62,9 +62,9 @@ from errands.runtime.middleware import (
     BearerTokenMiddleware,
     RequestEnvelope,
 )
-from errands.runtime.received import InvalidAnswerError
 from errands.runtime.settings import Settings, get_settings
 from errands.runtime.task_manager import TaskManager
+from errands.runtime.turn_input import InvalidAnswerError
 from errands.runtime.worker import FileInfo, HistoryMessage, PreviousArtifact, Worker
 from errands.server.app import A2AServer
 from errands.version import __version__

@@ -32,15 +32,15 @@ from errands.runtime.dependencies import DependencyContainer
 from errands.runtime.journal import Journal, new_id, status_update
 from errands.runtime.oversight.capability import CapabilityCall
 from errands.runtime.oversight.oversight import Oversight
-from errands.runtime.received import Received
 from errands.runtime.review_messages import is_review
 from errands.runtime.run import Run
 from errands.runtime.turn import Turn
+from errands.runtime.turn_input import TurnInput
 
 _JSON = "application/json"
 
 
-class TaskContext(Received):
+class TaskContext(TurnInput):
     """One turn of one task, as its handler sees it.
 
     Read the input, emit results, and call exactly one lifecycle method: `complete`, `complete_json`, `respond`,

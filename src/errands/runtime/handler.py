@@ -21,7 +21,7 @@ from errands.runtime.blocking import BlockingTaskContext
 from errands.runtime.context import TaskContext
 from errands.runtime.execution import Execution
 from errands.runtime.journal import new_id
-from errands.runtime.received import InvalidAnswerError
+from errands.runtime.turn_input import InvalidAnswerError
 from errands.runtime.worker import Worker, is_async
 
 logger = logging.getLogger(__name__)

@@ -12,7 +12,7 @@ from typing import Any
 
 from errands.agents.evaluators import Evaluators
 from errands.agents.loop.course import Course, refusal
-from errands.agents.loop.executing import Execution
+from errands.agents.loop.executing import Executing
 from errands.agents.loop.outcomes import PausedError, TaskOverError
 from errands.agents.loop.plan import Repertoire, Routine
 from errands.agents.loop.progress import MakeCalls
@@ -46,7 +46,7 @@ class Calls:
         repertoire: Repertoire,
         limits: Limits,
         *,
-        execution: Execution,
+        executing: Executing,
         evaluators: Evaluators,
     ) -> None:
         self._course = course
@@ -54,7 +54,7 @@ class Calls:
         self._progress = course.progress
         self._repertoire = repertoire
         self._limits = limits
-        self._execution = execution
+        self._executing = executing
         self._side_by_side = asyncio.Semaphore(MOST_SIDE_BY_SIDE)
         self._scripts = Scripts(course, repertoire, evaluators, self._in_script)
 
@@ -84,7 +84,7 @@ class Calls:
             return []
         if routine.looks_back:
             return list(range(index))
-        if not self._execution.is_synchronous(routine):
+        if not self._executing.is_synchronous(routine):
             return []
         others = [self._repertoire.offered(call.name) for call in calls[:index]]
         return [n for n, other in enumerate(others) if other and other.function.ref == routine.function.ref]
@@ -129,7 +129,7 @@ class Calls:
             if not isinstance(stopped_or_began, CapabilityBegan):
                 return stopped_or_began
             began = stopped_or_began
-        return await self._execution.execute(began, routine)
+        return await self._executing.execute(began, routine)
 
     async def _begin(
         self, call: FunctionCall, routine: Routine, at: str, caller: Caller
@@ -309,7 +309,7 @@ class Calls:
             except ArgumentsError as error:
                 return await self._errored(call, routine, wanted.arguments, str(error), "step")
             began = await self._begun(call, routine, arguments, "step")
-        return await self._execution.execute(began, routine)
+        return await self._executing.execute(began, routine)
 
 
 class _Skipped(Exception):

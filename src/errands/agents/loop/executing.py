@@ -25,7 +25,7 @@ from errands.policy.records import (
 )
 
 
-class Execution:
+class Executing:
     """Executes the calls of one turn. `depth` is how many agents have handed work down to this one."""
 
     def __init__(

@@ -12,7 +12,7 @@ from errands.agents.delegation.base import Delegate
 from errands.agents.loop.answering import Answering, answer_message, told
 from errands.agents.loop.calls import Calls
 from errands.agents.loop.course import Course, refusal
-from errands.agents.loop.executing import Execution
+from errands.agents.loop.executing import Executing
 from errands.agents.loop.inputs import read_input
 from errands.agents.loop.outcomes import PausedError, TaskOverError
 from errands.agents.loop.plan import Repertoire
@@ -98,10 +98,10 @@ class TaskTurn:
         worker, ctx = self._worker, self._ctx
         answering = Answering(ctx, course, self._plan, worker.model, worker.model_name)
         depth = _started_in(course.run).depth
-        execution = Execution(
+        executing = Executing(
             course, tools, worker.delegates, task_id=ctx.task_id, scope=ctx._stored.scope, depth=depth
         )
-        calls = Calls(course, repertoire, worker.plan.limits, execution=execution, evaluators=worker.evaluators)
+        calls = Calls(course, repertoire, worker.plan.limits, executing=executing, evaluators=worker.evaluators)
         while True:
             match course.progress.next():
                 case TakeInput():

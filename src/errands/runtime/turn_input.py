@@ -21,7 +21,7 @@ class InvalidAnswerError(ErrandsError):
     """The user's answer does not fit what was asked for. Let it pass and the question is asked again."""
 
 
-class Received:
+class TurnInput:
     """The half of a `TaskContext` that is read; the context sets the attributes."""
 
     #: The task's identifier.
