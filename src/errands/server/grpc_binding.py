@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import secrets
+from collections.abc import Awaitable, Callable
 from typing import Any, NoReturn
 
 import grpc
@@ -26,6 +27,7 @@ from errands.wire.proto.positions import ASKING, Position, mark
 logger = logging.getLogger(__name__)
 
 Context = Any
+Handler = Callable[[bytes, Context], Awaitable[Any]]
 Metadata = tuple[tuple[str, str | bytes], ...]
 
 _decode_event = msgspec.json.Decoder(StreamResponse).decode
