@@ -49,6 +49,9 @@ class TaskContext(TurnInput):
     `TaskTerminalStateError` when it was ended meanwhile.
     """
 
+    # What begins with an underscore is for the rest of the runtime, not for handlers: the adapter, executors and agents
+    # of manifests use it.
+
     #: Of a turn that has a policy or that records something.
     _oversight: Oversight | None = None
 

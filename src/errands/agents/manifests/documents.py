@@ -20,7 +20,8 @@ TOOL_KIND = "commonagents.info/v1beta2/tool"
 DESCRIPTOR_KIND = "commonagents.info/v1/bundledescription"
 
 Text = Annotated[str, Meta(min_length=1)]
-Scope = Literal["none", "task", "agent", "workspace"]
+#: Who shares the files of a task.
+MountScope = Literal["none", "task", "agent", "workspace"]
 
 
 class Document(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -65,7 +66,7 @@ class Agent(Document, frozen=True):
     prompt: Annotated[str, Meta(examples=["You help customers with their orders."])]
     model: Text | None = None
     priority: int | None = None
-    mount: Scope = "none"
+    mount: MountScope = "none"
     limits: Limits = Limits()
     parameters: dict[str, Any] | None = None
     capabilities: dict[str, Capability] = {}
