@@ -52,6 +52,7 @@ class Review(msgspec.Struct, frozen=True, kw_only=True):
 
     @classmethod
     def of(cls, stored: StoredTask) -> Review:
+        """The task as the one who is asked sees it."""
         message = stored.task.status.message
         parts = [] if message is None else message.parts
         asked = _asked(parts)
@@ -73,6 +74,8 @@ Reviews = list[Review]
 
 
 class ReviewDesk:
+    """Finds the tasks that wait for a review, and writes the answers."""
+
     def __init__(self, journal: Journal) -> None:
         self._journal = journal
         self._engine = journal.engine

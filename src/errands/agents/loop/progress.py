@@ -96,6 +96,7 @@ class Progress:
             self.take(record)
 
     def take(self, record: AnyRecord) -> None:
+        """Moves on by one record. Those that say nothing about the progress change nothing."""
         match record:
             case InputArrived():
                 self._input, self._passed, self._answer = record, False, None
@@ -141,6 +142,7 @@ class Progress:
             self._said += _exchange(self._answer, self._shown)
 
     def next(self) -> Next:
+        """What is to be done next."""
         if self._input is None:
             return TakeInput()
         if not self._passed:

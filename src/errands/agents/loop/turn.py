@@ -54,6 +54,7 @@ class TaskTurn:
         self._ctx = ctx
 
     async def work(self) -> None:
+        """Goes on from where the records say that the task stands, until the turn has ended."""
         worker, ctx = self._worker, self._ctx
         files = worker.mounts.files(worker.agent, ctx.task_id) if worker.mounts is not None else None
         async with worker.toolbox.turn(task_id=ctx.task_id, files=files) as tools:

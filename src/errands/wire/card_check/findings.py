@@ -13,6 +13,8 @@ from errands.wire.card_check.shapes import Kind, ListOf, MapOf, Shape
 
 
 class Finding(msgspec.Struct, frozen=True, kw_only=True):
+    """Something that is wrong, or looks wrong, on a card."""
+
     severity: Literal["error", "warning"]
     #: Where on the card, such as `skills[0].tags`; empty for the card as a whole.
     path: str
@@ -23,6 +25,8 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Report(msgspec.Struct, frozen=True, kw_only=True):
+    """What was found out about a card."""
+
     #: The versions whose form the card has, the newest first; none when it is no card.
     versions: list[str]
     #: The errors first.
@@ -30,6 +34,7 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def valid(self) -> bool:
+        """Whether there is no error; there may be warnings all the same."""
         return not any(finding.severity == "error" for finding in self.findings)
 
 
