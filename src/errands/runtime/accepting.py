@@ -32,12 +32,12 @@ from errands.model.core import (
 )
 from errands.model.log import (
     LEASE,
+    NEW,
     PLAIN,
     READY,
     STREAMED_KINDS,
     Change,
     Draft,
-    Head,
     RequestOptions,
     StoredTask,
 )
@@ -147,7 +147,7 @@ class Acceptor:
         task = Task(id=task_id, context_id=context_id, status=status, history=[message])
         events = Batch()
         events.add("task", StreamResponse(task=task))
-        return self._submit(StoredTask(task=task, head=Head(), scope=call.scope), request, call, receipt, events, now)
+        return self._submit(StoredTask(task=task, head=NEW, scope=call.scope), request, call, receipt, events, now)
 
     async def _continue(self, request: SendMessageRequest, call: CallContext, receipt: bytes) -> Accepted:
         message = request.message
