@@ -207,11 +207,12 @@ def _read_configuration(configuration: Any) -> SendMessageConfiguration:
 
 def _write_send(request: SendMessageRequest) -> Any:
     _anybodys(request)
-    return pb.SendMessageRequest(
-        request=_writer.message(request.message),
+    written = pb.SendMessageRequest(
         configuration=_write_configuration(request.configuration or SendMessageConfiguration()),
         metadata=write_struct(request.metadata),
     )
+    _writer.fill_message(written.request, request.message)
+    return written
 
 
 def _write_configuration(configuration: SendMessageConfiguration) -> Any:

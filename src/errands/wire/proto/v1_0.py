@@ -124,12 +124,13 @@ def _read_configuration(configuration: Any) -> SendMessageConfiguration:
 
 
 def _write_send(request: SendMessageRequest) -> Any:
-    return pb.SendMessageRequest(
+    written = pb.SendMessageRequest(
         tenant=request.tenant,
-        message=_writer.message(request.message),
         configuration=request.configuration and _write_configuration(request.configuration),
         metadata=write_struct(request.metadata),
     )
+    _writer.fill_message(written.message, request.message)
+    return written
 
 
 def _write_configuration(configuration: SendMessageConfiguration) -> Any:
