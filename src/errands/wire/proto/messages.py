@@ -155,7 +155,10 @@ class Writer:
 
 
 class Reader:
-    """Messages as the model. Generous: what is missing is empty. Raises ValueError for what the model cannot hold."""
+    """Messages as the model. Generous: what is missing is empty. Raises ValueError for what the model cannot hold.
+
+    Lists are taken as a whole, by `[:]`: protobuf ends a walk through one with an exception.
+    """
 
     def metadata(self, message: Any, field: str = "metadata") -> dict[str, Any] | None:
         return read_struct(getattr(message, field)) if message.HasField(field) else None
@@ -176,22 +179,22 @@ class Reader:
         return Message(
             message_id=message.message_id,
             role=ROLES[message.role] if message.role < len(ROLES) else Role.UNSPECIFIED,
-            parts=[self.part(part) for part in message.parts],
+            parts=[self.part(part) for part in message.parts[:]],
             context_id=message.context_id or None,
             task_id=message.task_id or None,
             metadata=self.metadata(message),
-            extensions=list(message.extensions) or None,
-            reference_task_ids=list(message.reference_task_ids) or None,
+            extensions=message.extensions[:] or None,
+            reference_task_ids=message.reference_task_ids[:] or None,
         )
 
     def artifact(self, artifact: Any) -> Artifact:
         return Artifact(
             artifact_id=artifact.artifact_id,
-            parts=[self.part(part) for part in artifact.parts],
+            parts=[self.part(part) for part in artifact.parts[:]],
             name=artifact.name or None,
             description=artifact.description or None,
             metadata=self.metadata(artifact),
-            extensions=list(artifact.extensions) or None,
+            extensions=artifact.extensions[:] or None,
         )
 
     def state(self, number: int) -> TaskState:
@@ -209,8 +212,8 @@ class Reader:
             id=task.id,
             status=self.status(task.status),
             context_id=task.context_id or None,
-            artifacts=[self.artifact(artifact) for artifact in task.artifacts] or None,
-            history=[self.message(message) for message in task.history] or None,
+            artifacts=[self.artifact(artifact) for artifact in task.artifacts[:]] or None,
+            history=[self.message(message) for message in task.history[:]] or None,
             metadata=self.metadata(task),
         )
 

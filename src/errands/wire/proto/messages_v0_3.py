@@ -99,11 +99,11 @@ class OldReader(Reader):
         return Message(
             message_id=message.message_id,
             role=ROLES[message.role] if message.role < len(ROLES) else ROLES[0],
-            parts=[self.part(part) for part in message.content],
+            parts=[self.part(part) for part in message.content[:]],
             context_id=message.context_id or None,
             task_id=message.task_id or None,
             metadata=self.metadata(message),
-            extensions=list(message.extensions) or None,
+            extensions=message.extensions[:] or None,
         )
 
     def status(self, status: Any, message: str = "update") -> TaskStatus:
