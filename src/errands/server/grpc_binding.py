@@ -78,9 +78,10 @@ class Service:
         dispatched = self._dispatcher.dispatch(rpc.operation, request, exchange)
         if rpc.operation.http_method == "GET":
             return await dispatched
-        work = asyncio.ensure_future(dispatched)
+        work = asyncio.get_running_loop().create_task(dispatched)
         try:
-            return await asyncio.shield(work)
+            await _end_of(work)
+            return work.result()
         except asyncio.CancelledError:
             exchange.abandon(work)
             work.add_done_callback(_drop)
@@ -115,6 +116,18 @@ def _written(rpc: Rpc, result: Any) -> bytes:
     except ValueError as error:
         raise InvalidAgentResponseError(f"The agent's answer does not fit: {error}") from None
     return raw
+
+
+def _end_of(work: asyncio.Task[Any]) -> asyncio.Future[None]:
+    """Is done when `work` is. Canceling it leaves `work` alone, as `asyncio.shield` would at several times the cost."""
+    end: asyncio.Future[None] = work.get_loop().create_future()
+
+    def reach(_: asyncio.Future[Any]) -> None:
+        if not end.done():
+            end.set_result(None)
+
+    work.add_done_callback(reach)
+    return end
 
 
 def _drop(work: asyncio.Future[Any]) -> None:
