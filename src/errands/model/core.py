@@ -75,6 +75,9 @@ class Role(enum.StrEnum):
     agent = AGENT
 
 
+USER = Role.USER
+
+
 class Part(Model):
     """One piece of content: exactly one of `text`, `raw`, `url` and `data` is set."""
 

@@ -132,6 +132,10 @@ class Head(msgspec.Struct, kw_only=True, gc=False):
     status_at: int = 0
 
 
+#: Where a task stands before its first change.
+NEW = Head()
+
+
 class StoredTask(msgspec.Struct, kw_only=True, gc=False):
     """A task as an engine gives it out: the protocol's task and what the wire has no field for."""
 

@@ -74,7 +74,7 @@ class Handler:
             else:
                 await self._failed(ctx, error)
         else:
-            if not ctx.turn_ended:
+            if not ctx._turn.ended:
                 await self._returned(ctx)
         return ctx._turn.continues
 

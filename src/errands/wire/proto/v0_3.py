@@ -179,9 +179,10 @@ def _write_configs(response: ListTaskPushNotificationConfigsResponse) -> Any:
 def _read_send(request: Any) -> SendMessageRequest:
     if not request.HasField("request"):
         raise InvalidParamsError("message is required", field="message")
-    check_message(request.request, request.request.content, "part")
+    message = request.request
+    check_message(message, message.content[:], "part")
     return SendMessageRequest(
-        message=_reader.message(request.request),
+        message=_reader.message(message),
         configuration=_read_configuration(request.configuration) if request.HasField("configuration") else None,
         metadata=_reader.metadata(request),
     )
@@ -193,7 +194,7 @@ def _read_configuration(configuration: Any) -> SendMessageConfiguration:
         push = configuration.push_notification
         required(push.url, "configuration.pushNotification.url")
     return SendMessageConfiguration(
-        accepted_output_modes=list(configuration.accepted_output_modes) or None,
+        accepted_output_modes=configuration.accepted_output_modes[:] or None,
         task_push_notification_config=push and _read_push_config(push),
         # 0 is "without a bound" in this version.
         history_length=within(configuration.history_length, "configuration.historyLength", 0, MAX_INT) or None,
@@ -203,11 +204,12 @@ def _read_configuration(configuration: Any) -> SendMessageConfiguration:
 
 def _write_send(request: SendMessageRequest) -> Any:
     _anybodys(request)
-    return pb.SendMessageRequest(
-        request=_writer.message(request.message),
+    written = pb.SendMessageRequest(
         configuration=_write_configuration(request.configuration or SendMessageConfiguration()),
         metadata=write_struct(request.metadata),
     )
+    _writer.fill_message(written.request, request.message)
+    return written
 
 
 def _write_configuration(configuration: SendMessageConfiguration) -> Any:

@@ -98,9 +98,10 @@ def _write_push_configs(response: ListTaskPushNotificationConfigsResponse) -> An
 def _read_send(request: Any) -> SendMessageRequest:
     if not request.HasField("message"):
         raise InvalidParamsError("message is required", field="message")
-    check_message(request.message, request.message.parts, "content")
+    message = request.message
+    check_message(message, message.parts[:], "content")
     return SendMessageRequest(
-        message=_reader.message(request.message),
+        message=_reader.message(message),
         tenant=request.tenant or None,
         configuration=_read_configuration(request.configuration) if request.HasField("configuration") else None,
         metadata=_reader.metadata(request),
@@ -113,7 +114,7 @@ def _read_configuration(configuration: Any) -> SendMessageConfiguration:
         push = configuration.task_push_notification_config
         required(push.url, "configuration.taskPushNotificationConfig.url")
     return SendMessageConfiguration(
-        accepted_output_modes=list(configuration.accepted_output_modes) or None,
+        accepted_output_modes=configuration.accepted_output_modes[:] or None,
         task_push_notification_config=push and _read_push_config(push),
         history_length=_history_length(configuration, "configuration.historyLength"),
         return_immediately=configuration.return_immediately,
@@ -121,12 +122,13 @@ def _read_configuration(configuration: Any) -> SendMessageConfiguration:
 
 
 def _write_send(request: SendMessageRequest) -> Any:
-    return pb.SendMessageRequest(
+    written = pb.SendMessageRequest(
         tenant=request.tenant,
-        message=_writer.message(request.message),
         configuration=request.configuration and _write_configuration(request.configuration),
         metadata=write_struct(request.metadata),
     )
+    _writer.fill_message(written.message, request.message)
+    return written
 
 
 def _write_configuration(configuration: SendMessageConfiguration) -> Any:
