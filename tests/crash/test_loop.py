@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import signal
 import threading
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
@@ -15,17 +14,14 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse
 from starlette.routing import Route
 
-from errands import A2AClient
-from errands.engines.base import Engine
-from errands.engines.urls import engine_from_url
 from errands.model.core import Task
 from errands.model.log import ListQuery, Scope
 from errands.policy.context import Context, replay
-from errands.policy.records import AnyRecord, CapabilityFinished, DelegationBegan
+from errands.policy.records import CapabilityFinished, DelegationBegan
 from errands.runtime.journal import Journal
 from errands.runtime.reviews import ReviewDesk
-from errands.runtime.run import stored_records
 from tests.agents.openai_server import Call, OpenAIServer, Reply
+from tests.crash.scene import Scene
 from tests.unit.cli.processes import Served
 from tests.unit.tools.support import live
 
@@ -111,22 +107,20 @@ class Shop:
         return len(self.keys[name])
 
 
-class Scene:
-    """A service, a model, and the processes of one agent, one after another."""
+class Clerk(Scene):
+    """A service, a model, and the agent that uses both."""
 
     def __init__(self, folder: Path, shop: Shop, url: str, model: OpenAIServer, pay: str) -> None:
-        self._folder = folder
+        super().__init__(folder, "clerk")
         self.shop = shop
         self.model = model
-        self.storage = f"sqlite:///{folder / 'tasks.db'}"
         (folder / "agents").mkdir()
         (folder / "agents" / "agent.yaml").write_text(MANIFEST.replace("{PAY}", pay).replace("URL", url), "utf-8")
-        self.task_id = ""
 
     def serve(self) -> Served:
         return Served(
-            self._folder / "agents",
-            cwd=self._folder,
+            self.folder / "agents",
+            cwd=self.folder,
             storage=self.storage,
             model_base_url=self.model.url,
             model_api_key="none",
@@ -138,38 +132,15 @@ class Scene:
 
     async def kill_when(self, happened: threading.Event | asyncio.Event, *, finished: str = "") -> None:
         """Starts a process, sends it a message, and kills it when something has happened and a call has finished."""
-        with await asyncio.to_thread(self.serve) as first:
-            async with A2AClient(first.url) as client:
-                self.task_id = (await client.send("Go", blocking=False)).task_id
-                await _happened(happened)
+        async with self.killed_at_the_end() as client:
+            self.task_id = (await client.send("Go", blocking=False)).task_id
+            await _happened(happened)
             while finished and finished not in await self._finished():
                 await asyncio.sleep(0.01)
-            first.signal(signal.SIGKILL)
-            first.finish()
 
     async def _finished(self) -> list[str]:
         records = await self.records()
         return [record.function for record in records if isinstance(record, CapabilityFinished)]
-
-    async def finish(self) -> Task:
-        """Starts another process and waits for the task's end."""
-        with await asyncio.to_thread(self.serve) as second:
-            async with A2AClient(second.url) as client:
-                async for event in client.subscribe(self.task_id):
-                    if event.is_final:
-                        break
-                result = await client.get_task(self.task_id)
-        assert result.raw_task is not None
-        return result.raw_task
-
-    @asynccontextmanager
-    async def engine(self) -> AsyncIterator[Engine]:
-        async with engine_from_url(self.storage) as engine:
-            yield engine
-
-    async def records(self) -> list[AnyRecord]:
-        async with self.engine() as engine:
-            return await stored_records(engine, self.task_id, Scope("", "", "clerk"))
 
     async def context(self) -> Context:
         return replay(await self.records())
@@ -203,9 +174,9 @@ def call(*names: str) -> Reply:
 
 
 @asynccontextmanager
-async def scene(folder: Path, shop: tuple[Shop, str], *replies: Reply, pay: str = '"*"') -> AsyncIterator[Scene]:
+async def scene(folder: Path, shop: tuple[Shop, str], *replies: Reply, pay: str = '"*"') -> AsyncIterator[Clerk]:
     async with OpenAIServer(replies) as model:
-        yield Scene(folder, *shop, model, pay)
+        yield Clerk(folder, *shop, model, pay)
 
 
 def said(task: Task) -> str:
@@ -282,13 +253,10 @@ async def test_killed_after_a_call_while_later_steps_run(tmp_path: Path, shop: t
 async def test_killed_while_a_review_waits(tmp_path: Path, shop: tuple[Shop, str], approved: bool) -> None:
     steps = "{before: [{assert: \"review('carol')\", error_message: Carol did not agree.}]}"
     async with scene(tmp_path, shop, call("find"), call("pay"), Reply(text="Done."), pay=steps) as at:
-        with await asyncio.to_thread(at.serve) as first:
-            async with A2AClient(first.url) as client:
-                result = await client.send("Go")
-                assert (result.state, at.shop.count("pay")) == ("input-required", 0)
-                at.task_id = result.task_id
-            first.signal(signal.SIGKILL)
-            first.finish()
+        async with at.killed_at_the_end() as client:
+            result = await client.send("Go")
+            assert (result.state, at.shop.count("pay")) == ("input-required", 0)
+            at.task_id = result.task_id
         async with at.engine() as engine:
             await ReviewDesk(Journal(engine)).answer(at.task_id, approved, by="carol")
         assert said(await at.finish()) == "Done."
