@@ -212,18 +212,6 @@ async def test_a_task_that_another_process_has_written_to_needs_one_more(
     assert engine.batches - before == 2
 
 
-async def test_what_cannot_be_encoded_fails_alone(engine: RedisEngine, changes: Changes) -> None:
-    broken = changes.start("broken", worker="\ud800")
-    results = await asyncio.gather(
-        engine.commit(changes.start("a")),
-        engine.commit(broken),
-        engine.commit(changes.start("b")),
-        return_exceptions=True,
-    )
-    assert [results[0], results[2]] == [2, 2]
-    assert isinstance(results[1], StorageError)
-
-
 async def test_a_task_whose_keys_are_damaged_fails_alone(
     engine: RedisEngine, url: str, console: Redis, changes: Changes
 ) -> None:
