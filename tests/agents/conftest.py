@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from tests.agents.shop import Shop
 from tests.agents.support import Heard
 from tests.unit.tools.conftest import running, service
 
@@ -19,3 +20,8 @@ def _no_keys_from_outside(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture(params=["streamed", "whole"])
 def on_text(request: pytest.FixtureRequest) -> Heard | None:
     return Heard() if request.param == "streamed" else None
+
+
+@pytest.fixture
+def shop() -> Shop:
+    return Shop()

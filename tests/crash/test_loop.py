@@ -14,13 +14,13 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse
 from starlette.routing import Route
 
-from errands.model.core import Task
 from errands.model.log import ListQuery, Scope
 from errands.policy.context import Context, replay
 from errands.policy.records import CapabilityFinished, DelegationBegan
 from errands.runtime.journal import Journal
 from errands.runtime.reviews import ReviewDesk
 from tests.agents.openai_server import Call, OpenAIServer, Reply
+from tests.agents.rig import told
 from tests.crash.scene import Scene
 from tests.unit.cli.processes import Served
 from tests.unit.tools.support import live
@@ -179,18 +179,13 @@ async def scene(folder: Path, shop: tuple[Shop, str], *replies: Reply, pay: str 
         yield Clerk(folder, *shop, model, pay)
 
 
-def said(task: Task) -> str:
-    assert task.status.message is not None
-    return task.status.message.parts[0].text or ""
-
-
 async def test_killed_before_a_call_while_its_steps_run(tmp_path: Path, shop: tuple[Shop, str]) -> None:
     steps = "{before: [{invoke: 'note:note'}]}"
     async with scene(tmp_path, shop, call("pay"), Reply(text="Paid."), pay=steps) as at:
         at.shop.hold("note")
         await at.kill_when(at.shop.holding)
         at.shop.release()
-        assert said(await at.finish()) == "Paid."
+        assert told(await at.finish()) == "Paid."
         assert (len(set(at.shop.keys["note"])), at.shop.count("pay")) == (1, 1)
         context = await at.context()
         assert context.meta.invocations == ("note", "pay")
@@ -202,7 +197,7 @@ async def test_killed_during_a_call_it_is_made_again_as_the_same_call(tmp_path: 
         at.shop.hold("pay")
         await at.kill_when(at.shop.holding)
         at.shop.release()
-        assert said(await at.finish()) == "Paid."
+        assert told(await at.finish()) == "Paid."
         assert (at.shop.count("pay"), len(set(at.shop.keys["pay"]))) == (2, 1)
         assert (await at.context()).capabilities["pay"].count_successful == 1
 
@@ -213,7 +208,7 @@ async def test_killed_after_a_call_while_the_model_thinks_the_call_is_not_repeat
     replies = (call("pay"), Reply(text="Lost.", hold_before=0), Reply(text="Paid."))
     async with scene(tmp_path, shop, *replies) as at:
         await at.kill_when(at.model.holding)
-        assert said(await at.finish()) == "Paid."
+        assert told(await at.finish()) == "Paid."
         assert at.shop.count("pay") == 1
         context = await at.context()
         assert (context.capabilities["pay"].count_successful, context.meta.count) == (1, 1)
@@ -233,7 +228,7 @@ async def test_killed_when_one_of_two_calls_has_finished_only_the_other_is_repea
         at.shop.hold("pay")
         await at.kill_when(at.shop.holding, finished="find")
         at.shop.release()
-        assert said(await at.finish()) == "Done."
+        assert told(await at.finish()) == "Done."
         assert (at.shop.count("find"), at.shop.count("pay")) == (1, 2)
         assert (await at.context()).meta.invocations == ("find", "pay")
 
@@ -244,7 +239,7 @@ async def test_killed_after_a_call_while_later_steps_run(tmp_path: Path, shop: t
         at.shop.hold("note")
         await at.kill_when(at.shop.holding)
         at.shop.release()
-        assert said(await at.finish()) == "Paid."
+        assert told(await at.finish()) == "Paid."
         assert (at.shop.count("pay"), len(set(at.shop.keys["note"]))) == (1, 1)
         assert (await at.context()).meta.invocations == ("pay", "note")
 
@@ -259,7 +254,7 @@ async def test_killed_while_a_review_waits(tmp_path: Path, shop: tuple[Shop, str
             at.task_id = result.task_id
         async with at.engine() as engine:
             await ReviewDesk(Journal(engine)).answer(at.task_id, approved, by="carol")
-        assert said(await at.finish()) == "Done."
+        assert told(await at.finish()) == "Done."
         assert (at.shop.count("find"), at.shop.count("pay")) == (1, int(approved))
         pay = (await at.context()).capabilities["pay"]
         assert (pay.count_successful, pay.count_restricted) == (int(approved), int(not approved))
@@ -269,7 +264,7 @@ async def test_killed_during_a_delegation_the_same_child_goes_on(tmp_path: Path,
     replies = (call("helper"), Reply(text="Lost.", hold_before=0), Reply(text="It is."), Reply(text="Yes."))
     async with scene(tmp_path, shop, *replies) as at:
         await at.kill_when(at.model.holding)
-        assert said(await at.finish()) == "Yes."
+        assert told(await at.finish()) == "Yes."
         async with at.engine() as engine:
             children = (await engine.list(ListQuery(scope=Scope("", "", "helper")))).tasks
         records = await at.records()
@@ -288,7 +283,7 @@ async def test_killed_inside_of_a_script_its_finished_calls_are_not_repeated(
         at.shop.hold("pay")
         await at.kill_when(at.shop.holding)
         at.shop.release()
-        assert said(await at.finish()) == "Done."
+        assert told(await at.finish()) == "Done."
         assert (at.shop.count("pay"), len(set(at.shop.keys["pay"]))) == (2, 1)
         assert (at.shop.count("find"), len(set(at.shop.keys["find"]))) == (2, 2)
         assert at.model.requests[-1].body["messages"][-1]["content"] == '["find","pay","find"]'
