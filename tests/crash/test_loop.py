@@ -22,8 +22,8 @@ from errands.runtime.reviews import ReviewDesk
 from tests.agents.openai_server import Call, OpenAIServer, Reply
 from tests.agents.rig import told
 from tests.crash.scene import Scene
+from tests.live import live
 from tests.unit.cli.processes import Served
-from tests.unit.tools.support import live
 
 pytestmark = [pytest.mark.anyio, pytest.mark.crash, pytest.mark.timeout(120)]
 

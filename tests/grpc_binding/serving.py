@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+import asyncio
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any, NamedTuple
 
@@ -42,6 +43,19 @@ async def over_grpc(agent: Worker | A2AServer, **options: Any) -> AsyncIterator[
     server = agent if isinstance(agent, A2AServer) else serve(agent, **{"grpc_port": 0, **options})
     async with server, grpc.aio.insecure_channel(f"127.0.0.1:{server.grpc_port}") as channel:
         yield Served(server, channel)
+
+
+def watched(server: A2AServer) -> list[str]:
+    """The tasks that some request or stream still waits for."""
+    tasks: list[str] = server.engine._fanout.watched()  # type: ignore[attr-defined]
+    return tasks
+
+
+async def until(condition: Callable[..., object]) -> None:
+    """Waits for it, and fails when it does not come."""
+    async with asyncio.timeout(10):
+        while not condition():
+            await asyncio.sleep(0.001)
 
 
 def message(text: str = "hi", **fields: Any) -> Any:

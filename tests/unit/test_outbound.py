@@ -20,7 +20,7 @@ from starlette.routing import Route
 
 from errands.errors import ConfigurationError
 from errands.outbound import Outbound, OutboundError, Resolve, refusal
-from tests.unit.tools.support import live
+from tests.live import live
 
 pytestmark = pytest.mark.anyio
 

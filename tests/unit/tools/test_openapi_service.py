@@ -13,8 +13,9 @@ from pydantic import BaseModel
 
 from errands.agents.manifests.arguments import Arguments, ArgumentsError
 from errands.agents.tools.base import BrokenToolError, ToolError
+from tests.live import live
 from tests.unit.tools.openapi import SECURITY, discovering, functions
-from tests.unit.tools.support import Json, action, calling, live, manifests, tool, toolbox
+from tests.unit.tools.support import Json, action, calling, manifests, tool, toolbox
 
 pytestmark = pytest.mark.anyio
 
