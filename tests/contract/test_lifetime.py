@@ -16,7 +16,7 @@ from tests.contract.conftest import OpenEngine
 pytestmark = pytest.mark.anyio
 
 
-async def test_an_open_engine_is_well(engine: Engine) -> None:
+async def test_the_check_of_an_open_engine_raises_nothing(engine: Engine) -> None:
     await engine.check()
 
 
@@ -60,9 +60,11 @@ async def test_closing_writes_what_is_queued(engine: Engine, changes: Changes) -
     assert await asyncio.gather(*commits) == [2] * 50
 
 
-async def test_closing_twice_is_allowed(engine: Engine) -> None:
-    await engine.close()
-    await engine.close()
+async def test_closing_twice_is_like_closing_once(stored_engine: Engine, changes: Changes) -> None:
+    await stored_engine.close()
+    await stored_engine.close()
+    await stored_engine.open()
+    assert await stored_engine.commit(changes.start()) == 2
 
 
 async def test_everything_survives_a_reopening(open_shared: OpenEngine, clock: ManualClock, changes: Changes) -> None:

@@ -279,17 +279,21 @@ async def test_a_brief_wait_asks_the_server_for_no_channel(
     assert await console.pubsub_channels(base_of(url).replace("{", "\\{") + "events:*") == []
 
 
+async def channels_become(console: Redis, pattern: str, wanted: list[str]) -> None:
+    """Fails when they do not become so in the time that a test has."""
+    while await console.pubsub_channels(pattern) != wanted:
+        await asyncio.sleep(0.01)
+
+
 async def test_channels_are_let_go_when_nobody_watches(
     engine: RedisEngine, url: str, console: Redis, changes: Changes
 ) -> None:
     pattern = base_of(url).replace("{", "\\{") + "events:*"
     await engine.commit(changes.start())
     subscription = engine.subscribe("t", ME, 2)
-    while await console.pubsub_channels(pattern) != [f"{base_of(url)}events:t"]:
-        await asyncio.sleep(0.01)
+    await channels_become(console, pattern, [f"{base_of(url)}events:t"])
     subscription.close()
-    while await console.pubsub_channels(pattern):
-        await asyncio.sleep(0.01)
+    await channels_become(console, pattern, [])
 
 
 # Retention

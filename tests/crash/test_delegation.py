@@ -30,7 +30,7 @@ async def begun(folder: Path, process: Process) -> None:
         await asyncio.sleep(0.01)
 
 
-async def outcome(folder: Path, url: str, task_id: str) -> None:
+async def check_outcome(folder: Path, url: str, task_id: str) -> None:
     """The parent ends well, with the one child that there ever was."""
     async with A2AClient(url) as client:
         async for event in client.subscribe(task_id):
@@ -64,7 +64,7 @@ async def test_a_parent_that_was_killed_finds_its_child_again(tmp_path: Path, su
             await second.ready()
         await begun(tmp_path, second)
         (tmp_path / "go").touch()
-        await outcome(tmp_path, second.url, task.task_id)
+        await check_outcome(tmp_path, second.url, task.task_id)
     finally:
         first.kill()
         second.kill()

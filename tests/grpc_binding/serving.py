@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any, NamedTuple
 
@@ -49,13 +48,6 @@ def watched(server: A2AServer) -> list[str]:
     """The tasks that some request or stream still waits for."""
     tasks: list[str] = server.engine._fanout.watched()  # type: ignore[attr-defined]
     return tasks
-
-
-async def until(condition: Callable[..., object]) -> None:
-    """Waits for it, and fails when it does not come."""
-    async with asyncio.timeout(10):
-        while not condition():
-            await asyncio.sleep(0.001)
 
 
 def message(text: str = "hi", **fields: Any) -> Any:

@@ -26,9 +26,10 @@ from errands.errors import (
     UnsupportedOperationError,
 )
 from errands.model.requests import GetTaskRequest
-from tests.grpc_binding.serving import over_grpc, pb, until, watched
+from tests.grpc_binding.serving import over_grpc, pb, watched
 from tests.grpc_binding.transport import ask, sending, session_of, stream, transport_to
 from tests.interaction.agents import Gated
+from tests.waiting import until
 
 pytestmark = pytest.mark.anyio
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import httpx
@@ -15,6 +15,7 @@ from errands import A2AServer, TaskContext, Worker
 from errands.model.log import ListQuery
 from errands.testing import http_client, serve
 from errands.wire.status import STATUS
+from tests.unit.wire.strategies import paths, replaced
 
 JSONRPC_CODES = {status.jsonrpc for status in STATUS.values()} - {STATUS["INTERNAL"].jsonrpc}
 FUZZ = settings(max_examples=120, deadline=None, suppress_health_check=list(HealthCheck))
@@ -24,29 +25,6 @@ json_values = st.recursive(
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner, max_size=3),
     max_leaves=8,
 )
-
-
-def paths(value: Any, prefix: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
-    yield prefix
-    items: Any = ()
-    if isinstance(value, dict):
-        items = value.items()
-    elif isinstance(value, list):
-        items = enumerate(value)
-    for key, inner in items:
-        yield from paths(inner, (*prefix, key))
-
-
-def replaced(value: Any, path: tuple[Any, ...], new: Any, *, drop: bool) -> Any:
-    if not path:
-        return new
-    key, *rest = path
-    copy = dict(value) if isinstance(value, dict) else list(value)
-    if drop and not rest:
-        del copy[key]
-    else:
-        copy[key] = replaced(value[key], tuple(rest), new, drop=drop)
-    return copy
 
 
 def wrecked(documents: Sequence[Any]) -> st.SearchStrategy[bytes]:

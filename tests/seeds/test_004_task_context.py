@@ -419,7 +419,7 @@ def test_a_scope_has_the_names_of_its_row_and_no_others(tmp_path: Path, row: str
         text = text.replace(word, shape.format(source) if word == place else filled)
     (tmp_path / "agent.yaml").write_text(text, "utf-8")
     if name in allowed:
-        load(tmp_path)
+        assert load(tmp_path).agents
     else:
         with pytest.raises(ManifestError, match="is not available in"):
             load(tmp_path)
@@ -427,7 +427,7 @@ def test_a_scope_has_the_names_of_its_row_and_no_others(tmp_path: Path, row: str
 
 @pytest.mark.parametrize("source", ["post({'text': 'x'})", "file('a.txt')"])
 def test_a_script_has_its_capabilities_and_file(source: str) -> None:
-    cel.compile(scopes.script(["post"], mount=True), source)
+    assert cel.compile(scopes.script(["post"], mount=True), source).source == source
 
 
 @pytest.mark.parametrize("source", ["context", "c", "input", "output", "now", "settings", "auth", "other({})"])
