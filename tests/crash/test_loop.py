@@ -179,7 +179,9 @@ async def scene(folder: Path, shop: tuple[Shop, str], *replies: Reply, pay: str 
         yield Clerk(folder, *shop, model, pay)
 
 
-async def test_killed_before_a_call_while_its_steps_run(tmp_path: Path, shop: tuple[Shop, str]) -> None:
+async def test_killed_while_the_steps_before_a_call_run_the_call_is_made_once(
+    tmp_path: Path, shop: tuple[Shop, str]
+) -> None:
     steps = "{before: [{invoke: 'note:note'}]}"
     async with scene(tmp_path, shop, call("pay"), Reply(text="Paid."), pay=steps) as at:
         at.shop.hold("note")
@@ -233,7 +235,9 @@ async def test_killed_when_one_of_two_calls_has_finished_only_the_other_is_repea
         assert (await at.context()).meta.invocations == ("find", "pay")
 
 
-async def test_killed_after_a_call_while_later_steps_run(tmp_path: Path, shop: tuple[Shop, str]) -> None:
+async def test_killed_while_the_steps_after_a_call_run_the_call_is_not_repeated(
+    tmp_path: Path, shop: tuple[Shop, str]
+) -> None:
     steps = "{after: [{invoke: 'note:note'}]}"
     async with scene(tmp_path, shop, call("pay"), Reply(text="Paid."), pay=steps) as at:
         at.shop.hold("note")
@@ -245,7 +249,9 @@ async def test_killed_after_a_call_while_later_steps_run(tmp_path: Path, shop: t
 
 
 @pytest.mark.parametrize("approved", [True, False])
-async def test_killed_while_a_review_waits(tmp_path: Path, shop: tuple[Shop, str], approved: bool) -> None:
+async def test_killed_while_a_review_waits_its_answer_still_decides(
+    tmp_path: Path, shop: tuple[Shop, str], approved: bool
+) -> None:
     steps = "{before: [{assert: \"review('carol')\", error_message: Carol did not agree.}]}"
     async with scene(tmp_path, shop, call("find"), call("pay"), Reply(text="Done."), pay=steps) as at:
         async with at.killed_at_the_end() as client:

@@ -71,7 +71,7 @@ async def test_an_agent_that_does_not_stream_says_so(binding: str) -> None:
 
 
 @pytest.mark.parametrize("operation", [name for name, row in OPERATIONS.items() if "Push" in name])
-async def test_push_notifications_are_not_supported_yet(binding: str, operation: str) -> None:
+async def test_push_notifications_are_not_supported(binding: str, operation: str) -> None:
     async with http(serve(Echo())) as client:
         params = {"taskId": "t", "id": "c", "url": "https://example.com"}
         assert (await call(client, operation, params, binding))[0] == "PUSH_NOTIFICATION_NOT_SUPPORTED"

@@ -43,7 +43,10 @@ async def test_cancel_and_subscribe_need_no_body() -> None:
         body = {"message": message(), "configuration": {"returnImmediately": True}}
         task = (await client.post("/message:send", json=body)).json()["task"]
         await worker.started.wait()
-        answer = await client.post(f"/tasks/{task['id']}:cancel", headers={"Content-Type": "application/json"})
+        headers = {"Content-Type": "application/json"}
+        async with client.stream("POST", f"/tasks/{task['id']}:subscribe", headers=headers) as stream:
+            assert stream.status_code == 200
+        answer = await client.post(f"/tasks/{task['id']}:cancel", headers=headers)
         assert answer.json()["status"]["state"] == "TASK_STATE_CANCELED"
 
 

@@ -185,7 +185,9 @@ def test_every_operation_has_its_method() -> None:
         ("ListTaskPushNotificationConfigs", ListTaskPushNotificationConfigsRequest(task_id="t"), {"id": "t"}),
     ],
 )
-def test_the_other_requests_over_jsonrpc(operation: str, request_: Any, params: dict[str, Any]) -> None:
+def test_the_other_requests_are_written_and_read_over_jsonrpc(
+    operation: str, request_: Any, params: dict[str, Any]
+) -> None:
     row = OPERATIONS[operation]
     assert json.loads(JSONRPC.write_request(row, request_)) == params
     assert JSONRPC.read_request(row, body(**params)) == request_
