@@ -145,9 +145,7 @@ class LocalExpectation(Expectation):
 
     __slots__ = ("_abandoned", "_fanout", "_future", "_load", "_scope", "_task_id", "states")
 
-    def __init__(
-        self, fanout: Fanout, task_id: str, scope: Scope, states: frozenset[TaskState], load: Load
-    ) -> None:
+    def __init__(self, fanout: Fanout, task_id: str, scope: Scope, states: frozenset[TaskState], load: Load) -> None:
         self._fanout = fanout
         self._task_id = task_id
         self._scope = scope
