@@ -24,9 +24,10 @@ from errands.agents.tools.mcp_connection import Server
 from errands.errors import ConfigurationError
 from errands.outbound import Outbound
 from tests.clock import let_pass
+from tests.live import live
 from tests.ports import silent_port
 from tests.unit.tools.mcp_server import server
-from tests.unit.tools.support import Caller, Json, Service, action, calling, live, manifests, tool, toolbox
+from tests.unit.tools.support import Caller, Json, Service, action, calling, manifests, tool, toolbox
 
 pytestmark = pytest.mark.anyio
 
