@@ -8,7 +8,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import secrets
-from collections.abc import Awaitable, Callable
 from functools import cached_property
 from typing import Any, NoReturn
 
@@ -28,7 +27,6 @@ from errands.wire.proto.positions import ASKING, Position, mark
 logger = logging.getLogger(__name__)
 
 Context = Any
-Handler = Callable[[bytes, Context], Awaitable[Any]]
 Metadata = tuple[tuple[str, str | bytes], ...]
 
 _decode_event = msgspec.json.Decoder(StreamResponse).decode
