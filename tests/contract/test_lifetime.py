@@ -72,11 +72,11 @@ async def test_closing_writes_what_is_queued(engine: Engine, changes: Changes) -
     assert await asyncio.gather(*commits) == [2] * 50
 
 
-async def test_closing_twice_is_like_closing_once(stored_engine: Engine, changes: Changes) -> None:
-    await stored_engine.close()
-    await stored_engine.close()
-    await stored_engine.open()
-    assert await stored_engine.commit(changes.start()) == 2
+async def test_closing_twice_is_like_closing_once(engine: Engine, changes: Changes) -> None:
+    await engine.close()
+    await engine.close()
+    await engine.open()
+    assert await engine.commit(changes.start()) == 2
 
 
 async def test_everything_survives_a_reopening(open_shared: OpenEngine, clock: ManualClock, changes: Changes) -> None:
