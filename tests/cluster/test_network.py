@@ -102,7 +102,7 @@ async def _is_said_by(replica: Replica, engine: Engine, task_id: str) -> None:
 
 async def _is_ready(replica: Replica, wanted: bool) -> None:
     """Waits until the replica says so."""
-    async with httpx.AsyncClient(timeout=10.0) as client:
+    async with httpx.AsyncClient(timeout=None) as client:
         while (await client.get(f"{replica.url}/health/ready", headers=HEADERS)).is_success is not wanted:
             await asyncio.sleep(0.05)
         # It lives all the while: nobody has to restart it.

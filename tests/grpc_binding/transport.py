@@ -17,7 +17,7 @@ from errands.operations import OPERATIONS
 
 @asynccontextmanager
 async def transport_to(address: str, version: str = "1.0", **headers: str) -> AsyncIterator[GrpcTransport]:
-    transport = GrpcTransport(address, version, headers=headers, timeout=5.0)
+    transport = GrpcTransport(address, version, headers=headers, timeout=60.0)
     try:
         yield transport
     finally:
@@ -49,4 +49,4 @@ def session_of(transport: GrpcTransport) -> Session:
         default_output_modes=[],
         skills=[],
     )
-    return Session(offered, transport, RetryPolicy(delay=0.01), version="1.0", tenant=None, timeout=5.0)
+    return Session(offered, transport, RetryPolicy(delay=0.01), version="1.0", tenant=None, timeout=60.0)

@@ -45,12 +45,12 @@ def program(tmp_path: Path) -> Path:
 async def test_an_agent_is_served_over_grpc_and_greets_with_its_address(program: Path, version: str) -> None:
     with Served(program, "--grpc-port", "0", cwd=program.parent) as served:
         [address] = re.findall(r"^grpc +(127\.0\.0\.1:\d+)$", served.greeting, re.MULTILINE)
-        transport = GrpcTransport(address, version, headers={}, timeout=5.0)
+        transport = GrpcTransport(address, version, headers={}, timeout=60.0)
         message = Message(message_id="m", role=Role.USER, parts=[Part(text="hi")])
-        answer = await transport.call(OPERATIONS["SendMessage"], SendMessageRequest(message=message), read_timeout=10.0)
+        answer = await transport.call(OPERATIONS["SendMessage"], SendMessageRequest(message=message), read_timeout=60.0)
         assert answer.task.artifacts[0].parts == [Part(text="Echo: hi")]
         card = await transport.call(
-            OPERATIONS["GetExtendedAgentCard"], GetExtendedAgentCardRequest(), read_timeout=10.0
+            OPERATIONS["GetExtendedAgentCard"], GetExtendedAgentCardRequest(), read_timeout=60.0
         )
         assert card.supported_interfaces[0].url == f"{served.url}/"
         await transport.close()

@@ -212,10 +212,10 @@ async def test_the_processes_share_the_port_of_grpc(tmp_path: Path) -> None:
         [address] = re.findall(r"^grpc +(127\.0\.0\.1:\d+)$", server.greeting, re.MULTILINE)
         seen: set[int] = set()
         while len(seen) < 2:
-            transport = GrpcTransport(address, "1.0", headers={}, timeout=5.0)
+            transport = GrpcTransport(address, "1.0", headers={}, timeout=60.0)
             message = Message(message_id=str(uuid4()), role=Role.USER, parts=[Part(text="who")])
             request = SendMessageRequest(message=message)
-            answer = await transport.call(OPERATIONS["SendMessage"], request, read_timeout=10.0)
+            answer = await transport.call(OPERATIONS["SendMessage"], request, read_timeout=60.0)
             seen.add(ender(answer_of(msgspec.to_builtins(answer.task))))
             await transport.close()
         assert seen == children(server)

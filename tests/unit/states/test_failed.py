@@ -101,7 +101,7 @@ async def test_a_handler_that_swallows_a_failed_lifecycle_call_has_not_finished_
         except UnicodeEncodeError:
             return
 
-    result = await run(handle, storage=storage, timeout=5)
+    result = await run(handle, storage=storage)
     assert result.failed
     assert "returned without finishing" in (said(result) or "")
 
