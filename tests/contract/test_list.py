@@ -231,7 +231,7 @@ happenings = st.lists(st.lists(st.integers(0, 9) | st.just("new"), max_size=3), 
 
 
 @given(size=st.integers(1, 4), count=st.integers(0, 10), between=happenings)
-@settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=50, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 async def test_whatever_happens_between_pages_no_task_is_missed(
     engine: Engine, clock: ManualClock, size: int, count: int, between: list[list[int | str]]
 ) -> None:

@@ -245,4 +245,4 @@ def test_a_long_log_is_folded_in_a_time_that_grows_with_its_length() -> None:
         return taken
 
     # Sixteen times as much; a copy of all lists for each record would take 256 times as long.
-    assert min(seconds(16_000) for _ in range(3)) < 80 * min(seconds(1_000) for _ in range(3))
+    assert min(seconds(8_000) for _ in range(3)) < 80 * min(seconds(500) for _ in range(3))
