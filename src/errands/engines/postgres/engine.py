@@ -19,7 +19,7 @@ from errands.engines.fanout import READ_SIZE
 from errands.engines.local import LocalEngine
 from errands.engines.postgres import jobs, reading, retention
 from errands.engines.postgres.changes import Changes, Process, SavedContext, Written
-from errands.engines.postgres.connection import Options, connect
+from errands.engines.postgres.connection import Options, check_session, connect
 from errands.engines.postgres.failures import explain
 from errands.engines.postgres.readers import Readers
 from errands.engines.postgres.schema import PostgresSchema, ensure_schema
@@ -83,6 +83,7 @@ class PostgresEngine(LocalEngine):
         try:
             connection = await connect(self._options)
             try:
+                await check_session(connection, self._options)
                 await ensure_schema(connection, self._options)
                 readers = Readers(self._options)
                 await readers.start()

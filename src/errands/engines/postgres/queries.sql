@@ -167,9 +167,9 @@ AND tasks.status_at <= $7::bigint AND tasks.status_at <= $8::bigint AND (tasks.s
 ORDER BY tasks.status_at DESC, tasks.id LIMIT $10::bigint
 
 -- fragment: since_changed
--- The second phase of a listing: what has left the order since the listing began.
-AND tasks.status_at > $7::bigint AND tasks.created_at <= $7::bigint AND tasks.id > $8::text
-ORDER BY tasks.id LIMIT $9::bigint
+-- The second phase of a listing: what has left the order since the listing began. OFFSET has it looked for by when it
+-- changed: PostgreSQL would else walk all tasks in the order of their ids, because that is the order of the page.
+AND tasks.status_at > $7::bigint AND tasks.created_at <= $7::bigint AND tasks.id > $8::text OFFSET 0
 
 -- name: list_scope_in_order
 -- A page of the scope's tasks, first phase.
@@ -187,7 +187,13 @@ ORDER BY found.id LIMIT $9::bigint
 
 -- name: count_scope
 -- How many tasks of the scope have changed since a moment.
-SELECT count(*) FROM unnest($2::text[]) AS states (state) CROSS JOIN LATERAL (SELECT 1 {of_scope}) AS found
+-- As the tallies do, it goes by the hash alone: then the index `tasks_listed` has all that is needed.
+SELECT coalesce(sum(found.tasks), 0)::bigint
+FROM unnest($2::text[]) AS states (state)
+CROSS JOIN LATERAL (
+    SELECT count(*) AS tasks FROM tasks
+    WHERE tasks.scope = $1::bigint AND tasks.state = states.state AND tasks.status_at >= $3::bigint
+) AS found
 
 -- name: tally
 -- How many tasks of the scope there are, without looking at them.
@@ -199,7 +205,9 @@ SELECT tasks.id, tasks.status_at {of_context} {in_order}
 
 -- name: list_context_since_changed
 -- A page of a context's tasks, second phase.
-SELECT tasks.id, tasks.status_at {of_context} {since_changed}
+SELECT found.id, found.status_at
+FROM (SELECT tasks.id, tasks.status_at {of_context} {since_changed}) AS found
+ORDER BY found.id LIMIT $9::bigint
 
 -- name: count_context
 -- How many tasks of the context match.
@@ -343,8 +351,16 @@ SELECT EXISTS (SELECT 1 FROM tasks WHERE due_at IS NOT NULL AND due_at <= $1)
     OR EXISTS (SELECT 1 FROM tasks WHERE cancel_requested AND due_at IS NOT NULL)
 
 -- name: check
--- Fails when the tables cannot be read.
-SELECT count(*) FROM schema_versions
+-- Fails when the tables cannot be read; says whether they cannot be written to.
+SELECT current_setting('transaction_read_only')::boolean FROM schema_versions LIMIT 1
+
+-- name: note_session
+-- Leaves a note that only this connection can see.
+SELECT set_config('errands.session', $1, false)
+
+-- name: session_note
+-- The note; another one, or none, on a connection that is not ours alone.
+SELECT current_setting('errands.session', true)
 
 -- name: sweeper
 -- Whether this connection may sweep now: one replica at a time.

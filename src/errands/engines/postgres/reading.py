@@ -83,9 +83,9 @@ async def load_context(connection: Connection, scope: Scope, context_id: str) ->
     return value
 
 
-async def check(connection: Connection) -> None:
-    """Fails when the tables cannot be read."""
-    await connection.fetchval(QUERIES["check"])
+async def is_read_only(connection: Connection) -> bool:
+    """Whether nothing can be written. Fails when the tables cannot be read."""
+    return bool(await connection.fetchval(QUERIES["check"]))
 
 
 async def wanted_canceled(connection: Connection, worker: str) -> list[str]:
@@ -190,7 +190,8 @@ class _Listing:
         if self._is_whole:
             total: int = await self._connection.fetchval(QUERIES["tally"], *self._filters[:2])
         else:
-            total = await self._connection.fetchval(QUERIES[f"count_{self._subject}"], *self._filters)
+            filters = self._filters[:3] if self._subject == "scope" else self._filters
+            total = await self._connection.fetchval(QUERIES[f"count_{self._subject}"], *filters)
         return total
 
 

@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable
 from typing import NamedTuple, TypeVar
 
 from errands.engines.base import Schema
-from errands.engines.postgres.connection import Connection, Options, connect
+from errands.engines.postgres.connection import Connection, Options, check_session, connect
 from errands.engines.postgres.failures import explain, is_in_the_way
 from errands.engines.postgres.sql import QUERIES, Migration, migrations
 from errands.errors import StorageError
@@ -123,6 +123,7 @@ class PostgresSchema(Schema):
             # Making an index of many tasks takes its time.
             connection = await connect(self._options._replace(command_timeout=_LONGEST))
             try:
+                await check_session(connection, self._options)
                 return await work(connection)
             finally:
                 await connection.close(timeout=1.0)

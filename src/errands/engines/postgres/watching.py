@@ -60,6 +60,7 @@ class Watching:
         self._broken = asyncio.Event()
         self._listening: asyncio.Task[None] | None = None
         self.is_listening = asyncio.Event()
+        self._was_heard = False
         self._stopped = False
 
     def start(self) -> None:
@@ -117,6 +118,10 @@ class Watching:
                 connection.add_termination_listener(lambda _: self._broken.set())
                 self._broken.clear()
                 await connection.add_listener(self._options.schema, self._hear)
+                if self._was_heard:
+                    # After a failover the others may have been made again too soon, and lead to a standby.
+                    await self._readers.renew()
+                self._was_heard = True
                 self.is_listening.set()
                 pause = FIRST_PAUSE
                 while not self._broken.is_set():
