@@ -14,7 +14,8 @@ import subprocess
 import tempfile
 import threading
 import warnings
-from contextlib import suppress
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -116,3 +117,23 @@ def url_for(folder: Path) -> str:
 def own_schema(folder: Path) -> str:
     """The same for a test that changes the tables themselves: a schema that does not exist yet."""
     return shared_server().url(schema="own_" + hashlib.blake2b(str(folder).encode(), digest_size=8).hexdigest())
+
+
+@asynccontextmanager
+async def administering() -> AsyncIterator[Any]:
+    connection = await asyncpg.connect(shared_server().url())
+    try:
+        yield connection
+    finally:
+        await connection.close()
+
+
+@asynccontextmanager
+async def own_database() -> AsyncIterator[str]:
+    """The name of a database that nobody else uses."""
+    name = f"database_{os.getpid()}"
+    async with administering() as admin:
+        await admin.execute(f"DROP DATABASE IF EXISTS {name} WITH (FORCE)")
+        await admin.execute(f"CREATE DATABASE {name}")
+        yield name
+        await admin.execute(f"DROP DATABASE {name} WITH (FORCE)")

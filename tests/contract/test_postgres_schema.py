@@ -201,7 +201,9 @@ def test_every_query_is_explained_in_a_sentence_and_used() -> None:
     }
 
 
-@pytest.fixture(params=[(1, "ANALYZE"), (7, "ANALYZE"), (7, "--")], ids=["one scope", "several scopes", "no statistics"])
+@pytest.fixture(
+    params=[(1, "ANALYZE"), (7, "ANALYZE"), (7, "--")], ids=["one scope", "several scopes", "no statistics"]
+)
 async def connection(url: str, request: pytest.FixtureRequest) -> AsyncIterator[Any]:
     """A connection as the engine has them, on tables that hold enough for plans to matter: of one scope only, which
     PostgreSQL then takes every scope to be like, of several, and of tables that it knows nothing about."""
@@ -217,7 +219,7 @@ async def connection(url: str, request: pytest.FixtureRequest) -> AsyncIterator[
                 CASE WHEN n % 100 = 0 THEN 'w' ELSE '' END, CASE WHEN n % 100 = 0 THEN n END,
                 1, n % 1000 = 0, false, n, n, n, 0, 0, ''
             FROM generate_series(1, 20000) AS n;
-            INSERT INTO events SELECT n, v, 'status', '{{}}' FROM generate_series(1, 20000) AS n, generate_series(1, 2) v;
+            INSERT INTO events SELECT n, v, 'status', '' FROM generate_series(1, 20000) AS n, generate_series(1, 2) v;
             INSERT INTO receipts SELECT n::text::bytea, n, 'id ' || n, n FROM generate_series(1, 20000) AS n;
             INSERT INTO contexts SELECT 't', 'o', 'a', 'c ' || n, '', n FROM generate_series(1, 20000) AS n;
             {analyze} tasks, events, receipts, contexts

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import re
 import tempfile
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, suppress
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -19,29 +17,9 @@ from errands.engines.postgres import PostgresEngine
 from errands.errors import StorageError
 from errands.model.log import ListQuery
 from tests.contract.changes import AGENT, LEASE_MS, ME, WORKER, Changes, ManualClock, collect
-from tests.postgres import own_schema, shared_server
+from tests.postgres import administering, own_database, own_schema, shared_server
 
 pytestmark = pytest.mark.anyio
-
-
-@asynccontextmanager
-async def administering() -> AsyncIterator[Any]:
-    connection = await asyncpg.connect(shared_server().url())
-    try:
-        yield connection
-    finally:
-        await connection.close()
-
-
-@asynccontextmanager
-async def own_database() -> AsyncIterator[str]:
-    """The name of a database that nobody else uses."""
-    name = f"database_{os.getpid()}"
-    async with administering() as admin:
-        await admin.execute(f"DROP DATABASE IF EXISTS {name} WITH (FORCE)")
-        await admin.execute(f"CREATE DATABASE {name}")
-        yield name
-        await admin.execute(f"DROP DATABASE {name} WITH (FORCE)")
 
 
 # Poolers
@@ -178,7 +156,7 @@ async def test_who_gets_no_connection_at_all_is_told_what_to_do(changes: Changes
         await admin.execute("ALTER ROLE crowded CONNECTION LIMIT 8")
         await admin.execute(f"ALTER DATABASE {database} OWNER TO crowded")
         url = shared_server().url("crowded", database)
-        async with PostgresEngine(url, clock=clock, patience=0.2) as engine:
+        async with PostgresEngine(url, clock=clock, patience=1.0) as engine:
             await engine.commit(changes.create("before"))
             await admin.execute("ALTER ROLE crowded CONNECTION LIMIT 0")
             await admin.execute("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = $1", database)
@@ -225,7 +203,8 @@ async def test_who_was_led_to_a_standby_finds_the_primary_when_the_address_leads
 
 async def test_what_reads_is_connected_anew_when_what_listens_was(clock: ManualClock) -> None:
     async with own_database() as database, administering() as admin:
-        async with PostgresEngine(shared_server().url(database=database), clock=clock, poll_interval=0.05) as engine:
+        url = shared_server().url(database=database)
+        async with PostgresEngine(url, clock=clock, poll_interval=0.05) as engine:
             assert engine._watching is not None
             await engine._watching.is_listening.wait()
             before = await reading_process(engine)

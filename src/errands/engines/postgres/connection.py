@@ -24,9 +24,9 @@ _MOST_LANES = 4
 Connection = Any
 
 #: Said after connecting and not while: PgBouncer refuses parameters it does not know. The plans of our statements do
-#: not depend on what the tables hold, so they are made once, and always by index; in its order, too: a bitmap would read
-#: all that match and sort them for one page. A machine that vanished must not keep
-#: its connections, and with one of them the right to sweep, for the two hours after which systems notice by default.
+#: not depend on what the tables hold, so they are made once, and always by index; in its order, too, as a bitmap would
+#: read all that match and sort them for one page. A machine that vanished must not keep its connections, and with one
+#: of them the right to sweep, for the two hours after which systems notice by default.
 _SESSION = """
 SET search_path TO {schema};
 SET idle_in_transaction_session_timeout TO '3s';
