@@ -345,6 +345,10 @@ RETURNING tasks.id, tasks.version
 -- Where watched tasks stand.
 SELECT id, version FROM tasks WHERE id = ANY($1::text[])
 
+-- name: server_time
+-- Milliseconds since 1970, as the server has it.
+SELECT (extract(epoch FROM clock_timestamp()) * 1000)::bigint
+
 -- name: has_work
 -- Whether any task is due or wanted canceled; among the live ones, which partial indexes list.
 SELECT EXISTS (SELECT 1 FROM tasks WHERE due_at IS NOT NULL AND due_at <= $1)

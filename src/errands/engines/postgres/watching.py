@@ -12,6 +12,7 @@ from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Any
 
+from errands.clock import Clock
 from errands.engines.fanout import READ_SIZE, Fanout
 from errands.engines.postgres import reading
 from errands.engines.postgres.connection import Connection, Options, connect
@@ -38,7 +39,7 @@ class Watching:
         readers: Readers,
         fanout: Fanout,
         wake_workers: Callable[[], None],
-        clock: Callable[[], int],
+        clock: Clock,
         poll_interval: float,
     ) -> None:
         self._options = options
@@ -160,6 +161,7 @@ class Watching:
                 self.watch(task_id)
             elif version > self._seen[task_id]:
                 self._follow(task_id, self._seen[task_id])
+        await reading.compare_clock(connection, self._clock, f"the database {self._options.name}")
         if await connection.fetchval(QUERIES["has_work"], self._clock()):
             self._wake_workers()
 

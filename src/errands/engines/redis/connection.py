@@ -14,11 +14,13 @@ from redis.asyncio import BlockingConnectionPool, Connection, Redis, SSLConnecti
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 
+from errands.clock import Clock
 from errands.engines.probe import Probe
 from errands.engines.redis.failures import explain, is_passing, is_read_only, moved_to
 from errands.engines.redis.jobs import PROGRAM, Job, pack
 from errands.engines.redis.keys import Keys
 from errands.engines.redis.options import Options
+from errands.engines.store_clock import StoreClock
 from errands.errors import StorageError
 
 logger = logging.getLogger(__name__)
@@ -180,6 +182,15 @@ class Link:
             return False
         await asyncio.sleep(RETRY_AFTER)
         return True
+
+    async def compare_clock(self, clock: Clock) -> None:
+        """Puts a clock right that goes by the server's, when that says what time it is."""
+        if isinstance(clock, StoreClock):
+            asked = clock.own()
+            with suppress(StorageError):
+                theirs = (await self.do("info", "server")).get("server_time_usec")
+                if theirs is not None:
+                    clock.compare(asked, theirs // 1000, clock.own(), f"Redis at {self.server}")
 
     async def _turn_to(self, address: tuple[str, int]) -> None:
         former, self._address = self.client, address
