@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import statistics
 import sys
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from time import perf_counter
@@ -20,6 +20,7 @@ from typing import Any
 import asyncpg
 
 from errands.clock import system_clock
+from errands.engines.base import Engine
 from errands.engines.postgres import PostgresEngine
 from errands.engines.postgres.connection import Options, connect
 from errands.engines.postgres.records import scope_key
@@ -68,7 +69,8 @@ async def median_ms(operation: Callable[[int], Awaitable[Any]]) -> float:
     return statistics.median(times) * 1000
 
 
-async def measure(engine: PostgresEngine, stored: int) -> dict[str, float]:
+async def measure(engine: Engine, stored: int, ids: Sequence[str]) -> dict[str, float]:
+    """`ids` are some tasks of `SCOPE` among those stored."""
     now = system_clock()
 
     async def create(number: int, scope: Scope = SCOPE) -> None:
@@ -107,10 +109,11 @@ async def measure(engine: PostgresEngine, stored: int) -> dict[str, float]:
         assert (await engine.list(ListQuery(scope=SCOPE, state=TaskState.FAILED))).total_size == 0
 
     async def load(number: int) -> None:
-        await engine.load(f"stored {number * 10 % stored or 10}", SCOPE)
+        await engine.load(ids[number % len(ids)], SCOPE)
 
     for number in range(FEW):
         await create(number, NEWCOMER)
+        await claim(number)
 
     operations = {
         "create": create,
@@ -167,17 +170,27 @@ async def main(url: str) -> None:
             await connection.execute(TALLY)
             await connection.execute("VACUUM ANALYZE")
             filled = size
-            results[size] = await measure(engine, size)
+            results[size] = await measure(engine, size, [f"stored {number}" for number in range(10, 1_001, 10)])
         planned = await plans(own_url)
     await connection.execute(f"DROP SCHEMA {SCHEMA} CASCADE")
     await connection.close()
-    print(f"{'median ms, tasks stored':24}" + "".join(f"{size:>12,}" for size in SIZES))
-    for name in results[SIZES[0]]:
-        print(f"{name:24}" + "".join(f"{results[size][name]:12.2f}" for size in SIZES))
+    show(results)
     print(planned)
-    for name in ("claim", *(name for name in results[SIZES[0]] if name.startswith("list"))):
-        if results[SIZES[-1]][name] > 2 * results[SIZES[0]][name]:
-            raise SystemExit(f"{name} takes more than twice as long with {SIZES[-1]:,} tasks")
+    check(results)
+
+
+def show(results: dict[int, dict[str, float]]) -> None:
+    print(f"{'median ms, tasks stored':24}" + "".join(f"{size:>12,}" for size in results))
+    for name in next(iter(results.values())):
+        print(f"{name:24}" + "".join(f"{result[name]:12.2f}" for result in results.values()))
+
+
+def check(results: dict[int, dict[str, float]]) -> None:
+    """Ends with an error when it grows."""
+    least, most = results[min(results)], results[max(results)]
+    for name in ("claim", *(name for name in least if name.startswith("list"))):
+        if most[name] > 2 * least[name]:
+            raise SystemExit(f"{name} takes more than twice as long with {max(results):,} tasks")
 
 
 if __name__ == "__main__":
