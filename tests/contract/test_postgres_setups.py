@@ -14,7 +14,8 @@ import pytest
 
 from errands.engines.base import Retention
 from errands.engines.postgres import PostgresEngine
-from errands.errors import StorageError
+from errands.errors import StorageError, TaskNotFoundError
+from errands.model.core import TERMINAL_STATES
 from errands.model.log import ListQuery
 from tests.contract.changes import AGENT, LEASE_MS, ME, WORKER, Changes, ManualClock, collect
 from tests.postgres import administering, own_database, own_schema, shared_server
@@ -222,6 +223,24 @@ async def reading_process(engine: PostgresEngine) -> int:
     async with engine._open_readers.connection() as connection:
         pid: int = await connection.fetchval("SELECT pg_backend_pid()")
         return pid
+
+
+async def test_who_waits_for_a_task_that_a_failover_has_lost_is_told(changes: Changes, clock: ManualClock) -> None:
+    async with own_database() as database:
+        url = shared_server().url(database=database)
+        async with PostgresEngine(url, clock=clock, poll_interval=0.05) as engine:
+            await engine.commit(changes.start())
+            subscription = engine.subscribe("t", ME, 2)
+            waiting = asyncio.ensure_future(engine.wait_for_state("t", ME, TERMINAL_STATES, None))
+            assert engine._watching is not None
+            while "t" not in engine._watching._seen:
+                await asyncio.sleep(0.01)
+            await _execute(url, "DELETE FROM errands.tasks")
+            with pytest.raises(TaskNotFoundError):
+                await subscription.next()
+            with pytest.raises(TaskNotFoundError):
+                await waiting
+            subscription.close()
 
 
 # Users

@@ -156,11 +156,15 @@ class Watching:
         """Looks whether there is anything of which no note came; also the proof that the connection works."""
         watched = self._fanout.watched()
         self._seen = {task_id: self._seen[task_id] for task_id in watched if task_id in self._seen}
-        for task_id, version in (await reading.versions(connection, watched) if watched else {}).items():
+        seen = list(self._seen)
+        found = await reading.versions(connection, watched) if watched else {}
+        for task_id, version in found.items():
             if task_id not in self._seen:
                 self.watch(task_id)
             elif version > self._seen[task_id]:
                 self._follow(task_id, self._seen[task_id])
+        # Gone with a failover to a standby that had not heard of it, say: whoever waits for it finds out.
+        self._fanout.nudge(task_id for task_id in seen if task_id not in found)
         await reading.compare_clock(connection, self._clock, f"the database {self._options.name}")
         if await connection.fetchval(QUERIES["has_work"], self._clock()):
             self._wake_workers()
