@@ -6,7 +6,6 @@ Messages are read and written here and not by gRPC, so that what cannot be read 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
 from functools import cached_property
 from typing import Any, NoReturn
 
@@ -25,7 +24,6 @@ from errands.wire.proto.failures import DETAILS_KEY, code_of, details_of, messag
 from errands.wire.proto.positions import ASKING, Position, mark
 
 Context = Any
-Handler = Callable[[bytes, Context], Awaitable[Any]]
 Metadata = tuple[tuple[str, str | bytes], ...]
 
 _decode_event = msgspec.json.Decoder(StreamResponse).decode
