@@ -13,7 +13,7 @@ from errands.policy.cel import Call, CallFailed, Perform, Session, Suspended
 from errands.policy.cel.values import Json
 from errands.policy.document import POLICY
 from errands.policy.limits import Exceeded
-from errands.policy.pipeline import Blocked, Invoke, Locked, Outcome, Subject, run_steps
+from errands.policy.pipeline import Blocked, Invoke, Locked, Outcome, StepSuspended, Subject, run_steps
 from errands.policy.records import Answered, AnyRecord, Decided, Ended
 from errands.policy.steps import Steps
 from errands.runtime.decisions import log_decision
@@ -74,11 +74,11 @@ class Course:
         """What the steps decide; the decisions are recorded. Raises `PausedError` while one of them waits."""
         if not steps.steps:
             return await run_steps(steps, subject, session, invoke=invoke)
-        work = run_steps(steps, subject, session, invoke=invoke, perform=self.perform(key))
-        judged = steps.phase.subject
-        outcome: Outcome = await self.waiting_for(
-            work, key, session, getattr(subject, judged), held=judged == "output", function=function
-        )
+        try:
+            outcome = await run_steps(steps, subject, session, invoke=invoke, perform=self.perform(key))
+        except StepSuspended as suspended:
+            held = steps.phase.subject == "output"
+            raise PausedError(key, suspended.call, session, suspended.value, held=held, function=function) from None
         for decision in outcome.decisions:
             decided = Decided(
                 at=self.run.now(),
@@ -93,21 +93,12 @@ class Course:
             log_decision(self.run.task_id, decided)
         return outcome
 
-    async def waiting_for(
-        self,
-        work: Awaitable[Any],
-        key: str,
-        session: Session,
-        subject: Json,
-        *,
-        held: bool = False,
-        function: str | None = None,
-    ) -> Any:
-        """`work`, where an expression that has to wait pauses the task."""
+    async def waiting_for(self, work: Awaitable[Any], key: str, session: Session, subject: Json, function: str) -> Any:
+        """`work`, where an expression that has to wait pauses the task; `subject` is what a review is about."""
         try:
             return await work
         except Suspended as suspended:
-            raise PausedError(key, suspended.call, session, subject, held=held, function=function) from None
+            raise PausedError(key, suspended.call, session, subject, function=function) from None
 
     def perform(self, key: str) -> Perform:
         """Makes the calls of expressions in the session `key`; what they gave is durable before it is used."""
