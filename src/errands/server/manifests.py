@@ -23,7 +23,7 @@ from errands.agents.models.base import Model
 from errands.agents.models.choose import model_from
 from errands.agents.mounts.mounts import Mounts
 from errands.agents.tools.base import Bounds
-from errands.agents.tools.settings import from_environment
+from errands.agents.tools.settings import from_environment, unused_variables
 from errands.agents.tools.settings_file import read_settings
 from errands.agents.tools.toolbox import Toolbox
 from errands.client.http_transport import checked_headers
@@ -283,6 +283,9 @@ def _tool_settings(
         for name, values in layer.items():
             found.setdefault(name, {}).update(values)
     remote = {ref for one in manifests.agents for ref, capability in one.capabilities.items() if capability.url}
+    for name in unused_variables(manifests.tools, os.environ):
+        # Not worth an end: it may be meant for another agent that is served on this machine.
+        logger.warning("the variable %s is no setting of any tool", name)
     for name in sorted(found.keys() - {tool.name for tool in manifests.tools} - remote - {_AUTH}):
         logger.warning("the tool settings have %s, but no tool or remote agent is called so", name)
     return found

@@ -118,6 +118,91 @@ def test_a_record_that_is_not_there_is_worth_a_warning(tmp_path: Path, expressio
     ]
 
 
+@pytest.mark.parametrize(
+    ("expression", "problem"),
+    [
+        (
+            "context.capabilites._meta.count > 0",
+            "context.capabilites, and there is no such field; did you mean capabil",
+        ),
+        (
+            "context.user.name == ''",
+            "context.user.name, and there is no such field; change the name; known are: email, id",
+        ),
+        ("c.llm.tokens.totl > 0", "context.llm.tokens.totl, and there is no such field; did you mean total?"),
+        (
+            "context.input[0].regoin == ''",
+            "context.input[…].regoin, and the agent has no such parameter; did you mean r",
+        ),
+        (
+            "context.input.last().regoin == ''",
+            "context.input[…].regoin, and the agent has no such parameter; did you me",
+        ),
+        (
+            "context.output[0].raeds == 1",
+            "context.output[…].raeds, and the agent exposes nothing of that name; did you",
+        ),
+        (
+            "c.cap.audit.succesful[0]",
+            "context.capabilities.audit.succesful, and there is no such field; did you mean su",
+        ),
+        ("c.cap.audit.task_ids[0] == ''", "context.capabilities.audit.task_ids, and there is no such field; "),
+        (
+            "c.cap._meta.invocation == []",
+            "context.capabilities._meta.invocation, and there is no such field; did you mea",
+        ),
+    ],
+)
+def test_a_part_of_the_context_that_is_not_there_is_worth_a_warning(
+    tmp_path: Path, expression: str, problem: str
+) -> None:
+    found = report(tmp_path, put("agent", "guardrails", "after", 0, "assert", value=expression))
+    [warning] = told(found, "warning")
+    assert warning.startswith(f"guardrails.after[0].assert: reads {problem}")
+
+
+@pytest.mark.parametrize(
+    "expression",
+    [
+        "has(context.user.name) || !has(c.input[0].regoin)",
+        "output.message.exists(c, c.name == 'a')",
+        "context.input[0].message[0].anything == 1 && context.input[0].region != ''",
+        "context.capabilities.github_file_write.inputs.last().path == context.output[0].reads",
+        "context.capabilities.analyst.task_ids.size() == c.cap['audit'].outputs.size()",
+        "output.context.nothing == 'context.nothing'",
+        "context.agent.started_at < now && c._history.turns[0] == 'input'",
+    ],
+)
+def test_a_part_of_the_context_that_may_be_there_is_worth_no_warning(tmp_path: Path, expression: str) -> None:
+    assert report(tmp_path, put("agent", "guardrails", "after", 0, "assert", value=expression)).findings == []
+
+
+def test_templates_are_looked_through_for_parts_of_the_context_that_are_not_there(tmp_path: Path) -> None:
+    found = report(tmp_path, put("agent", "prompt", value="You are {context.agent.nam} in {context.input[0].regoin}."))
+    assert [warning.partition(",")[0] for warning in told(found, "warning")] == [
+        "prompt: reads context.agent.nam",
+        "prompt: reads context.input[…].regoin",
+    ]
+
+
+def test_a_model_without_a_provider_is_worth_a_warning(tmp_path: Path) -> None:
+    assert told(report(tmp_path, put("agent", "model", value="gpt-4o")), "warning") == [
+        "model: is 'gpt-4o', which names no provider; write provider/model, such as openai/gpt-4o-mini"
+    ]
+    for model in ("scripted", "scripted/support", "openrouter/qwen/qwen3-coder"):
+        assert report(tmp_path, put("agent", "model", value=model)).findings == []
+
+
+def test_one_mistake_is_told_once(tmp_path: Path) -> None:
+    """A parameter that is declared wrongly is declared, and a backend that is unknown is none that is missing."""
+    wrong = report(tmp_path, put("tool", "actions", 0, "parameters", "properties", "path", value="string"))
+    assert len(told(wrong)) == 1
+    for backend in ("celll", "kubernetes_job"):
+        assert len(told(report(tmp_path, put("audit", "actions", 0, "execute", value={backend: {"a": 1}})))) == 1
+    message = put("agent", "parameters", "properties", "message", value="Hello")
+    assert len(told(report(tmp_path, message))) == 1
+
+
 def test_a_default_that_is_never_used_is_worth_a_warning(tmp_path: Path) -> None:
     found = report(tmp_path, put("tool", "parameters", "properties", "repo", "default", value="x"))
     assert told(found, "warning") == [

@@ -13,7 +13,7 @@ import pytest
 from errands.agents.tools import registry
 from errands.agents.tools.base import Backend, BrokenToolError, Invocation, State
 from errands.agents.tools.secrets import Secrets
-from errands.agents.tools.settings import from_environment, variable
+from errands.agents.tools.settings import from_environment, unused_variables, variable
 from errands.errors import ConfigurationError
 from tests.unit.tools.support import (
     Json,
@@ -95,6 +95,12 @@ def test_settings_come_from_the_environment_as_what_the_schema_wants(tmp_path: P
         "ERRANDS_TOOL_CRM__BAD": "many",
     }
     assert from_environment(found.tools, environ) == {"crm": {"api.key": "7", "retries": 3, "on": True, "bad": "many"}}
+
+
+def test_variables_that_are_no_setting_of_any_tool_are_found(tmp_path: Path) -> None:
+    found = with_settings(tmp_path, {"key": {"type": "string"}})
+    environ = {"ERRANDS_TOOL_CRM__KEY": "7", "ERRANDS_TOOL_CRM__KYE": "7", "ERRANDS_TOOL_TIMEOUT": "5", "PATH": "/bin"}
+    assert unused_variables(found.tools, environ) == ["ERRANDS_TOOL_CRM__KYE"]
 
 
 def test_the_variables_of_two_tools_are_different() -> None:

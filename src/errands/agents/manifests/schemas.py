@@ -16,15 +16,18 @@ from errands.agents.manifests.findings import Place, quoted, suggestion
 Schema = dict[str, Any]
 
 _FIELDS = ("type", "title", "description", "properties", "required", "additionalProperties")
+_TYPES = ("array", "boolean", "integer", "null", "number", "object", "string")
 #: Keywords with values in them, not schemas.
 _VALUES = ("default", "enum", "const", "examples")
 _MESSAGE_FIELDS = ("default", "description", "type", "items")
 
 
 def properties(schema: Schema | None) -> dict[str, Schema]:
-    """The parameters that are declared well enough to be looked at."""
+    """The parameters that are declared; one that is declared wrongly, which has its own finding, allows anything."""
     declared = (schema or {}).get("properties")
-    return {name: one for name, one in declared.items() if isinstance(one, dict)} if isinstance(declared, dict) else {}
+    if not isinstance(declared, dict):
+        return {}
+    return {name: one if isinstance(one, dict) else {} for name, one in declared.items()}
 
 
 def needs_binding(parameter: Schema) -> bool:
@@ -146,7 +149,10 @@ def _check_by_metaschema(schema: Schema, place: Place) -> None:
         inner = place
         for step in error.absolute_path:
             inner = inner / step
-        inner.error(f"is no JSON Schema ({error.message[:200]})", "see json-schema.org, draft 2020-12")
+        if inner.path[-1] == "type":
+            inner.error(f"is {quoted(error.instance)}", f"write one of {', '.join(_TYPES)}")
+        else:
+            inner.error(f"is no JSON Schema ({error.message[:200]})", "see json-schema.org, draft 2020-12")
     if wrong or not _patterns_compile(schema, place) or "default" not in schema:
         return
     for error in validator(schema).iter_errors(schema["default"]):

@@ -38,6 +38,11 @@ class Reference(msgspec.Struct, frozen=True):
         return ".".join([self.root, *self.steps])
 
 
+def expressions_in(text: str) -> list[str]:
+    """What stands in braces."""
+    return list(filter(None, _INSIDE.findall(text)))
+
+
 def references(value: Any) -> Iterator[Reference]:
     """The paths in all templates inside a value."""
     if isinstance(value, str):

@@ -77,6 +77,8 @@ def _check_action(tool: Tool, action: Action, place: Place, check: Check) -> Non
         problem = "is declared for all actions, too; this one is used here"
         (place / "parameters" / "properties" / name).warn(problem, "take one of the two away")
     found = [name for name, _ in backends(action)]
+    if not found and (place / "execute").is_wrong_inside:
+        return None
     if len(found) != 1:
         problem = f"has {' and '.join(found)}" if found else "has no backend"
         choices = ", ".join(action.execute.__struct_fields__)
