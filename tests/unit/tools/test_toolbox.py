@@ -158,6 +158,16 @@ def test_a_secret_inside_of_another_does_not_uncover_it() -> None:
     assert Secrets(["abc", "abcdef"]).hide_in("abcdef abc") == "[secret] [secret]"
 
 
+async def test_a_secret_of_one_tool_is_hidden_in_what_another_tells(tmp_path: Path) -> None:
+    password = {"properties": {"key": {"type": "string", "format": "password"}}}
+    crm = tool(settings=password, actions=[action("do", "cel", ECHO)])
+    log = tool("log", actions=[action("do", "cel", {"expression": "'hunter2 and tok-123'"})])
+    found = manifests(tmp_path, crm, log)
+    box = toolbox(found, settings={"crm": {"key": "hunter2"}}, auth={"github": "tok-123"})
+    async with calling(box) as caller:
+        assert await caller.call("log", action="do") == "[secret] and [secret]"
+
+
 def test_empty_secrets_hide_nothing() -> None:
     secrets = Secrets([None, "", True, {"a": [None]}])
     assert secrets.hide({"text": "true", "n": 1, "none": None}) == {"text": "true", "n": 1, "none": None}
