@@ -392,6 +392,16 @@ async def test_a_remote_agent_is_asked_with_the_operators_headers_where_the_guar
         assert isinstance(worker_of(server).delegates["far"], RemoteDelegate)
 
 
+async def test_what_is_bound_reaches_a_remote_agent_as_its_parameters(made: Made) -> None:
+    region = agent("far", "parameters: {properties: {region: {type: string}}}")
+    region = region.replace("You are the far.", "You are in {context.input[0].region}.")
+    async with serving(made(region, model=Each(far=lambda question: say(question.system))).app) as url:
+        near = agent("a", "capabilities:", "  far:", f"    url: {url}", "    bindings: {region: \"'eu'\"}")
+        allowed = Settings(storage="memory", outbound_allow="127.0.0.1")
+        async with connect(made(near, model=Each(a=asks("far")), settings=allowed)) as client:
+            assert (await client.send("go")).text == "I heard: You are in eu."
+
+
 FAR = agent("a", "capabilities: {far: {url: 'https://far.example.com'}}")
 
 
