@@ -134,7 +134,8 @@ async def test_a_blocked_call_is_not_executed_and_the_model_gets_the_message(
         assert (pay.count_restricted, pay.count_successful) == (1, 1)
         assert (pay.restricted, pay.successful, pay.outputs) == ((True, False), (False, True), (None, {"paid": 50}))
         decided = [record for record in await desk.records() if isinstance(record, Decided)]
-        assert [(one.step, one.outcome) for one in decided] == [("before[0]", "failed: block"), ("before[0]", "passed")]
+        rule = "capabilities.pay.before[0]"
+        assert [(one.step, one.outcome) for one in decided] == [(rule, "failed: block"), (rule, "passed")]
 
 
 async def test_a_call_that_locks_ends_the_task_as_rejected(tmp_path: Path, shop: Shop, storage: str) -> None:
@@ -172,7 +173,8 @@ async def test_before_first_runs_first_and_again_until_a_call_was_executed(tmp_p
         await desk.say("Pay")
         assert [paid["amount"] for paid in shop.paid] == [2, 3]
         steps = [record.step for record in await desk.records() if isinstance(record, Decided)]
-        assert steps == ["before_first[0]", "before_first[0]", "before[0]", "before_first[0]", "before[0]", "before[0]"]
+        first, every = "capabilities.pay.before_first[0]", "capabilities.pay.before[0]"
+        assert steps == [first, first, every, first, every, every]
 
 
 async def test_a_transform_before_a_call_replaces_arguments_but_never_a_bound_one(tmp_path: Path, shop: Shop) -> None:

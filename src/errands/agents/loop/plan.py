@@ -28,8 +28,12 @@ class Routine:
         self.bindings: dict[str, Program] = {
             name: cel.compile(scopes.BINDING, source) for name, source in function.bindings.items()
         }
+        owner = f"capabilities.{function.ref}."
         self.before_first, self.before, self.after = (
-            joined(policy.steps(function.name, phase), compile_steps(phase, getattr(capability, phase.value) or []))
+            joined(
+                policy.steps(function.name, phase),
+                compile_steps(phase, getattr(capability, phase.value) or [], owner=owner),
+            )
             for phase in MIDDLEWARE
         )
         #: Whether its calls depend on the calls before them: then they wait for these.
