@@ -74,6 +74,24 @@ RULES: dict[str, tuple[Spoil, str]] = {
             "begins with a bracket"
         ),
     ),
+    "arguments that a transform makes a text": (
+        put("agent", "capabilities", "github-file", "before", 0, value={"transform": "'x' + input.path"}),
+        (
+            "capabilities.github-file.before[0].transform: gives no map; write input.put('name', ...), or a map such "
+            "as {'name': input.name}"
+        ),
+    ),
+    "a text in place of a backend": (
+        put("audit", "actions", 0, "execute", "cel", value="input.text"),
+        "actions[0].execute.cel: is a text, not an object; write an object with expression",
+    ),
+    "a parameter that says that it is required": (
+        put("audit", "actions", 0, "parameters", "properties", "text", "required", value=True),
+        (
+            "actions[0].parameters.properties.text.required: says nothing about a parameter; take it away: a parameter "
+            "is required if it has no default"
+        ),
+    ),
     "a task that closes before its first answer": (
         put("agent", "close_after", value=0),
         "close_after: is 0; write 1 or more",

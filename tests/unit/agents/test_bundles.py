@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from errands.agents.manifests import examine
-from tests.unit.agents.support import VALID, Documents, loaded, put, report, text_report, told, written
+from tests.unit.agents.support import VALID, Documents, Spoil, loaded, put, report, text_report, told, written
 
 DESCRIPTOR = {"kind": "commonagents.info/v1/bundledescription", "name": "Support", "requiredSettings": ["any", "key"]}
 
@@ -68,7 +68,7 @@ def test_what_no_action_uses_is_worth_a_warning(tmp_path: Path) -> None:
 
 def test_an_item_that_is_empty_is_told(tmp_path: Path) -> None:
     assert told(report(tmp_path, put("audit", "actions", value=[None])))[-1] == (
-        "actions[0]: is empty, not an object; write an object"
+        "actions[0]: is empty, not an object; write an object with name, description, execute"
     )
 
 
@@ -193,12 +193,79 @@ def test_a_model_without_a_provider_is_worth_a_warning(tmp_path: Path) -> None:
         assert report(tmp_path, put("agent", "model", value=model)).findings == []
 
 
+@pytest.mark.parametrize(
+    ("spoil", "warning"),
+    [
+        (
+            put("agent", "capabilities", "github-file", "before", 0, "assert", value="input.pth == i.path"),
+            "capabilities.github-file.before[0].assert: reads input.pth, and there is no such parameter; did you mean",
+        ),
+        (
+            put("agent", "capabilities", "github-file", "before", 0, "error_message", value="{input.lines}"),
+            "capabilities.github-file.before[0].error_message: reads input.lines, and there is no such parameter; ",
+        ),
+        (
+            put("agent", "guardrails", "before", 0, "assert", value="input.regoin == 'eu'"),
+            "guardrails.before[0].assert: reads input.regoin, and there is no such parameter; did you mean region?",
+        ),
+        (
+            put("agent", "capabilities", "analyst", "before", value=[{"assert": "size(input.mesage) > 0"}]),
+            "capabilities.analyst.before[0].assert: reads input.mesage, and there is no such parameter; did you mean",
+        ),
+        (
+            put("audit", "actions", 0, "execute", "cel", "expression", value="{'kept': input.txt}"),
+            "actions[0].execute.cel.expression: reads input.txt, and there is no such parameter; did you mean text?",
+        ),
+    ],
+)
+def test_an_argument_that_is_never_there_is_worth_a_warning(tmp_path: Path, spoil: Spoil, warning: str) -> None:
+    [told_of] = told(report(tmp_path, spoil), "warning")
+    assert told_of.startswith(warning)
+
+
+@pytest.mark.parametrize(
+    ("spoil", "warning"),
+    [
+        (
+            put("tool", "parameters", "properties", "owner", "defualt", value="us"),
+            "parameters.properties.owner.defualt: is no keyword of JSON Schema and has no effect; did you mean default",
+        ),
+        (
+            put("tool", "parameters", "properties", "owner", "optional", value=True),
+            "parameters.properties.owner.optional: is no keyword of JSON Schema and has no effect; take it away; a",
+        ),
+        (
+            put("agent", "prompt", value="You help {{context.user.id}} with {{this}}."),
+            "prompt: has {{context.user.id}}, which stays as it is but for one pair of braces; write {context.user.id}",
+        ),
+        (
+            put("audit", "actions", 0, "execute", value={"mcp": {"transport": "stdio", "command": "npx -y notes"}}),
+            "actions[0].execute.mcp.command: has arguments in it, and is started as one name; put the arguments",
+        ),
+    ],
+)
+def test_what_is_probably_meant_otherwise_is_worth_a_warning(tmp_path: Path, spoil: Spoil, warning: str) -> None:
+    [told_of] = told(report(tmp_path, spoil), "warning")
+    assert told_of.startswith(warning)
+
+
+def test_a_tool_of_two_servers_needs_actions(tmp_path: Path) -> None:
+    both = {"openapi": {"url": "https://a.example"}, "mcp": {"transport": "stdio", "command": "notes"}}
+    audit = {name: value for name, value in VALID["audit"].items() if name != "actions"}
+    found = examine(written(tmp_path, {**VALID, "audit": {**audit, **both}}))
+    assert told(found)[0] == ": has openapi and mcp, and no actions; keep one of the two, or write actions"
+
+
 def test_one_mistake_is_told_once(tmp_path: Path) -> None:
     """A parameter that is declared wrongly is declared, and a backend that is unknown is none that is missing."""
     wrong = report(tmp_path, put("tool", "actions", 0, "parameters", "properties", "path", value="string"))
     assert len(told(wrong)) == 1
     for backend in ("celll", "kubernetes_job"):
         assert len(told(report(tmp_path, put("audit", "actions", 0, "execute", value={backend: {"a": 1}})))) == 1
+    before = ("agent", "capabilities", "github-file", "before", 0)
+    assert len(told(report(tmp_path, put(*before, value={"asert": "true"})))) == 1
+    twice = put("tool", "actions", 1, "name", value="read_chunk")
+    assert len([told_of for told_of in told(report(tmp_path, twice)) if "read" in told_of.partition(";")[0]]) == 1
     message = put("agent", "parameters", "properties", "message", value="Hello")
     assert len(told(report(tmp_path, message))) == 1
 

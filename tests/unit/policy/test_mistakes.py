@@ -52,6 +52,7 @@ def test_an_expression_that_ends_too_early_is_told_so_in_words() -> None:
         ("input.a == True", "write true; "),
         ("input.a.startswith('x')", "did you mean startsWith? "),
         ("inptu.a", "did you mean input? available are context (c)"),
+        ("parameters.a == 1", "write input.NAME; available are context (c)"),
         ("{text: input.a}", "'text' is a key of a map without quotes; write 'text'"),
         ("{'a': 1, text: input.a}", "'text' is a key of a map without quotes; write 'text'"),
     ],
@@ -80,6 +81,13 @@ def test_a_function_that_is_called_wrongly_is_not_said_to_be_missing(source: str
 def test_a_function_of_another_scope_is_said_to_be_missing() -> None:
     assert complaint("review('a')", scopes.BINDING).startswith("'review' is not available in a binding; available are")
     assert complaint("mount.read('a')").startswith("'mount' is not available in a middleware before step; ")
+
+
+def test_requests_of_tools_have_parameters_and_settings() -> None:
+    for source, hint in (("{input.a}", "write parameters.NAME; "), ("{env.TOKEN}", "write settings.NAME; ")):
+        with pytest.raises(CelError) as caught:
+            compile_template(scopes.REQUEST, source)
+        assert hint in caught.value.hint
 
 
 def test_braces_with_nothing_in_them_have_their_line() -> None:

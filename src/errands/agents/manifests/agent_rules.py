@@ -6,13 +6,13 @@ import re
 
 from errands.agents.manifests import schemas
 from errands.agents.manifests.capability_rules import CapabilityRules
-from errands.agents.manifests.context_rules import check_context
 from errands.agents.manifests.documents import Agent
 from errands.agents.manifests.expressions import Check, check_expression
 from errands.agents.manifests.findings import Place, quoted, suggestion
 from errands.agents.manifests.functions import MESSAGE, Function
 from errands.agents.manifests.library import Library
 from errands.agents.manifests.names import check_function_name, check_resource_name
+from errands.agents.manifests.path_rules import check_paths
 from errands.agents.manifests.step_rules import StepRules
 from errands.agents.manifests.templates import CONTEXT, RUNTIME, check_template
 from errands.policy.cel import scopes
@@ -53,7 +53,7 @@ def check_agent(agent: Agent, place: Place, library: Library, check: Check) -> N
     _check_functions(functions, place / "capabilities")
     if agent.script:
         _check_script(functions, place / "capabilities")
-    check_context(agent, functions, library, place)
+    check_paths(agent, functions, library, place)
 
 
 def _check_parameters(agent: Agent, place: Place) -> None:
@@ -90,7 +90,8 @@ def _check_functions(functions: list[Function], place: Place) -> None:
         inner = place / function.ref
         check_function_name(function.name, inner)
         other = seen.setdefault(function.name, function)
-        if other is not function:
+        # Two actions of one tool have their finding there.
+        if other.ref != function.ref:
             problem = f"becomes the function {function.name}, like {_told(other)}"
             inner.error(problem, "rename one of the two: '-' and '_' are the same in a function's name")
 

@@ -12,8 +12,8 @@ from errands.policy.cel import Scope
 from errands.policy.cel.scopes import BINDING
 from errands.policy.template import compile_template
 
-#: What it is: a truth, a truth that waits for nobody, a value, or a text with expressions in braces.
-Role = Literal["assert", "condition", "value", "template"]
+#: What it is: a truth, a truth that waits for nobody, a map, any value, or a text with expressions in braces.
+Role = Literal["assert", "condition", "map", "value", "template"]
 
 _TEMPLATE = re.compile(r"\{[\w.\[\]'\"]+\}")
 _REVIEW = re.compile(r"(?<![\w.])review\s*\(")
@@ -68,7 +68,9 @@ def cel_check(scope: Scope, source: str, role: Role) -> Sequence[Problem]:
         elif role == "condition":
             cel.compile(scope.without_calls(), source, condition=True)
         else:
-            cel.compile(scope, source, condition=role == "assert")
+            program = cel.compile(scope, source, condition=role == "assert")
+            if role == "map" and not program.may_be_map:
+                return [Problem("gives no map", "write input.put('name', ...), or a map such as {'name': input.name}")]
     except cel.CelError as error:
         return [Problem(error.problem, error.hint, _line(source, error))]
     return ()

@@ -112,6 +112,9 @@ def _remedy(kind: inspect.Type, node: Node, example: Any) -> str:
         return "write a list: each item begins with -"
     if isinstance(kind, inspect.StructType) and (shorthands := _shorthands(kind)):
         return f'write "{shorthands[0]}", or an object with at least one field'
+    if isinstance(kind, inspect.StructType):
+        needed = [field.encode_name for field in kind.fields if field.required]
+        return f"write an object with {', '.join(needed or field_names(kind.cls))}"
     return f"write {name}"
 
 

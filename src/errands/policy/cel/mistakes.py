@@ -61,12 +61,20 @@ def unknown_name(scope: Scope, name: str, row: Sequence[Token]) -> tuple[str, st
     if called:
         return f"{root!r} is not called as it must be", f"write {' or '.join(_CALLS[call] for call in called)}"
     available = f"available are {scope.describe()}, and the functions of the language"
-    close = difflib.get_close_matches(root, [*scope.variables, *scope.capabilities, *known], 1, 0.7)
-    if root in _INSTEAD:
-        available = f"write {_INSTEAD[root]}; {available}"
+    close = difflib.get_close_matches(root, [*scope.variables, *scope.capabilities, *known], 1, 0.8)
+    instead = _INSTEAD.get(root) or _arguments(scope, root)
+    if instead:
+        available = f"write {instead}; {available}"
     elif close:
         available = f"did you mean {close[0]}? {available}"
     return f"{root!r} is not available in {scope.name}", available
+
+
+def _arguments(scope: Scope, root: str) -> str:
+    """What the arguments of a call, or what the operator gives, are called in this scope."""
+    if root in ("input", "i", "parameters", "params", "args", "arguments"):
+        return next((f"{name}.NAME" for name in ("parameters", "input") if name in scope.variables), "")
+    return "settings.NAME" if root in ("env", "environ", "secrets") and "settings" in scope.variables else ""
 
 
 def _is_key(name: str, row: Sequence[Token]) -> bool:

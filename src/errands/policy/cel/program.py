@@ -74,6 +74,11 @@ class Program(msgspec.Struct, frozen=True, eq=False):
     #: The engine's own.
     expression: Any
 
+    @property
+    def may_be_map(self) -> bool:
+        """Whether it can give a map, as far as that is known before it is evaluated."""
+        return str(self.expression.return_type()).startswith(("MAP", "DYN"))
+
 
 @lru_cache(maxsize=1024)
 def compile(scope: Scope, source: str, *, condition: bool = False) -> Program:  # noqa: A001 - the word for it
