@@ -340,6 +340,8 @@ async def test_max_turns_lets_exactly_so_many_answers_happen(tmp_path: Path, sho
         assert "max_turns is 2" in told(task)
         assert len(desk.model.questions) == 2
         assert [one.reason for one in await desk.records() if isinstance(one, Ended)] == ["limit_exceeded"]
+        [decided] = [one for one in await desk.records() if isinstance(one, Decided)]
+        assert (decided.step, decided.outcome, decided.policy) == ("limits.max_turns", "exceeded", "")
 
 
 async def test_max_tool_calls_counts_every_call_also_side_by_side(tmp_path: Path, shop: Shop) -> None:
@@ -373,6 +375,7 @@ async def test_max_age_ends_a_task_that_is_still_at_a_call(tmp_path: Path) -> No
         task = await desk.say("Go")
         assert (task.status.state.short, reason(task)) == ("failed", "limit_exceeded")
         assert "max_age" in told(task)
+        assert [one.step for one in await desk.records() if isinstance(one, Decided)] == ["limits.max_age"]
 
 
 async def test_max_age_ends_a_task_whose_model_still_thinks(tmp_path: Path) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from typing import Any, Literal, NoReturn
 
 from errands.agents.loop.outcomes import PausedError, TaskOverError
@@ -24,7 +24,14 @@ Reason = Literal["limit_exceeded", "restricted", "errored"]
 
 
 class Course:
-    def __init__(self, run: Run, files: Files | None, runtime: Mapping[str, str], policy: str = "") -> None:
+    def __init__(
+        self,
+        run: Run,
+        files: Files | None,
+        runtime: Mapping[str, str],
+        policy: str = "",
+        limits_of_policy: Collection[str] = (),
+    ) -> None:
         self.run = run
         self.progress = Progress(run.records)
         self.files = files
@@ -32,6 +39,7 @@ class Course:
         self.runtime = dict(runtime)
         #: The version of the policy whose steps stand among the agent's own.
         self._policy = policy
+        self._limits_of_policy = limits_of_policy
         self._mark = f"@{hashlib.sha256(policy.encode()).hexdigest()[:8]}" if policy else ""
 
     def session_key(self, place: str) -> str:
@@ -56,9 +64,20 @@ class Course:
         raise TaskOverError(ended)
 
     def check(self, exceeded: Exceeded | None) -> None:
-        """Ends the task when a limit was exceeded."""
-        if exceeded is not None:
-            self.over("limit_exceeded", f"A limit of this agent was exceeded: {exceeded.message}.")
+        """Ends the task when a limit was exceeded, which is a decision like that of a step."""
+        if exceeded is None:
+            return
+        of_policy = exceeded.limit in self._limits_of_policy
+        decided = Decided(
+            at=self.run.now(),
+            step=f"{POLICY if of_policy else ''}limits.{exceeded.limit}",
+            action="limit",
+            outcome="exceeded",
+            policy=self._policy if of_policy else "",
+            detail=exceeded.message,
+        )
+        log_decision(self.run.task_id, decided)
+        self.over("limit_exceeded", f"A limit of this agent was exceeded: {exceeded.message}.", decided)
 
     async def steps(
         self,
