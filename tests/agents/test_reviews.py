@@ -89,9 +89,9 @@ async def test_a_reviewer_sees_what_earlier_steps_have_made_of_it(tmp_path: Path
         await desk.say("Pay")
         seen = await subjects(desk)
         for reviewer in ("boss@example.com", "boss@example.com", "auditor"):
-            await answer(desk, True, by=reviewer)
+            await desk.answer(True, by=reviewer)
             seen += await subjects(desk)
-        assert await answer(desk, True, by="auditor") == "input-required"
+        assert await desk.answer(True, by="auditor") == "input-required"
     assert seen == [
         ("boss@example.com", {"message": ["Pay politely"]}),
         ("boss@example.com", {"amount": 999, "customer": "ann"}),
@@ -118,7 +118,7 @@ async def test_what_was_reviewed_is_what_is_executed_though_a_binding_would_now_
     async with at_work(tmp_path, text, *replies, tools=shop.tools, storage=storage) as desk:
         await desk.say("Pay")
         assert await subjects(desk) == [("boss@example.com", {"amount": 5, "customer": "ann"})]
-        await answer(desk, True)
+        await desk.answer(True)
     assert shop.paid == [{"amount": 5, "customer": "ann"}]
 
 
