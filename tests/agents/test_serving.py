@@ -121,6 +121,12 @@ def made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., A2ASe
 Made = Callable[..., A2AServer]
 
 
+def test_what_is_worth_a_warning_is_logged_when_it_is_served(made: Made, caplog: pytest.LogCaptureFixture) -> None:
+    made(agent("clerk", "priority: 3"), "kind: other/v1\n---\n")
+    assert "all.yaml:7: priority: has no effect" in caplog.text
+    assert "kind: is 'other/v1', so the document is skipped" in caplog.text
+
+
 # Which agent
 
 

@@ -15,7 +15,7 @@ from errands.agents.delegation.local import LocalDelegate
 from errands.agents.delegation.remote import RemoteDelegate
 from errands.agents.evaluators import Evaluators
 from errands.agents.loop.worker import ManifestWorker
-from errands.agents.manifests import Agent, Manifests, load
+from errands.agents.manifests import Agent, ManifestError, Manifests, examine
 from errands.agents.manifests.functions import Function
 from errands.agents.manifests.registering import ToolSource
 from errands.agents.models.base import Model
@@ -103,7 +103,7 @@ def assemble(
     card: AgentCardConfig | None,
 ) -> Ensemble:
     """Raises `ManifestError` for manifests that are not valid, and `ConfigurationError`."""
-    manifests = load(path, tools=tools)
+    manifests = _loaded(path, tools)
     served = choose_agent(manifests, agent)
     reached = agents_below(manifests, served)
     builder = _Builder(manifests, path, model, _tool_settings(manifests, tool_settings, settings), settings)
@@ -254,6 +254,16 @@ class _Builder:
             return LocalDelegate(function.ref, self.inner, max_depth=depth)
         headers = _headers(function.ref, self._given.get(function.ref, {}))
         return RemoteDelegate(function.ref, url, headers=headers, http=self._outbound.client, max_depth=depth)
+
+
+def _loaded(path: str | Path, tools: Iterable[ToolSource]) -> Manifests:
+    """Whoever serves manifests need not have validated them, so their warnings are told here, too."""
+    report = examine(path, tools=tools)
+    if report.manifests is None:
+        raise ManifestError(report.findings)
+    for finding in report.findings:
+        logger.warning("%s", finding)
+    return report.manifests
 
 
 def _headers(agent: str, given: Mapping[str, Any]) -> dict[str, str]:
