@@ -5,7 +5,7 @@
 -- A task's row, in the order of `records.read_record`.
 tasks.id, tasks.no, tasks.tenant, tasks.owner, tasks.agent, tasks.context_id, tasks.folded, tasks.trimmed,
 tasks.watcher, tasks.version, tasks.state, tasks.attempt, tasks.attempt_base, tasks.worker, tasks.due_at, tasks.unread,
-tasks.cancel_requested, tasks.direct, tasks.created_at, tasks.updated_at, tasks.status_at, tasks.asks
+tasks.cancel_requested, tasks.direct, tasks.created_at, tasks.updated_at, tasks.status_at, tasks.asks, tasks.given_back
 
 -- name: lock
 -- What a batch of changes is checked against; in the order of ids, so that two batches never wait for each other.
@@ -24,18 +24,20 @@ SELECT nextval('task_numbers') FROM generate_series(1, $1::integer)
 -- somebody else was faster. It leaves the batch's number behind, by which its fate can be learned later.
 WITH stored_tasks AS (
     INSERT INTO tasks (
-        id, no, scope, tenant, owner, agent, context_id, version, state, attempt, attempt_base, worker, due_at, unread,
-        cancel_requested, direct, created_at, updated_at, status_at, folded, trimmed, watcher, asks
+        id, no, scope, tenant, owner, agent, context_id, version, state, attempt, attempt_base,
+        given_back, worker, due_at, unread, cancel_requested, direct, created_at, updated_at, status_at, folded, trimmed,
+        watcher, asks
     )
     SELECT * FROM unnest(
         $1::text[], $2::bigint[], $3::bigint[], $4::text[], $5::text[], $6::text[], $7::text[], $8::integer[],
-        $9::text[], $10::integer[], $11::integer[], $12::text[], $13::bigint[], $14::integer[], $15::boolean[],
-        $16::boolean[], $17::bigint[], $18::bigint[], $19::bigint[], $20::integer[], $21::integer[], $22::text[],
-        $23::text[]
+        $9::text[], $10::integer[], $11::integer[], $12::integer[], $13::text[], $14::bigint[], $15::integer[],
+        $16::boolean[], $17::boolean[], $18::bigint[], $19::bigint[], $20::bigint[], $21::integer[], $22::integer[],
+        $23::text[], $24::text[]
     )
     ON CONFLICT (id) DO UPDATE SET
         version = excluded.version, state = excluded.state, attempt = excluded.attempt,
-        attempt_base = excluded.attempt_base, worker = excluded.worker, due_at = excluded.due_at,
+        attempt_base = excluded.attempt_base, given_back = excluded.given_back,
+        worker = excluded.worker, due_at = excluded.due_at,
         unread = excluded.unread, cancel_requested = excluded.cancel_requested, direct = excluded.direct,
         updated_at = excluded.updated_at, status_at = excluded.status_at, folded = excluded.folded,
         watcher = excluded.watcher, asks = excluded.asks
@@ -43,37 +45,37 @@ WITH stored_tasks AS (
     RETURNING 1
 ), stored_events AS (
     INSERT INTO events (task, version, kind, data)
-    SELECT * FROM unnest($24::bigint[], $25::integer[], $26::text[], $27::bytea[])
+    SELECT * FROM unnest($25::bigint[], $26::integer[], $27::text[], $28::bytea[])
     ON CONFLICT (task, version) DO UPDATE SET data = excluded.data WHERE excluded.version = 0
     RETURNING 1
 ), stored_receipts AS (
     INSERT INTO receipts (key, task, task_id, at)
     SELECT key, task, task_id, at
-    FROM unnest($28::bytea[], $29::bigint[], $30::text[], $31::bigint[], $32::bigint[]) AS new (key, task, task_id, at, since)
+    FROM unnest($29::bytea[], $30::bigint[], $31::text[], $32::bigint[], $33::bigint[]) AS new (key, task, task_id, at, since)
     ON CONFLICT (key) DO UPDATE SET task = excluded.task, task_id = excluded.task_id, at = excluded.at
     WHERE receipts.at < (
-        SELECT since FROM unnest($28::bytea[], $32::bigint[]) AS wanted (key, since) WHERE wanted.key = excluded.key
+        SELECT since FROM unnest($29::bytea[], $33::bigint[]) AS wanted (key, since) WHERE wanted.key = excluded.key
     )
     RETURNING 1
 ), stored_contexts AS (
     INSERT INTO contexts (tenant, owner, agent, context_id, value, updated_at)
-    SELECT * FROM unnest($33::text[], $34::text[], $35::text[], $36::text[], $37::bytea[], $38::bigint[])
+    SELECT * FROM unnest($34::text[], $35::text[], $36::text[], $37::text[], $38::bytea[], $39::bigint[])
     ON CONFLICT (tenant, owner, agent, context_id)
     DO UPDATE SET value = excluded.value, updated_at = excluded.updated_at
 ), stored_tallies AS (
     INSERT INTO tallies (scope, state, shard, tasks)
-    SELECT scope, state, $41::integer, difference
-    FROM unnest($39::bigint[], $40::text[], $42::bigint[]) AS moved (scope, state, difference)
+    SELECT scope, state, $42::integer, difference
+    FROM unnest($40::bigint[], $41::text[], $43::bigint[]) AS moved (scope, state, difference)
     ON CONFLICT (scope, state, shard) DO UPDATE SET tasks = tallies.tasks + excluded.tasks
 ), stored_batch AS (
-    INSERT INTO writers (process, lane, batch) VALUES ($45::text, $46::integer, $47::bigint)
+    INSERT INTO writers (process, lane, batch) VALUES ($46::text, $47::integer, $48::bigint)
     ON CONFLICT (process, lane) DO UPDATE SET batch = excluded.batch, at = now()
 )
 SELECT
     (SELECT count(*) FROM stored_tasks),
     (SELECT count(*) FROM stored_events),
     (SELECT count(*) FROM stored_receipts),
-    (SELECT count(pg_notify($43::text, payload)) FROM unnest($44::text[]) AS payload)
+    (SELECT count(pg_notify($44::text, payload)) FROM unnest($45::text[]) AS payload)
 
 -- name: begin_writing
 -- Makes the row of a connection that is going to write, so that whoever asks for it waits for what is under way.

@@ -8,7 +8,8 @@ json_array(
     tasks.no, tasks.id, tasks.tenant, tasks.owner, tasks.agent, tasks.context_id, tasks.folded, tasks.trimmed,
     json_object(
         'version', tasks.version, 'state', tasks.state, 'attempt', tasks.attempt,
-        'attempt_base', tasks.attempt_base, 'worker', tasks.worker, 'due_at', tasks.due_at,
+        'attempt_base', tasks.attempt_base, 'given_back', tasks.given_back,
+        'worker', tasks.worker, 'due_at', tasks.due_at,
         'unread', tasks.unread, 'cancel_requested', tasks.cancel_requested, 'direct', tasks.direct,
         'asks', tasks.asks,
         'created_at', tasks.created_at, 'updated_at', tasks.updated_at, 'status_at', tasks.status_at
@@ -35,12 +36,13 @@ ON CONFLICT (place) DO UPDATE SET data = excluded.data WHERE excluded.kind = 'sn
 -- name: upsert_tasks
 -- Writes heads; the guards repeat what was checked before, and a row they hold back is missing in the row count.
 INSERT INTO tasks (
-    no, id, tenant, owner, agent, context_id, version, state, attempt, attempt_base, worker, due_at, unread,
+    no, id, tenant, owner, agent, context_id, version, state, attempt, attempt_base, given_back, worker, due_at, unread,
     cancel_requested, direct, asks, created_at, updated_at, status_at, folded, trimmed
-) VALUES /*each*/ (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+) VALUES /*each*/ (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
 ON CONFLICT (no) DO UPDATE SET
     version = excluded.version, state = excluded.state, attempt = excluded.attempt,
-    attempt_base = excluded.attempt_base, worker = excluded.worker, due_at = excluded.due_at,
+    attempt_base = excluded.attempt_base, given_back = excluded.given_back,
+    worker = excluded.worker, due_at = excluded.due_at,
     unread = excluded.unread, cancel_requested = excluded.cancel_requested, direct = excluded.direct,
     asks = excluded.asks,
     updated_at = excluded.updated_at, status_at = excluded.status_at, folded = excluded.folded
