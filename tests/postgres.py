@@ -93,7 +93,7 @@ class _Cleaner:
         if self._connection is None:
             self._connection = await asyncpg.connect(shared_server().url())
         names = ", ".join(
-            f"{schema}.{table}" for table in ("tasks", "events", "receipts", "contexts", "tallies", "sweeps")
+            f"{schema}.{table}" for table in ("tasks", "events", "receipts", "contexts", "tallies", "sweeps", "remains")
         )
         with suppress(asyncpg.InvalidSchemaNameError, asyncpg.UndefinedTableError):
             await self._connection.execute(f"TRUNCATE {names}")

@@ -13,7 +13,8 @@ SELECT {record} FROM tasks WHERE id = ANY($1::text[]) ORDER BY id FOR UPDATE
 
 -- name: known_receipts
 -- Which of a batch's receipts are known, by which tasks, since when.
-SELECT key, task_id, at FROM receipts WHERE key = ANY($1::bytea[])
+SELECT key, task_id, at FROM receipts
+WHERE key = ANY($1::bytea[]) AND NOT EXISTS (SELECT 1 FROM remains WHERE remains.task = receipts.task)
 
 -- name: numbers
 -- A block of numbers for new tasks.
@@ -55,7 +56,7 @@ WITH stored_tasks AS (
     ON CONFLICT (key) DO UPDATE SET task = excluded.task, task_id = excluded.task_id, at = excluded.at
     WHERE receipts.at < (
         SELECT since FROM unnest($29::bytea[], $33::bigint[]) AS wanted (key, since) WHERE wanted.key = excluded.key
-    )
+    ) OR EXISTS (SELECT 1 FROM remains WHERE remains.task = receipts.task)
     RETURNING 1
 ), stored_contexts AS (
     INSERT INTO contexts (tenant, owner, agent, context_id, value, updated_at)
@@ -255,19 +256,50 @@ SELECT id FROM tasks WHERE worker = $1 AND cancel_requested AND due_at IS NOT NU
 SELECT {record} FROM tasks WHERE due_at IS NOT NULL AND due_at > $1 AND worker <> '' ORDER BY created_at, id
 
 -- name: forget_tasks
--- Removes ended tasks with their logs and receipts, and counts them out.
+-- Removes ended tasks, and counts them out. What a log has that is longer than the bound is left for later.
 WITH gone AS (
-    DELETE FROM tasks WHERE id = ANY($1::text[]) RETURNING no, scope, state
+    DELETE FROM tasks WHERE id = ANY($1::text[]) RETURNING no, version, scope, state
+), whole AS (
+    SELECT no FROM gone WHERE version <= $2::integer
 ), gone_events AS (
-    DELETE FROM events WHERE task IN (SELECT no FROM gone)
+    DELETE FROM events WHERE task IN (SELECT no FROM whole)
 ), gone_receipts AS (
-    DELETE FROM receipts WHERE task IN (SELECT no FROM gone)
+    DELETE FROM receipts WHERE task IN (SELECT no FROM whole)
+), left_over AS (
+    INSERT INTO remains (task, version) SELECT no, version FROM gone WHERE version > $2::integer
 ), gone_tallies AS (
     INSERT INTO tallies (scope, state, shard, tasks)
     SELECT scope, state, 0, -count(*) FROM gone GROUP BY scope, state ORDER BY scope, state
     ON CONFLICT (scope, state, shard) DO UPDATE SET tasks = tallies.tasks + excluded.tasks
 )
 SELECT count(*) FROM gone
+
+-- name: some_remains
+-- A deleted task that has left something, and up to which version, unless somebody else is at it.
+SELECT task, version FROM remains ORDER BY task LIMIT 1 FOR UPDATE SKIP LOCKED
+
+-- name: clear_events
+-- Removes the events of one task between two versions, the second one included.
+DELETE FROM events WHERE task = $1 AND version > $2::integer AND version <= $3::integer
+
+-- name: trim_events
+-- The same for what is cut off a log that goes on: records stay.
+DELETE FROM events WHERE task = $1 AND version > $2::integer AND version <= $3::integer AND kind <> 'record'
+
+-- name: clear_receipts
+-- Removes some receipts of one task, and says how many.
+WITH gone AS (
+    DELETE FROM receipts WHERE key IN (SELECT key FROM receipts WHERE task = $1 LIMIT $2) RETURNING 1
+)
+SELECT count(*) FROM gone
+
+-- name: note_remains
+-- Notes up to which version a deleted task has still left something.
+UPDATE remains SET version = $2 WHERE task = $1
+
+-- name: forget_remains
+-- Nothing is left of a deleted task.
+DELETE FROM remains WHERE task = $1
 
 -- fragment: ended
 -- What retention may delete, word for word as in the index tasks_ended_by_state.
@@ -276,12 +308,12 @@ state IN ('TASK_STATE_COMPLETED', 'TASK_STATE_FAILED', 'TASK_STATE_CANCELED', 'T
 -- name: ended_before
 -- Tasks that ended in one state and have not changed since a moment, the oldest first, and how long their logs are;
 -- those that somebody is writing to are left out.
-SELECT id, version - trimmed FROM tasks WHERE {ended} AND state = $1 AND updated_at <= $2
+SELECT id, version FROM tasks WHERE {ended} AND state = $1 AND updated_at <= $2
 ORDER BY updated_at, id LIMIT $3 FOR UPDATE SKIP LOCKED
 
 -- name: longest_ended
 -- The ended tasks that have not changed for the longest time: the oldest of each state, put together.
-SELECT id, version - trimmed FROM tasks WHERE id IN (
+SELECT id, version FROM tasks WHERE id IN (
     SELECT oldest.id FROM unnest(
         ARRAY['TASK_STATE_COMPLETED', 'TASK_STATE_FAILED', 'TASK_STATE_CANCELED', 'TASK_STATE_REJECTED']
     ) AS states (state), LATERAL (
@@ -312,10 +344,6 @@ FROM (SELECT id, version - trimmed AS length FROM tasks WHERE id > $2 ORDER BY i
 -- name: overgrown_long
 -- The same when that is many: their own index knows them.
 SELECT id FROM tasks WHERE version - trimmed > 1000 AND version - trimmed > $1 ORDER BY id
-
--- name: trim_events
--- Removes the events of one task up to a version, and leaves the snapshot and the records.
-DELETE FROM events WHERE task = $1 AND version > 0 AND version <= $2 AND kind <> 'record'
 
 -- name: save_snapshot
 -- Replaces the snapshot of one task.

@@ -20,6 +20,7 @@ from errands.model.core import TERMINAL_STATES
 
 #: What one batch removes at most: other writes wait that long.
 SWEEP_TASKS = 100
+SWEEP_EVENTS = 1000
 #: Seconds after which a process that died while it swept no longer keeps the others from it.
 LOCK_SECONDS = 60.0
 
@@ -51,7 +52,7 @@ class Sweeper:
             if retention.contexts_after is not None:
                 await self._forget_contexts(now - int(retention.contexts_after * 1000))
             if retention.events_per_task is not None:
-                await self._trim_all(retention.events_per_task)
+                await self._trim_all(lock, retention.events_per_task)
             return deleted
         finally:
             with suppress(StorageError):  # it expired, or was never there
@@ -130,19 +131,34 @@ class Sweeper:
         while int((await self._link.ask(ForgetContexts(before=str(before), limit=SWEEP_TASKS)))[0]):
             pass
 
-    async def _trim_all(self, keep: int) -> None:
+    async def _trim_all(self, lock: Lock, keep: int) -> None:
         # A tenth over the bound before trimming, so that a growing log is cut rarely.
         bound = keep + keep // 10
         names = await self._link.do("zrangebyscore", self._keys.long, f"({bound}", "+inf")
         for name in names:
             await self._trim(name.decode(), keep)
+            await self._hold(lock)
 
     async def _trim(self, task_id: str, keep: int) -> None:
-        """Brings the snapshot up to date and cuts the log. One that changes meanwhile is left to the next sweep."""
+        """Brings the snapshot up to date and cuts the log, piece by piece. One that changes before the first piece is off
+        is left to the next sweep."""
         (fields,) = await self._link.ask(Stands(ids=[task_id]))
         stand = read_stand(fields)
         (stored,) = await self._reader.load_all([task_id])
         if stand.record is None or stored is None or stored.version != stand.record.head.version:
             return
-        upto = stand.record.head.version - keep
-        await self._link.ask(self._judge.trim(task_id, stand, upto, encode(stored.task)))
+        snapshot: bytes | None = encode(stored.task)
+        # What comes meanwhile is not in the snapshot, and left to the next sweep.
+        goal = stored.version - keep
+        trimmed = stand.record.trimmed
+        while trimmed < goal:
+            upto = min(goal, trimmed + SWEEP_EVENTS)
+            job, after = self._judge.trim(task_id, stand, upto, snapshot)
+            word, *fields = await self._link.ask(job)
+            if word == b"written":
+                stand, snapshot = after, None
+            elif snapshot is None:
+                stand = read_stand(fields)
+            else:
+                return
+            trimmed = goal if stand.record is None else stand.record.trimmed
