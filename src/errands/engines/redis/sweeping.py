@@ -140,8 +140,10 @@ class Sweeper:
             await self._hold(lock)
 
     async def _trim(self, task_id: str, keep: int) -> None:
-        """Brings the snapshot up to date and cuts the log, piece by piece. One that changes before the first piece is off
-        is left to the next sweep."""
+        """Brings the snapshot up to date and cuts the log, piece by piece.
+
+        One that changes before the first piece is off is left to the next sweep.
+        """
         (fields,) = await self._link.ask(Stands(ids=[task_id]))
         stand = read_stand(fields)
         (stored,) = await self._reader.load_all([task_id])
