@@ -293,7 +293,7 @@ class Schema(ABC):
     async def upgrade(self) -> tuple[int, int]:
         """Brings the tables up to this release, makes them when there are none; the version before and after.
 
-        Raises `StorageError`; then everything is as it was.
+        Raises `StorageError`; then whoever uses the tables goes on, and another call goes on with the upgrade.
         """
 
     @abstractmethod

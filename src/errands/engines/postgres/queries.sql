@@ -402,8 +402,21 @@ SELECT
     EXISTS (SELECT 1 FROM pg_tables WHERE schemaname = $1)
 
 -- name: schema_lock
--- Lets one process at a time change the schema; held until the transaction ends.
-SELECT pg_advisory_xact_lock(hashtext('errands schema ' || $1::text), 2)
+-- Lets one process at a time change the schema; held until the transaction ends. Whoever does not get it must not wait
+-- in a transaction: an index that is built meanwhile would wait for that one.
+SELECT pg_try_advisory_xact_lock(hashtext('errands schema ' || $1::text), 2)
+
+-- name: schema_lock_long
+-- The same beyond transactions: held until the connection ends.
+SELECT pg_try_advisory_lock(hashtext('errands schema ' || $1::text), 2)
+
+-- name: schema_patience
+-- Lets an index wait for transactions that began before it, as it must.
+SET lock_timeout TO 0; SET statement_timeout TO 0
+
+-- name: index_is_valid
+-- Whether an index is complete; false when whoever built it was interrupted, no row when there is none.
+SELECT indisvalid AND indisready FROM pg_index WHERE indexrelid = to_regclass($1)
 
 -- name: schema_pause
 -- Holds replicas up until the upgrade is done. Before anything else: one that is in the middle of something could

@@ -1,8 +1,8 @@
 """The one pen of a process: whatever is asked for while a batch is on its way becomes the next batch.
 
 One batch at a time keeps the commits to one task in the order of their calls, and lets one round trip serve many tasks.
-Where a task that is run here stands is remembered from the last answer, so that a change to it is judged without asking;
-when that is out of date the script says so and nothing was written.
+Where a task that is run here stands is remembered from the last answer, so that a change to it is usually judged
+without asking first; when that is out of date the script says so and nothing was written.
 
 A batch whose answer was lost with the connection is sent again under the same number: the server knows whether it was
 done (see `lua/6_batch.lua`), so that a caller hears the truth. Only when the server stays away is it told that nobody
