@@ -10,7 +10,7 @@ from redis.asyncio.lock import Lock
 from errands.engines.base import Retention
 from errands.engines.redis.changes import Judge
 from errands.engines.redis.connection import Link
-from errands.engines.redis.jobs import Forget, ForgetContexts, Job, Run, Stands
+from errands.engines.redis.jobs import Command, Forget, ForgetContexts, Job, Run, Stands
 from errands.engines.redis.keys import Keys
 from errands.engines.redis.reading import Reader
 from errands.engines.redis.records import read_stand
@@ -44,6 +44,7 @@ class Sweeper:
         try:
             if not await self._begin(now, every):
                 return 0
+            await self._sort_ended(lock)
             deleted = 0
             for state, before in retention.moments(now).items():
                 deleted += await self._forget_ended(lock, self._keys.ended(state), before)
@@ -80,6 +81,22 @@ class Sweeper:
     async def _hold(self, lock: Lock) -> None:
         with suppress(StorageError):
             await self._link.guard(lambda: lock.reacquire())
+
+    async def _sort_ended(self, lock: Lock) -> None:
+        """Puts tasks that an older release has noted as ended where those of their states are."""
+        unsorted = self._keys.ended_unsorted
+        with suppress(StorageError):  # a server whose memory is full takes nothing, and is swept all the same
+            while names := await self._link.do("zrange", unsorted, 0, SWEEP_TASKS - 1):
+                ids = [name.decode() for name in names]
+                commands: list[Command] = []
+                for task_id, fields in zip(ids, await self._link.ask(Stands(ids=ids)), strict=True):
+                    record = read_stand(fields).record
+                    if record is not None and record.head.state in TERMINAL_STATES:
+                        ended = self._keys.ended(record.head.state)
+                        commands.append(["ZADD", ended, str(record.head.updated_at), task_id])
+                    commands.append(["ZREM", unsorted, task_id])
+                await self._link.ask(Run(commands=commands))
+                await self._hold(lock)
 
     async def _forget_ended(self, lock: Lock, ended: str, before: int) -> int:
         deleted = 0
