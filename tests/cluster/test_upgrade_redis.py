@@ -16,10 +16,10 @@ import pytest
 from errands.engines.base import Retention
 from errands.engines.urls import engine_from_url
 from errands.model.log import ListQuery
+from tests.cluster.checks import SCOPE, check_readers, check_tasks
 from tests.cluster.cluster import cluster_on
 from tests.cluster.history import git, source_at
 from tests.cluster.load import Load
-from tests.cluster.test_cluster import SCOPE, check_readers, check_tasks
 from tests.redis_server import Server
 
 pytestmark = [pytest.mark.anyio, pytest.mark.cluster, pytest.mark.timeout(180)]
