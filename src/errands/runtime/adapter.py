@@ -19,6 +19,7 @@ from errands import lifecycle
 from errands.errors import ErrandsError, LeaseLostError, StorageError, TaskTerminalStateError
 from errands.model.core import CANCELED, WORKING
 from errands.model.log import Change, RequestOptions, StoredTask
+from errands.policy.cel.evaluators import Evaluators, use_evaluators
 from errands.policy.document import CompiledPolicy
 from errands.runtime.active import ActiveTask
 from errands.runtime.context import TaskContext, current_position
@@ -47,12 +48,15 @@ class WorkerAdapter:
         deps: DependencyContainer,
         settings: Settings,
         policy: CompiledPolicy | None = None,
+        evaluators: Evaluators | None = None,
     ) -> None:
+        """Long evaluations of expressions are left to `evaluators`."""
         self._journal = journal
         self._engine = journal.engine
         self.agent = agent
         self._deps = deps
         self._settings = settings
+        self._evaluators = evaluators
         self._policy = None if worker.keeps_records else policy
         self._handler = Handler(worker, max_attempts=settings.max_attempts, threads=settings.max_concurrent_tasks)
         #: See `Worker.chooses_reply`.
@@ -178,6 +182,8 @@ class WorkerAdapter:
         options: RequestOptions | None,
         request_context: dict[str, Any] | None,
     ) -> None:
+        if self._evaluators is not None:
+            use_evaluators(self._evaluators)
         try:
             while True:
                 if options is None:

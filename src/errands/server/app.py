@@ -17,6 +17,7 @@ from errands.errors import ConfigurationError, StorageError
 from errands.interop import Card, Executor, adapt, adapt_card
 from errands.model.card_config import AgentCardConfig
 from errands.model.log import Scope
+from errands.policy.cel.evaluators import Evaluators
 from errands.policy.document import CompiledPolicy, Policy, compile_policy
 from errands.runtime.active import ActiveTask
 from errands.runtime.adapter import WorkerAdapter
@@ -272,8 +273,16 @@ class A2AServer:
             stack.push_async_callback(self._deps.shutdown)
             await stack.enter_async_context(engine)
             journal = Journal(engine, self._hooks)
+            evaluators = Evaluators()
+            stack.push_async_callback(evaluators.close)
             adapter = WorkerAdapter(
-                self._worker, journal, agent=name, deps=self._deps, settings=settings, policy=self._policy
+                self._worker,
+                journal,
+                agent=name,
+                deps=self._deps,
+                settings=settings,
+                policy=self._policy,
+                evaluators=evaluators,
             )
             await stack.enter_async_context(adapter)
             tasks = TaskManager(
@@ -285,7 +294,7 @@ class A2AServer:
                 inner=self._inner.workers,
             )
             await stack.enter_async_context(
-                self._inner.running(engine, {name: tasks}, self._deps, settings, self._policy)
+                self._inner.running(engine, {name: tasks}, self._deps, settings, self._policy, evaluators)
             )
             stack.push_async_callback(self._drain_turns)
             stack.callback(engine.disconnect)

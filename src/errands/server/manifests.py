@@ -14,7 +14,6 @@ from errands import __version__
 from errands.agents.delegation.base import Delegate
 from errands.agents.delegation.local import LocalDelegate
 from errands.agents.delegation.remote import RemoteDelegate
-from errands.agents.evaluators import Evaluators
 from errands.agents.loop.worker import ManifestWorker
 from errands.agents.manifests import Agent, Manifests, load
 from errands.agents.manifests.functions import Function
@@ -55,19 +54,6 @@ class ModelDependency(Dependency):
         await self.model.close()
 
 
-class EvaluatorsDependency(Dependency):
-    """The processes that run scripts of models."""
-
-    def __init__(self, evaluators: Evaluators) -> None:
-        self.evaluators = evaluators
-
-    async def startup(self) -> None:
-        pass
-
-    async def shutdown(self) -> None:
-        await self.evaluators.close()
-
-
 class Ensemble(NamedTuple):
     """All that a server of one agent needs."""
 
@@ -75,15 +61,11 @@ class Ensemble(NamedTuple):
     inner: InnerAgents
     card: AgentCardConfig
     model: Model
-    evaluators: Evaluators
 
     @property
     def dependencies(self) -> dict[Any, Dependency]:
         """What is closed with the server."""
-        return {
-            ModelDependency: ModelDependency(self.model),
-            EvaluatorsDependency: EvaluatorsDependency(self.evaluators),
-        }
+        return {ModelDependency: ModelDependency(self.model)}
 
     @property
     def facts(self) -> dict[str, str]:
@@ -116,7 +98,7 @@ def assemble(
     # An agent that hands work to itself does so under the name by which it is served.
     hidden = [one.name for one in reached if one.name != card.name]
     builder.inner.workers.update({name: workers[name] for name in hidden})
-    return Ensemble(workers[served.name], builder.inner, card, builder.model, builder.evaluators)
+    return Ensemble(workers[served.name], builder.inner, card, builder.model)
 
 
 # Which agents
@@ -194,7 +176,6 @@ class _Builder:
         settings: Settings,
     ) -> None:
         self.inner = InnerAgents()
-        self.evaluators = Evaluators()
         self._manifests = manifests
         self._given = tool_settings
         self._settings = settings
@@ -244,7 +225,6 @@ class _Builder:
                 if function.target != "tool"
             },
             runtime=self._runtime,
-            evaluators=self.evaluators,
         )
 
     def _delegate(self, agent: Agent, function: Function) -> Delegate:

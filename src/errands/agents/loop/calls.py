@@ -13,7 +13,6 @@ from typing import Any
 import msgspec
 
 from errands.agents.delegation.base import Delegate, DelegationError, Errand
-from errands.agents.evaluators import Evaluators
 from errands.agents.loop.course import Course, refusal
 from errands.agents.loop.outcomes import PausedError, TaskOverError
 from errands.agents.loop.plan import Repertoire, Routine
@@ -24,7 +23,8 @@ from errands.agents.manifests.functions import MESSAGE
 from errands.agents.tools.base import BrokenToolError, Invocation, ToolError
 from errands.agents.tools.turn import ToolTurn
 from errands.model.log import Scope
-from errands.policy.cel import CallFailed, CelError, Session, Variables, run
+from errands.policy.cel import CallFailed, CelError, Session, Variables, evaluate
+from errands.policy.cel.evaluators import Evaluators
 from errands.policy.cel.values import Json
 from errands.policy.limits import Limits, check_before_capability
 from errands.policy.pipeline import Blocked, Invoke, Locked, Passed, Subject
@@ -159,7 +159,7 @@ class Calls:
         try:
             if call.arguments is None:
                 raise ArgumentsError("the arguments are no JSON object")
-            bound = self._bound(routine, at)
+            bound = await self._bound(routine, at)
             arguments = routine.arguments.resolve(call.arguments, bound)
         except ArgumentsError as error:
             return await self._errored(call.id, routine, call.arguments or {}, str(error), caller)
@@ -201,7 +201,7 @@ class Calls:
         under_way = len(self._progress.calls) - context.meta.count
         self._course.check(check_before_capability(self._limits, context, self._run.now_ms(), under_way=under_way))
 
-    def _bound(self, routine: Routine, at: str, without: Collection[str] = ()) -> dict[str, Json]:
+    async def _bound(self, routine: Routine, at: str, without: Collection[str] = ()) -> dict[str, Json]:
         """The values of the bindings. Raises `ArgumentsError`, which does not tell what they are about."""
         variables = Variables(self._run.plain(), runtime=self._course.runtime)
         bound: dict[str, Json] = {}
@@ -209,12 +209,12 @@ class Calls:
             if name in without:
                 continue
             try:
-                bound[name] = run(program, variables, Session(at))
+                bound[name] = await evaluate(program, variables, Session(at))
             except CelError:
                 raise ArgumentsError(f"{name}: has no value yet; something else has to be done first") from None
         return bound
 
-    def sealed(self, at: str) -> dict[str, dict[str, list[Json]]]:
+    async def sealed(self, at: str) -> dict[str, dict[str, list[Json]]]:
         """The values of all bindings as they are now, by tool and parameter; see `errands.policy.allow_list`."""
         found: dict[str, dict[str, list[Json]]] = {}
         variables = Variables(self._run.plain(), runtime=self._course.runtime)
@@ -222,7 +222,7 @@ class Calls:
             for name, program in routine.bindings.items() if not routine.is_delegation else ():
                 values = found.setdefault(routine.function.ref, {}).setdefault(name, [])
                 with suppress(CelError):
-                    values[:] = [run(program, variables, Session(at))]
+                    values[:] = [await evaluate(program, variables, Session(at))]
         return found
 
     async def _before(self, call: str, routine: Routine, arguments: dict[str, Json], at: str) -> Any:
@@ -389,7 +389,7 @@ class Calls:
         began = self._progress.began.get(call)
         if began is None:
             try:
-                bound = {**self._bound(routine, at, wanted.arguments), **wanted.arguments}
+                bound = {**await self._bound(routine, at, wanted.arguments), **wanted.arguments}
                 arguments = routine.arguments.resolve({}, bound)
             except ArgumentsError as error:
                 return await self._errored(call, routine, wanted.arguments, str(error), "step")

@@ -21,6 +21,7 @@ from errands.agents.tools.base import BrokenToolError
 from errands.agents.tools.turn import ToolTurn
 from errands.clock import from_iso, to_iso
 from errands.model.core import COMPLETED, FAILED, INPUT_REQUIRED, REJECTED, Part
+from errands.policy.cel.evaluators import current_evaluators
 from errands.policy.limits import check_age, parse_duration
 from errands.policy.pipeline import Passed, Subject
 from errands.policy.records import (
@@ -97,13 +98,15 @@ class TaskTurn:
         worker, ctx = self._worker, self._ctx
         answering = Answering(ctx, course, self._plan, worker.model, worker.model_name)
         started = _started_in(course.run)
+        evaluators = worker.evaluators or current_evaluators()
+        assert evaluators is not None, "whoever runs turns has some"
         calls = Calls(
             course,
             repertoire,
             tools,
             worker.delegates,
             worker.plan.limits,
-            evaluators=worker.evaluators,
+            evaluators=evaluators,
             task_id=ctx.task_id,
             scope=ctx._stored.scope,
             depth=started.depth,
@@ -113,7 +116,7 @@ class TaskTurn:
                 case TakeInput():
                     if not await self._take_input(course):
                         return
-                    if course.progress.is_new and (sealed := calls.sealed(course.run.now())):
+                    if course.progress.is_new and (sealed := await calls.sealed(course.run.now())):
                         course.note(AllowListSealed(at=course.run.now(), tools=sealed))
                 case GuardInput(arrived):
                     await self._guard_input(course, calls, arrived)
@@ -193,7 +196,7 @@ class TaskTurn:
         self, course: Course, tools: ToolTurn, answering: Answering, calls: Calls, text: str, at: str
     ) -> None:
         course.check(check_age(self._plan.limits, course.run.context, course.run.now_ms()))
-        output = answering.output(text, at)
+        output = await answering.output(text, at)
         place = f"output:{course.progress.outputs}"
         key = course.session_key(place)
         outcome = await course.steps(

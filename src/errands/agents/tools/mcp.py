@@ -73,13 +73,13 @@ class McpBackend(Backend):
         filled = await filling(self.equipment, document, arguments=arguments, context=context, session=session)
         headers = httpx.Headers()
         for name, text in (document.headers or {}).items():
-            put_header(headers, name, filled.text(text))
+            put_header(headers, name, await filled.text(text))
         server: Server = _extra().Server(
             tool=self.equipment.tool.name,
             transport=document.transport or "",
             command=document.command or "",
-            args=tuple(filled.text(text) for text in document.args or []),
-            env=tuple((name, filled.text(text)) for name, text in (document.env or {}).items()),
+            args=tuple([await filled.text(text) for text in document.args or []]),
+            env=tuple([(name, await filled.text(text)) for name, text in (document.env or {}).items()]),
             url=document.url or "",
             headers=tuple(headers.raw),
         )
