@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -194,6 +195,7 @@ class _Builder:
             api_key=settings.model_api_key,
             script=path if path.is_dir() else path.parent,
             timeout=settings.model_timeout,
+            max_bytes=settings.model_max_bytes,
         )
 
     def worker(self, agent: Agent) -> ManifestWorker:
@@ -233,7 +235,8 @@ class _Builder:
         if url is None:
             return LocalDelegate(function.ref, self.inner, max_depth=depth)
         headers = _headers(function.ref, self._given.get(function.ref, {}))
-        return RemoteDelegate(function.ref, url, headers=headers, http=self._outbound.client, max_depth=depth)
+        http = partial(self._outbound.client, max_bytes=self._settings.tool_max_bytes)
+        return RemoteDelegate(function.ref, url, headers=headers, http=http, max_depth=depth)
 
 
 def _headers(agent: str, given: Mapping[str, Any]) -> dict[str, str]:

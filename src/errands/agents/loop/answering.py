@@ -9,6 +9,7 @@ from typing import Any
 
 import msgspec
 
+from errands.agents.loop.calls import MOST_CALLS
 from errands.agents.loop.course import Course
 from errands.agents.loop.inputs import with_files
 from errands.agents.loop.plan import Plan, Repertoire
@@ -75,7 +76,8 @@ class Answering:
             prompt=answer.prompt_tokens,
             completion=answer.completion_tokens,
             text=answer.text,
-            calls=tuple(with_own_ids(answer.calls, self._course.progress.call_ids)),
+            # One more than are made says that they are too many.
+            calls=tuple(with_own_ids(answer.calls[: MOST_CALLS + 1], self._course.progress.call_ids)),
         )
         await self._course.append(called)
         self._course.check(check_after_model(self._limits, run.context))

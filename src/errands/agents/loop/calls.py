@@ -46,6 +46,8 @@ Ended = CapabilityFinished | CapabilityErrored | CapabilityRestricted
 
 #: Calls of one answer that run at the same time; more wait.
 MOST_SIDE_BY_SIDE = 16
+#: Calls of one answer; of one that has more, none is made.
+MOST_CALLS = 128
 
 
 class Calls:
@@ -84,6 +86,9 @@ class Calls:
 
         Raises `TaskOverError` or `PausedError` when one of them leads there; the others have come to their ends.
         """
+        if len(wanted.answer.calls) > MOST_CALLS:
+            self._refuse(wanted.calls)
+            return
         making: list[asyncio.Task[None]] = []
         for index, call in enumerate(wanted.calls):
             first = [making[other] for other in self._to_wait_for(wanted.calls, index)]
@@ -92,6 +97,13 @@ class Calls:
         errors = [result for result in results if isinstance(result, BaseException)]
         if errors:
             raise min(errors, key=_rank)
+
+    def _refuse(self, calls: Sequence[FunctionCall]) -> None:
+        content = {"error": f"these are too many calls at once, and none was made; make {MOST_CALLS} at most"}
+        at = self._run.now()
+        self._course.note(
+            *(CapabilityShown(at=at, call=call.id, function=call.name, content=content) for call in calls)
+        )
 
     def _to_wait_for(self, calls: Sequence[FunctionCall], index: int) -> list[int]:
         """The calls of the same answer that must be over first."""

@@ -94,7 +94,7 @@ class McpBackend(Backend):
                 await found.close()
             elif len(self._connections) >= _MOST_CONNECTIONS:
                 raise ToolError(f"{server.tool} was called in more than {_MOST_CONNECTIONS} different ways in one turn")
-            made: Connection = _extra().Connection(server, self.equipment.transport)
+            made: Connection = _extra().Connection(server, self.equipment.transport, self.equipment.bounds.most_read)
             self._connections[server] = made
             await made.open(self.equipment.bounds.start)
             return made
