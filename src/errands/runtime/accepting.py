@@ -204,7 +204,7 @@ class Acceptor:
         if options is not PLAIN and not options.is_plain:
             events.drafts.append(Draft("request", encode(options)))
         task = stored.task
-        inline = self._adapter.reserve()
+        inline = self._adapter.reserve(awaited=call.parent != "")
         # An executor tells itself when it begins.
         starts = inline and not self._adapter.chooses_reply
         if starts:
