@@ -67,8 +67,8 @@ class LocalDelegate(Delegate):
                 return output
             version = stored.version
 
-    def child_of(self, parent: str, call: str) -> str:
-        return child_id(parent, call)
+    async def cancel_errand(self, errand: Errand) -> None:
+        await self.cancel(child_id(errand.parent, errand.call), errand.scope)
 
     async def cancel(self, task_id: str, scope: Scope) -> None:
         canceling = asyncio.ensure_future(self._cancel(task_id, scope))

@@ -12,14 +12,14 @@ from typing import Any
 
 import msgspec
 
-from errands.agents.delegation.base import Delegate, DelegationError, Errand
+from errands.agents.delegation.base import Delegate, DelegationError
 from errands.agents.loop.course import Course, refusal
+from errands.agents.loop.handing_down import errand_of
 from errands.agents.loop.outcomes import PausedError, TaskOverError
 from errands.agents.loop.plan import Repertoire, Routine
 from errands.agents.loop.progress import MakeCalls
 from errands.agents.loop.scripts import Scripts
 from errands.agents.manifests.arguments import ArgumentsError
-from errands.agents.manifests.functions import MESSAGE
 from errands.agents.tools.base import BrokenToolError, Invocation, ToolError
 from errands.agents.tools.turn import ToolTurn
 from errands.model.log import Scope
@@ -36,7 +36,6 @@ from errands.policy.records import (
     CapabilityFinished,
     CapabilityRestricted,
     CapabilityShown,
-    DelegationBegan,
     FunctionCall,
     ToolOpened,
 )
@@ -325,22 +324,7 @@ class Calls:
         return await self._course.waiting_for(work, key, session, began.arguments, function=routine.name)
 
     async def _delegate(self, began: CapabilityBegan, routine: Routine) -> Any:
-        async def start(task_id: str) -> None:
-            if self._progress.children.get(began.call) != task_id:
-                await self._course.append(DelegationBegan(at=self._run.now(), call=began.call, task_id=task_id))
-
-        parameters = {name: value for name, value in began.arguments.items() if name != MESSAGE}
-        errand = Errand(
-            call=began.call,
-            message=began.arguments[MESSAGE],
-            parameters=parameters,
-            parent=self._task_id,
-            scope=self._scope,
-            email=self._run.context.user.email or "",
-            depth=self._depth + 1,
-            task_id=self._progress.children.get(began.call),
-            began=start,
-        )
+        errand = errand_of(self._course, began, parent=self._task_id, scope=self._scope, depth=self._depth)
         return await self._delegates[routine.function.ref].run(errand)
 
     # What becomes of the result

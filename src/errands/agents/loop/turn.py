@@ -12,6 +12,7 @@ from errands.agents.delegation.base import Delegate
 from errands.agents.loop.answering import Answering, answer_message, told
 from errands.agents.loop.calls import Calls
 from errands.agents.loop.course import Course, refusal
+from errands.agents.loop.handing_down import errand_of
 from errands.agents.loop.inputs import read_input
 from errands.agents.loop.outcomes import PausedError, TaskOverError
 from errands.agents.loop.plan import Repertoire
@@ -266,13 +267,17 @@ class TaskTurn:
             delegate = self._delegate_of(began.function)
             if delegate is None:
                 continue
-            task_id = progress.children.get(began.call) or delegate.child_of(ctx.task_id, began.call)
-            if task_id is None:
-                continue
+            task_id = progress.children.get(began.call)
             try:
-                await delegate.cancel(task_id, ctx._stored.scope)
+                if task_id is not None:
+                    await delegate.cancel(task_id, ctx._stored.scope)
+                else:
+                    depth = _started_in(course.run).depth
+                    scope = ctx._stored.scope
+                    errand = errand_of(course, began, parent=ctx.task_id, scope=scope, depth=depth)
+                    await delegate.cancel_errand(errand)
             except Exception:
-                logger.exception("task %s: the child %s could not be canceled", ctx.task_id, task_id)
+                logger.exception("task %s: the child of %s could not be canceled", ctx.task_id, began.call)
 
     def _delegate_of(self, function: str) -> Delegate | None:
         routine = self._worker.declared().routines.get(function)
