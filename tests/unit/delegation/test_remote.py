@@ -305,7 +305,7 @@ async def test_a_circle_across_two_servers_comes_to_an_end(protocol: str) -> Non
         here.delegate, there.delegate = RemoteDelegate("there", second), RemoteDelegate("here", first)
         async with A2AClient(first) as client:
             result = await client.send("round and round")
-    assert result.text.startswith("work has been handed down 5 times already, which is as far as it goes")
+    assert (result.text or "").startswith("work has been handed down 5 times already, which is as far as it goes")
     assert (here.depths, there.depths) == ([0, 2, 4], [1, 3, 5])
 
 
