@@ -12,6 +12,7 @@ Clock = Callable[[], int]
 
 
 def system_clock() -> int:
+    """The time of this machine."""
     return time.time_ns() // 1_000_000
 
 

@@ -63,21 +63,29 @@ class A2AError(ErrandsError):
 
 
 class TaskNotFoundError(A2AError):
+    """There is no such task, or it is somebody else's."""
+
     reason = "TASK_NOT_FOUND"
     default_message = "Task not found"
 
 
 class TaskNotCancelableError(A2AError):
+    """The task has ended, so that there is nothing to cancel."""
+
     reason = "TASK_NOT_CANCELABLE"
     default_message = "Task is not cancelable"
 
 
 class PushNotificationNotSupportedError(A2AError):
+    """The agent does not send updates by itself."""
+
     reason = "PUSH_NOTIFICATION_NOT_SUPPORTED"
     default_message = "This agent does not support push notifications"
 
 
 class UnsupportedOperationError(A2AError):
+    """The agent, its binding or the version of the protocol does not have this, or not in this state."""
+
     reason = "UNSUPPORTED_OPERATION"
     default_message = "This operation is not supported"
 
@@ -89,11 +97,15 @@ class TaskTerminalStateError(UnsupportedOperationError):
 
 
 class ContentTypeNotSupportedError(A2AError):
+    """The body, or a part of the message, is of a type that the agent does not take."""
+
     reason = "CONTENT_TYPE_NOT_SUPPORTED"
     default_message = "Content type not supported"
 
 
 class InvalidAgentResponseError(A2AError):
+    """What the agent did does not fit the protocol."""
+
     reason = "INVALID_AGENT_RESPONSE"
     default_message = "The agent gave an invalid response"
 
@@ -107,36 +119,50 @@ class TurnError(InvalidAgentResponseError):
 
 
 class ExtendedAgentCardNotConfiguredError(A2AError):
+    """The card promises an extended card, and the server has none."""
+
     reason = "EXTENDED_AGENT_CARD_NOT_CONFIGURED"
     default_message = "No extended agent card is configured"
 
 
 class ExtensionSupportRequiredError(A2AError):
+    """The agent needs an extension that the client did not declare."""
+
     reason = "EXTENSION_SUPPORT_REQUIRED"
     default_message = "A required extension was not declared"
 
 
 class VersionNotSupportedError(A2AError):
+    """The server does not speak this version of the protocol."""
+
     reason = "VERSION_NOT_SUPPORTED"
     default_message = "Protocol version not supported"
 
 
 class ParseError(A2AError):
+    """The body is no JSON."""
+
     reason = "INVALID_JSON"
     default_message = "Invalid JSON payload"
 
 
 class InvalidRequestError(A2AError):
+    """It cannot be understood as a request."""
+
     reason = "INVALID_REQUEST"
     default_message = "Request payload validation error"
 
 
 class PayloadTooLargeError(InvalidRequestError):
+    """The body is larger than the server takes: see `Settings.max_body_bytes`."""
+
     reason = "PAYLOAD_TOO_LARGE"
     default_message = "Request body is too large"
 
 
 class MethodNotFoundError(A2AError):
+    """There is no such method or path."""
+
     reason = "METHOD_NOT_FOUND"
     default_message = "Method not found"
 
@@ -169,6 +195,8 @@ class AuthenticationRequiredError(A2AError):
 
 
 class PermissionDeniedError(A2AError):
+    """The caller is known and may not do this."""
+
     reason = "PERMISSION_DENIED"
     default_message = "Permission denied"
 

@@ -36,7 +36,7 @@ from errands.model.core import (
     TaskArtifactUpdateEvent,
     TaskState,
 )
-from errands.model.log import IDLE, KEEP, LEASE, UNFOLDED_KINDS, Change, Draft, Event, Head
+from errands.model.log import IDLE, KEEP, LEASE, NEW, UNFOLDED_KINDS, Change, Draft, Event, Head
 
 #: From where to where. A state that is missing on the left is terminal.
 TRANSITIONS: dict[TaskState, frozenset[TaskState]] = {
@@ -81,7 +81,7 @@ def accept(head: Head | None, change: Change) -> None:
     if head is None:
         if change.expected != 0:
             raise ConcurrencyError(f"task {change.task_id} does not exist")
-        head = Head()
+        head = NEW
     elif change.expected is not None and change.expected != head.version:
         raise ConcurrencyError(
             f"task {change.task_id} is at version {head.version}, not at {change.expected}",
@@ -142,15 +142,6 @@ def fold(task: Task | None, events: Iterable[Event | Draft]) -> Task:
         task = updates.pop(0).task
         assert task is not None
     return fold_updates(task, updates)
-
-
-def apply(task: Task | None, response: StreamResponse) -> Task:
-    """The task after one event, as a client sees it arrive."""
-    if response.task is not None:
-        return response.task
-    if task is None:
-        raise ValueError("a stream begins with a task")
-    return fold_updates(task, [response])
 
 
 def fold_updates(task: Task, updates: Iterable[StreamResponse]) -> Task:

@@ -35,6 +35,7 @@ class ManualClock:
         return self.now
 
     def advance(self, *, seconds: float = 0, ms: int = 0) -> None:
+        """Moves it on."""
         self.now += int(seconds * 1000) + ms
 
 
@@ -45,6 +46,7 @@ class InProcessTransport(httpx.AsyncBaseTransport):
         self._app = app
 
     async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
+        """Sends one request; what the application raises comes out here."""
         body = await request.aread()
         scope = {
             "type": "http",

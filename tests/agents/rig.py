@@ -18,11 +18,13 @@ from errands.agents.tools.functions import PythonTool
 from errands.agents.tools.toolbox import Toolbox
 from errands.client.compose import Content
 from errands.engines.base import Engine
-from errands.model.core import Task
+from errands.model.core import SETTLED_STATES, Task
 from errands.outbound import Outbound
 from errands.policy.cel.evaluators import Evaluators
 from errands.policy.context import Context, replay
 from errands.policy.records import AnyRecord
+from errands.runtime.journal import Journal
+from errands.runtime.reviews import ReviewDesk
 from errands.runtime.run import stored_records
 from errands.testing import connect
 
@@ -43,6 +45,26 @@ TOOL = """
 kind: commonagents.info/v1beta2/tool
 namespace: shop
 """
+
+
+#: An agent with one tool, which is written in CEL.
+ADDING = (
+    AGENT
+    + """
+capabilities:
+  adder: "*"
+"""
+    + TOOL
+    + """
+name: adder
+description: Adds numbers.
+actions:
+  - name: add
+    description: Adds two numbers.
+    parameters: {properties: {a: {type: integer}, b: {type: integer, default: 1}}}
+    execute: {cel: {expression: "{'sum': input.a + input.b}"}}
+"""
+)
 
 
 def say(text: str, **tokens: Any) -> Answer:
@@ -104,6 +126,19 @@ class Desk:
         self.task = result.raw_task
         return self.task
 
+    async def answer(self, approved: bool, *, by: str = "boss@example.com") -> str:
+        """Answers a review, and says in which state the task then comes to rest."""
+        assert self.task is not None
+        await ReviewDesk(Journal(self.server.engine)).answer(self.task.id, approved, by=by)
+        return await self.settled()
+
+    async def settled(self) -> str:
+        """The user who is asked, or else the state in which the task has come to rest."""
+        assert self.task is not None
+        stored = await self.server.engine.wait_for_state(self.task.id, self.server.scope(), SETTLED_STATES, 10)
+        self.task = stored.task
+        return stored.head.asks or stored.state.short
+
     async def records(self, owner: str = "") -> list[AnyRecord]:
         assert self.task is not None
         return await stored_records(self.server.engine, self.task.id, self.server.scope(owner))
@@ -164,3 +199,15 @@ async def at_work(
     made = A2AServer(worker=worker(folder, text, model, **options), agent_card=card, storage=storage, **(server or {}))
     async with asyncio.timeout(50), connect(made) as client:
         yield Desk(made, client, model)
+
+
+def told(task: Task) -> str:
+    """What the status says."""
+    assert task.status.message is not None
+    return task.status.message.parts[0].text or ""
+
+
+def reason(task: Task) -> Any:
+    """Why the task was ended, as the status says."""
+    assert task.status.message is not None
+    return (task.status.message.metadata or {}).get("reason")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -13,60 +12,13 @@ from errands.agents.models.base import Answer, OnText, Question
 from errands.agents.tools.functions import tool
 from errands.engines.memory import MemoryEngine
 from errands.errors import UnsupportedOperationError
-from errands.model.core import Task
 from errands.policy.allow_list import AllowList
 from errands.policy.records import AllowListSealed, Decided, Ended
 from errands.testing import ManualClock
-from tests.agents.rig import AGENT, Desk, Replies, at_work, call, say
+from tests.agents.rig import AGENT, Desk, Replies, at_work, call, reason, say, told
+from tests.agents.shop import Shop, agent
 
 pytestmark = pytest.mark.anyio
-
-
-class Shop:
-    """Tools that keep what they were called with."""
-
-    def __init__(self) -> None:
-        self.paid: list[dict[str, Any]] = []
-        shop = self
-
-        @tool
-        async def find(number: str) -> dict[str, str]:
-            """Finds an order."""
-            return {"number": number, "card": "4111"}
-
-        @tool
-        async def pay(amount: int, customer: str = "nobody") -> dict[str, int]:
-            """Pays money back."""
-            shop.paid.append({"amount": amount, "customer": customer})
-            return {"paid": amount}
-
-        @tool
-        async def audit(what: str) -> str:
-            """Notes something."""
-            if what == "forbidden":
-                raise ValueError(what)
-            return f"noted {what}"
-
-        self.tools = [find, pay, audit]
-
-
-@pytest.fixture
-def shop() -> Shop:
-    return Shop()
-
-
-def agent(capabilities: str = "", more: str = "") -> str:
-    return f"{AGENT}\ncapabilities:\n  find: '*'\n{capabilities}\n{more}"
-
-
-def told(task: Task) -> str:
-    assert task.status.message is not None
-    return task.status.message.parts[0].text or ""
-
-
-def reason(task: Task) -> Any:
-    assert task.status.message is not None
-    return (task.status.message.metadata or {}).get("reason")
 
 
 # Bindings
@@ -411,5 +363,5 @@ async def test_of_too_many_calls_in_one_answer_none_is_made_and_the_model_is_tol
         assert told(await desk.say("Find all.")) == "Found."
         refused = desk.model.results(1)
         assert len(refused) == MOST_CALLS + 1
-        assert refused[0] == {"error": "these are too many calls at once, and none was made; make 128 at most"}
+        assert refused[0] == {"error": "these are too many calls at once, and none was made; make 256 at most"}
         assert (await desk.context()).meta.count == MOST_CALLS

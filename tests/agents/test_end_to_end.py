@@ -20,8 +20,8 @@ from errands.model.log import Scope
 from errands.policy.context import Context, replay
 from errands.runtime.run import stored_records
 from tests.agents.openai_server import Call, OpenAIServer, Reply
+from tests.live import live
 from tests.unit.cli.processes import Served
-from tests.unit.tools.support import live
 
 pytestmark = [pytest.mark.anyio, pytest.mark.timeout(120)]
 

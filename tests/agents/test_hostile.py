@@ -16,8 +16,7 @@ from errands.agents.tools.base import ToolError
 from errands.agents.tools.functions import tool
 from errands.policy.records import CapabilityFinished, FunctionCall
 from errands.runtime.run import inputs
-from tests.agents.rig import AGENT, at_work, call
-from tests.agents.test_loop import ADDING
+from tests.agents.rig import ADDING, AGENT, at_work, call
 
 pytestmark = pytest.mark.anyio
 

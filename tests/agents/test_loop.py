@@ -16,36 +16,13 @@ from errands.model.core import Message, Part, Role, Task
 from errands.model.requests import SendMessageRequest
 from errands.policy.records import CapabilityFinished, FunctionCall
 from errands.runtime.call import CallContext
-from tests.agents.rig import AGENT, TOOL, at_work, call, say
+from tests.agents.rig import ADDING, AGENT, at_work, call, say, told
 
 pytestmark = pytest.mark.anyio
-
-ADDING = (
-    AGENT
-    + """
-capabilities:
-  adder: "*"
-"""
-    + TOOL
-    + """
-name: adder
-description: Adds numbers.
-actions:
-  - name: add
-    description: Adds two numbers.
-    parameters: {properties: {a: {type: integer}, b: {type: integer, default: 1}}}
-    execute: {cel: {expression: "{'sum': input.a + input.b}"}}
-"""
-)
 
 
 def state(task: Task) -> str:
     return task.status.state.short
-
-
-def answer(task: Task) -> str:
-    assert task.status.message is not None
-    return task.status.message.parts[0].text or ""
 
 
 async def test_the_answer_is_the_status_message_and_the_artifact_and_the_task_waits_for_more(
@@ -53,7 +30,7 @@ async def test_the_answer_is_the_status_message_and_the_artifact_and_the_task_wa
 ) -> None:
     async with at_work(tmp_path, AGENT, "Hello there.", storage=storage) as desk:
         task = await desk.say("Hi")
-        assert (state(task), answer(task)) == ("input-required", "Hello there.")
+        assert (state(task), told(task)) == ("input-required", "Hello there.")
         assert [[part.text for part in artifact.parts] for artifact in task.artifacts or ()] == [["Hello there."]]
         assert desk.model.questions[0].system == "You are a clerk."
         assert desk.model.questions[0].said == (UserSaid([{"mimeType": "text/plain", "text": "Hi"}]),)
@@ -63,7 +40,7 @@ async def test_a_follow_up_goes_on_in_the_same_conversation(tmp_path: Path, stor
     async with at_work(tmp_path, AGENT, "One.", "Two.", storage=storage) as desk:
         await desk.say("First")
         task = await desk.say("Second")
-        assert answer(task) == "Two."
+        assert told(task) == "Two."
         assert [artifact.artifact_id for artifact in task.artifacts or ()] == ["answer"]
         said = desk.model.questions[1].said
         assert [type(one) for one in said] == [UserSaid, ModelSaid, UserSaid]
@@ -81,7 +58,7 @@ async def test_tokens_are_streamed_as_chunks_of_the_artifact(tmp_path: Path) -> 
 async def test_a_function_is_called_and_its_result_goes_back_to_the_model(tmp_path: Path, storage: str) -> None:
     async with at_work(tmp_path, ADDING, call(("adder", {"a": 2})), "It is 3.", storage=storage) as desk:
         task = await desk.say("2 + 1?")
-        assert answer(task) == "It is 3."
+        assert told(task) == "It is 3."
         assert [offer.name for offer in desk.model.questions[0].offers] == ["adder"]
         assert desk.model.results() == [{"sum": 3}]
         adder = (await desk.context()).capabilities["adder"]
@@ -101,7 +78,7 @@ async def test_arguments_that_do_not_fit_are_told_to_the_model_and_the_task_goes
     tmp_path: Path, arguments: dict[str, Any], problem: str
 ) -> None:
     async with at_work(tmp_path, ADDING, call(("adder", arguments)), "Sorry.") as desk:
-        assert answer(await desk.say("?")) == "Sorry."
+        assert told(await desk.say("?")) == "Sorry."
         assert problem in desk.model.results()[0]["error"]
         adder = (await desk.context()).capabilities["adder"]
         assert (adder.count_errored, adder.outputs) == (1, (None,))
@@ -193,7 +170,7 @@ async def test_a_tool_that_cannot_work_ends_the_task(tmp_path: Path, storage: st
     text = AGENT + "\ncapabilities:\n  broken: '*'\n"
     async with at_work(tmp_path, text, call(("broken", {})), tools=[broken], storage=storage) as desk:
         task = await desk.say("Go")
-        assert (state(task), answer(task)) == ("failed", "broken cannot be used: nobody answers at shop.example")
+        assert (state(task), told(task)) == ("failed", "broken cannot be used: nobody answers at shop.example")
         assert task.status.message is not None
         assert task.status.message.metadata == {"reason": "errored"}
 
@@ -246,12 +223,12 @@ async def test_an_input_without_a_required_parameter_is_refused_with_the_schema_
     async with at_work(tmp_path, PARAMETERS, "Hello.") as desk:
         task = await desk.say("Help")
         assert state(task) == "input-required"
-        assert "ticket: is missing" in answer(task)
+        assert "ticket: is missing" in told(task)
         assert task.status.message is not None
         shape: Any = task.status.message.parts[1].data
         assert shape["schema"]["required"] == ["ticket"]
         assert desk.model.questions == []
-        assert answer(await desk.say([Part(text="Help"), Part(data={"ticket": 7})])) == "Hello."
+        assert told(await desk.say([Part(text="Help"), Part(data={"ticket": 7})])) == "Hello."
         assert len((await desk.context()).input) == 1
 
 

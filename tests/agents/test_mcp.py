@@ -9,8 +9,7 @@ from pathlib import Path
 import pytest
 
 from errands.policy.records import CapabilityFinished
-from tests.agents.rig import AGENT, TOOL, at_work, call
-from tests.agents.test_calls import reason, told
+from tests.agents.rig import AGENT, TOOL, at_work, call, reason, told
 
 pytestmark = pytest.mark.anyio
 

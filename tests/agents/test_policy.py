@@ -10,26 +10,16 @@ import pytest
 from errands import A2AServer, Policy
 from errands.agents.models.base import UserSaid
 from errands.agents.tools.functions import tool
-from errands.model.core import SETTLED_STATES, Task
+from errands.model.core import SETTLED_STATES
 from errands.policy.limits import Limits, stricter
 from errands.policy.records import Decided
 from errands.runtime.journal import Journal
 from errands.runtime.reviews import ReviewDesk
 from errands.testing import connect
-from tests.agents.rig import AGENT, Replies, at_work, call
+from tests.agents.rig import AGENT, Replies, at_work, call, reason, told
 from tests.unit.oversight.support import after, around, before, policy
 
 pytestmark = pytest.mark.anyio
-
-
-def told(task: Task) -> str:
-    assert task.status.message is not None
-    return task.status.message.parts[0].text or ""
-
-
-def reason(task: Task) -> Any:
-    assert task.status.message is not None
-    return (task.status.message.metadata or {}).get("reason")
 
 
 def under(rules: Policy) -> dict[str, Any]:

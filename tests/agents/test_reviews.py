@@ -16,8 +16,8 @@ from errands.policy.records import Answered, CapabilityBegan, InputArrived, Wait
 from errands.runtime.journal import Journal
 from errands.runtime.reviews import ReviewDesk
 from errands.testing import ManualClock
-from tests.agents.rig import AGENT, Desk, at_work, call
-from tests.agents.test_calls import Shop, agent, told
+from tests.agents.rig import AGENT, Desk, at_work, call, told
+from tests.agents.shop import Shop, agent
 from tests.unit.reviews.support import People, verify
 from tests.unit.support import said
 
@@ -28,25 +28,6 @@ REVIEWED = """  pay:
       - assert: input.amount <= 100 || review('boss@example.com')
         error_message: The boss says no.
 """
-
-
-@pytest.fixture
-def shop() -> Shop:
-    return Shop()
-
-
-async def answer(desk: Desk, approved: bool, *, by: str = "boss@example.com") -> str:
-    """Answers, and says in which state the task then comes to rest."""
-    assert desk.task is not None
-    await ReviewDesk(Journal(desk.server.engine)).answer(desk.task.id, approved, by=by)
-    return await settled(desk)
-
-
-async def settled(desk: Desk) -> str:
-    assert desk.task is not None
-    stored = await desk.server.engine.wait_for_state(desk.task.id, desk.server.scope(), SETTLED_STATES, 10)
-    desk.task = stored.task
-    return stored.head.asks or stored.state.short
 
 
 async def subjects(desk: Desk) -> list[Any]:
@@ -62,7 +43,7 @@ async def test_a_call_waits_for_the_reviewer_and_is_made_once(tmp_path: Path, sh
         assert user == "boss@example.com"
         assert subject["amount"] == 500
         assert shop.paid == []
-        assert await answer(desk, True) == "input-required"
+        assert await desk.answer(True) == "input-required"
         assert told(desk.task or task) == "Paid."
         assert [paid["amount"] for paid in shop.paid] == [500]
         assert len(desk.model.questions) == 2
@@ -77,7 +58,7 @@ async def test_a_denied_call_is_not_made_and_the_model_is_told(tmp_path: Path, s
     replies = (call(("pay", {"amount": 500})), "The boss does not want it.")
     async with at_work(tmp_path, agent(REVIEWED), *replies, tools=shop.tools, storage=storage) as desk:
         await desk.say("Pay")
-        await answer(desk, False)
+        await desk.answer(False)
         assert desk.model.results() == [{"error": "The boss says no."}]
         assert shop.paid == []
 
@@ -89,11 +70,11 @@ async def test_two_calls_of_one_answer_may_wait_for_different_reviewers(
     calls = [("pay", {"amount": 1, "customer": "ann"}), ("pay", {"amount": 2, "customer": "bob"})]
     async with at_work(tmp_path, text, call(*calls), "Done.", tools=shop.tools, storage=storage) as desk:
         await desk.say("Pay")
-        first = await settled(desk)
+        first = await desk.settled()
         assert first in ("ann", "bob")
-        second = await answer(desk, True, by=first)
+        second = await desk.answer(True, by=first)
         assert {first, second} == {"ann", "bob"}
-        assert await answer(desk, True, by=second) == "input-required"
+        assert await desk.answer(True, by=second) == "input-required"
         assert sorted(paid["amount"] for paid in shop.paid) == [1, 2]
         assert [result["paid"] for result in desk.model.results()] == [1, 2]
 
@@ -105,7 +86,7 @@ async def test_an_input_waits_for_the_reviewer_before_the_model_sees_it(
     async with at_work(tmp_path, text, "Hello.", tools=shop.tools, storage=storage) as desk:
         await desk.say("Hi")
         assert desk.model.questions == []
-        assert await answer(desk, True) == "input-required"
+        assert await desk.answer(True) == "input-required"
         assert len(desk.model.questions) == 1
         assert desk.task is not None
         assert told(desk.task) == "Hello."
@@ -122,7 +103,7 @@ async def test_an_answer_is_shown_to_the_reviewer_and_to_nobody_else_before_it_i
         assert b"secret" not in encode((await desk.client.get_task(task.id)).raw_task)
         ((_, subject),) = await subjects(desk)
         assert subject == {"message": [{"mimeType": "text/plain", "text": "A secret."}]}
-        assert await answer(desk, approved) == ("input-required" if approved else "rejected")
+        assert await desk.answer(approved) == ("input-required" if approved else "rejected")
         assert (b"secret" in encode(desk.task)) is approved
         assert len(desk.model.questions) == 1
 
@@ -134,7 +115,7 @@ async def test_what_is_given_is_what_was_reviewed(tmp_path: Path, shop: Shop) ->
         await desk.say("When?")
         ((_, subject),) = await subjects(desk)
         clock.advance(seconds=60)
-        await answer(desk, True)
+        await desk.answer(True)
         [given] = (await desk.context()).output
         assert given == subject
 
@@ -148,7 +129,7 @@ async def test_a_result_is_shown_to_the_reviewer_before_the_model_and_the_owner_
         task = await desk.say("Find")
         assert b"4111" not in encode((await desk.client.get_task(task.id)).raw_task)
         assert [subject for _, subject in await subjects(desk)] == [{"number": "A-1", "card": "4111"}]
-        await answer(desk, True)
+        await desk.answer(True)
         assert desk.model.results() == [{"number": "A-1", "card": "4111"}]
 
 
@@ -194,7 +175,7 @@ async def test_a_review_outlives_the_server(tmp_path: Path, shop: Shop) -> None:
         await ReviewDesk(Journal(engine)).answer(task.id, True, by="boss@example.com")
     async with at_work(tmp_path, agent(REVIEWED), "Paid.", tools=shop.tools, storage=storage) as desk:
         desk.task = task
-        assert await settled(desk) == "input-required"
+        assert await desk.settled() == "input-required"
         assert told(desk.task) == "Paid."
         assert [record.function for record in await desk.records() if isinstance(record, CapabilityBegan)] == [
             "find",

@@ -13,9 +13,8 @@ from errands.policy.cel.evaluators import Evaluators
 from errands.policy.records import CapabilityErrored, CapabilityFinished, CapabilityRestricted
 from errands.runtime.journal import Journal
 from errands.runtime.reviews import ReviewDesk
-from tests.agents.rig import at_work, call
-from tests.agents.test_calls import Shop, agent, reason
-from tests.agents.test_reviews import answer
+from tests.agents.rig import at_work, call, reason
+from tests.agents.shop import Shop, agent
 
 pytestmark = pytest.mark.anyio
 
@@ -25,11 +24,6 @@ async def evaluators(anyio_backend: str) -> AsyncIterator[Evaluators]:
     made = Evaluators(timeout=20, most=1)
     yield made
     await made.close()
-
-
-@pytest.fixture
-def shop() -> Shop:
-    return Shop()
 
 
 def script(expression: Any) -> Any:
@@ -136,7 +130,7 @@ async def test_a_review_inside_of_a_script_suspends_it_and_no_call_is_made_twice
         assert [paid["amount"] for paid in shop.paid] == [5]
         [review] = await ReviewDesk(Journal(desk.server.engine)).list()
         assert (review.function, review.subject) == ("pay", {"amount": 50, "customer": "nobody"})
-        assert await answer(desk, True, by="boss") == "input-required"
+        assert await desk.answer(True, by="boss") == "input-required"
         assert [paid["amount"] for paid in shop.paid] == [5, 50, 7]
         assert desk.model.results() == [[5, 50, 7]]
 

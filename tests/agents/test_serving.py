@@ -25,7 +25,7 @@ from errands.runtime.run import stored_records
 from errands.runtime.settings import Settings
 from errands.testing import connect, serve
 from tests.agents.rig import call, say
-from tests.crash.test_sigkill import free_port
+from tests.processes import free_port
 from tests.unit.client.serving import serving
 from tests.unit.delegation.support import Answers
 

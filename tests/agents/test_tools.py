@@ -14,7 +14,8 @@ from fastapi import FastAPI
 from errands.policy.context import plain
 from errands.policy.records import Decided, Ended, encode
 from tests.agents.rig import AGENT, Reply, at_work, call
-from tests.unit.tools.support import Service, action, live, tool
+from tests.live import live
+from tests.unit.tools.support import Service, action, tool
 
 pytestmark = pytest.mark.anyio
 

@@ -14,7 +14,7 @@ from pathlib import Path
 import httpx
 
 import errands
-from tests.crash.test_sigkill import free_port
+from tests.processes import free_port
 
 ROOT = Path(__file__).parents[2]
 

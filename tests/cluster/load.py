@@ -11,22 +11,19 @@ import random
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
 from typing import Any
-from uuid import uuid4
 
 import httpx
 import msgspec
 
 from errands.model.core import TERMINAL_STATES, StreamResponse, Task
 from tests.cluster.cluster import Cluster, Replica
-from tests.crash.test_sigkill import events_of
+from tests.load import HEADERS, Acknowledged, decode, events_of, sending
 
-HEADERS = {"A2A-Version": "1.0"}
 #: Seconds between two tries of a client.
 PAUSE = 0.05
 #: Seconds at most between two things that a client does: what is measured is a busy cluster, not one that is overrun.
 THOUGHT = 0.3
 
-decode = msgspec.json.Decoder(StreamResponse).decode
 read_task = msgspec.json.Decoder(Task).decode
 
 Seen = list[tuple[int, StreamResponse]]
@@ -43,14 +40,12 @@ def _checked(answer: httpx.Response) -> httpx.Response:
     return answer
 
 
-class Load:
+class Load(Acknowledged):
     def __init__(self, cluster: Cluster) -> None:
+        super().__init__()
         self._cluster = cluster
         self._client = httpx.AsyncClient(timeout=20.0)
         self._stopped = False
-        self._progress = asyncio.Event()
-        #: Every task that was acknowledged, and how its messages began.
-        self.accepted: dict[str, str] = {}
         #: What each reader of a task was shown, over all its connections.
         self.seen: list[tuple[str, Seen]] = []
         #: Seconds from asking one replica for a cancel to its being seen in the handler, on another.
@@ -65,13 +60,13 @@ class Load:
 
     async def stream(self) -> None:
         """Sends a message and reads its task to the end."""
-        body = _body("write")
+        body = sending("write")
         tries, task_id, seen = 0, "", Seen()
         while not task_id:
             tries += 1
             async with self._trying():
                 task_id = await self._read("/message:stream", seen, json=body)
-        self._accept(task_id, "write")
+        self.accept(task_id, "write")
         if tries > 1:
             seen.clear()  # a message that was known already is answered with how its task stands
         await self._follow(task_id, seen)
@@ -107,17 +102,17 @@ class Load:
 
     async def send_to(self, replica: Replica, text: str) -> Task:
         """Sends to this replica and no other, without waiting for the end."""
-        return await self._post(replica, _body(text, returnImmediately=True))
+        return await self._post(replica, sending(text, returnImmediately=True))
 
     async def _post(self, replica: Replica, body: dict[str, Any]) -> Task:
         answer = _checked(await self._client.post(f"{replica.url}/message:send", json=body, headers=HEADERS))
         assert answer.status_code == 200, answer.text
         task = msgspec.convert(answer.json()["task"], Task)
-        self._accept(task.id, body["message"]["parts"][0]["text"])
+        self.accept(task.id, body["message"]["parts"][0]["text"])
         return task
 
     async def _send(self, text: str, *, blocking: bool, task_id: str | None = None) -> Task:
-        body = _body(text, returnImmediately=not blocking)
+        body = sending(text, returnImmediately=not blocking)
         if task_id is not None:
             body["message"]["taskId"] = task_id
         while True:
@@ -164,17 +159,6 @@ class Load:
         self.reconnects += 1
         return task_id
 
-    def _accept(self, task_id: str, text: str) -> None:
-        self.accepted.setdefault(task_id, text)
-        self._progress.set()
-
-    async def accept_more(self, count: int) -> None:
-        """Waits until so many more tasks were accepted."""
-        goal = len(self.accepted) + count
-        while len(self.accepted) < goal:
-            self._progress.clear()
-            await self._progress.wait()
-
     @asynccontextmanager
     async def _trying(self) -> AsyncIterator[None]:
         try:
@@ -204,11 +188,6 @@ class Load:
                 group.create_task(self._repeat(work))
             yield
             self._stopped = True
-
-
-def _body(text: str, **configuration: Any) -> dict[str, Any]:
-    message = {"messageId": str(uuid4()), "role": "ROLE_USER", "parts": [{"text": text}]}
-    return {"message": message, "configuration": configuration}
 
 
 def _ends(response: StreamResponse) -> bool:

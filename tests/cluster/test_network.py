@@ -14,12 +14,13 @@ import pytest
 from errands.engines.base import Engine
 from errands.engines.urls import engine_from_url
 from errands.model.core import TERMINAL_STATES, TaskState
+from tests.cluster.checks import SCOPE, check_fences, ends_in, log_of, words_in
 from tests.cluster.cluster import Replica, cluster_on
-from tests.cluster.load import HEADERS, Load
+from tests.cluster.load import Load
 from tests.cluster.proxy import Proxy, port_proxy, socket_proxy
-from tests.cluster.test_cluster import SCOPE, check_fences, ends_in, log_of, words_in
-from tests.crash.test_sigkill import free_port
+from tests.load import HEADERS
 from tests.postgres import Server as PostgresServer
+from tests.processes import free_port
 from tests.redis_server import Server as RedisServer
 
 pytestmark = [pytest.mark.anyio, pytest.mark.cluster, pytest.mark.timeout(120)]

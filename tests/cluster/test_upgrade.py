@@ -18,9 +18,9 @@ import pytest
 
 from errands.engines.postgres import PostgresEngine, sql
 from errands.engines.urls import engine_from_url
+from tests.cluster.checks import check_readers, check_tasks
 from tests.cluster.cluster import cluster_on
 from tests.cluster.load import Load
-from tests.cluster.test_cluster import check_readers, check_tasks
 from tests.postgres import Server
 
 pytestmark = [pytest.mark.anyio, pytest.mark.cluster, pytest.mark.timeout(180)]

@@ -71,3 +71,9 @@ async def open_shared(request: pytest.FixtureRequest, tmp_path: Path, clock: Man
 async def engine(open_engine: OpenEngine) -> Engine:
     """An open and empty engine that keeps everything."""
     return await open_engine()
+
+
+@pytest.fixture
+async def stored_engine(open_shared: OpenEngine) -> Engine:
+    """The same on a store that outlives it."""
+    return await open_shared()

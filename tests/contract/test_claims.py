@@ -22,6 +22,7 @@ from tests.contract.changes import (
     context_of,
     text_in,
 )
+from tests.waiting import happens
 
 pytestmark = pytest.mark.anyio
 
@@ -250,7 +251,7 @@ async def test_workers_are_woken_when_a_task_becomes_ready(engine: Engine, chang
     woken = asyncio.Event()
     engine.on_work(woken.set)
     await engine.commit(changes.create())
-    await woken.wait()
+    await happens(woken)
 
 
 async def test_workers_are_woken_when_a_cancel_is_wanted(engine: Engine, changes: Changes) -> None:
@@ -258,7 +259,7 @@ async def test_workers_are_woken_when_a_cancel_is_wanted(engine: Engine, changes
     woken = asyncio.Event()
     engine.on_work(woken.set)
     await engine.commit(changes.cancel())
-    await woken.wait()
+    await happens(woken)
 
 
 async def test_every_worker_of_the_process_is_woken(engine: Engine, changes: Changes) -> None:
@@ -266,7 +267,7 @@ async def test_every_worker_of_the_process_is_woken(engine: Engine, changes: Cha
     for event in woken:
         engine.on_work(event.set)
     await engine.commit(changes.create())
-    await asyncio.gather(*(event.wait() for event in woken))
+    await happens(*woken)
 
 
 async def test_a_worker_learns_which_of_its_tasks_are_wanted_canceled(

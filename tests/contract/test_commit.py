@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
@@ -14,10 +15,11 @@ from errands.errors import (
     ErrandsError,
     IllegalTransitionError,
     LeaseLostError,
+    StorageError,
     TaskTerminalStateError,
 )
 from errands.model.core import TaskState
-from errands.model.log import Change, Head, Scope, Work
+from errands.model.log import Change, Head, ListQuery, Scope, Work
 from tests.contract.changes import (
     AGENT,
     LEASE_MS,
@@ -315,3 +317,24 @@ async def test_tasks_of_every_scope_live_side_by_side(engine: Engine, changes: C
         await engine.commit(changes.start(f"t{number}", scope=whose))
     mine = [Scope(), ME, OTHER_TENANT, OTHER_AGENT].index(scope)
     assert await engine.commit(changes.chunk(f"t{mine}", scope=scope)) == 3
+
+
+async def fails_alone(engine: Engine, changes: Changes, **fields: Any) -> None:
+    """Of many changes of one moment, the one with these fields is refused and the others are written."""
+    results = await asyncio.gather(
+        *(engine.commit(changes.start(f"t{n}", **(fields if n == 7 else {}))) for n in range(20)),
+        return_exceptions=True,
+    )
+    assert isinstance(results.pop(7), StorageError)
+    assert results == [2] * 19
+    assert (await engine.list(ListQuery(scope=ME))).total_size == 19
+
+
+@pytest.mark.parametrize("worker", ["\ud800", object()], ids=["half a character", "something that is not text"])
+async def test_a_change_that_cannot_be_stored_fails_alone(stored_engine: Engine, changes: Changes, worker: Any) -> None:
+    await fails_alone(stored_engine, changes, worker=worker)
+
+
+@pytest.mark.parametrize("open_shared", ["sqlite", "postgresql"], indirect=True)
+async def test_a_number_that_fits_in_no_column_fails_alone(stored_engine: Engine, changes: Changes) -> None:
+    await fails_alone(stored_engine, changes, due_at=2**70)

@@ -40,6 +40,7 @@ async def test_every_ended_task_can_be_deleted(engine: Engine, changes: Changes,
     await engine.commit(changes.start())
     await engine.commit(changes.status("t", state, work=Work.IDLE))
     await engine.delete("t", ME)
+    assert (await engine.list(ListQuery(scope=ME))).total_size == 0
 
 
 async def test_a_live_task_cannot_be_deleted(engine: Engine, changes: Changes) -> None:
@@ -50,7 +51,7 @@ async def test_a_live_task_cannot_be_deleted(engine: Engine, changes: Changes) -
     for task_id in ("submitted", "working", "paused"):
         with pytest.raises(ConcurrencyError):
             await engine.delete(task_id, ME)
-        await engine.load(task_id, ME)
+        assert (await engine.load(task_id, ME)).task.id == task_id
 
 
 async def test_deleting_one_task_leaves_its_neighbours_alone(engine: Engine, changes: Changes) -> None:

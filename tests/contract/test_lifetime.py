@@ -7,13 +7,16 @@ import asyncio
 import pytest
 
 from errands.engines.base import Engine
+from errands.errors import DuplicateMessageError, StorageError
 from errands.model.core import TERMINAL_STATES
-from tests.contract.changes import ME, Changes
+from errands.model.log import Lease, ListQuery
+from tests.contract.changes import AGENT, LEASE_MS, ME, WORKER, Changes, ManualClock
+from tests.contract.conftest import OpenEngine
 
 pytestmark = pytest.mark.anyio
 
 
-async def test_an_open_engine_is_well(engine: Engine) -> None:
+async def test_the_check_of_an_open_engine_raises_nothing(engine: Engine) -> None:
     await engine.check()
 
 
@@ -57,6 +60,61 @@ async def test_closing_writes_what_is_queued(engine: Engine, changes: Changes) -
     assert await asyncio.gather(*commits) == [2] * 50
 
 
-async def test_closing_twice_is_allowed(engine: Engine) -> None:
+async def test_closing_twice_is_like_closing_once(stored_engine: Engine, changes: Changes) -> None:
+    await stored_engine.close()
+    await stored_engine.close()
+    await stored_engine.open()
+    assert await stored_engine.commit(changes.start()) == 2
+
+
+async def test_everything_survives_a_reopening(open_shared: OpenEngine, clock: ManualClock, changes: Changes) -> None:
+    engine = await open_shared()
+    await engine.commit(changes.start(receipt=b"digest"))
+    await engine.commit(changes.chunk(text="kept"))
+    await engine.commit(changes.create("waiting"))
+    await engine.save_context(ME, "c", b"remembered")
+    before = await engine.load("t", ME), await engine.read("t", ME, 0)
     await engine.close()
+    engine = await open_shared()
+    assert (await engine.load("t", ME), await engine.read("t", ME, 0)) == before
+    assert await engine.load_context(ME, "c") == b"remembered"
+    assert await engine.extend(WORKER, [Lease("t", 1)], clock() + LEASE_MS) == []
+    assert [stored.task.id for stored in await engine.claim("w", [AGENT], 9, clock() + 1)] == ["waiting"]
+    with pytest.raises(DuplicateMessageError):
+        await engine.commit(changes.create("again", receipt=b"digest"))
+    assert await engine.commit(changes.complete(fence=1)) == 4
+
+
+async def test_an_engine_can_be_opened_again_after_it_was_closed(stored_engine: Engine, changes: Changes) -> None:
+    for number in range(3):
+        await stored_engine.close()
+        await stored_engine.open()
+        await stored_engine.commit(changes.start(f"t{number}"))
+    assert (await stored_engine.list(ListQuery(scope=ME))).total_size == 3
+
+
+async def test_opening_an_open_engine_is_refused(stored_engine: Engine) -> None:
+    with pytest.raises(StorageError, match="already open"):
+        await stored_engine.open()
+    await stored_engine.check()
+
+
+async def test_a_closed_engine_refuses_everything(stored_engine: Engine, changes: Changes, clock: ManualClock) -> None:
+    engine = stored_engine
     await engine.close()
+    for call in (
+        engine.commit(changes.start()),
+        engine.load("t", ME),
+        engine.list(ListQuery(scope=ME)),
+        engine.delete("t", ME),
+        engine.load_context(ME, "c"),
+        engine.save_context(ME, "c", b""),
+        engine.claim(WORKER, [AGENT], 1, clock()),
+        engine.extend(WORKER, [Lease("t", 1)], clock()),
+        engine.read("t", ME, 0),
+        engine.wait_for_state("t", ME, TERMINAL_STATES, None),
+        engine.sweep(),
+        engine.check(),
+    ):
+        with pytest.raises(StorageError, match="not open"):
+            await call

@@ -155,3 +155,14 @@ async def test_whose_a_task_is_can_be_asked_by_its_id(engine: Engine, changes: C
     assert await engine.scope_of("t") == ME
     with pytest.raises(TaskNotFoundError):
         await engine.scope_of("another")
+
+
+async def test_large_events_and_snapshots_come_back_whole(engine: Engine, changes: Changes) -> None:
+    await engine.commit(changes.start())
+    for letter in "abc":
+        await engine.commit(changes.chunk(text=letter * 3_000_000))
+    stored = await engine.load("t", ME)
+    assert text_in(stored) == "a" * 3_000_000 + "b" * 3_000_000 + "c" * 3_000_000
+    await engine.commit(changes.complete(fold=stored.task, expected=5))
+    assert text_in(await engine.load("t", ME)) == text_in(stored)
+    assert [len(event.data) > 3_000_000 for event in await log_of(engine)] == [False, False, True, True, True, False]

@@ -13,10 +13,10 @@ import pytest
 from errands.engines.base import Retention
 from errands.engines.postgres import PostgresEngine, retention
 from errands.engines.postgres.connection import MIN_POOL_SIZE
-from errands.errors import ConfigurationError, DuplicateMessageError, StorageError
-from errands.model.core import TERMINAL_STATES, TaskState
+from errands.errors import ConfigurationError, DuplicateMessageError
+from errands.model.core import TaskState
 from errands.model.log import Head, Lease, ListQuery, Scope
-from tests.contract.changes import AGENT, LEASE_MS, ME, WORKER, Changes, ManualClock, context_of, log_of, text_in
+from tests.contract.changes import AGENT, LEASE_MS, ME, WORKER, Changes, ManualClock, context_of
 from tests.postgres import shared_server, url_for
 
 pytestmark = pytest.mark.anyio
@@ -41,58 +41,6 @@ async def ask(engine: PostgresEngine, query: str) -> list[Any]:
         return [tuple(row) for row in await connection.fetch(query)]
     finally:
         await connection.close()
-
-
-async def test_everything_survives_a_reopening(url: str, clock: ManualClock, changes: Changes) -> None:
-    async with PostgresEngine(url, clock=clock) as engine:
-        await engine.commit(changes.start(receipt=b"digest"))
-        await engine.commit(changes.chunk(text="kept"))
-        await engine.commit(changes.create("waiting"))
-        await engine.save_context(ME, "c", b"remembered")
-        before = await engine.load("t", ME), await engine.read("t", ME, 0)
-    async with PostgresEngine(url, clock=clock) as engine:
-        assert (await engine.load("t", ME), await engine.read("t", ME, 0)) == before
-        assert await engine.load_context(ME, "c") == b"remembered"
-        assert await engine.extend(WORKER, [Lease("t", 1)], clock() + LEASE_MS) == []
-        assert [stored.task.id for stored in await engine.claim("w", [AGENT], 9, clock() + 1)] == ["waiting"]
-        with pytest.raises(DuplicateMessageError):
-            await engine.commit(changes.create("again", receipt=b"digest"))
-        assert await engine.commit(changes.complete(fence=1)) == 4
-
-
-async def test_an_engine_can_be_opened_again_after_it_was_closed(url: str, changes: Changes) -> None:
-    engine = PostgresEngine(url)
-    for number in range(3):
-        await engine.open()
-        await engine.commit(changes.start(f"t{number}"))
-        await engine.close()
-    assert await ask(engine, "SELECT count(*) FROM tasks") == [(3,)]
-
-
-async def test_opening_an_open_engine_is_refused(engine: PostgresEngine) -> None:
-    with pytest.raises(StorageError, match="already open"):
-        await engine.open()
-    await engine.check()
-
-
-async def test_a_closed_engine_refuses_everything(engine: PostgresEngine, changes: Changes, clock: ManualClock) -> None:
-    await engine.close()
-    for call in (
-        engine.commit(changes.start()),
-        engine.load("t", ME),
-        engine.list(ListQuery(scope=ME)),
-        engine.delete("t", ME),
-        engine.load_context(ME, "c"),
-        engine.save_context(ME, "c", b""),
-        engine.claim(WORKER, [AGENT], 1, clock()),
-        engine.extend(WORKER, [], clock()),
-        engine.read("t", ME, 0),
-        engine.wait_for_state("t", ME, TERMINAL_STATES, None),
-        engine.sweep(),
-        engine.check(),
-    ):
-        with pytest.raises(StorageError, match="not open"):
-            await call
 
 
 async def test_every_field_of_a_head_has_its_column(engine: PostgresEngine) -> None:
@@ -142,26 +90,6 @@ async def test_work_on_one_task_is_done_in_the_order_it_was_asked_for(
     assert (await engine.load("t", ME)).state is TaskState.SUBMITTED
 
 
-UNSTORABLE: dict[str, dict[str, Any]] = {
-    "a number beyond 64 bits": {"due_at": 2**70},
-    "half a character": {"worker": "\ud800"},
-    "something that is not text": {"worker": object()},
-}
-
-
-@pytest.mark.parametrize("fields", UNSTORABLE.values(), ids=UNSTORABLE.keys())
-async def test_a_change_that_cannot_be_stored_fails_alone(
-    engine: PostgresEngine, changes: Changes, fields: dict[str, Any]
-) -> None:
-    results = await asyncio.gather(
-        *(engine.commit(changes.start(f"t{n}", **(fields if n == 7 else {}))) for n in range(20)),
-        return_exceptions=True,
-    )
-    assert isinstance(results.pop(7), StorageError)
-    assert results == [2] * 19
-    assert (await engine.list(ListQuery(scope=ME))).total_size == 19
-
-
 ODD = ["with \0 in it", "\x1a", "\x1a0\0\x1a1", "käse 🧀", ""]
 
 
@@ -190,17 +118,6 @@ async def test_what_cannot_be_a_text_is_not_found(engine: PostgresEngine) -> Non
         await engine.load("\ud800", ME)
     with pytest.raises(Exception, match="not found"):
         await engine.read("\ud800", ME, 0)
-
-
-async def test_large_events_and_snapshots_come_back_whole(engine: PostgresEngine, changes: Changes) -> None:
-    await engine.commit(changes.start())
-    for letter in "abc":
-        await engine.commit(changes.chunk(text=letter * 3_000_000))
-    stored = await engine.load("t", ME)
-    assert text_in(stored) == "a" * 3_000_000 + "b" * 3_000_000 + "c" * 3_000_000
-    await engine.commit(changes.complete(fold=stored.task, expected=5))
-    assert text_in(await engine.load("t", ME)) == text_in(stored)
-    assert [len(event.data) > 3_000_000 for event in await log_of(engine)] == [False, False, True, True, True, False]
 
 
 async def test_a_folded_task_is_read_from_its_snapshot_alone(engine: PostgresEngine, changes: Changes) -> None:

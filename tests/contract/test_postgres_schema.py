@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import AsyncIterator
-from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +22,6 @@ from tests.postgres import own_schema, shared_server
 pytestmark = pytest.mark.anyio
 
 NEWEST = sql.migrations()[-1].version
-PACKAGE = files("errands.engines.postgres")
 
 
 @pytest.fixture
@@ -184,21 +182,6 @@ async def test_the_printed_sql_makes_what_an_upgrade_makes(url: str, changes: Ch
 def test_migrations_are_numbered_without_a_gap_and_name_the_oldest_that_can_run() -> None:
     assert [migration.version for migration in sql.migrations()] == list(range(1, NEWEST + 1))
     assert all(1 <= migration.oldest <= migration.version for migration in sql.migrations())
-
-
-def test_every_query_is_explained_in_a_sentence_and_used() -> None:
-    text = PACKAGE.joinpath("queries.sql").read_text("utf-8")
-    sections = re.findall(r"^-- (?:name|fragment): (\w+)\n-- (.+)", text, re.MULTILINE)
-    assert len(sections) == len(re.findall(r"^-- (?:name|fragment):", text, re.MULTILINE))
-    assert all(sentence[0].isupper() for _, sentence in sections)
-    source = "".join(file.read_text("utf-8") for file in PACKAGE.iterdir() if file.name.endswith(".py"))
-    unnamed = {name for name in sql.QUERIES if f'"{name}"' not in source}
-    # Listings put the names of theirs together.
-    assert {re.sub("scope|context", "*", name) for name in unnamed} == {
-        "list_*_in_order",
-        "list_*_since_changed",
-        "count_*",
-    }
 
 
 @pytest.fixture

@@ -18,6 +18,7 @@ from errands.model.core import TaskState
 from errands.model.log import ListQuery
 from tests.contract.changes import AGENT, LEASE_MS, ME, WORKER, Changes, ManualClock, collect, log_of, text_in
 from tests.redis_server import Server
+from tests.waiting import happens
 
 pytestmark = pytest.mark.anyio
 
@@ -271,10 +272,10 @@ async def test_workers_are_woken_after_the_ear_was_lost(
     engine.on_work(woken.set)
     async with asking(server) as console, RedisEngine(server.url, clock=clock) as other:
         await console.execute_command("CLIENT", "KILL", "TYPE", "pubsub")  # type: ignore[no-untyped-call]
-        await woken.wait()
+        await happens(woken)
         woken.clear()
         await other.commit(changes.create())
-        await woken.wait()
+        await happens(woken)
 
 
 async def test_forgotten_scripts_are_loaded_again(server: Server, engine: RedisEngine, changes: Changes) -> None:

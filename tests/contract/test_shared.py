@@ -6,44 +6,46 @@ Over every engine that processes can share.
 from __future__ import annotations
 
 import asyncio
-import json
-import os
-import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
 
-import errands
 from errands.engines.base import Engine
-from errands.engines.urls import engine_from_url
 from errands.errors import ConcurrencyError, DuplicateMessageError, LeaseLostError
 from errands.model.core import TERMINAL_STATES, TaskState
 from errands.model.log import Lease, LeaseSignal
 from tests.conftest import STORAGES
 from tests.contract.changes import AGENT, LEASE_MS, ME, WORKER, Changes, ManualClock, collect, log_of, text_in
+from tests.contract.sharing import engine_at, hold, listening_pair, pair_at, run_process
+from tests.postgres import own_schema
 
 pytestmark = pytest.mark.anyio
 
 Pair = tuple[Engine, Engine]
+#: The engines that processes can share.
+SHARED = [name for name in STORAGES if name != "memory"]
 
 
-@pytest.fixture(params=[name for name in STORAGES if name != "memory"])
+@pytest.fixture(params=SHARED)
 def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     """A storage URL of each engine that processes can share."""
     return STORAGES[request.param](tmp_path)
 
 
-def engine_at(url: str, clock: ManualClock) -> Engine:
-    engine = engine_from_url(url)
-    engine.clock = clock
-    return engine
+@pytest.fixture(params=[*SHARED, "postgresql-listening"])
+async def pair(request: pytest.FixtureRequest, tmp_path: Path, clock: ManualClock) -> AsyncIterator[Pair]:
+    """Two engines on one store; those of PostgreSQL look for news, or only listen."""
+    name, _, listens = request.param.partition("-")
+    opened = (listening_pair if listens else pair_at)(STORAGES[name](tmp_path), clock)
+    async with opened as engines:
+        yield engines
 
 
-@pytest.fixture
-async def pair(url: str, clock: ManualClock) -> AsyncIterator[Pair]:
-    async with engine_at(url, clock) as one, engine_at(url, clock) as other:
-        yield one, other
+@pytest.fixture(params=SHARED)
+def missing(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """A storage URL where nothing is yet, not even tables."""
+    return own_schema(tmp_path) if request.param == "postgresql" else STORAGES[request.param](tmp_path)
 
 
 async def test_what_one_writes_the_other_reads(pair: Pair, changes: Changes) -> None:
@@ -53,10 +55,11 @@ async def test_what_one_writes_the_other_reads(pair: Pair, changes: Changes) -> 
     assert text_in(await one.load("t", ME)) == "from the other"
 
 
-async def test_a_subscriber_sees_the_events_of_the_other(pair: Pair, changes: Changes) -> None:
+@pytest.mark.parametrize("caught_up", [True, False])
+async def test_a_subscriber_sees_the_events_of_the_other(pair: Pair, changes: Changes, caught_up: bool) -> None:
     one, other = pair
     await one.commit(changes.start())
-    subscription = one.subscribe("t", ME, 2, caught_up=True)
+    subscription = one.subscribe("t", ME, 2, caught_up=caught_up)
     reading = asyncio.ensure_future(collect(subscription, 12))
     for _ in range(10):
         await other.commit(changes.chunk())
@@ -100,6 +103,19 @@ async def test_an_expectation_is_fulfilled_by_the_other(pair: Pair, changes: Cha
     assert stored.version == 3
 
 
+async def test_an_expectation_of_a_task_that_only_the_other_writes_is_fulfilled(pair: Pair, changes: Changes) -> None:
+    one, other = pair
+    await other.commit(changes.start())
+    with one.expect("t", ME, TERMINAL_STATES) as expectation:
+        waiting = asyncio.ensure_future(expectation.wait(2, None))
+        await asyncio.sleep(0)
+        await other.commit(changes.chunk())
+        await other.commit(changes.complete(fence=1))
+        stored = await waiting
+    assert stored is not None
+    assert stored.version == 4
+
+
 async def test_workers_are_woken_by_the_others_task(pair: Pair, changes: Changes, clock: ManualClock) -> None:
     one, other = pair
     woken = asyncio.Event()
@@ -116,6 +132,7 @@ async def test_a_holder_learns_of_the_others_cancel(pair: Pair, changes: Changes
     one.on_work(woken.set)
     await other.commit(changes.cancel())
     await woken.wait()
+    assert await one.wanted_canceled(WORKER) == ["t"]
     assert await one.extend(WORKER, [Lease("t", 1)], clock() + LEASE_MS) == [
         LeaseSignal("t", lost=False, cancel_requested=True)
     ]
@@ -188,60 +205,14 @@ async def test_who_watches_another_task_is_left_in_peace(pair: Pair, changes: Ch
     busy.close()
 
 
-#: A process of its own: appends to the shared task, creates tasks, claims some, and says what it got.
-PROCESS = """
-import asyncio, json, sys
-from tests.contract.changes import AGENT, LEASE_MS, Changes, ManualClock
-from tests.contract.test_shared import engine_at
-
-async def main(url, name):
-    clock = ManualClock()
-    changes = Changes(clock)
-    async with engine_at(url, clock) as engine:
-        await asyncio.gather(
-            engine.commit(changes.start("shared")), return_exceptions=True
-        )
-        versions = []
-        for number in range(30):
-            versions.append(await engine.commit(changes.chunk("shared", f"{name}:{number};")))
-            await engine.commit(changes.create(f"{name}-{number}"))
-        claimed = []
-        while share := await engine.claim(name, [AGENT], 4, clock() + LEASE_MS):
-            claimed += [stored.task.id for stored in share]
-        print(json.dumps([versions, claimed]))
-
-asyncio.run(main(*sys.argv[1:]))
-"""
-
-
-async def spawn(script: str, *arguments: str) -> asyncio.subprocess.Process:
-    roots = [str(Path(errands.__file__).parents[1]), str(Path(__file__).parents[2])]
-    return await asyncio.create_subprocess_exec(
-        sys.executable,
-        "-c",
-        script,
-        *arguments,
-        stdout=asyncio.subprocess.PIPE,
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(roots)},
-    )
-
-
-async def start_process(url: str, name: str) -> tuple[list[int], list[str]]:
-    process = await spawn(PROCESS, url, name)
-    output, _ = await process.communicate()
-    assert process.returncode == 0
-    versions, claimed = json.loads(output)
-    return versions, claimed
-
-
-async def test_processes_that_create_the_store_together_share_it(url: str, clock: ManualClock) -> None:
+async def test_processes_that_create_the_store_together_share_it(missing: str, clock: ManualClock) -> None:
     names = ["a", "b", "c", "d"]
-    results = await asyncio.gather(*(start_process(url, name) for name in names))
+    results = await asyncio.gather(*(run_process(missing, name) for name in names))
     versions = sorted(version for written, _ in results for version in written)
     assert versions == list(range(3, 3 + 30 * len(names)))
     claimed = sorted(task_id for _, share in results for task_id in share)
     assert claimed == sorted(f"{name}-{number}" for name in names for number in range(30))
-    async with engine_at(url, clock) as engine:
+    async with engine_at(missing, clock) as engine:
         log = await log_of(engine, "shared")
         assert [event.version for event in log] == list(range(1, versions[-1] + 1))
         text = text_in(await engine.load("shared", ME))
@@ -255,41 +226,9 @@ async def test_a_subscriber_follows_what_another_process_writes(url: str, clock:
         await engine.commit(Changes(clock).start("shared"))
         subscription = engine.subscribe("shared", ME, 2)
         reading = asyncio.ensure_future(collect(subscription, 32))
-        await start_process(url, "writer")
+        await run_process(url, "writer")
         assert await reading == list(range(3, 33))
         subscription.close()
-
-
-#: A process that claims the task, says so, and works until it is killed or hears that the task is wanted canceled.
-HOLDER = """
-import asyncio, sys
-from errands.model.core import TaskState
-from tests.contract.changes import AGENT, LEASE_MS, Changes, ManualClock
-from tests.contract.test_shared import engine_at
-
-async def main(url):
-    clock = ManualClock()
-    changes = Changes(clock)
-    async with engine_at(url, clock) as engine:
-        woken = asyncio.Event()
-        engine.on_work(woken.set)
-        (stored,) = await engine.claim("holder", [AGENT], 1, clock() + LEASE_MS)
-        await engine.commit(changes.working(fence=stored.head.attempt))
-        print("working", flush=True)
-        while not await engine.wanted_canceled("holder"):
-            await woken.wait()
-            woken.clear()
-        await engine.commit(changes.status("t", TaskState.CANCELED, fence=stored.head.attempt))
-
-asyncio.run(main(*sys.argv[1:]))
-"""
-
-
-async def hold(url: str) -> asyncio.subprocess.Process:
-    process = await spawn(HOLDER, url)
-    assert process.stdout is not None
-    assert await process.stdout.readline() == b"working\n"
-    return process
 
 
 async def test_a_cancel_reaches_the_process_that_works_and_its_end_the_one_that_waits(

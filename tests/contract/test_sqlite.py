@@ -14,10 +14,10 @@ import pytest
 from errands.engines.base import Engine
 from errands.engines.sqlite import SQLiteEngine, sql
 from errands.engines.sqlite.connection import APPLICATION_ID
-from errands.errors import ConfigurationError, DuplicateMessageError, StorageError
-from errands.model.core import TERMINAL_STATES, TaskState
+from errands.errors import ConfigurationError, StorageError
+from errands.model.core import TaskState
 from errands.model.log import Head, Lease, ListQuery
-from tests.contract.changes import AGENT, LEASE_MS, ME, WORKER, Changes, ManualClock, log_of, text_in
+from tests.contract.changes import AGENT, LEASE_MS, ME, WORKER, Changes, ManualClock, text_in
 
 pytestmark = pytest.mark.anyio
 
@@ -37,32 +37,6 @@ def ask(path: Path, query: str) -> list[Any]:
     """The rows that a plain SQLite connection sees."""
     with closing(sqlite3.connect(path)) as connection:
         return connection.execute(query).fetchall()
-
-
-async def test_everything_survives_a_reopening(path: Path, clock: ManualClock, changes: Changes) -> None:
-    async with SQLiteEngine(path, clock=clock) as engine:
-        await engine.commit(changes.start(receipt=b"digest"))
-        await engine.commit(changes.chunk(text="kept"))
-        await engine.commit(changes.create("waiting"))
-        await engine.save_context(ME, "c", b"remembered")
-        before = await engine.load("t", ME), await engine.read("t", ME, 0)
-    async with SQLiteEngine(path, clock=clock) as engine:
-        assert (await engine.load("t", ME), await engine.read("t", ME, 0)) == before
-        assert await engine.load_context(ME, "c") == b"remembered"
-        assert await engine.extend(WORKER, [Lease("t", 1)], clock() + LEASE_MS) == []
-        assert [stored.task.id for stored in await engine.claim("w", [AGENT], 9, clock() + 1)] == ["waiting"]
-        with pytest.raises(DuplicateMessageError):
-            await engine.commit(changes.create("again", receipt=b"digest"))
-        assert await engine.commit(changes.complete(fence=1)) == 4
-
-
-async def test_an_engine_can_be_opened_again_after_it_was_closed(path: Path, changes: Changes) -> None:
-    engine = SQLiteEngine(path)
-    for number in range(3):
-        await engine.open()
-        await engine.commit(changes.start(f"t{number}"))
-        await engine.close()
-    assert ask(path, "SELECT count(*) FROM tasks") == [(3,)]
 
 
 async def test_a_closed_engine_leaves_one_plain_file_behind(path: Path, changes: Changes) -> None:
@@ -116,31 +90,6 @@ async def test_full_synchronous_writes_like_any_other(path: Path, changes: Chang
         assert await engine.commit(changes.start()) == 2
 
 
-async def test_opening_an_open_engine_is_refused(engine: SQLiteEngine) -> None:
-    with pytest.raises(StorageError, match="already open"):
-        await engine.open()
-    await engine.check()
-
-
-async def test_a_closed_engine_refuses_everything(engine: SQLiteEngine, changes: Changes, clock: ManualClock) -> None:
-    await engine.close()
-    for call in (
-        engine.commit(changes.start()),
-        engine.load("t", ME),
-        engine.list(ListQuery(scope=ME)),
-        engine.delete("t", ME),
-        engine.load_context(ME, "c"),
-        engine.save_context(ME, "c", b""),
-        engine.claim(WORKER, [AGENT], 1, clock()),
-        engine.extend(WORKER, [], clock()),
-        engine.read("t", ME, 0),
-        engine.wait_for_state("t", ME, TERMINAL_STATES, None),
-        engine.check(),
-    ):
-        with pytest.raises(StorageError, match="not open"):
-            await call
-
-
 async def test_an_engine_without_its_writer_is_not_well(engine: SQLiteEngine) -> None:
     assert engine._writer is not None
     await engine._writer.stop()
@@ -171,37 +120,6 @@ async def test_all_kinds_of_work_share_a_transaction_in_their_order(
     assert engine.transactions - before <= 2
     assert [result if isinstance(result, int) else None for result in results] == [1, None, 2, None, None, 3, None, 1]
     assert (await engine.load("t", ME)).state is TaskState.SUBMITTED
-
-
-UNSTORABLE: dict[str, dict[str, Any]] = {
-    "a number beyond 64 bits": {"due_at": 2**70},
-    "half a character": {"worker": "\ud800"},
-    "something that is not text": {"worker": object()},
-}
-
-
-@pytest.mark.parametrize("fields", UNSTORABLE.values(), ids=UNSTORABLE.keys())
-async def test_a_change_that_cannot_be_stored_fails_alone(
-    engine: SQLiteEngine, changes: Changes, fields: dict[str, Any]
-) -> None:
-    results = await asyncio.gather(
-        *(engine.commit(changes.start(f"t{n}", **(fields if n == 7 else {}))) for n in range(20)),
-        return_exceptions=True,
-    )
-    assert isinstance(results.pop(7), StorageError)
-    assert results == [2] * 19
-    assert (await engine.list(ListQuery(scope=ME))).total_size == 19
-
-
-async def test_large_events_and_snapshots_come_back_whole(engine: SQLiteEngine, changes: Changes) -> None:
-    await engine.commit(changes.start())
-    for letter in "abc":
-        await engine.commit(changes.chunk(text=letter * 3_000_000))
-    stored = await engine.load("t", ME)
-    assert text_in(stored) == "a" * 3_000_000 + "b" * 3_000_000 + "c" * 3_000_000
-    await engine.commit(changes.complete(fold=stored.task, expected=5))
-    assert text_in(await engine.load("t", ME)) == text_in(stored)
-    assert [len(event.data) > 3_000_000 for event in await log_of(engine)] == [False, False, True, True, True, False]
 
 
 async def test_readers_proceed_while_somebody_holds_the_write_lock(

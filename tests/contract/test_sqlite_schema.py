@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 import sqlite3
 from contextlib import closing
-from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +21,6 @@ from tests.contract.changes import ME, WORKER, Changes, ManualClock, task_draft
 pytestmark = pytest.mark.anyio
 
 NEWEST = sql.migrations()[-1][0]
-PACKAGE = files("errands.engines.sqlite")
 
 
 @pytest.fixture
@@ -136,21 +134,6 @@ async def test_a_migration_that_fails_leaves_the_schema_as_it_was(
 
 def test_migrations_are_numbered_without_a_gap() -> None:
     assert [number for number, _ in sql.migrations()] == list(range(1, NEWEST + 1))
-
-
-def test_every_query_is_explained_in_a_sentence_and_used() -> None:
-    text = PACKAGE.joinpath("queries.sql").read_text("utf-8")
-    sections = re.findall(r"^-- (?:name|fragment): (\w+)\n-- (.+)", text, re.MULTILINE)
-    assert len(sections) == len(re.findall(r"^-- (?:name|fragment):", text, re.MULTILINE))
-    assert all(sentence[0].isupper() for _, sentence in sections)
-    source = "".join(file.read_text("utf-8") for file in PACKAGE.iterdir() if file.name.endswith(".py"))
-    unnamed = {name for name in sql.QUERIES if f'"{name}"' not in source}
-    # Listings put the names of theirs together.
-    assert {re.sub("scope|context", "*", name) for name in unnamed} == {
-        "list_*_in_order",
-        "list_*_since_changed",
-        "count_*",
-    }
 
 
 @pytest.mark.parametrize("name", sorted(sql.QUERIES))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import sys
 from pathlib import Path
 
 import pytest
@@ -16,7 +15,7 @@ from errands.policy.records import DelegationBegan
 from errands.runtime.run import stored_records
 from errands.server.app import A2AServer
 from errands.testing import serve
-from tests.crash.test_sigkill import Process, free_port
+from tests.processes import Process
 from tests.unit.client.serving import serving
 from tests.unit.delegation.support import CHILD, Held
 
@@ -25,25 +24,16 @@ pytestmark = [pytest.mark.anyio, pytest.mark.crash, pytest.mark.timeout(120)]
 PARENT = Scope("", "", "Parent")
 
 
-class Family(Process):
-    def __init__(self, folder: Path, lease: float = 1.0) -> None:
-        self.port = free_port()
-        self.url = f"http://127.0.0.1:{self.port}"
-        self._arguments = [sys.executable, "-m", "tests.crash.family", str(self.port), str(folder), str(lease)]
-        self._process = None
-
-    @property
-    def pid(self) -> int:
-        assert self._process is not None
-        return self._process.pid
+def family(folder: Path, lease: float = 1.0) -> Process:
+    return Process("tests.crash.family", str(folder), str(lease))
 
 
-async def begun(folder: Path, process: Family) -> None:
+async def begun(folder: Path, process: Process) -> None:
     while not (folder / f"begun-{process.pid}").exists():
         await asyncio.sleep(0.01)
 
 
-async def outcome(folder: Path, url: str, task_id: str) -> None:
+async def check_outcome(folder: Path, url: str, task_id: str) -> None:
     """The parent ends well, with the one child that there ever was."""
     async with A2AClient(url) as client:
         async for event in client.subscribe(task_id):
@@ -61,7 +51,7 @@ async def outcome(folder: Path, url: str, task_id: str) -> None:
 
 @pytest.mark.parametrize("survivor", [True, False], ids=["another-process-goes-on", "it-is-started-again"])
 async def test_a_parent_that_was_killed_finds_its_child_again(tmp_path: Path, survivor: bool) -> None:
-    first, second = Family(tmp_path), Family(tmp_path)
+    first, second = family(tmp_path), family(tmp_path)
     try:
         first.start()
         await first.ready()
@@ -77,7 +67,7 @@ async def test_a_parent_that_was_killed_finds_its_child_again(tmp_path: Path, su
             await second.ready()
         await begun(tmp_path, second)
         (tmp_path / "go").touch()
-        await outcome(tmp_path, second.url, task.task_id)
+        await check_outcome(tmp_path, second.url, task.task_id)
     finally:
         first.kill()
         second.kill()
@@ -85,7 +75,7 @@ async def test_a_parent_that_was_killed_finds_its_child_again(tmp_path: Path, su
 
 @pytest.mark.parametrize("lease", [0.5, 60.0], ids=["nobody-holds-it", "the-dead-process-still-holds-it"])
 async def test_the_child_of_a_killed_parent_is_canceled_with_it(tmp_path: Path, lease: float) -> None:
-    first, second = Family(tmp_path, lease), Family(tmp_path, 60.0)
+    first, second = family(tmp_path, lease), family(tmp_path, 60.0)
     try:
         first.start()
         await first.ready()
@@ -109,11 +99,9 @@ async def test_the_child_of_a_killed_parent_is_canceled_with_it(tmp_path: Path, 
 # A child somewhere else, whose parent dies after the message was sent and before anybody has noted the child
 
 
-class ParentAlone(Family):
+class ParentAlone(Process):
     def __init__(self, folder: Path, far_away: str, lease: float) -> None:
-        super().__init__(folder, lease)
-        module = "tests.crash.remote_family"
-        self._arguments = [sys.executable, "-m", module, str(self.port), str(folder), str(lease), far_away]
+        super().__init__("tests.crash.remote_family", str(folder), str(lease), far_away)
 
 
 async def lost(folder: Path, far_away: str, lease: float) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import signal
 import threading
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
@@ -15,19 +14,16 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse
 from starlette.routing import Route
 
-from errands import A2AClient
-from errands.engines.base import Engine
-from errands.engines.urls import engine_from_url
-from errands.model.core import Task
 from errands.model.log import ListQuery, Scope
 from errands.policy.context import Context, replay
-from errands.policy.records import AnyRecord, CapabilityFinished, DelegationBegan
+from errands.policy.records import CapabilityFinished, DelegationBegan
 from errands.runtime.journal import Journal
 from errands.runtime.reviews import ReviewDesk
-from errands.runtime.run import stored_records
 from tests.agents.openai_server import Call, OpenAIServer, Reply
+from tests.agents.rig import told
+from tests.crash.scene import Scene
+from tests.live import live
 from tests.unit.cli.processes import Served
-from tests.unit.tools.support import live
 
 pytestmark = [pytest.mark.anyio, pytest.mark.crash, pytest.mark.timeout(120)]
 
@@ -111,22 +107,20 @@ class Shop:
         return len(self.keys[name])
 
 
-class Scene:
-    """A service, a model, and the processes of one agent, one after another."""
+class Clerk(Scene):
+    """A service, a model, and the agent that uses both."""
 
     def __init__(self, folder: Path, shop: Shop, url: str, model: OpenAIServer, pay: str) -> None:
-        self._folder = folder
+        super().__init__(folder, "clerk")
         self.shop = shop
         self.model = model
-        self.storage = f"sqlite:///{folder / 'tasks.db'}"
         (folder / "agents").mkdir()
         (folder / "agents" / "agent.yaml").write_text(MANIFEST.replace("{PAY}", pay).replace("URL", url), "utf-8")
-        self.task_id = ""
 
     def serve(self) -> Served:
         return Served(
-            self._folder / "agents",
-            cwd=self._folder,
+            self.folder / "agents",
+            cwd=self.folder,
             storage=self.storage,
             model_base_url=self.model.url,
             model_api_key="none",
@@ -138,38 +132,15 @@ class Scene:
 
     async def kill_when(self, happened: threading.Event | asyncio.Event, *, finished: str = "") -> None:
         """Starts a process, sends it a message, and kills it when something has happened and a call has finished."""
-        with await asyncio.to_thread(self.serve) as first:
-            async with A2AClient(first.url) as client:
-                self.task_id = (await client.send("Go", blocking=False)).task_id
-                await _happened(happened)
+        async with self.killed_at_the_end() as client:
+            self.task_id = (await client.send("Go", blocking=False)).task_id
+            await _happened(happened)
             while finished and finished not in await self._finished():
                 await asyncio.sleep(0.01)
-            first.signal(signal.SIGKILL)
-            first.finish()
 
     async def _finished(self) -> list[str]:
         records = await self.records()
         return [record.function for record in records if isinstance(record, CapabilityFinished)]
-
-    async def finish(self) -> Task:
-        """Starts another process and waits for the task's end."""
-        with await asyncio.to_thread(self.serve) as second:
-            async with A2AClient(second.url) as client:
-                async for event in client.subscribe(self.task_id):
-                    if event.is_final:
-                        break
-                result = await client.get_task(self.task_id)
-        assert result.raw_task is not None
-        return result.raw_task
-
-    @asynccontextmanager
-    async def engine(self) -> AsyncIterator[Engine]:
-        async with engine_from_url(self.storage) as engine:
-            yield engine
-
-    async def records(self) -> list[AnyRecord]:
-        async with self.engine() as engine:
-            return await stored_records(engine, self.task_id, Scope("", "", "clerk"))
 
     async def context(self) -> Context:
         return replay(await self.records())
@@ -203,23 +174,20 @@ def call(*names: str) -> Reply:
 
 
 @asynccontextmanager
-async def scene(folder: Path, shop: tuple[Shop, str], *replies: Reply, pay: str = '"*"') -> AsyncIterator[Scene]:
+async def scene(folder: Path, shop: tuple[Shop, str], *replies: Reply, pay: str = '"*"') -> AsyncIterator[Clerk]:
     async with OpenAIServer(replies) as model:
-        yield Scene(folder, *shop, model, pay)
+        yield Clerk(folder, *shop, model, pay)
 
 
-def said(task: Task) -> str:
-    assert task.status.message is not None
-    return task.status.message.parts[0].text or ""
-
-
-async def test_killed_before_a_call_while_its_steps_run(tmp_path: Path, shop: tuple[Shop, str]) -> None:
+async def test_killed_while_the_steps_before_a_call_run_the_call_is_made_once(
+    tmp_path: Path, shop: tuple[Shop, str]
+) -> None:
     steps = "{before: [{invoke: 'note:note'}]}"
     async with scene(tmp_path, shop, call("pay"), Reply(text="Paid."), pay=steps) as at:
         at.shop.hold("note")
         await at.kill_when(at.shop.holding)
         at.shop.release()
-        assert said(await at.finish()) == "Paid."
+        assert told(await at.finish()) == "Paid."
         assert (len(set(at.shop.keys["note"])), at.shop.count("pay")) == (1, 1)
         context = await at.context()
         assert context.meta.invocations == ("note", "pay")
@@ -231,7 +199,7 @@ async def test_killed_during_a_call_it_is_made_again_as_the_same_call(tmp_path: 
         at.shop.hold("pay")
         await at.kill_when(at.shop.holding)
         at.shop.release()
-        assert said(await at.finish()) == "Paid."
+        assert told(await at.finish()) == "Paid."
         assert (at.shop.count("pay"), len(set(at.shop.keys["pay"]))) == (2, 1)
         assert (await at.context()).capabilities["pay"].count_successful == 1
 
@@ -242,7 +210,7 @@ async def test_killed_after_a_call_while_the_model_thinks_the_call_is_not_repeat
     replies = (call("pay"), Reply(text="Lost.", hold_before=0), Reply(text="Paid."))
     async with scene(tmp_path, shop, *replies) as at:
         await at.kill_when(at.model.holding)
-        assert said(await at.finish()) == "Paid."
+        assert told(await at.finish()) == "Paid."
         assert at.shop.count("pay") == 1
         context = await at.context()
         assert (context.capabilities["pay"].count_successful, context.meta.count) == (1, 1)
@@ -262,36 +230,37 @@ async def test_killed_when_one_of_two_calls_has_finished_only_the_other_is_repea
         at.shop.hold("pay")
         await at.kill_when(at.shop.holding, finished="find")
         at.shop.release()
-        assert said(await at.finish()) == "Done."
+        assert told(await at.finish()) == "Done."
         assert (at.shop.count("find"), at.shop.count("pay")) == (1, 2)
         assert (await at.context()).meta.invocations == ("find", "pay")
 
 
-async def test_killed_after_a_call_while_later_steps_run(tmp_path: Path, shop: tuple[Shop, str]) -> None:
+async def test_killed_while_the_steps_after_a_call_run_the_call_is_not_repeated(
+    tmp_path: Path, shop: tuple[Shop, str]
+) -> None:
     steps = "{after: [{invoke: 'note:note'}]}"
     async with scene(tmp_path, shop, call("pay"), Reply(text="Paid."), pay=steps) as at:
         at.shop.hold("note")
         await at.kill_when(at.shop.holding)
         at.shop.release()
-        assert said(await at.finish()) == "Paid."
+        assert told(await at.finish()) == "Paid."
         assert (at.shop.count("pay"), len(set(at.shop.keys["note"]))) == (1, 1)
         assert (await at.context()).meta.invocations == ("pay", "note")
 
 
 @pytest.mark.parametrize("approved", [True, False])
-async def test_killed_while_a_review_waits(tmp_path: Path, shop: tuple[Shop, str], approved: bool) -> None:
+async def test_killed_while_a_review_waits_its_answer_still_decides(
+    tmp_path: Path, shop: tuple[Shop, str], approved: bool
+) -> None:
     steps = "{before: [{assert: \"review('carol')\", error_message: Carol did not agree.}]}"
     async with scene(tmp_path, shop, call("find"), call("pay"), Reply(text="Done."), pay=steps) as at:
-        with await asyncio.to_thread(at.serve) as first:
-            async with A2AClient(first.url) as client:
-                result = await client.send("Go")
-                assert (result.state, at.shop.count("pay")) == ("input-required", 0)
-                at.task_id = result.task_id
-            first.signal(signal.SIGKILL)
-            first.finish()
+        async with at.killed_at_the_end() as client:
+            result = await client.send("Go")
+            assert (result.state, at.shop.count("pay")) == ("input-required", 0)
+            at.task_id = result.task_id
         async with at.engine() as engine:
             await ReviewDesk(Journal(engine)).answer(at.task_id, approved, by="carol")
-        assert said(await at.finish()) == "Done."
+        assert told(await at.finish()) == "Done."
         assert (at.shop.count("find"), at.shop.count("pay")) == (1, int(approved))
         pay = (await at.context()).capabilities["pay"]
         assert (pay.count_successful, pay.count_restricted) == (int(approved), int(not approved))
@@ -301,7 +270,7 @@ async def test_killed_during_a_delegation_the_same_child_goes_on(tmp_path: Path,
     replies = (call("helper"), Reply(text="Lost.", hold_before=0), Reply(text="It is."), Reply(text="Yes."))
     async with scene(tmp_path, shop, *replies) as at:
         await at.kill_when(at.model.holding)
-        assert said(await at.finish()) == "Yes."
+        assert told(await at.finish()) == "Yes."
         async with at.engine() as engine:
             children = (await engine.list(ListQuery(scope=Scope("", "", "helper")))).tasks
         records = await at.records()
@@ -320,7 +289,7 @@ async def test_killed_inside_of_a_script_its_finished_calls_are_not_repeated(
         at.shop.hold("pay")
         await at.kill_when(at.shop.holding)
         at.shop.release()
-        assert said(await at.finish()) == "Done."
+        assert told(await at.finish()) == "Done."
         assert (at.shop.count("pay"), len(set(at.shop.keys["pay"]))) == (2, 1)
         assert (at.shop.count("find"), len(set(at.shop.keys["find"]))) == (2, 2)
         assert at.model.requests[-1].body["messages"][-1]["content"] == '["find","pay","find"]'

@@ -3,22 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-import signal
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
 
-from errands import A2AClient
-from errands.engines.base import Engine
-from errands.engines.urls import engine_from_url
-from errands.model.core import Task
-from errands.model.log import Scope
 from errands.policy.records import AnyRecord, CapabilityBegan, CapabilityFinished, InputArrived
 from errands.runtime.journal import Journal
 from errands.runtime.reviews import ReviewDesk
-from errands.runtime.run import stored_records
+from tests.crash.scene import Scene
 from tests.unit.cli.processes import Served
 
 pytestmark = [pytest.mark.anyio, pytest.mark.crash, pytest.mark.timeout(120)]
@@ -42,60 +34,33 @@ async def clerk(text: str, ctx: TaskContext) -> str:
     return f"{text}: {call.output}"
 """
 
-SCOPE = Scope("", "", "Clerk")
 
-
-class Scene:
-    """An agent, its policy, and its processes, one after another."""
+class Clerk(Scene):
+    """The agent and its policy."""
 
     def __init__(self, folder: Path, policy: str) -> None:
-        self.folder = folder
-        self._storage = f"sqlite:///{folder / 'tasks.db'}"
+        super().__init__(folder, "Clerk")
         (folder / "agent.py").write_text(AGENT, "utf-8")
         (folder / "policy.yaml").write_text(policy, "utf-8")
-        self.task_id = ""
 
     def serve(self) -> Served:
         return Served(
             "agent.py",
             *("--policy", "policy.yaml"),
             cwd=self.folder,
-            storage=self._storage,
+            storage=self.storage,
             lease_seconds="1",
             poll_interval="0.1",
         )
 
     async def kill_when(self, kind: type[AnyRecord], state: str) -> None:
         """Starts a process, sends it a message, and kills it when there is such a record and the task is so far."""
-        with await asyncio.to_thread(self.serve) as first:
-            async with A2AClient(first.url) as client:
-                self.task_id = (await client.send("hello", blocking=False)).task_id
-                while (await client.get_task(self.task_id)).state != state or not await self.has(kind):
-                    await asyncio.sleep(0.01)
-            first.signal(signal.SIGKILL)
-            first.finish()
+        async with self.killed_at_the_end() as client:
+            self.task_id = (await client.send("hello", blocking=False)).task_id
+            while (await client.get_task(self.task_id)).state != state or not await self._has(kind):
+                await asyncio.sleep(0.01)
 
-    async def finish(self) -> Task:
-        """Starts another process and waits for the task's end."""
-        with await asyncio.to_thread(self.serve) as second:
-            async with A2AClient(second.url) as client:
-                async for event in client.subscribe(self.task_id):
-                    if event.is_final:
-                        break
-                result = await client.get_task(self.task_id)
-        assert result.raw_task is not None
-        return result.raw_task
-
-    @asynccontextmanager
-    async def engine(self) -> AsyncIterator[Engine]:
-        async with engine_from_url(self._storage) as engine:
-            yield engine
-
-    async def records(self) -> list[AnyRecord]:
-        async with self.engine() as engine:
-            return await stored_records(engine, self.task_id, SCOPE)
-
-    async def has(self, kind: type[AnyRecord]) -> bool:
+    async def _has(self, kind: type[AnyRecord]) -> bool:
         return any(isinstance(record, kind) for record in await self.records())
 
     def heard(self) -> list[str]:
@@ -103,7 +68,7 @@ class Scene:
 
 
 async def test_killed_while_an_answer_is_reviewed_the_agent_is_not_run_again(tmp_path: Path) -> None:
-    at = Scene(tmp_path, 'version: "1"\nguardrails:\n  after:\n    - assert: review("bob")\n')
+    at = Clerk(tmp_path, 'version: "1"\nguardrails:\n  after:\n    - assert: review("bob")\n')
     (tmp_path / "go").touch()
     await at.kill_when(CapabilityFinished, "input-required")
     async with at.engine() as engine:
@@ -117,7 +82,7 @@ async def test_killed_while_an_answer_is_reviewed_the_agent_is_not_run_again(tmp
 
 async def test_killed_in_the_middle_a_message_is_let_in_once_and_the_counters_are_right(tmp_path: Path) -> None:
     changed = "input.put('message', ['hello' + string(size(context.input))])"
-    at = Scene(tmp_path, f'version: "1"\nguardrails:\n  before:\n    - transform: "{changed}"\n')
+    at = Clerk(tmp_path, f'version: "1"\nguardrails:\n  before:\n    - transform: "{changed}"\n')
     await at.kill_when(CapabilityBegan, "working")
     (tmp_path / "go").touch()
     task = await at.finish()

@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 
 from errands import A2AClient
-from tests.crash.test_sigkill import free_port
 from tests.interop.peers.pieces import GATE, HALF, PIECES
 from tests.interop.sdks import PEERS, SDKS, Sdk, interpreter, serving_executor
+from tests.processes import free_port
 from tests.unit.cli.processes import Served
 
 pytestmark = [pytest.mark.anyio, pytest.mark.crash, pytest.mark.timeout(300)]

@@ -5,9 +5,6 @@ from __future__ import annotations
 import asyncio
 import os
 import random
-import socket
-import subprocess
-import sys
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
@@ -18,105 +15,48 @@ import httpx
 import msgspec
 import pytest
 
-from errands.model.core import TERMINAL_STATES, StreamResponse, Task, TaskState
-from errands.wire.sse import ServerSentEvent, SSEParser
+from errands.model.core import TERMINAL_STATES, Task, TaskState
 from tests.crash.agent import whole
+from tests.load import HEADERS, Acknowledged, decode, events_of, sending
+from tests.processes import Process
 
 pytestmark = [pytest.mark.anyio, pytest.mark.crash, pytest.mark.timeout(600)]
 
 KILLS = 100 if os.environ.get("ERRANDS_SOAK") else 20
 STREAMERS = 8
 SENDERS = 8
-HEADERS = {"A2A-Version": "1.0"}
-
-decode = msgspec.json.Decoder(StreamResponse).decode
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
-
-
-class Process:
-    """The agent in a process of its own, at a fixed address, on a fixed file."""
-
-    def __init__(self, database: Path, kind: str) -> None:
-        self.port = free_port()
-        self.url = f"http://127.0.0.1:{self.port}"
-        storage = f"sqlite:///{database}"
-        self._arguments = [sys.executable, "-m", "tests.crash.agent", str(self.port), storage, kind]
-        self._process: subprocess.Popen[bytes] | None = None
-
-    def start(self) -> None:
-        self._process = subprocess.Popen(self._arguments)
-
-    def kill(self) -> None:
-        if self._process is not None:
-            self._process.kill()
-            self._process.wait()
-
-    async def ready(self) -> None:
-        async with httpx.AsyncClient(timeout=1.0) as client:
-            while True:
-                assert self._process is not None
-                assert self._process.poll() is None, "the server did not start"
-                try:
-                    if (await client.get(f"{self.url}/health/ready")).status_code == 200:
-                        return
-                except httpx.HTTPError:
-                    await asyncio.sleep(0)
 
 
 @contextmanager
 def agent_process(database: Path, kind: str) -> Iterator[Process]:
-    process = Process(database, kind)
+    """The agent at a fixed address, on a fixed file."""
+    process = Process("tests.crash.agent", f"sqlite:///{database}", kind)
     try:
         yield process
     finally:
         process.kill()
 
 
-class Load:
+class Load(Acknowledged):
     """Sends and streams without end, and notes everything the server has acknowledged."""
 
     def __init__(self, url: str) -> None:
+        super().__init__()
         self._url = url
-        #: Every task the server has told us about, and the text it was given.
-        self.accepted: dict[str, str] = {}
         #: Every event we were shown, by task and version.
         self.seen: dict[str, dict[int, str]] = {}
         self.stopped = False
-        self._progress = asyncio.Event()
-
-    def _accept(self, task_id: str, text: str) -> None:
-        self.accepted[task_id] = text
-        self._progress.set()
-
-    async def accept_more(self, count: int) -> None:
-        """Waits until so many more tasks were accepted."""
-        goal = len(self.accepted) + count
-        while len(self.accepted) < goal:
-            self._progress.clear()
-            await self._progress.wait()
-
-    def _body(self, text: str, **configuration: Any) -> dict[str, Any]:
-        message = {"messageId": str(uuid4()), "role": "ROLE_USER", "parts": [{"text": text}]}
-        return {"message": message, "configuration": configuration}
 
     async def send(self, client: httpx.AsyncClient) -> None:
         text = uuid4().hex[:8]
-        body = self._body(text, returnImmediately=random.random() < 0.5)
+        body = sending(text, returnImmediately=random.random() < 0.5)
         answer = await client.post(f"{self._url}/message:send", json=body, headers=HEADERS)
         if answer.status_code == 200:
-            self._accept(answer.json()["task"]["id"], text)
+            self.accept(answer.json()["task"]["id"], text)
 
     async def stream(self, client: httpx.AsyncClient) -> None:
         text = uuid4().hex[:8]
-        async with client.stream(
-            "POST", f"{self._url}/message:stream", json=self._body(text), headers=HEADERS
-        ) as answer:
+        async with client.stream("POST", f"{self._url}/message:stream", json=sending(text), headers=HEADERS) as answer:
             if answer.status_code != 200:
                 return
             task_id = ""
@@ -124,7 +64,7 @@ class Load:
                 response = decode(event.data)
                 if response.task is not None:
                     task_id = response.task.id
-                    self._accept(task_id, text)
+                    self.accept(task_id, text)
                 assert event.id is not None
                 self.seen.setdefault(task_id, {})[int(event.id)] = event.data
 
@@ -135,13 +75,6 @@ class Load:
                     await work(client)
                 except httpx.HTTPError:
                     await asyncio.sleep(0)
-
-
-async def events_of(answer: httpx.Response) -> AsyncIterator[ServerSentEvent]:
-    parser = SSEParser()
-    async for chunk in answer.aiter_bytes():
-        for event in parser.feed(chunk):
-            yield event
 
 
 @asynccontextmanager

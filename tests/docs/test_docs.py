@@ -9,6 +9,7 @@ import re
 import runpy
 import shlex
 import sys
+import tomllib
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, redirect_stdout
 from pathlib import Path
@@ -217,6 +218,23 @@ def test_every_command_is_documented_with_exactly_its_options(name: str, command
     rows = [row for found in tables(section) if found.header[0] == "option" for row in found.rows]
     documented = {word for row in rows for word in code(row[0]).split() if word.startswith("--")}
     assert documented == options_of(command)
+
+
+def test_no_help_text_is_taken_for_markup() -> None:
+    """Rich takes the end of `errands[grpc]` for a colour and leaves it out."""
+    texts = [
+        (name, each.help or "")
+        for name, command in commands()
+        for each in (command, *command.params)
+        if hasattr(each, "help")
+    ]
+    assert [name for name, text in texts if "[" in text] == []
+
+
+def test_every_extra_is_named_where_the_installation_is_explained() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    named = re.findall(r"pip install '\.\[(\w+)\]'", (ROOT / "docs/index.md").read_text())
+    assert named == sorted(project["optional-dependencies"])
 
 
 def test_every_exit_code_is_documented() -> None:

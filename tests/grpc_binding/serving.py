@@ -44,6 +44,12 @@ async def over_grpc(agent: Worker | A2AServer, **options: Any) -> AsyncIterator[
         yield Served(server, channel)
 
 
+def watched(server: A2AServer) -> list[str]:
+    """The tasks that some request or stream still waits for."""
+    tasks: list[str] = server.engine._fanout.watched()  # type: ignore[attr-defined]
+    return tasks
+
+
 def message(text: str = "hi", **fields: Any) -> Any:
     """A message as 1.0 has it."""
     return pb.Message(**{"message_id": "m-1", "role": pb.ROLE_USER, "parts": [pb.Part(text=text)], **fields})

@@ -16,12 +16,6 @@ from tests.interaction.agents import Asks, Echo, Gated
 pytestmark = pytest.mark.anyio
 
 
-@pytest.fixture(params=["1.0", "0.3"])
-def version(request: pytest.FixtureRequest) -> str:
-    chosen: str = request.param
-    return chosen
-
-
 @asynccontextmanager
 async def connected(agent: Worker, version: str, **options: Any) -> AsyncIterator[A2AClient]:
     server = serve(agent, grpc_port=0, **options)

@@ -17,24 +17,13 @@ from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 from errands import A2AServer, LifecycleHooks, Settings
 from errands.errors import ConfigurationError
 from errands.testing import http_client, serve
-from tests.grpc_binding.serving import Served, over_grpc, pb, refusal, send
+from tests.grpc_binding.serving import Served, over_grpc, pb, refusal, send, watched
 from tests.interaction.agents import Echo, Gated
+from tests.waiting import happens, until
 
 pytestmark = pytest.mark.anyio
 
 SERVICES = {"lf.a2a.v1.A2AService", "a2a.v1.A2AService"}
-
-
-def watched(server: A2AServer) -> list[str]:
-    """The tasks that some request or stream still waits for."""
-    tasks: list[str] = server.engine._fanout.watched()  # type: ignore[attr-defined]
-    return tasks
-
-
-async def until(condition: Any) -> None:
-    async with asyncio.timeout(10):
-        while not condition():
-            await asyncio.sleep(0.001)
 
 
 async def only_task(served: Served) -> Any:
@@ -116,8 +105,7 @@ async def test_a_client_that_goes_away_during_the_commit_does_not_stop_the_task(
             # The server has heard of it once a later call of the same connection is answered.
             await served.v1_0.ListTasks(pb.ListTasksRequest())
             go_on.set()
-            async with asyncio.timeout(10):
-                await ended.wait()
+            await happens(ended)
             await until(lambda served=served: not watched(served.server))
 
 

@@ -24,16 +24,10 @@ from errands.client.following import Follower
 from errands.model.core import Part, TaskState
 from errands.model.requests import CancelTaskRequest, GetTaskRequest
 from tests.grpc_binding.serving import over_grpc, pb
-from tests.grpc_binding.test_transport import ask, sending, session_of, transport_to
+from tests.grpc_binding.transport import ask, sending, session_of, transport_to
 from tests.interaction.agents import Asks, Echo, Gated, Parrot, card
 
 pytestmark = pytest.mark.anyio
-
-
-@pytest.fixture(params=["1.0", "0.3"])
-def version(request: pytest.FixtureRequest) -> str:
-    chosen: str = request.param
-    return chosen
 
 
 def official_card(address: str, version: str) -> Any:

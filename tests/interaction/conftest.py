@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Any, NamedTuple
 
@@ -10,6 +10,7 @@ import pytest
 
 from errands import A2AClient, A2AServer, AgentExecutor, Worker
 from errands.testing import connect, serve
+from tests.interaction.fuzzing import Target
 
 BINDINGS = ["jsonrpc", "http+json"]
 
@@ -58,3 +59,11 @@ def connected(dialect: Dialect, storage: str) -> Connect:
             yield connected_client
 
     return connect_over
+
+
+@pytest.fixture(scope="module")
+def target() -> Iterator[Target]:
+    """A running agent for the fuzz tests of a module."""
+    target = Target()
+    yield target
+    target.close()

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
-import pytest
 from hypothesis import given
 
 from errands.wire.praisonai.names import CODES, METHODS
-from tests.interaction.test_fuzz import FUZZ, JSONRPC_CODES, Target, check_clean, wrecked
+from tests.interaction.fuzzing import FUZZ, JSONRPC_CODES, Target, check_clean, wrecked
 
 PARTS: list[dict[str, Any]] = [
     {"text": "hi", "metadata": {"k": 1}},
@@ -29,13 +27,6 @@ def request(method: str) -> dict[str, Any]:
 
 
 bodies = wrecked([request(method) for method in METHODS])
-
-
-@pytest.fixture(scope="module")
-def target() -> Iterator[Target]:
-    target = Target()
-    yield target
-    target.close()
 
 
 @given(body=bodies)

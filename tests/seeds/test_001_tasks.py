@@ -97,7 +97,7 @@ async def cancel_task(url: str, task_id: str) -> None:
             print(f"Cancelled: {result['result']['status']['state']}")
 
 
-async def test_quick_start(url: str, capsys: pytest.CaptureFixture[str]) -> None:
+async def test_the_quick_start_tells_how_each_step_went(url: str, capsys: pytest.CaptureFixture[str]) -> None:
     task_id = await send_message(url)
     await get_task_status(url, task_id)
     await cancel_task(url, task_id)
@@ -109,7 +109,7 @@ async def test_quick_start(url: str, capsys: pytest.CaptureFixture[str]) -> None
     ]
 
 
-async def test_quick_start_cancels_a_task_that_is_at_work(
+async def test_the_quick_start_cancels_a_task_that_is_at_work(
     url: str, worker: Analyst, capsys: pytest.CaptureFixture[str]
 ) -> None:
     working = asyncio.create_task(SimpleA2AClient(url).send_message("work"))
@@ -269,7 +269,7 @@ class SimpleA2AClient:
                 return await response.json()
 
 
-async def test_usage(url: str, capsys: pytest.CaptureFixture[str]) -> None:
+async def test_the_client_is_used_as_the_page_shows(url: str, capsys: pytest.CaptureFixture[str]) -> None:
     client = SimpleA2AClient(url)
     # Send a message (creates a task)
     result = await client.send_message("Analyze this data")

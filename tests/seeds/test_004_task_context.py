@@ -231,19 +231,19 @@ async def test_the_agent_and_when_its_task_was_created(run: Run) -> None:
     assert run.context["agent"]["started_at"].endswith("Z")
 
 
-async def test_the_model_and_its_tokens(run: Run) -> None:
+async def test_the_context_has_the_model_and_its_tokens(run: Run) -> None:
     tokens = run.context["llm"]["tokens"]
     assert run.context["llm"]["model"] == "test/model"
     assert (tokens["prompt"], tokens["completion"], tokens["total"]) == (5000, 13, 5013)
 
 
-async def test_the_turns_in_order(run: Run) -> None:
+async def test_the_context_has_the_turns_in_order(run: Run) -> None:
     turns = ["input", "llm", "capability", "llm", "capability", "capability", "llm", "capability"]
     turns += ["llm", "capability", "llm", "input", "llm"]
     assert run.context["_history"] == {"turns": turns, "turn_count": len(turns)}
 
 
-async def test_the_calls_in_order(run: Run) -> None:
+async def test_the_context_has_the_calls_in_order(run: Run) -> None:
     assert run.context["capabilities"]["_meta"] == {
         "invocations": [
             "github_file_read_chunk",
@@ -257,7 +257,7 @@ async def test_the_calls_in_order(run: Run) -> None:
     }
 
 
-async def test_the_record_of_a_function(run: Run) -> None:
+async def test_the_context_has_the_record_of_a_function(run: Run) -> None:
     record = run.context["capabilities"]["slack_post"]
     assert [len(record[name]) for name in ("timestamps", "inputs", "outputs")] == [2, 2, 2]
     assert {name: value for name, value in record.items() if name != "timestamps"} == {
@@ -419,7 +419,7 @@ def test_a_scope_has_the_names_of_its_row_and_no_others(tmp_path: Path, row: str
         text = text.replace(word, shape.format(source) if word == place else filled)
     (tmp_path / "agent.yaml").write_text(text, "utf-8")
     if name in allowed:
-        load(tmp_path)
+        assert load(tmp_path).agents
     else:
         with pytest.raises(ManifestError, match="is not available in"):
             load(tmp_path)
@@ -427,7 +427,7 @@ def test_a_scope_has_the_names_of_its_row_and_no_others(tmp_path: Path, row: str
 
 @pytest.mark.parametrize("source", ["post({'text': 'x'})", "file('a.txt')"])
 def test_a_script_has_its_capabilities_and_file(source: str) -> None:
-    cel.compile(scopes.script(["post"], mount=True), source)
+    assert cel.compile(scopes.script(["post"], mount=True), source).source == source
 
 
 @pytest.mark.parametrize("source", ["context", "c", "input", "output", "now", "settings", "auth", "other({})"])

@@ -40,7 +40,7 @@ GrpcPort = Annotated[
         "--grpc-port",
         min=0,
         max=65535,
-        help="Serve gRPC, too, on this port; 0 takes a free one. Needs errands[grpc].",
+        help="Serve gRPC, too, on this port; 0 takes a free one. Needs the extra grpc.",
         show_default=False,
     ),
 ]
@@ -66,7 +66,7 @@ PolicyFile = Annotated[
     typer.Option(
         "--policy",
         metavar="FILE",
-        help="Hold every task to this policy, whatever TARGET says. Needs errands[agents].",
+        help="Hold every task to this policy, whatever TARGET says. Needs the extra agents.",
         show_default="ERRANDS_POLICY",
     ),
 ]

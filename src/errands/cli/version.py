@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import platform
 
-from errands import __version__
 from errands.cli.terminal import out
+from errands.version import __version__
 
 
 def version() -> None:

@@ -53,7 +53,8 @@ class A2AClient:
     Calls that change nothing when repeated are tried again after broken connections and "not now" answers,
     up to `max_retries` times with growing, jittered waits that begin at `retry_delay` seconds. A message is
     sent again only when it certainly was not accepted; otherwise `AnswerLostError` carries its id. Streams
-    resume by themselves, and give up after `max_retries` failures in a row.
+    resume by themselves, and give up after `max_retries` failures in a row. What the agent refuses is raised
+    as the `A2AError` that it names, and what goes wrong on the way as an `A2AClientError`.
     """
 
     def __init__(
@@ -177,14 +178,17 @@ class A2AClient:
 
     @property
     def agent_card(self) -> AgentCard:
+        """The card that was found, or the extended one once it was asked for. Raises `NotConnectedError`."""
         return self._connected().card
 
     @property
     def agent_name(self) -> str:
+        """The name on the card."""
         return self.agent_card.name
 
     @property
     def capabilities(self) -> AgentCapabilities:
+        """What the card says the agent offers."""
         return self.agent_card.capabilities
 
     @property
@@ -199,6 +203,7 @@ class A2AClient:
 
     @property
     def is_connected(self) -> bool:
+        """Whether `connect()` has been called, and `close()` not since."""
         return self._session is not None
 
     async def send(
@@ -282,6 +287,7 @@ class A2AClient:
         return Conversation(self, context_id=context_id, task_id=task_id)
 
     async def get_task(self, task_id: str, history_length: int | None = None) -> ClientResult:
+        """The task as it stands, with the newest `history_length` messages. Raises `TaskNotFoundError`."""
         request = GetTaskRequest(id=task_id, history_length=history_length)
         return ClientResult.from_task(await self._connected().call("GetTask", request))
 
@@ -312,6 +318,7 @@ class A2AClient:
         return TaskPages(self._connected(), request)
 
     async def cancel(self, task_id: str, metadata: dict[str, Any] | None = None) -> ClientResult:
+        """Cancels a task. Raises `TaskNotFoundError`, and `TaskNotCancelableError` when it has ended."""
         request = CancelTaskRequest(id=task_id, metadata=metadata)
         return ClientResult.from_task(await self._connected().call("CancelTask", request))
 
@@ -363,6 +370,7 @@ class A2AClient:
             request = msgspec.structs.replace(request, page_token=page.next_page_token)
 
     async def delete_push_config(self, task_id: str, config_id: str) -> None:
+        """Ends the updates that `set_push_config` asked for."""
         request = DeleteTaskPushNotificationConfigRequest(task_id=task_id, id=config_id)
         await self._connected().call("DeleteTaskPushNotificationConfig", request)
 

@@ -44,6 +44,7 @@ class Follower:
         self._ignore_pause = request is not None and request.message.task_id is not None
 
     async def events(self) -> AsyncGenerator[StreamEvent, None]:
+        """The events. Raises `StreamInterruptedError` or `AnswerLostError` when it has been cut off too often."""
         failures = 0
         while True:
             progressed, failure = False, None

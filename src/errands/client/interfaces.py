@@ -117,6 +117,7 @@ def choose_interface(
 def open_transport(
     choice: Choice, http: httpx.AsyncClient, *, headers: Mapping[str, str], timeout: float | None
 ) -> Transport:
+    """What carries the requests of an interface that was chosen."""
     if choice.dialect == "grpc":
         grpc: Any = importlib.import_module(_GRPC_TRANSPORT)
         transport: Transport = grpc.GrpcTransport(choice.url, choice.version, headers=headers, timeout=timeout)

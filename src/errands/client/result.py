@@ -47,6 +47,7 @@ class ArtifactInfo:
 
     @classmethod
     def from_artifact(cls, artifact: Artifact) -> ArtifactInfo:
+        """The artifact of a task, or of an event of one."""
         return cls(
             artifact_id=artifact.artifact_id,
             name=artifact.name,
@@ -76,34 +77,42 @@ class ClientResult:
 
     @property
     def completed(self) -> bool:
+        """Whether the task has ended well."""
         return self.state == "completed"
 
     @property
     def failed(self) -> bool:
+        """Whether the task has failed."""
         return self.state == "failed"
 
     @property
     def input_required(self) -> bool:
+        """Whether the agent waits for a further message."""
         return self.state == "input-required"
 
     @property
     def auth_required(self) -> bool:
+        """Whether the agent waits for credentials."""
         return self.state == "auth-required"
 
     @property
     def canceled(self) -> bool:
+        """Whether the task was canceled."""
         return self.state == "canceled"
 
     @property
     def rejected(self) -> bool:
+        """Whether the agent has declined the task."""
         return self.state == "rejected"
 
     @property
     def is_terminal(self) -> bool:
+        """Whether the task has ended, in whichever way."""
         return self.state in _TERMINAL_NAMES
 
     @classmethod
     def from_task(cls, task: Task) -> ClientResult:
+        """The task as it stands."""
         artifacts = [ArtifactInfo.from_artifact(artifact) for artifact in task.artifacts or ()]
         said = task.status.message.parts if task.status.message else []
         text = next((artifact.text for artifact in artifacts if artifact.text is not None), None)
@@ -121,6 +130,7 @@ class ClientResult:
 
     @classmethod
     def from_message(cls, message: Message) -> ClientResult:
+        """An answer that is a message and no task."""
         return cls(
             task_id=message.task_id or "",
             context_id=message.context_id,

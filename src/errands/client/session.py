@@ -62,6 +62,7 @@ class Session:
     async def call_within(
         self, timeout: float | None, name: str, request: Model, *, message_id: str | None = None
     ) -> Any:
+        """The same within another time per try. Raises `A2AError` and `A2AClientError`."""
         operation = OPERATIONS[name]
         if operation.capability is not None:
             self.require(operation.capability)

@@ -227,7 +227,8 @@ class Expectation(ABC):
         `EventBus.disconnect` was called."""
 
     @abstractmethod
-    def close(self) -> None: ...
+    def close(self) -> None:
+        """Forgets the wish; leaving the block does it."""
 
     def __enter__(self) -> Self:
         return self

@@ -14,7 +14,7 @@ from typing import Any
 
 from errands.engines.base import Expectation, Subscription
 from errands.model.core import TaskState
-from errands.model.log import Event, LogSlice, StoredTask
+from errands.model.log import Event, LogSlice, Scope, StoredTask
 
 #: Events a subscriber may lag behind before it reads the log again.
 BUFFER_SIZE = 1000
@@ -22,7 +22,7 @@ BUFFER_SIZE = 1000
 READ_SIZE = 1000
 
 Read = Callable[[int], Awaitable[LogSlice]]
-Load = Callable[[], Awaitable[StoredTask]]
+Load = Callable[[str, Scope], Awaitable[StoredTask]]
 
 
 class LocalSubscription(Subscription):
@@ -143,11 +143,12 @@ def _expire(waiter: asyncio.Future[bool]) -> None:
 class LocalExpectation(Expectation):
     """Resolved by the next fitting change; the writer hands the task over when it has it at hand."""
 
-    __slots__ = ("_abandoned", "_fanout", "_future", "_load", "_task_id", "states")
+    __slots__ = ("_abandoned", "_fanout", "_future", "_load", "_scope", "_task_id", "states")
 
-    def __init__(self, fanout: Fanout, task_id: str, states: frozenset[TaskState], load: Load) -> None:
+    def __init__(self, fanout: Fanout, task_id: str, scope: Scope, states: frozenset[TaskState], load: Load) -> None:
         self._fanout = fanout
         self._task_id = task_id
+        self._scope = scope
         self._load = load
         self.states = states
         self._abandoned = False
@@ -191,7 +192,7 @@ class LocalExpectation(Expectation):
             if stored is None:
                 # Renewed before looking, so that no change falls between the look and the next wait.
                 self._renew(future)
-                stored = await self._load()
+                stored = await self._load(self._task_id, self._scope)
             if stored.head.version > after and stored.head.state in self.states:
                 return stored
             self._renew(future)
@@ -220,8 +221,8 @@ class Fanout:
             if not subscriptions:
                 del self._subscriptions[task_id]
 
-    def expect(self, task_id: str, states: frozenset[TaskState], load: Load) -> LocalExpectation:
-        expectation = LocalExpectation(self, task_id, states, load)
+    def expect(self, task_id: str, scope: Scope, states: frozenset[TaskState], load: Load) -> LocalExpectation:
+        expectation = LocalExpectation(self, task_id, scope, states, load)
         waiters = self._waiters.get(task_id)
         if waiters is None:
             self._waiters[task_id] = [expectation]

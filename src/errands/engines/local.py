@@ -32,7 +32,7 @@ class LocalEngine(Engine):
 
     def expect(self, task_id: str, scope: Scope, states: frozenset[TaskState]) -> LocalExpectation:
         self._watch(task_id)
-        return self._fanout.expect(task_id, states, lambda: self.load(task_id, scope))
+        return self._fanout.expect(task_id, scope, states, self.load)
 
     def _watch(self, task_id: str) -> None:
         """Somebody here is about to watch this task: for an engine that hears of other processes."""

@@ -26,6 +26,7 @@ from errands.model.core import TERMINAL_STATES, Task, TaskState
 from errands.model.log import (
     KEEP,
     LEASE,
+    NEW,
     READY,
     AskingQuery,
     Change,
@@ -76,6 +77,8 @@ class _Row(msgspec.Struct, gc=False):
 
 
 class MemoryEngine(LocalEngine):
+    """Everything in this process, and gone with it."""
+
     name = "memory"
     durable = False
     shared = False
@@ -118,28 +121,26 @@ class MemoryEngine(LocalEngine):
         row = self._rows.get(task_id)
         if row is None:
             lifecycle.accept(None, change)
-            row = self._rows[task_id] = _Row(change.scope, change.context_id, Head(), [])
+            row = self._rows[task_id] = _Row(change.scope, change.context_id, lifecycle.advance(NEW, change), [])
         elif row.scope == change.scope:
             lifecycle.accept(row.head, change)
             if row.packed is not None:
                 row.events, row.packed = _unpack(row.packed), None
+            row.head = lifecycle.advance(row.head, change)
         else:
             lifecycle.accept(None, change)
             raise ConcurrencyError(f"the id {task_id} is taken")
+        head = row.head
         events: list[Event] = []
-        version = row.head.version
+        version = head.version - len(change.events)
         for draft in change.events:
             version += 1
             events.append(Event(version, draft.kind, draft.data))
-        row.events += events
-        row.head = head = lifecycle.advance(row.head, change)
+        row.events.extend(events)
         if change.receipt is not None:
             self._receipts.setdefault(change.scope, {})[change.receipt] = (task_id, change.at)
             row.receipts += (change.receipt,)
-        stored = None
-        if change.fold is not None:
-            row.folded, row.snapshot = version, change.fold
-            stored = StoredTask(task=change.fold, head=head, scope=row.scope)
+        stored = None if change.fold is None else StoredTask(task=change.fold, head=head, scope=row.scope)
         if change.work is not KEEP:
             self._place(task_id, change)
         if head.asks:
@@ -147,15 +148,18 @@ class MemoryEngine(LocalEngine):
         elif self._asking:
             self._asking.discard(task_id)
         if head.state in TERMINAL_STATES:
-            self._end(task_id, row)
-        elif change.cancel_requested:
-            self._canceling.add(task_id)
+            self._end(task_id, row, change.fold)
+        else:
+            if change.fold is not None:
+                row.snapshot, row.folded = change.fold, head.version
+            if change.cancel_requested:
+                self._canceling.add(task_id)
         self._fanout.publish(task_id, events, head.state, stored)
         if change.work is READY or change.cancel_requested:
             self._wake_workers()
         if len(row.events) > self._most_events:
             self._trim(row)
-        return version
+        return head.version
 
     def _check_receipt(self, receipt: bytes, change: Change) -> None:
         receipts = self._receipts.get(change.scope)
@@ -177,9 +181,14 @@ class MemoryEngine(LocalEngine):
         if until < self._next_expiry:
             self._next_expiry = until
 
-    def _end(self, task_id: str, row: _Row) -> None:
+    def _end(self, task_id: str, row: _Row, task: Task | None) -> None:
+        """Keeps a task that ended as bytes; `task` is the whole of it, if the writer knows it."""
         if len(row.events) == row.head.version <= PACKED_EVENTS:
-            row.packed, row.events, row.snapshot, row.folded = _pack(row.events), [], None, 0
+            row.packed, row.events = _pack(row.events), []
+            if row.folded:
+                row.snapshot, row.folded = None, 0
+        elif task is not None:
+            row.snapshot, row.folded = encode(task), row.head.version
         elif isinstance(row.snapshot, Task):
             row.snapshot = encode(row.snapshot)
         if self._canceling:

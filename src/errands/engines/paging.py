@@ -16,6 +16,8 @@ from errands.errors import InvalidParamsError
 
 
 class Cursor(msgspec.Struct, frozen=True, array_like=True):
+    """A page token, read."""
+
     #: When the listing began.
     as_of: int
     #: The last task given out: its status time (first phase) and id.
@@ -25,6 +27,7 @@ class Cursor(msgspec.Struct, frozen=True, array_like=True):
     changed: bool = False
 
     def token(self) -> str:
+        """The token for the client."""
         return base64.urlsafe_b64encode(msgspec.json.encode(self)).rstrip(b"=").decode()
 
 

@@ -10,4 +10,5 @@ _IN_OPTIONS = re.compile(r"([?&]password=)[^&]*", re.IGNORECASE)
 
 
 def without_password(url: str) -> str:
+    """The address with stars where its password was."""
     return _IN_OPTIONS.sub(r"\1***", _IN_ADDRESS.sub(r"\1:***@", url))

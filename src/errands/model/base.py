@@ -14,6 +14,17 @@ class Model(msgspec.Struct, rename="camel", omit_defaults=True, kw_only=True, gc
 
 Metadata = dict[str, Any]
 
+#: What values of JSON are called when people are told about them.
+JSON_NAMES: dict[type, str] = {
+    str: "a text",
+    bool: "true or false",
+    int: "a number",
+    float: "a number",
+    list: "a list",
+    dict: "an object",
+    type(None): "null",
+}
+
 #: One encoder for the whole process: msgspec encoders hold no state between calls.
 ENCODER = msgspec.json.Encoder()
 encode = ENCODER.encode

@@ -10,6 +10,8 @@ from errands.model.card import AgentExtension, SecurityScheme
 
 
 class ProviderConfig(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+    """Who offers the agent."""
+
     organization: str
     url: str
 
@@ -23,6 +25,8 @@ class SignatureConfig(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
 
 
 class SkillConfig(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+    """One thing that the agent can do, for people and for agents that choose among agents."""
+
     id: str
     name: str
     description: str
@@ -34,6 +38,8 @@ class SkillConfig(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
 
 
 class ExtensionConfig(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+    """An extension of the protocol that the agent understands."""
+
     uri: str
     description: str | None = None
     #: A client that does not declare a required extension is refused.
@@ -53,6 +59,8 @@ class CapabilitiesConfig(msgspec.Struct, kw_only=True, forbid_unknown_fields=Tru
 
 
 class AgentCardConfig(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+    """An agent as its author describes it. What only the server knows, such as its address, is added there."""
+
     name: str
     description: str
     version: str = "1.0.0"

@@ -65,12 +65,17 @@ SETTLED_STATES = TERMINAL_STATES | PAUSED_STATES
 
 
 class Role(enum.StrEnum):
+    """Who speaks."""
+
     UNSPECIFIED = "ROLE_UNSPECIFIED"
     USER = "ROLE_USER"
     AGENT = "ROLE_AGENT"
 
     user = USER
     agent = AGENT
+
+
+USER = Role.USER
 
 
 class Part(Model):
@@ -93,6 +98,8 @@ class Part(Model):
 
 
 class Message(Model):
+    """What the user or the agent says: one or more parts."""
+
     message_id: Annotated[str, Meta(min_length=1)]
     role: Role
     parts: Annotated[list[Part], Meta(min_length=1)]
@@ -104,12 +111,16 @@ class Message(Model):
 
 
 class TaskStatus(Model):
+    """Where a task stands, since when, and what the agent says about it."""
+
     state: TaskState
     message: Message | None = None
     timestamp: str | None = None
 
 
 class Artifact(Model):
+    """Something that a task has produced: one or more parts under a name."""
+
     artifact_id: Annotated[str, Meta(min_length=1)]
     parts: list[Part]
     name: str | None = None
@@ -119,6 +130,8 @@ class Artifact(Model):
 
 
 class Task(Model):
+    """A piece of work: its status, what was said, and what it has produced."""
+
     id: str
     status: TaskStatus
     context_id: str | None = None
@@ -128,6 +141,8 @@ class Task(Model):
 
 
 class TaskStatusUpdateEvent(Model):
+    """The status of a task has changed."""
+
     task_id: str
     context_id: str
     status: TaskStatus
@@ -135,6 +150,8 @@ class TaskStatusUpdateEvent(Model):
 
 
 class TaskArtifactUpdateEvent(Model):
+    """An artifact, or with `append` a further piece of one; `last_chunk` says that it is whole."""
+
     task_id: str
     context_id: str
     artifact: Artifact

@@ -132,6 +132,10 @@ class Head(msgspec.Struct, kw_only=True, gc=False):
     status_at: int = 0
 
 
+#: Where a task stands before its first change.
+NEW = Head()
+
+
 class StoredTask(msgspec.Struct, kw_only=True, gc=False):
     """A task as an engine gives it out: the protocol's task and what the wire has no field for."""
 
@@ -141,10 +145,12 @@ class StoredTask(msgspec.Struct, kw_only=True, gc=False):
 
     @property
     def version(self) -> int:
+        """How many events its log has had."""
         return self.head.version
 
     @property
     def state(self) -> TaskState:
+        """Where it stands."""
         return self.head.state
 
     @property
@@ -178,6 +184,8 @@ class LeaseSignal(NamedTuple):
 
 
 class ListQuery(msgspec.Struct, frozen=True, kw_only=True):
+    """Which tasks of a scope are meant, and which page of them."""
+
     scope: Scope
     context_id: str | None = None
     state: TaskState | None = None
@@ -200,6 +208,8 @@ class AskingQuery(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ListPage(msgspec.Struct, frozen=True, kw_only=True):
+    """One page of tasks; an empty token says that it is the last."""
+
     tasks: list[StoredTask]
     next_page_token: str
     total_size: int

@@ -16,6 +16,7 @@ from errands.policy.records import (
     AllowListSealed,
     Answered,
     AnyRecord,
+    CallEnded,
     CapabilityBegan,
     CapabilityErrored,
     CapabilityFinished,
@@ -39,7 +40,6 @@ from errands.policy.records import (
 #: `message` and, beside it, parameters (of an input) or exposed values (of an output).
 TaskIO = dict[str, Any]
 
-_CallRecord = CapabilityFinished | CapabilityErrored | CapabilityRestricted
 _OUTCOMES = {"successful": CapabilityFinished, "errored": CapabilityErrored, "restricted": CapabilityRestricted}
 
 
@@ -127,13 +127,6 @@ def start(record: Started) -> Context:
     )
 
 
-def fold(context: Context, record: AnyRecord) -> Context:
-    """The context after `record`. A record that says nothing about the context gives the very same object."""
-    folding = _Folding(context)
-    folding.take(record)
-    return folding.context()
-
-
 def replay(records: Iterable[AnyRecord]) -> Context:
     """The context after all of them. ValueError when the first is not `Started`."""
     remaining = iter(records)
@@ -205,7 +198,7 @@ class _Folding:
     def _turn(self, kind: str) -> None:
         self._list("turns", self._context.history.turns).append(kind)
 
-    def _called(self, record: _CallRecord) -> None:
+    def _called(self, record: CallEnded) -> None:
         name = normalise(record.function)
         if name not in self._calls:
             self._calls[name] = _Calls(self._context.capabilities.get(name, Capability()))
@@ -228,7 +221,7 @@ class _Calls:
         }
         self.are_delegations = before.task_ids is not msgspec.UNSET
 
-    def add(self, record: _CallRecord) -> None:
+    def add(self, record: CallEnded) -> None:
         fields = self._fields
         for name, kind in _OUTCOMES.items():
             fields[f"count_{name}"] += isinstance(record, kind)
@@ -252,7 +245,7 @@ class InOrder:
 
     def __init__(self) -> None:
         self._expected: list[str] = []
-        self._early: dict[str, _CallRecord] = {}
+        self._early: dict[str, CallEnded] = {}
 
     def __call__(self, record: AnyRecord) -> list[AnyRecord]:
         """What counts now: the record, or nothing yet, or it and those that waited for it."""
@@ -265,7 +258,7 @@ class InOrder:
             # A script, or a function that does not exist: nothing else is recorded of it.
             self._expected.remove(record.call)
             return [record, *self._ready()]
-        if not isinstance(record, _CallRecord) or record.call not in self._expected:
+        if not isinstance(record, CallEnded) or record.call not in self._expected:
             return [record]
         self._early[record.call] = record
         return self._ready()
@@ -312,6 +305,7 @@ class CurrentContext:
         self._shown: dict[str, tuple[Capability, Json]] = {}
 
     def fold(self, *records: AnyRecord) -> None:
+        """Moves on. Records that say nothing about the context leave the very same object in place."""
         folding = _Folding(self.context)
         for record in records:
             for one in self._in_order(record):

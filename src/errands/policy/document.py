@@ -51,6 +51,8 @@ MIDDLEWARE = (Phase.BEFORE_FIRST, Phase.BEFORE, Phase.AFTER)
 
 
 class CompiledPolicy(msgspec.Struct, frozen=True, eq=False):
+    """A policy that is ready to be applied; `version` tells it from every other."""
+
     version: str
     limits: Limits
     before: Steps

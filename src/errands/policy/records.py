@@ -135,6 +135,10 @@ class CapabilityRestricted(_Call, frozen=True, kw_only=True, tag="restricted"):
     reason: str
 
 
+#: How a call ended.
+CallEnded = CapabilityFinished | CapabilityErrored | CapabilityRestricted
+
+
 class CapabilityShown(Record, frozen=True, kw_only=True, tag="shown"):
     """What the model is told of a call: its result as later steps left it, or what went wrong."""
 

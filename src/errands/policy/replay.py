@@ -21,6 +21,7 @@ from errands.policy.limits import (
 from errands.policy.pipeline import Invocation, Subject, run_steps
 from errands.policy.records import (
     AnyRecord,
+    CallEnded,
     CapabilityBegan,
     CapabilityErrored,
     CapabilityFinished,
@@ -36,7 +37,7 @@ from errands.policy.steps import Phase, Steps
 
 #: A step or limit, and the call that it was about, if any.
 _Rule = tuple[str, str | None]
-_Call = CapabilityBegan | CapabilityErrored | CapabilityFinished | CapabilityRestricted
+_Call = CapabilityBegan | CallEnded
 
 
 class Verdict(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

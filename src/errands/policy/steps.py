@@ -28,6 +28,7 @@ class Phase(enum.Enum):
 
     @property
     def scope(self) -> Scope:
+        """What expressions of this phase may use."""
         return _SCOPES[self]
 
     @property

@@ -9,12 +9,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from functools import lru_cache
 
 import msgspec
 
-from errands.errors import ConfigurationError
 from errands.policy import cel
 from errands.policy.cel import CelError, Program, Scope, Session, Variables, evaluate
 from errands.policy.cel.tokens import Token, tokens
@@ -99,25 +98,6 @@ def _expression(scope: Scope, source: str, row: list[Token]) -> Program:
         return cel.compile(scope.without_calls(), source.strip())
     except CelError as error:
         raise CelError(error.source, error.problem, hint=error.hint or _ESCAPE) from None
-
-
-def nested(values: Mapping[str, Json]) -> dict[str, Json]:
-    """Settings whose names have dots as maps in maps, so that `github.token` is found as `{settings.github.token}`.
-
-    Raises `ConfigurationError` when one name is both a value and the beginning of another.
-    """
-    built: dict[str, Json] = {}
-    for name, value in values.items():
-        *parents, last = name.split(".")
-        level = built
-        for parent in parents:
-            level = level.setdefault(parent, {})
-            if not isinstance(level, dict):
-                raise ConfigurationError(f"{name}: {parent} is a value already; rename one of the two")
-        if last in level:
-            raise ConfigurationError(f"{name} is a value and the beginning of another name; rename one of the two")
-        level[last] = value
-    return built
 
 
 def _unmatched(source: str, position: int, problem: str) -> CelError:

@@ -32,12 +32,12 @@ from errands.model.core import (
 )
 from errands.model.log import (
     LEASE,
+    NEW,
     PLAIN,
     READY,
     STREAMED_KINDS,
     Change,
     Draft,
-    Head,
     RequestOptions,
     StoredTask,
 )
@@ -57,7 +57,7 @@ from errands.runtime.streams import snapshot
 MOST_WAITING = 1000
 
 
-class Accepted(msgspec.Struct):
+class Accepted(msgspec.Struct, gc=False):
     """A message that is in the log: the task it went to and the events that came of it."""
 
     stored: StoredTask
@@ -148,7 +148,7 @@ class Acceptor:
         task = Task(id=task_id, context_id=context_id, status=status, history=[message])
         events = Batch()
         events.add("task", StreamResponse(task=task))
-        return self._submit(StoredTask(task=task, head=Head(), scope=call.scope), request, call, receipt, events, now)
+        return self._submit(StoredTask(task=task, head=NEW, scope=call.scope), request, call, receipt, events, now)
 
     async def _continue(self, request: SendMessageRequest, call: CallContext, receipt: bytes) -> Accepted:
         message = request.message
@@ -209,7 +209,7 @@ class Acceptor:
         # An executor tells itself when it begins.
         starts = inline and not self._adapter.chooses_reply
         if starts:
-            working = TaskStatus(state=WORKING, timestamp=to_iso(now))
+            working = TaskStatus(state=WORKING, timestamp=task.status.timestamp)
             update = TaskStatusUpdateEvent(task_id=task.id, context_id=task.context_id or "", status=working)
             events.add("status", StreamResponse(status_update=update))
             task = msgspec.structs.replace(task, status=working)

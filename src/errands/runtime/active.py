@@ -31,6 +31,7 @@ class ActiveTask(msgspec.Struct, frozen=True, kw_only=True):
 
     @classmethod
     def of(cls, running: RunningTask, now: int, started_at: int | None = None) -> ActiveTask:
+        """What the engine says; `started_at` is known only where the task runs."""
         head = running.head
         return cls(
             task_id=running.task_id,

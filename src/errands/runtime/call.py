@@ -11,6 +11,8 @@ from errands.model.log import Event, Scope
 
 
 class CallContext(msgspec.Struct):
+    """The call behind an operation: whose it is, and what came with it."""
+
     scope: Scope = Scope()
     #: Extensions the client declared in `A2A-Extensions`.
     extensions: list[str] = []

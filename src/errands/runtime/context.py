@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any, TypeVar
+from typing import Any
 
 import msgspec
-from msgspec import UNSET
 
-from errands.errors import ErrandsError
 from errands.model.base import encode
 from errands.model.core import (
     AUTH_REQUIRED,
@@ -25,7 +23,6 @@ from errands.model.core import (
     StreamResponse,
     TaskArtifactUpdateEvent,
     TaskState,
-    text_of,
 )
 from errands.model.log import PLAIN, RequestOptions, StoredTask
 from errands.policy.cel.values import Json
@@ -38,23 +35,22 @@ from errands.runtime.oversight.oversight import Oversight
 from errands.runtime.review_messages import is_review
 from errands.runtime.run import Run
 from errands.runtime.turn import Turn
-from errands.runtime.worker import FileInfo, HistoryMessage, PreviousArtifact
-
-T = TypeVar("T")
+from errands.runtime.turn_input import TurnInput
 
 _JSON = "application/json"
 
 
-class InvalidAnswerError(ErrandsError):
-    """The user's answer does not fit what was asked for. Let it pass and the question is asked again."""
-
-
-class TaskContext:
+class TaskContext(TurnInput):
     """One turn of one task, as its handler sees it.
 
     Read the input, emit results, and call exactly one lifecycle method: `complete`, `complete_json`, `respond`,
-    `reply_directly`, `fail`, `reject`, `request_input` or `request_auth`.
+    `reply_directly`, `fail`, `reject`, `request_input` or `request_auth`. A second one, and whatever is emitted after
+    it, raises `TurnError`. Writing raises `LeaseLostError` when another process has taken the task over, and
+    `TaskTerminalStateError` when it was ended meanwhile.
     """
+
+    # What begins with an underscore is for the rest of the runtime, not for handlers: the adapter, executors and agents
+    # of manifests use it.
 
     #: Of a turn that has a policy or that records something.
     _oversight: Oversight | None = None
@@ -85,100 +81,11 @@ class TaskContext:
         self._message = message
         if policy is not None:
             self._oversight = Oversight(self._turn, journal, stored, message, options=self._options, policy=policy)
-        #: The task's identifier.
-        self.task_id: str = stored.task.id
-        #: The conversation's identifier.
-        self.context_id: str | None = stored.task.context_id
-        #: The identifier of the message this turn is about.
-        self.message_id: str = message.message_id
-        #: The message's parts as they came.
-        self.parts: list[Part] = message.parts
-        #: The message's metadata; stored with it.
-        self.metadata: dict[str, Any] = message.metadata or {}
-
-    # Input
-
-    @property
-    def user_text(self) -> str:
-        """The message's text parts, joined by line breaks."""
-        return text_of(self.parts)
-
-    @property
-    def files(self) -> list[FileInfo]:
-        """The message's files, with their bytes or their address."""
-        return [FileInfo.of(part) for part in self.parts if part.raw is not None or part.url is not None]
-
-    @property
-    def data_parts(self) -> list[Any]:
-        """The message's JSON values, as plain Python."""
-        return [part.data for part in self.parts if part.data is not UNSET]
-
-    @property
-    def message(self) -> Message:
-        """The message this turn is about."""
-        return self._message
-
-    @property
-    def history(self) -> list[HistoryMessage]:
-        """What was said in this task before this turn, by both sides, without the current message and reviews."""
-        messages = self._stored.task.history or []
-        # While the current message waited the agent may have spoken; the user's later messages still wait.
-        since = (message for message in messages[self._position + 1 :] if message.role is Role.AGENT)
-        spoken = (*messages[: self._position], *since)
-        return [HistoryMessage.of(message) for message in spoken if not is_review(message)]
-
-    @property
-    def previous_artifacts(self) -> list[PreviousArtifact]:
-        """What this task had produced when the turn began."""
-        return [PreviousArtifact.of(artifact) for artifact in self._stored.task.artifacts or []]
-
-    @property
-    def request_context(self) -> dict[str, Any]:
-        """What middleware put aside for this request: never stored, empty after a restart."""
-        return self._request_context
-
-    @property
-    def request_metadata(self) -> dict[str, Any]:
-        """The metadata of the request, beside that of the message."""
-        return self._options.metadata
-
-    @property
-    def requested_extensions(self) -> set[str]:
-        """The extensions the client declared."""
-        return set(self._options.extensions)
-
-    @property
-    def message_extensions(self) -> list[str]:
-        """The extensions the message itself makes use of."""
-        return list(self._message.extensions or [])
-
-    @property
-    def reference_task_ids(self) -> list[str]:
-        """Other tasks the message refers to."""
-        return list(self._message.reference_task_ids or [])
-
-    @property
-    def deps(self) -> DependencyContainer:
-        """What was registered with the server: `ctx.deps[Database]`, `ctx.deps.get("key")`."""
-        return self._deps
-
-    @property
-    def tenant(self) -> str:
-        return self._stored.scope.tenant
-
-    @property
-    def owner(self) -> str:
-        """Who the task belongs to; "" when callers are anonymous."""
-        return self._stored.scope.owner
-
-    @property
-    def attempt(self) -> int:
-        """Which try of this turn it is, from 1; more than 1 after a crash."""
-        return self._stored.head.attempt - self._stored.head.attempt_base
-
-    def accepts(self, mime_type: str) -> bool:
-        """Whether the client takes this type of output; without a list of its own it takes everything."""
-        return not self._options.accepted_output_modes or mime_type in self._options.accepted_output_modes
+        self.task_id = stored.task.id
+        self.context_id = stored.task.context_id
+        self.message_id = message.message_id
+        self.parts = message.parts
+        self.metadata = message.metadata or {}
 
     # State
 
@@ -250,22 +157,6 @@ class TaskContext:
         message = self._agent_message(parts) if parts else None
         await self._turn.end(AUTH_REQUIRED, message=message)
 
-    def answer(self, shape: type[T]) -> T | None:
-        """The user's answer to `request_input(..., schema=shape)`, or None when nothing was asked yet.
-
-        A data part is taken first, then text as JSON, then, for simple types, the text itself. Raises
-        `InvalidAnswerError`; when the handler lets it pass, the question is asked again with what was wrong.
-        """
-        if not any(message.role == "agent" for message in self.history):
-            return None
-        value = self.data_parts[0] if self.data_parts else self.user_text
-        try:
-            if isinstance(value, str):
-                return _from_text(value, shape)
-            return msgspec.convert(value, shape, strict=False)
-        except msgspec.MsgspecError as error:
-            raise InvalidAnswerError(str(error)) from None
-
     # Streaming
 
     async def send_status(self, message: str | None = None) -> None:
@@ -297,7 +188,10 @@ class TaskContext:
         metadata: dict[str, Any] | None = None,
         extensions: list[str] | None = None,
     ) -> None:
-        """Sends an artifact, or a piece of one. Give exactly one of text, data, file_bytes and file_url."""
+        """Sends an artifact, or a piece of one.
+
+        Raises ValueError unless exactly one of text, data, file_bytes and file_url is given.
+        """
         part = build_part(
             text=text,
             data=data,
@@ -466,16 +360,3 @@ def current_position(stored: StoredTask) -> int:
         return len(history) - 1
     positions = [i for i, m in enumerate(history) if m.role is not Role.AGENT and not is_review(m)]
     return positions[-max(stored.head.unread, 1)]
-
-
-def _from_text(text: str, shape: type[T]) -> T:
-    try:
-        return msgspec.json.decode(text, type=shape, strict=False)
-    except msgspec.MsgspecError as error:
-        try:
-            return msgspec.convert(text, shape, strict=False)
-        except msgspec.MsgspecError:
-            # It was JSON: what is wrong inside says more than that text was not wanted.
-            if isinstance(error, msgspec.ValidationError):
-                raise error from None
-            raise

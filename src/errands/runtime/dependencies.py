@@ -15,14 +15,16 @@ class Dependency(ABC):
     """A resource that is opened before the first request and closed after the last."""
 
     @abstractmethod
-    async def startup(self) -> None: ...
+    async def startup(self) -> None:
+        """Opens it. What this raises keeps the server from starting."""
 
     @abstractmethod
-    async def shutdown(self) -> None: ...
+    async def shutdown(self) -> None:
+        """Closes it. What this raises is logged."""
 
 
 class DependencyContainer:
-    """Values by type or by name: `ctx.deps[Database]`, `ctx.deps.get("api_key")`."""
+    """Values by type or by name: `ctx.deps[Database]`, which raises KeyError, and `ctx.deps.get("api_key")`."""
 
     def __init__(self, registry: Mapping[Any, Any] | None = None) -> None:
         self._registry: dict[Any, Any] = dict(registry or {})
@@ -40,6 +42,7 @@ class DependencyContainer:
         return key in self._registry
 
     def get(self, key: Any, default: Any = None) -> Any:
+        """The value, or `default` when there is none."""
         return self._registry.get(key, default)
 
     async def startup(self) -> None:

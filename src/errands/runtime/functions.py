@@ -12,7 +12,7 @@ import msgspec
 from errands.errors import ConfigurationError
 from errands.model.card_config import AgentCardConfig, CapabilitiesConfig
 from errands.runtime.blocking import BlockingTaskContext
-from errands.runtime.context import InvalidAnswerError, TaskContext, _from_text
+from errands.runtime.context import TaskContext
 from errands.runtime.worker import Worker
 
 Function = Callable[..., Any]
@@ -83,7 +83,10 @@ def agent(
     streaming: bool = True,
     **card: Any,
 ) -> FunctionWorker | Callable[[Function], FunctionWorker]:
-    """Makes a function an agent. Other keyword arguments are those of `AgentCardConfig`."""
+    """Makes a function an agent. Other keyword arguments are those of `AgentCardConfig`.
+
+    Raises `ConfigurationError` for a parameter that nothing can be given to, such as `*args`.
+    """
 
     def decorate(function: Function) -> FunctionWorker:
         config = AgentCardConfig(
@@ -113,13 +116,7 @@ def _argument(kind: Any, ctx: TaskContext) -> Any:
         return ctx
     if kind is str:
         return ctx.user_text
-    value = ctx.data_parts[0] if ctx.data_parts else ctx.user_text
-    try:
-        if isinstance(value, str):
-            return _from_text(value, kind)
-        return msgspec.convert(value, kind, strict=False)
-    except msgspec.MsgspecError as error:
-        raise InvalidAnswerError(str(error)) from None
+    return ctx._read_as(kind)
 
 
 async def _finish(ctx: TaskContext, result: Any) -> None:

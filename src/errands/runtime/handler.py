@@ -20,9 +20,10 @@ from errands.errors import (
 )
 from errands.model.core import CANCELED, INPUT_REQUIRED, Message, Part, Role
 from errands.runtime.blocking import BlockingTaskContext
-from errands.runtime.context import InvalidAnswerError, TaskContext
+from errands.runtime.context import TaskContext
 from errands.runtime.execution import Execution
 from errands.runtime.journal import new_id
+from errands.runtime.turn_input import InvalidAnswerError
 from errands.runtime.worker import Worker, is_async
 
 logger = logging.getLogger(__name__)
@@ -75,7 +76,7 @@ class Handler:
             else:
                 await self._failed(ctx, error)
         else:
-            if not ctx.turn_ended:
+            if not ctx._turn.ended:
                 await self._returned(ctx)
         return ctx._turn.continues
 

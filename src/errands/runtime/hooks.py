@@ -27,6 +27,7 @@ class LifecycleHooks:
     on_terminal: StateHook | None = None
 
     async def run(self, task_id: str, state: TaskState, message: Message | None) -> None:
+        """Calls those that concern this change."""
         if self.on_state_change:
             await _guarded(self.on_state_change(task_id, state, message))
         if state in TERMINAL_STATES and self.on_terminal:

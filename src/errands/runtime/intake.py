@@ -8,7 +8,7 @@ from msgspec import UNSET
 
 from errands.errors import ContentTypeNotSupportedError, InvalidParamsError
 from errands.model.base import encode
-from errands.model.core import Message, Part, Role
+from errands.model.core import USER, Message, Part
 from errands.runtime.review_messages import REVIEW, is_review
 
 #: Bytes of the name that a client gives a conversation. Databases find tasks by it, and not all take any length.
@@ -17,7 +17,7 @@ MAX_CONTEXT_ID = 1000
 
 def check_message(message: Message, input_modes: list[str]) -> None:
     """Raises `InvalidParamsError` or `ContentTypeNotSupportedError`."""
-    if message.role is not Role.USER:
+    if message.role is not USER:
         raise InvalidParamsError("message.role must be ROLE_USER", field="message.role")
     if message.metadata and is_review(message):
         raise InvalidParamsError(

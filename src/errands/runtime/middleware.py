@@ -21,6 +21,8 @@ from errands.model.requests import SendMessageRequest
 
 @dataclass
 class RequestEnvelope:
+    """A request on its way to the task manager, for middleware to look at and to change."""
+
     #: The request of a send; None for every other operation.
     params: SendMessageRequest | None = None
     #: For the worker, never stored and never logged.

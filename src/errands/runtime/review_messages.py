@@ -33,6 +33,8 @@ _HOW = (
 
 
 class Verdict(NamedTuple):
+    """The answer to a review."""
+
     approved: bool
     comment: str = ""
 

@@ -52,6 +52,7 @@ class Review(msgspec.Struct, frozen=True, kw_only=True):
 
     @classmethod
     def of(cls, stored: StoredTask) -> Review:
+        """The task as the one who is asked sees it."""
         message = stored.task.status.message
         parts = [] if message is None else message.parts
         asked = _asked(parts)
@@ -73,6 +74,8 @@ Reviews = list[Review]
 
 
 class ReviewDesk:
+    """Finds the tasks that wait for a review, and writes the answers."""
+
     def __init__(self, journal: Journal) -> None:
         self._journal = journal
         self._engine = journal.engine
@@ -129,14 +132,7 @@ class ReviewDesk:
         self, stored: StoredTask, verdict: Verdict, message_id: str, receipt: bytes | None, receipt_since: int
     ) -> StoredTask:
         task, by, now = stored.task, stored.head.asks, self._journal.now()
-        waiting = open_review(await stored_records(self._engine, task.id, stored.scope), by)
-        if waiting is None:
-            if (await self._engine.load(task.id, stored.scope)).version != stored.version:
-                raise ConcurrencyError(f"task {task.id} was answered meanwhile")
-            raise UnsupportedOperationError(
-                f"Task {task.id} waits for {by}, but its log says not for what: it cannot go on. Cancel it",
-                taskId=task.id,
-            )
+        waiting = await self._waiting(stored)
         message = verdict_message(verdict, by, task_id=task.id, context_id=task.context_id, message_id=message_id)
         answered = Answered(
             at=to_iso(now),
@@ -167,6 +163,19 @@ class ReviewDesk:
             task=lifecycle.fold_updates(task, events.updates),
             head=lifecycle.advance(stored.head, change),
             scope=stored.scope,
+        )
+
+    async def _waiting(self, stored: StoredTask) -> Waiting:
+        """What the task waits for, according to its log."""
+        task, by = stored.task, stored.head.asks
+        waiting = open_review(await stored_records(self._engine, task.id, stored.scope), by)
+        if waiting is not None:
+            return waiting
+        if (await self._engine.load(task.id, stored.scope)).version != stored.version:
+            raise ConcurrencyError(f"task {task.id} was answered meanwhile")
+        raise UnsupportedOperationError(
+            f"Task {task.id} waits for {by}, but its log says not for what: it cannot go on. Cancel it",
+            taskId=task.id,
         )
 
 

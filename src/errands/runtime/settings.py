@@ -144,5 +144,5 @@ def _convert(name: str, annotation: Any, text: str) -> Any:
 
 
 def get_settings() -> Settings:
-    """The settings of the environment as it is now."""
+    """The settings of the environment as it is now. Raises `ConfigurationError`."""
     return Settings.from_env()

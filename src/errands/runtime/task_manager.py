@@ -52,6 +52,8 @@ from errands.runtime.streams import Streams, snapshot, trim_item
 
 
 class TaskManager:
+    """The operations of one agent: each takes a request and the call behind it, and raises `A2AError`."""
+
     def __init__(
         self,
         journal: Journal,
@@ -177,10 +179,12 @@ class TaskManager:
     # GetTask, ListTasks
 
     async def get_task(self, request: GetTaskRequest, call: CallContext) -> Task:
+        """The task, with as much of its history as was asked for. Raises `TaskNotFoundError`."""
         stored = await self._reviewers.load(request.id, call)
         return shown(stored.task) if is_guest(stored, call) else trim(stored.task, request.history_length)
 
     async def list_tasks(self, request: ListTasksRequest, call: CallContext) -> ListTasksResponse:
+        """One page of the caller's tasks. Raises `InvalidParamsError` for a time or a token that is none."""
         after = None
         if request.status_timestamp_after:
             try:

@@ -48,7 +48,7 @@ class _CancelWantedError(Exception):
     """A turn cannot rest: nobody would see the wish."""
 
 
-class Ending(msgspec.Struct, kw_only=True, omit_defaults=True):
+class Ending(msgspec.Struct, kw_only=True, omit_defaults=True, gc=False):
     """How a turn is to end."""
 
     state: TaskState

@@ -56,11 +56,14 @@ class FileInfo:
 
     @classmethod
     def of(cls, part: Part) -> FileInfo:
+        """The file in a part."""
         return cls(part.raw, part.url, part.filename, part.media_type)
 
 
 @dataclass(frozen=True)
 class HistoryMessage:
+    """Something that was said before this turn."""
+
     #: "user" or "agent".
     role: str
     text: str
@@ -69,16 +72,20 @@ class HistoryMessage:
 
     @classmethod
     def of(cls, message: Message) -> HistoryMessage:
+        """The message as a handler reads it."""
         role = "agent" if message.role is Role.AGENT else "user"
         return cls(role, text_of(message.parts), list(message.parts), message.message_id)
 
 
 @dataclass(frozen=True)
 class PreviousArtifact:
+    """An artifact that the task had when the turn began."""
+
     artifact_id: str
     name: str | None
     parts: list[Any]
 
     @classmethod
     def of(cls, artifact: Artifact) -> PreviousArtifact:
+        """The artifact as a handler reads it."""
         return cls(artifact.artifact_id, artifact.name, list(artifact.parts))

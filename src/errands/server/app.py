@@ -10,11 +10,9 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
-from errands.engines.base import Engine, Retention
-from errands.engines.passwords import without_password
-from errands.engines.urls import engine_from_url
+from errands.engines.base import Engine
 from errands.errors import ConfigurationError, StorageError
-from errands.interop import Card, Executor, adapt, adapt_card
+from errands.interop import Card, Executor
 from errands.model.card_config import AgentCardConfig
 from errands.model.log import Scope
 from errands.policy.cel.evaluators import Evaluators
@@ -22,9 +20,7 @@ from errands.policy.document import CompiledPolicy, Policy, compile_policy
 from errands.runtime.active import ActiveTask
 from errands.runtime.adapter import WorkerAdapter
 from errands.runtime.dependencies import DependencyContainer
-from errands.runtime.executor.ids import Identifiers
 from errands.runtime.executor.request import RequestContextBuilder
-from errands.runtime.executor.worker import ExecutorWorker
 from errands.runtime.hooks import LifecycleHooks
 from errands.runtime.inner import InnerAgents
 from errands.runtime.journal import Journal
@@ -34,10 +30,22 @@ from errands.runtime.task_manager import TaskManager
 from errands.runtime.task_store import TaskStore
 from errands.runtime.worker import Worker
 from errands.server.asgi import A2AApp
-from errands.server.card import CardShelf, build_card, check_binding, extensions_of, offers_extended_card
+from errands.server.card import CardShelf
+from errands.server.configuring import (
+    check_shared,
+    checked_card,
+    given_card,
+    given_engine,
+    given_settings,
+    given_worker,
+    grpc_server,
+    identifiers_of,
+    listed,
+    made_engine,
+    read_policy,
+)
 from errands.server.dispatch import ClosedDispatcher, Dispatcher, ExtendedCardProvider
 from errands.server.repertoire import Repertoire
-from errands.wire.proto import grpc_extra
 
 if TYPE_CHECKING:
     from fastapi import FastAPI
@@ -55,8 +63,14 @@ class A2AServer:
     `app` is an ASGI application that runs anywhere and mounts anywhere. Settings come from `ERRANDS_*` environment
     variables unless `settings` is given; the other keyword arguments win over both. `storage` is `memory`, a URL such
     as `sqlite:///tasks.db`, or an `Engine`; the default is the SQLite file `.errands/tasks.db`. `inner` are agents that
-    it hands work to and that nobody else can reach.
+    it hands work to and that nobody else can reach. Raises `ConfigurationError` for whatever of it is wrong.
     """
+
+    _policy: CompiledPolicy | None = None
+    _run: asyncio.Task[None] | None = None
+    _app: A2AApp | None = None
+    _grpc: GrpcServer | None = None
+    _is_shared: bool = False
 
     def __init__(
         self,
@@ -84,14 +98,9 @@ class A2AServer:
         policy: str | Path | Policy | None = None,
         inner: InnerAgents | None = None,
     ) -> None:
-        given = agent_card or getattr(worker or executor, "agent_card", None)
-        card = None if given is None else adapt_card(given)
-        worker = _worker(worker, executor, request_context_builder, card)
-        if card is None:
-            raise ConfigurationError("an agent needs a card: pass agent_card=AgentCardConfig(...)")
-        for protocol in (card.protocol, *additional_protocols):
-            check_binding(protocol)
-        self.settings = _settings(
+        card = given_card(agent_card, worker or executor)
+        self._worker = given_worker(worker, executor, request_context_builder, card)
+        self.settings = given_settings(
             settings,
             storage=storage if isinstance(storage, str) else None,
             blocking_timeout=blocking_timeout_s,
@@ -102,40 +111,28 @@ class A2AServer:
             grpc_port=grpc_port,
             role=role,
         )
-        self.settings.role = _role(self.settings.role)
-        self._worker = worker
+        self._repertoire = Repertoire(listed(self.settings.protocol_versions))
+        versions = self._repertoire.versions
+        has_extended = extended_card_provider is not None
+        self.agent_card = checked_card(card, additional_protocols, versions, has_extended=has_extended)
+        self.card_shelf = CardShelf(self.agent_card, self.settings, time.time(), versions=versions)
+        self._engine = given_engine(storage, self.settings, broker=broker, event_bus=event_bus)
         self._inner = inner or InnerAgents()
-        self._policy: CompiledPolicy | None = None
-        if policy is not None or self.settings.policy is not None:
-            self.use_policy(policy or self.settings.policy or "")
-        self._identifiers = _identifiers(worker)
-        self.agent_card: AgentCardConfig = card
-        if extended_card_provider is not None:
-            card.supports_authenticated_extended_card = True
         self._middlewares = list(middlewares)
-        self._engine = storage if isinstance(storage, Engine) else None
-        if self._engine is None:
-            engine_from_url(self.settings.storage)  # a wrong address is told now, not at the start
-        _check_same_engine(storage or self.settings.storage, broker=broker, event_bus=event_bus)
         self._hooks = hooks
         self._deps = DependencyContainer(dependencies)
         self._extended_card_provider = extended_card_provider
-        self._repertoire = Repertoire(_listed(self.settings.protocol_versions))
-        self._check_card(card, extended_card_provider)
-        self.card_shelf = CardShelf(card, self.settings, time.time(), versions=self._repertoire.versions)
+        if policy is not None or self.settings.policy is not None:
+            self.use_policy(policy or self.settings.policy or "")
+        if self.settings.grpc_port is not None:
+            grpc_server()  # a missing package is told now, not at the start
         #: What else a person wants to know about the agent when it is served.
         self.facts: dict[str, str] = {}
+        #: Where HTTP listens, when whoever listens has said so: gRPC has no way to find out.
+        self.http_address: tuple[str, int] | None = None
         self.started = False
         self._starting = asyncio.Lock()
         self._stop = asyncio.Event()
-        self._run: asyncio.Task[None] | None = None
-        self._app: A2AApp | None = None
-        self._grpc: GrpcServer | None = None
-        #: Where HTTP listens, when whoever listens has said so: gRPC has no way to find out.
-        self.http_address: tuple[str, int] | None = None
-        self._is_shared = False
-        if self.settings.grpc_port is not None:
-            _grpc_server()  # a missing package is told now, not at the start
 
     @classmethod
     def from_manifest(
@@ -157,8 +154,7 @@ class A2AServer:
         program; `tool_settings` are a file, or values by tool. The other arguments are those of `A2AServer`. Raises
         `ManifestError` with everything that is wrong with the manifests, and `ConfigurationError`.
         """
-        # Most servers have no manifests.
-        from errands.server.manifests import assemble  # noqa: PLC0415
+        from errands.server.manifests import assemble  # noqa: PLC0415 - most servers have no manifests
 
         ensemble = assemble(
             path,
@@ -180,19 +176,12 @@ class A2AServer:
         server.facts = ensemble.facts
         return server
 
-    def _check_card(self, card: AgentCardConfig, provider: ExtendedCardProvider | None) -> None:
-        build_card(card, "http://localhost", versions=self._repertoire.versions)
-        if card.capabilities.push_notifications:
-            raise ConfigurationError("push notifications are not available yet; leave push_notifications=False")
-        if offers_extended_card(card) and provider is None:
-            logger.warning("the card offers an extended card, but no extended_card_provider is given")
-
     def use_policy(self, policy: str | Path | Policy) -> None:
         """Holds every task to this policy, instead of the one given before; call it before the server is started.
 
         Raises `ConfigurationError` with everything that is wrong with a file.
         """
-        self._policy = compile_policy(policy if isinstance(policy, Policy) else _from_file(policy))
+        self._policy = compile_policy(read_policy(policy))
         for worker in (self._worker, *self._inner.workers.values()):
             if worker.keeps_records:
                 worker.hold_to(self._policy)
@@ -215,7 +204,7 @@ class A2AServer:
 
         Raises `ConfigurationError` when they could not see each other's tasks, or not share the port of gRPC.
         """
-        _check_shared(self._engine or engine_from_url(self.settings.storage), "several processes")
+        check_shared(self._engine or made_engine(self.settings), "several processes")
         if self.settings.grpc_port == 0:
             raise ConfigurationError("grpc_port=0 is another port in each of several processes; name one")
         self._is_shared = True
@@ -223,7 +212,10 @@ class A2AServer:
     # Life
 
     async def start(self) -> None:
-        """Opens everything. Starting twice does nothing."""
+        """Opens everything. Starting twice does nothing.
+
+        Raises `StorageError` when the store cannot be used, `ConfigurationError`, and what a dependency raises.
+        """
         async with self._starting:
             if self.started:
                 return
@@ -262,48 +254,22 @@ class A2AServer:
 
     @asynccontextmanager
     async def _assembled(self) -> AsyncIterator[None]:
-        settings, name = self.settings, self.agent_card.name
+        settings = self.settings
         if settings.log_level:
             logging.getLogger("errands").setLevel(settings.log_level.upper())
-        engine = self._engine or engine_from_url(settings.storage, _retention(settings))
+        engine = self._engine or made_engine(settings)
         if settings.role is not ServerRole.ALL:
-            _check_shared(engine, f"a process with the role {settings.role}")
+            check_shared(engine, f"a process with the role {settings.role}")
         async with AsyncExitStack() as stack:
             await self._deps.startup()
             stack.push_async_callback(self._deps.shutdown)
-            await stack.enter_async_context(engine)
-            journal = Journal(engine, self._hooks)
-            evaluators = Evaluators()
-            stack.push_async_callback(evaluators.close)
-            adapter = WorkerAdapter(
-                self._worker,
-                journal,
-                agent=name,
-                deps=self._deps,
-                settings=settings,
-                policy=self._policy,
-                evaluators=evaluators,
-            )
-            await stack.enter_async_context(adapter)
-            tasks = TaskManager(
-                journal,
-                adapter,
-                input_modes=self.agent_card.input_modes,
-                settings=settings,
-                identifiers=self._identifiers,
-                inner=self._inner.workers,
-            )
-            await stack.enter_async_context(
-                self._inner.running(engine, {name: tasks}, self._deps, settings, self._policy, evaluators)
-            )
+            self.engine = await stack.enter_async_context(engine)
+            await self._open_tasks(stack)
             stack.push_async_callback(self._drain_turns)
             stack.callback(engine.disconnect)
-            self.engine = engine
-            self.adapter = adapter
-            self.task_manager = tasks
             serves = settings.role is not ServerRole.WORKER
             self.dispatcher = (Dispatcher if serves else ClosedDispatcher)(
-                tasks,
+                self.task_manager,
                 self.agent_card,
                 self._middlewares,
                 self._repertoire,
@@ -314,9 +280,37 @@ class A2AServer:
                 await self._open_grpc(stack)
             yield
 
+    async def _open_tasks(self, stack: AsyncExitStack) -> None:
+        settings, name = self.settings, self.agent_card.name
+        journal = Journal(self.engine, self._hooks)
+        evaluators = Evaluators()
+        stack.push_async_callback(evaluators.close)
+        self.adapter = await stack.enter_async_context(
+            WorkerAdapter(
+                self._worker,
+                journal,
+                agent=name,
+                deps=self._deps,
+                settings=settings,
+                policy=self._policy,
+                evaluators=evaluators,
+            )
+        )
+        self.task_manager = TaskManager(
+            journal,
+            self.adapter,
+            input_modes=self.agent_card.input_modes,
+            settings=settings,
+            identifiers=identifiers_of(self._worker),
+            inner=self._inner.workers,
+        )
+        await stack.enter_async_context(
+            self._inner.running(self.engine, {name: self.task_manager}, self._deps, settings, self._policy, evaluators)
+        )
+
     async def _open_grpc(self, stack: AsyncExitStack) -> None:
         stack.callback(setattr, self, "_grpc", None)
-        grpc = _grpc_server()(self.dispatcher, self.settings, self.http_address, shares_port=self._is_shared)
+        grpc = grpc_server()(self.dispatcher, self.settings, self.http_address, shares_port=self._is_shared)
         self._grpc = await stack.enter_async_context(grpc)
         # What is under way must have ended before gRPC stops: it would be cut off.
         stack.push_async_callback(self.drain)
@@ -362,99 +356,3 @@ class A2AServer:
             logger.error("not ready: %s", error)
             return "the task store is not available"
         return None
-
-
-def _worker(
-    worker: Worker | None,
-    executor: Executor | None,
-    builder: RequestContextBuilder | None,
-    card: AgentCardConfig | None,
-) -> Worker:
-    """What runs the turns, whichever way the agent is written."""
-    if (worker is None) == (executor is None):
-        raise ConfigurationError("an agent is given once: pass worker=... or executor=..., and not both")
-    if executor is None:
-        if not isinstance(worker, Worker):
-            raise ConfigurationError(f"worker must be an instance of errands.Worker, not {type(worker).__name__}")
-        if builder is not None:
-            raise ConfigurationError("request_context_builder goes with executor=...; a worker has its TaskContext")
-        return worker
-    extensions = [extension.uri for extension in extensions_of(card)] if card else ()
-    return ExecutorWorker(adapt(executor), builder, extensions)
-
-
-def _identifiers(worker: Worker) -> Identifiers | None:
-    """Where the identifiers of new tasks come from, when an executor's context builder says so."""
-    if isinstance(worker, ExecutorWorker):
-        builder = worker.builder
-        if builder.task_id_generator or builder.context_id_generator:
-            return Identifiers(builder.task_id_generator, builder.context_id_generator)
-    return None
-
-
-def _from_file(path: str | Path) -> Policy:
-    from errands.agents.policies import load_policy  # noqa: PLC0415 - only a file needs what reads it
-
-    return load_policy(path)
-
-
-def _grpc_server() -> type[GrpcServer]:
-    with grpc_extra():
-        from errands.server.grpc_server import GrpcServer  # noqa: PLC0415 - grpc is an extra
-    return GrpcServer
-
-
-def _settings(settings: Settings | None, **overrides: Any) -> Settings:
-    if settings is None:
-        return Settings.from_env(**overrides)
-    values = {field: getattr(settings, field) for field in settings.__struct_fields__}
-    values.update({name: value for name, value in overrides.items() if value is not None})
-    return Settings(**values)
-
-
-def _role(name: str) -> ServerRole:
-    try:
-        return ServerRole(name)
-    except ValueError:
-        raise ConfigurationError(f"role {name!r}: possible are {', '.join(ServerRole)}") from None
-
-
-def _check_shared(engine: Engine, who: str) -> None:
-    if not engine.shared:
-        raise ConfigurationError(
-            f"storage {engine.name!r} is one process's own: {who} would not meet the others there; use a file such as "
-            "sqlite:///tasks.db or a database"
-        )
-
-
-def _listed(text: str) -> list[str]:
-    return [item for part in text.split(",") if (item := part.strip())]
-
-
-def _retention(settings: Settings) -> Retention | None:
-    """What the operator wants kept; None leaves it to the store."""
-    wishes: dict[str, Any] = {
-        "ended_after": settings.keep_ended_for,
-        "completed_after": settings.keep_completed_for,
-        "failed_after": settings.keep_failed_for,
-        "canceled_after": settings.keep_canceled_for,
-        "rejected_after": settings.keep_rejected_for,
-        "ended_at_most": settings.keep_ended_at_most,
-        "events_per_task": settings.keep_events,
-        "contexts_after": settings.keep_contexts_for,
-    }
-    given = {name: wish for name, wish in wishes.items() if wish is not None}
-    return Retention(**given) if given else None
-
-
-def _check_same_engine(storage: str | Engine, **others: str | Engine | None) -> None:
-    for name, other in others.items():
-        if other is not None and other != storage:
-            raise ConfigurationError(
-                f"{name}={_named(other)}: tasks, queue and events live in one store; leave {name} out or make it "
-                f"the same as storage={_named(storage)}"
-            )
-
-
-def _named(storage: str | Engine) -> str:
-    return repr(without_password(storage) if isinstance(storage, str) else storage)

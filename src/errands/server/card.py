@@ -26,7 +26,7 @@ from errands.model.card import (
 from errands.model.card_config import AgentCardConfig, SkillConfig
 from errands.runtime.settings import Settings
 from errands.server.addresses import host_port
-from errands.server.exchange import Exchange, Header
+from errands.server.exchange import Exchange, Header, Incoming
 from errands.wire.v0_3 import card as v0_3
 
 #: How each binding is called on the card, by the name people write.
@@ -139,7 +139,7 @@ def _requirements(security: list[dict[str, list[str]]] | None) -> list[SecurityR
     ]
 
 
-def base_url_of(exchange: Exchange, settings: Settings) -> str:
+def base_url_of(exchange: Incoming, settings: Settings) -> str:
     """The address the client reached us at, unless the operator knows better."""
     if settings.public_url:
         return settings.public_url
@@ -192,7 +192,7 @@ class CardShelf:
         self._modified = formatdate(started_at, usegmt=True)
         self._documents: OrderedDict[tuple[str, str | None, Form], CardDocument] = OrderedDict()
 
-    def build(self, config: AgentCardConfig, exchange: Exchange) -> AgentCard:
+    def build(self, config: AgentCardConfig, exchange: Incoming) -> AgentCard:
         """A card of this server, the public one or another, with the addresses that this client can use."""
         base_url = base_url_of(exchange, self._settings)
         return build_card(config, base_url, versions=self._versions, grpc_address=self._grpc_address(base_url))

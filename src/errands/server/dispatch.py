@@ -33,7 +33,7 @@ from errands.runtime.call import CallContext, EventStream
 from errands.runtime.middleware import A2AMiddleware, RequestEnvelope
 from errands.runtime.task_manager import TaskManager
 from errands.server.card import CardShelf, extensions_of, offers_extended_card
-from errands.server.exchange import Exchange
+from errands.server.exchange import Incoming
 from errands.server.repertoire import Repertoire
 from errands.wire.extensions import HEADERS
 
@@ -59,7 +59,6 @@ class Dispatcher:
         self.repertoire = repertoire
         self._shelf = shelf
         self._versions = {version.encode() for version in repertoire.versions}
-        self._tasks = tasks
         self._card = card
         self._middlewares = middlewares
         self._extended_card_provider = extended_card_provider
@@ -74,7 +73,7 @@ class Dispatcher:
         self._extensions = {extension.uri for extension in extensions}
         self._required = [extension.uri for extension in extensions if extension.required]
 
-    async def dispatch(self, operation: Operation, request: Any, exchange: Exchange) -> Any:
+    async def dispatch(self, operation: Operation, request: Any, exchange: Incoming) -> Any:
         """The operation's answer: a model, or an `EventStream`. Raises `A2AError` and nothing else."""
         try:
             extensions: list[str] = []
@@ -97,7 +96,7 @@ class Dispatcher:
             raise InternalError(f"Internal error (reference {reference})") from None
 
     async def _through_middleware(
-        self, operation: Operation, request: Any, extensions: list[str], exchange: Exchange
+        self, operation: Operation, request: Any, extensions: list[str], exchange: Incoming
     ) -> Any:
         envelope = RequestEnvelope(tenant=request.tenant or "")
         if isinstance(request, SendMessageRequest):
@@ -111,7 +110,7 @@ class Dispatcher:
             await middleware.after_dispatch(envelope, _shown(result))
         return result
 
-    def _perform(self, operation: Operation, request: Any, call: CallContext, exchange: Exchange) -> Awaitable[Any]:
+    def _perform(self, operation: Operation, request: Any, call: CallContext, exchange: Incoming) -> Awaitable[Any]:
         if operation.capability is not None:
             self._check_capability(operation)
             if operation.name == "GetExtendedAgentCard":
@@ -124,7 +123,7 @@ class Dispatcher:
         call.on_accepted = exchange.on_accepted
         return self._methods[operation.name](request, call)
 
-    def check_version(self, exchange: Exchange) -> None:
+    def check_version(self, exchange: Incoming) -> None:
         """Raises `VersionNotSupportedError` when the client asks for a version that is not served here.
 
         Which of those served it is, the method or path has said already. Patch numbers do not count.
@@ -140,7 +139,7 @@ class Dispatcher:
                 f"A2A version {asked[:20]} is not supported here; supported: {supported}", supported=supported
             )
 
-    def _check_extensions(self, operation: Operation, exchange: Exchange) -> list[str]:
+    def _check_extensions(self, operation: Operation, exchange: Incoming) -> list[str]:
         headers = _EXTENSION_HEADERS & exchange.headers.keys()
         declared = _declared(exchange, headers) if headers else []
         if self._required and operation.name != "GetExtendedAgentCard":
@@ -168,7 +167,7 @@ class Dispatcher:
         if configuration.task_push_notification_config is not None and not self._card.capabilities.push_notifications:
             raise PushNotificationNotSupportedError
 
-    async def _extended_card(self, call: CallContext, exchange: Exchange) -> AgentCard:
+    async def _extended_card(self, call: CallContext, exchange: Incoming) -> AgentCard:
         if self._card.security_schemes and not call.scope.owner:
             raise AuthenticationRequiredError("The extended card is for authenticated clients")
         if self._extended_card_provider is None:
@@ -180,13 +179,13 @@ class Dispatcher:
 class ClosedDispatcher(Dispatcher):
     """For a process that runs turns and takes no requests."""
 
-    async def dispatch(self, operation: Operation, request: Any, exchange: Exchange) -> Any:
+    async def dispatch(self, operation: Operation, request: Any, exchange: Incoming) -> Any:
         raise MethodNotFoundError(
             "This process runs tasks and takes no requests (role worker); ask one with the role api or all"
         )
 
 
-def _declared(exchange: Exchange, headers: Set[bytes]) -> list[str]:
+def _declared(exchange: Incoming, headers: Set[bytes]) -> list[str]:
     """Every URI in these headers, each of which may come more than once."""
     values = [value.decode("latin-1") for name, value in exchange.scope["headers"] if name in headers]
     return list(dict.fromkeys(uri for value in values for item in value.split(",") if (uri := item.strip())))
@@ -198,7 +197,7 @@ def _shown(result: Any) -> Any:
     return None if isinstance(result, EventStream | AgentCard | msgspec.Struct) else result
 
 
-def _last_event_id(exchange: Exchange) -> int | None:
+def _last_event_id(exchange: Incoming) -> int | None:
     text = exchange.header(b"last-event-id")
     if not text:
         return None

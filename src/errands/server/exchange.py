@@ -26,19 +26,18 @@ class ClientDisconnectedError(Exception):
     """The client went away before it had sent its whole request."""
 
 
-class Exchange:
-    def __init__(self, scope: Scope, receive: Receive, send: Send, max_body_bytes: int) -> None:
-        self.scope = scope
-        self.receive = receive
-        self._send = send
-        self._max_body_bytes = max_body_bytes
-        self.headers: dict[bytes, bytes] = dict(scope["headers"])
-        #: Whether a subscription of this client is over when the task pauses; its dialect says so.
-        self.ends_at_pause = False
-        #: Called when a message is in the log and nothing is left but to wait for the turn's end.
-        self.on_accepted: Callable[[], object] | None = None
-        #: Added to whatever answer is sent.
-        self.extra_headers: list[Header] = []
+class Incoming:
+    """A request as the dispatcher and middleware know it, whatever carries it."""
+
+    #: As ASGI describes it.
+    scope: Scope
+    headers: dict[bytes, bytes]
+    #: Added to whatever answer is sent.
+    extra_headers: list[Header]
+    #: Whether a subscription of this client is over when the task pauses; its dialect says so.
+    ends_at_pause = False
+    #: Called when a message is in the log and nothing is left but to wait for the turn's end.
+    on_accepted: Callable[[], object] | None = None
 
     def header(self, name: bytes) -> str:
         return self.headers.get(name, b"").decode("latin-1").strip()
@@ -56,6 +55,16 @@ class Exchange:
     def request(self) -> Request:
         """The request as middleware sees it; its body has been read already."""
         return Request(self.scope)
+
+
+class Exchange(Incoming):
+    def __init__(self, scope: Scope, receive: Receive, send: Send, max_body_bytes: int) -> None:
+        self.scope = scope
+        self.receive = receive
+        self._send = send
+        self._max_body_bytes = max_body_bytes
+        self.headers = dict(scope["headers"])
+        self.extra_headers = []
 
     @property
     def content_type(self) -> str:

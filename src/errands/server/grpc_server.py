@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 from urllib.parse import urlsplit
@@ -23,8 +22,6 @@ from errands.wire.proto.codec import Codec
 if TYPE_CHECKING:
     from errands.runtime.settings import Settings
     from errands.server.dispatch import Dispatcher
-
-logger = logging.getLogger(__name__)
 
 CODECS: dict[str, Codec] = {codec.version: codec for codec in (v1_0.CODEC, v0_3.CODEC)}
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from errands.errors import A2AError, AuthenticationRequiredError, ContentTypeNotSupportedError, UnavailableError
 from errands.runtime.call import EventStream
 from errands.server.dispatch import Dispatcher
-from errands.server.exchange import Exchange, Header
+from errands.server.exchange import JSON_TYPE, Exchange, Header
 from errands.server.streaming import send_stream
 from errands.wire import jsonrpc, v1_0
 from errands.wire.dialect import Dialect
@@ -19,7 +19,7 @@ async def serve(exchange: Exchange, dispatcher: Dispatcher) -> None:
     dialect: Dialect = v1_0.JSON
     wants_stream = False
     try:
-        if exchange.content_type not in JSON_TYPES:
+        if exchange.headers.get(b"content-type") != JSON_TYPE and exchange.content_type not in JSON_TYPES:
             raise ContentTypeNotSupportedError(
                 f"Content-Type must be application/json, not {exchange.content_type[:100]}"
             )

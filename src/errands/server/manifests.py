@@ -11,7 +11,6 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from errands import __version__
 from errands.agents.delegation.base import Delegate
 from errands.agents.delegation.local import LocalDelegate
 from errands.agents.delegation.remote import RemoteDelegate
@@ -33,6 +32,7 @@ from errands.outbound import Outbound
 from errands.runtime.dependencies import Dependency
 from errands.runtime.inner import InnerAgents
 from errands.runtime.settings import Settings
+from errands.version import __version__
 
 logger = logging.getLogger(__name__)
 

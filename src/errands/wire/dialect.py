@@ -59,7 +59,8 @@ class ClientDialect(ABC):
         """The operation's JSON-RPC method. Raises `UnsupportedOperationError` when this version has none."""
 
     @abstractmethod
-    def write_request(self, operation: Operation, request: Model) -> bytes: ...
+    def write_request(self, operation: Operation, request: Model) -> bytes:
+        """The parameters of a JSON-RPC request."""
 
     @abstractmethod
     def locate(self, operation: Operation, request: Model) -> Located:
@@ -74,7 +75,8 @@ class ClientDialect(ABC):
         """One event of a stream. Raises `MalformedAnswerError` when it is none."""
 
     @abstractmethod
-    def read_jsonrpc_error(self, error: dict[str, Any]) -> A2AError: ...
+    def read_jsonrpc_error(self, error: dict[str, Any]) -> A2AError:
+        """The agent's error, from the `error` member of a JSON-RPC answer."""
 
     @abstractmethod
     def read_http_error(self, status: int, body: Any) -> A2AError | None:
@@ -107,7 +109,8 @@ class Dialect(ClientDialect):
         """The request of an operation without a body, from query and path, where everything is a string."""
 
     @abstractmethod
-    def write_response(self, operation: Operation, result: Model) -> bytes: ...
+    def write_response(self, operation: Operation, result: Model) -> bytes:
+        """The operation's response: the `result` over JSON-RPC, the body over HTTP+JSON."""
 
     @abstractmethod
     def write_event(self, data: bytes) -> bytes:

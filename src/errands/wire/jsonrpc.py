@@ -16,7 +16,7 @@ _NULL = b"null"
 _ID_STARTS = frozenset(b'"-0123456789n')
 
 
-class Call(msgspec.Struct, frozen=True):
+class Call(msgspec.Struct, frozen=True, gc=False):
     """A request as it came; `id` and `params` are JSON that nobody has looked into yet."""
 
     method: str
@@ -24,7 +24,7 @@ class Call(msgspec.Struct, frozen=True):
     params: bytes
 
 
-class _RpcRequest(msgspec.Struct):
+class _RpcRequest(msgspec.Struct, gc=False):
     method: str
     jsonrpc: str = ""
     id: msgspec.Raw = msgspec.Raw(_NULL)

@@ -316,7 +316,7 @@ def test_an_agent_without_scripts_may_have_such_a_capability(tmp_path: Path) -> 
         documents["audit"]["name"] = "run-script"
         documents["agent"]["capabilities"]["github-file"]["before"] = []
 
-    loaded(tmp_path, spoil)
+    assert loaded(tmp_path, spoil).agents[0].script is False
 
 
 async def test_a_name_that_no_script_can_write_is_a_mistake_of_the_program(evaluators: Evaluators) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import pytest
@@ -82,7 +83,7 @@ def test_all_errors_are_found_at_once(tmp_path: Path) -> None:
 
 def test_without_the_extra_it_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     file = written(tmp_path, VALID)
-    monkeypatch.setitem(__import__("sys").modules, "yaml", None)
+    monkeypatch.setitem(sys.modules, "yaml", None)
     with pytest.raises(ConfigurationError, match=r"pip install 'errands\[agents\]'"):
         load(file)
 

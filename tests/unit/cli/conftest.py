@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import socket
-import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 import pytest
-import uvicorn
 from typer.testing import CliRunner, Result
 
 from errands import A2AServer
 from errands.cli.app import app
+from tests.live import live as live_app
 from tests.unit.cli.agent import Gate, obliging_server
 
 Errands = Callable[..., Result]
@@ -21,17 +19,8 @@ Errands = Callable[..., Result]
 @contextmanager
 def live(server: A2AServer) -> Iterator[str]:
     """The URL of a server that runs in a thread."""
-    # It listens before the thread runs, so nobody has to wait until it does.
-    listener = socket.create_server(("127.0.0.1", 0))
-    config = uvicorn.Config(server.app, log_config=None, lifespan="on", timeout_graceful_shutdown=1)
-    runner = uvicorn.Server(config)
-    thread = threading.Thread(target=runner.run, args=([listener],))
-    thread.start()
-    try:
-        yield f"http://127.0.0.1:{listener.getsockname()[1]}"
-    finally:
-        runner.should_exit = True
-        thread.join()
+    with live_app(server.app, lifespan="on") as url:
+        yield url
 
 
 @pytest.fixture(scope="module")

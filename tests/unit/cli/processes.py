@@ -12,6 +12,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
+import httpx
+
 #: Seconds after which a process that does not do what it should is killed, and its test fails.
 _DEADLINE = 50.0
 
@@ -116,6 +118,11 @@ class Served(Running):
     def stop(self, number: signal.Signals = signal.SIGTERM) -> subprocess.CompletedProcess[str]:
         self.signal(number)
         return self.finish()
+
+    def until_draining(self) -> None:
+        """Asks until it says that it takes nothing new."""
+        while httpx.get(f"{self.url}/health/ready").status_code != 503:
+            pass
 
 
 class LongServed(Served):

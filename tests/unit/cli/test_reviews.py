@@ -136,7 +136,7 @@ def test_an_answer_lets_the_task_go_on_when_its_server_is_back(
     assert goes_on(store, task_id) == (state, [("pay 500", 1)])
 
 
-def test_an_answer_as_json(errands: Errands, store: str) -> None:
+def test_an_answer_is_told_as_json_to_programs(errands: Errands, store: str) -> None:
     (task_id,) = ask(store, "pay 500")
     result = errands("reviews", "approve", task_id, "--by", BOB, "--storage", store, "--json")
     assert json.loads(result.stdout) == {

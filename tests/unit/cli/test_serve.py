@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import itertools
 import os
 import re
@@ -14,11 +13,10 @@ from pathlib import Path
 import httpx
 import pytest
 
-from errands.engines.urls import engine_from_url
 from errands.model.core import TaskState
-from errands.model.log import Scope, StoredTask
 from errands.runtime.settings import Settings
 from tests.unit.cli.processes import Running, Served, errands
+from tests.unit.cli.programs import ECHO, stored, write
 
 EXAMPLES = Path(__file__).parents[3] / "examples"
 
@@ -43,35 +41,12 @@ def threaded(text: str) -> str:
     threading.Event().wait()
     return text
 """
-ECHO = """
-from errands import agent
-
-@agent(name="Echo", description="Echoes.")
-async def echo(text: str) -> str:
-    return f"first {text}"
-"""
 
 
 @pytest.fixture
 def patient(tmp_path: Path) -> Path:
     os.mkfifo(tmp_path / "pipe")
     return write(tmp_path, PATIENT)
-
-
-def write(folder: Path, code: str) -> Path:
-    path = folder / "program.py"
-    path.write_text(code)
-    return path
-
-
-def stored(folder: Path, task_id: str, agent: str = "Patient") -> StoredTask:
-    """The task as it is on disk."""
-
-    async def load() -> StoredTask:
-        async with engine_from_url(f"sqlite:///{folder / '.errands' / 'tasks.db'}") as engine:
-            return await engine.load(task_id, Scope(agent=agent))
-
-    return asyncio.run(load())
 
 
 def begin(server: Served) -> str:
@@ -206,18 +181,12 @@ def test_a_running_task_may_finish_before_the_server_ends(tmp_path: Path, patien
     with Served(patient, cwd=tmp_path, drain_timeout="20") as server:
         task_id = begin(server)
         server.signal(signal.SIGTERM)
-        until_draining(server)
+        server.until_draining()
         (tmp_path / "pipe").write_bytes(b"finished\n")
         assert server.finish().returncode == 0
     task = stored(tmp_path, task_id)
     assert task.state is TaskState.COMPLETED
     assert [part.text for artifact in task.task.artifacts or [] for part in artifact.parts] == ["begun", "finished\n"]
-
-
-def until_draining(server: Served) -> None:
-    """Asks until the server says that it takes nothing new."""
-    while httpx.get(f"{server.url}/health/ready").status_code != 503:
-        pass
 
 
 def test_a_task_that_does_not_finish_goes_back_to_the_queue_and_its_streams_end(tmp_path: Path, patient: Path) -> None:
@@ -254,7 +223,7 @@ def test_a_second_signal_exits_at_once(tmp_path: Path, patient: Path) -> None:
     with Served(patient, cwd=tmp_path, drain_timeout="600") as server:
         begin(server)
         server.signal(signal.SIGTERM)
-        until_draining(server)
+        server.until_draining()
         assert server.stop(signal.SIGINT).returncode == 128 + signal.SIGINT
 
 

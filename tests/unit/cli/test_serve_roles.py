@@ -11,7 +11,7 @@ import pytest
 
 from errands import A2AClient
 from tests.unit.cli.processes import Served, errands
-from tests.unit.cli.test_serve import ECHO, write
+from tests.unit.cli.programs import ECHO, write
 
 pytestmark = pytest.mark.anyio
 

@@ -20,7 +20,7 @@ from errands.model.core import Message, Part, Role, TaskState
 from errands.model.requests import SendMessageRequest
 from errands.operations import OPERATIONS
 from tests.unit.cli.processes import Served, errands
-from tests.unit.cli.test_serve import ECHO, stored, until_draining, write
+from tests.unit.cli.programs import ECHO, stored, write
 
 HEADERS = {"A2A-Version": "1.0"}
 
@@ -130,7 +130,7 @@ def test_a_signal_lets_the_tasks_of_all_processes_finish(tmp_path: Path, number:
         while len(set(tasks.values())) < 2:
             tasks |= [hold(server)]
         server.signal(number)
-        until_draining(server)
+        server.until_draining()
         (tmp_path / "go").touch()
         assert server.finish().returncode == 0
     states = {stored(tmp_path, task_id, "Telling").state for task_id in tasks}
@@ -143,7 +143,7 @@ def test_ctrl_c_that_reaches_every_process_is_one_signal(tmp_path: Path) -> None
     with Served(program, "--workers", "2", cwd=tmp_path, drain_timeout="20") as server:
         task_id, _ = hold(server)
         os.killpg(server.pid, signal.SIGINT)
-        until_draining(server)
+        server.until_draining()
         (tmp_path / "go").touch()
         assert server.finish().returncode == 0
     assert stored(tmp_path, task_id, "Telling").state is TaskState.COMPLETED
@@ -154,7 +154,7 @@ def test_a_second_signal_ends_all_processes_at_once(tmp_path: Path) -> None:
         hold(server)
         processes = children(server)
         server.signal(signal.SIGTERM)
-        until_draining(server)
+        server.until_draining()
         assert server.stop(signal.SIGINT).returncode == 128 + signal.SIGINT
     for pid in processes:
         assert "spawn_main" not in _command(pid)

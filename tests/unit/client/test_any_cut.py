@@ -85,10 +85,11 @@ class CuttingAgent(ScriptedAgent):
 
 
 def folded(responses: list[StreamResponse]) -> Task:
-    result: Task | None = None
-    for response in responses:
-        result = lifecycle.apply(result, response)
-    assert result is not None
+    first, *others = responses
+    assert first.task is not None
+    result = first.task
+    for response in others:
+        result = response.task or lifecycle.fold_updates(result, [response])
     return result
 
 

@@ -264,7 +264,9 @@ async def test_the_silence_between_events_can_be_bounded(agent: ScriptedAgent) -
         ([snapshot(), status(COMPLETED)], []),
     ],
 )
-async def test_the_text_of_a_stream(agent: ScriptedAgent, responses: list[StreamResponse], pieces: list[str]) -> None:
+async def test_the_text_of_a_stream_is_told_in_its_pieces(
+    agent: ScriptedAgent, responses: list[StreamResponse], pieces: list[str]
+) -> None:
     agent.plays(streaming(agent.frames(*responses)))
     async with agent.client() as client:
         assert [piece async for piece in client.stream_text("x")] == pieces

@@ -40,6 +40,19 @@ class Remembering:
         await (ctx.complete() if ctx.history else ctx.request_input("more?"))
 
 
+class Held(Remembering):
+    """The same, held at a gate; each turn completes the task."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.gate = Gate()
+
+    async def __call__(self, ctx: TaskContext) -> None:
+        await self.gate()
+        self.seen.append(ctx.request_context)
+        await ctx.complete()
+
+
 def message(text: str, **fields: Any) -> dict[str, Any]:
     return {"message": {"messageId": text, "role": "ROLE_USER", "parts": [{"text": text}], **fields}}
 
@@ -97,64 +110,43 @@ async def test_request_context_of_an_earlier_turn_is_not_handed_to_a_later_one(s
 
 
 async def test_request_context_reaches_the_worker_when_the_task_had_to_wait_for_one(storage: str) -> None:
-    gate = Gate()
-    seen: list[dict[str, Any]] = []
-
-    async def handle(ctx: TaskContext) -> None:
-        await gate()
-        seen.append(ctx.request_context)
-        await ctx.complete()
-
+    handle = Held()
     server = serve(Agent(handle), storage=storage, middlewares=[Headers()], max_concurrent_tasks=1)
     async with connect(server) as client, http_client(server) as http:
         await client.send("in front", blocking=False)
-        await gate.reached.wait()
+        await handle.gate.reached.wait()
         body = {**message("behind"), "configuration": {"returnImmediately": True}}
         waiting = (await http.post("/message:send", json=body, headers={"x-secret": SECRET})).json()["task"]
         assert waiting["status"]["state"] == "TASK_STATE_SUBMITTED"
-        gate.open()
+        handle.gate.open()
         await reaches(client, waiting["id"], "completed")
-    assert seen == [{}, {"secret": SECRET}]
+    assert handle.seen == [{}, {"secret": SECRET}]
 
 
 async def test_request_context_reaches_the_turn_of_a_message_that_waited_for_a_running_task(storage: str) -> None:
-    gate = Gate()
-    seen: list[dict[str, Any]] = []
-
-    async def handle(ctx: TaskContext) -> None:
-        await gate()
-        seen.append(ctx.request_context)
-        await ctx.complete()
-
+    handle = Held()
     server = serve(Agent(handle), storage=storage, middlewares=[Headers()])
     async with connect(server) as client, http_client(server) as http:
         task_id = (await client.send("one", blocking=False)).task_id
         for text, secret in (("two", "second"), ("three", "third")):
             body = {**message(text, taskId=task_id), "configuration": {"returnImmediately": True}}
             await http.post("/message:send", json=body, headers={"x-secret": secret})
-        gate.open()
+        handle.gate.open()
         await reaches(client, task_id, "completed")
-    assert seen == [{}, {"secret": "second"}, {"secret": "third"}]
+    assert handle.seen == [{}, {"secret": "second"}, {"secret": "third"}]
 
 
 async def test_request_context_of_a_waiting_message_survives_that_it_is_sent_again(storage: str) -> None:
-    gate = Gate()
-    seen: list[dict[str, Any]] = []
-
-    async def handle(ctx: TaskContext) -> None:
-        await gate()
-        seen.append(ctx.request_context)
-        await ctx.complete()
-
+    handle = Held()
     server = serve(Agent(handle), storage=storage, middlewares=[Headers()])
     async with connect(server) as client, http_client(server) as http:
         task_id = (await client.send("one", blocking=False)).task_id
         body = {**message("two", taskId=task_id), "configuration": {"returnImmediately": True}}
         for _ in range(2):
             await http.post("/message:send", json=body, headers={"x-secret": SECRET})
-        gate.open()
+        handle.gate.open()
         await reaches(client, task_id, "completed")
-    assert seen == [{}, {"secret": SECRET}]
+    assert handle.seen == [{}, {"secret": SECRET}]
 
 
 async def test_request_context_is_not_persisted(storage: str) -> None:

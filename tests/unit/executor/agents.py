@@ -85,3 +85,14 @@ class Never:
         except asyncio.CancelledError:
             self.interrupted = True
             raise
+
+
+class Works:
+    """An `execute` that begins, and works until it is interrupted."""
+
+    def __init__(self) -> None:
+        self.work = Never()
+
+    async def __call__(self, context: RequestContext, queue: EventQueue) -> None:
+        await updater_of(context, queue).start_work()
+        await self.work()

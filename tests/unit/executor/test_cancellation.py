@@ -3,19 +3,29 @@
 from __future__ import annotations
 
 import asyncio
-from contextlib import suppress
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
 from typing import Any
 
 import pytest
 
-from errands import EventQueue, Part, RequestContext, Settings, TaskNotCancelableError
+from errands import A2AClient, EventQueue, Part, RequestContext, Settings, TaskNotCancelableError
 from errands.engines.memory import MemoryEngine
 from errands.model.log import LogSlice, Work
 from errands.testing import connect
-from tests.unit.executor.agents import Executor, Never, updater_of, words
+from tests.unit.executor.agents import Executor, Never, Works, updater_of, words
 from tests.unit.support import ANYBODY, Gate, opening, reaches, said
 
 pytestmark = pytest.mark.anyio
+
+
+@asynccontextmanager
+async def under_way(executor: Executor, work: Never, **options: Any) -> AsyncIterator[tuple[A2AClient, str]]:
+    """A client, and the id of a task that the executor is at work on."""
+    async with connect(executor, **options) as client:
+        task_id = (await client.send("hi", blocking=False)).task_id
+        await work.awaited.wait()
+        yield client, task_id
 
 
 async def test_cancel_interrupts_execute_and_then_calls_cancel(storage: str) -> None:
@@ -36,75 +46,48 @@ async def test_cancel_interrupts_execute_and_then_calls_cancel(storage: str) -> 
         assert context.current_task.status.state.short == "working"
         await updater_of(context, queue).cancel(words("stopped at your wish"))
 
-    async with connect(Executor(execute, cancel), storage=storage) as client:
-        task_id = (await client.send("hi", blocking=False)).task_id
-        await work.awaited.wait()
+    async with under_way(Executor(execute, cancel), work, storage=storage) as (client, task_id):
         canceled = await client.cancel(task_id)
     assert (canceled.state, said(canceled)) == ("canceled", "stopped at your wish")
     assert order == ["interrupted", "cancel"]
 
 
 async def test_a_cancel_that_publishes_nothing_cancels_the_task_all_the_same(storage: str) -> None:
-    work = Never()
-
-    async def execute(context: RequestContext, queue: EventQueue) -> None:
-        await updater_of(context, queue).start_work()
-        await work()
-
-    executor = Executor(execute)
-    async with connect(executor, storage=storage) as client:
-        task_id = (await client.send("hi", blocking=False)).task_id
-        await work.awaited.wait()
+    works = Works()
+    executor = Executor(works)
+    async with under_way(executor, works.work, storage=storage) as (client, task_id):
         assert (await client.cancel(task_id)).state == "canceled"
     assert executor.canceled == 1
 
 
 async def test_a_cancel_that_raises_cancels_the_task_all_the_same(storage: str) -> None:
-    work = Never()
-
-    async def execute(context: RequestContext, queue: EventQueue) -> None:
-        await updater_of(context, queue).start_work()
-        await work()
+    works = Works()
 
     async def cancel(context: RequestContext, queue: EventQueue) -> None:
         raise NotImplementedError("cancel is not supported")
 
-    async with connect(Executor(execute, cancel), storage=storage) as client:
-        task_id = (await client.send("hi", blocking=False)).task_id
-        await work.awaited.wait()
+    async with under_way(Executor(works, cancel), works.work, storage=storage) as (client, task_id):
         assert (await client.cancel(task_id)).state == "canceled"
 
 
 async def test_what_cancel_publishes_before_is_kept(storage: str) -> None:
-    work = Never()
-
-    async def execute(context: RequestContext, queue: EventQueue) -> None:
-        await updater_of(context, queue).start_work()
-        await work()
+    works = Works()
 
     async def cancel(context: RequestContext, queue: EventQueue) -> None:
         await updater_of(context, queue).add_artifact([Part(text="so far")], artifact_id="a")
 
-    async with connect(Executor(execute, cancel), storage=storage) as client:
-        task_id = (await client.send("hi", blocking=False)).task_id
-        await work.awaited.wait()
+    async with under_way(Executor(works, cancel), works.work, storage=storage) as (client, task_id):
         canceled = await client.cancel(task_id)
     assert (canceled.state, canceled.text) == ("canceled", "so far")
 
 
 async def test_an_executor_that_finds_the_work_done_may_say_so_in_cancel(storage: str) -> None:
-    work = Never()
-
-    async def execute(context: RequestContext, queue: EventQueue) -> None:
-        await updater_of(context, queue).start_work()
-        await work()
+    works = Works()
 
     async def cancel(context: RequestContext, queue: EventQueue) -> None:
         await updater_of(context, queue).complete(words("it was done"))
 
-    async with connect(Executor(execute, cancel), storage=storage) as client:
-        task_id = (await client.send("hi", blocking=False)).task_id
-        await work.awaited.wait()
+    async with under_way(Executor(works, cancel), works.work, storage=storage) as (client, task_id):
         with pytest.raises(TaskNotCancelableError):
             await client.cancel(task_id)
         assert (await client.get_task(task_id)).text == "it was done"
@@ -121,9 +104,7 @@ async def test_an_execute_that_fails_while_it_is_interrupted_is_canceled(storage
             raise RuntimeError("clean-up failed")
 
     executor = Executor(execute)
-    async with connect(executor, storage=storage) as client:
-        task_id = (await client.send("hi", blocking=False)).task_id
-        await work.awaited.wait()
+    async with under_way(executor, work, storage=storage) as (client, task_id):
         assert (await client.cancel(task_id)).state == "canceled"
     assert executor.canceled == 1
 
@@ -140,9 +121,7 @@ async def test_an_execute_that_ends_the_task_when_it_is_interrupted_needs_no_can
             await updater.cancel(words("of my own"))
 
     executor = Executor(execute)
-    async with connect(executor, storage=storage) as client:
-        task_id = (await client.send("hi", blocking=False)).task_id
-        await work.awaited.wait()
+    async with under_way(executor, work, storage=storage) as (client, task_id):
         assert said(await client.cancel(task_id)) == "of my own"
     assert executor.canceled == 0
 
@@ -159,9 +138,7 @@ async def test_execute_is_interrupted_once_however_often_the_cancel_is_asked_for
             await tidying()
             await updater.cancel(words("tidied up"))
 
-    async with connect(Executor(execute), storage=storage) as client:
-        task_id = (await client.send("hi", blocking=False)).task_id
-        await work.awaited.wait()
+    async with under_way(Executor(execute), work, storage=storage) as (client, task_id):
         first = asyncio.create_task(client.cancel(task_id))
         await tidying.reached.wait()
         second = asyncio.create_task(client.cancel(task_id))
@@ -192,9 +169,8 @@ async def test_an_executor_that_does_not_let_itself_be_stopped_is_canceled_by_fo
         if stubborn == "cancel":
             await last()
 
-    async with connect(Executor(execute, cancel), storage=storage, cancel_force_timeout_s=0.05) as client:
-        task_id = (await client.send("hi", blocking=False)).task_id
-        await work.awaited.wait()
+    executor = Executor(execute, cancel)
+    async with under_way(executor, work, storage=storage, cancel_force_timeout_s=0.05) as (client, task_id):
         assert (await client.cancel(task_id)).state == "canceled"
         last.open()
 
@@ -217,8 +193,7 @@ async def test_cancel_is_called_for_a_task_that_was_paused_and_does_not_run(stor
     assert executor.canceled == 1
 
 
-async def test_cancel_is_called_by_another_process_when_this_one_has_no_room(storage: str) -> None:
-    """A paused task is canceled by whoever has room; here it waits for this server's only place."""
+async def test_cancel_of_a_paused_task_waits_for_room_where_there_is_none(storage: str) -> None:
     gate = Gate()
 
     async def execute(context: RequestContext, queue: EventQueue) -> None:
@@ -243,13 +218,7 @@ async def test_cancel_is_called_by_another_process_when_this_one_has_no_room(sto
 
 
 async def test_a_task_that_never_ran_is_canceled_without_cancel(storage: str) -> None:
-    work = Never()
-
-    async def execute(context: RequestContext, queue: EventQueue) -> None:
-        await updater_of(context, queue).start_work()
-        await work()
-
-    executor = Executor(execute)
+    executor = Executor(Works())
     async with connect(executor, storage=storage, max_concurrent_tasks=1) as client:
         running = await client.send("one", blocking=False)
         waiting = asyncio.create_task(client.send("two", context_id="waiting"))

@@ -1,4 +1,4 @@
-"""The random interleavings of `test_lifecycle_stateful`, with an executor: held pauses, cancels with `cancel`, and all.
+"""The random interleavings of `interleavings.py` with an executor: held pauses, cancels with `cancel`, and all.
 
 Beyond what holds for every worker: `execute` never runs twice at a time for a task, and no caller is told of a race.
 """
@@ -30,7 +30,7 @@ from errands.runtime.journal import Journal, new_id
 from errands.runtime.settings import Settings
 from errands.runtime.task_manager import TaskManager
 from tests.unit.executor.agents import new_task, updater_of, words
-from tests.unit.test_lifecycle_stateful import LEASE_S, SCOPE, Lifecycle, common, decode
+from tests.unit.interleavings import LEASE_S, SCOPE, Lifecycle, common, decode
 
 ENDS = ("complete", "failed", "reject")
 PAUSES = ("requires_input", "requires_auth")

@@ -7,7 +7,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from errands.agents.manifests.documents import Agent, Local, Mount, PathPrefixes, Scope
+from errands.agents.manifests.documents import Agent, Local, Mount, MountScope, PathPrefixes
 from errands.agents.mounts.base import MountError
 from errands.agents.mounts.mounts import Mounts
 from errands.errors import ConfigurationError
@@ -15,14 +15,14 @@ from errands.errors import ConfigurationError
 AGENT = Agent(kind="", namespace="shop", name="support", description="", prompt="", mount="task")
 
 
-def mounted(scope: Scope) -> Agent:
+def mounted(scope: MountScope) -> Agent:
     return msgspec.structs.replace(AGENT, mount=scope)
 
 
 @pytest.mark.parametrize(
     ("scope", "prefix"), [("task", "/shop/support/t1/"), ("agent", "/shop/support/"), ("workspace", "/shop/")]
 )
-def test_a_mount_belongs_to_a_task_an_agent_or_a_workspace(scope: Scope, prefix: str, tmp_path: Path) -> None:
+def test_a_mount_belongs_to_a_task_an_agent_or_a_workspace(scope: MountScope, prefix: str, tmp_path: Path) -> None:
     files = Mounts(None, tmp_path).files(mounted(scope), "t1")
     assert files is not None
     assert (files.backend, files.bucket, files.prefix) == ("local", str(tmp_path), prefix)

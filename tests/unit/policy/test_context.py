@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from errands.policy.cel import Call, Session
-from errands.policy.context import Context, CurrentContext, fold, plain, replay, start
+from errands.policy.context import Context, CurrentContext, plain, replay, start
 from errands.policy.records import (
     Answered,
     AnyRecord,
@@ -29,6 +29,12 @@ from errands.policy.records import (
     encode,
 )
 from tests.unit.policy.support import LATER, NOW, RUN, STARTED, errored, finished, restricted, said, value_of
+
+
+def fold(context: Context, record: AnyRecord) -> Context:
+    current = CurrentContext(context)
+    current.fold(record)
+    return current.context
 
 
 def after(*records: AnyRecord) -> Any:

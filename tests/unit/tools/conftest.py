@@ -6,7 +6,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.unit.tools.support import Service, live
+from tests.live import live
+from tests.unit.tools.support import Service
 
 
 @pytest.fixture(scope="module")

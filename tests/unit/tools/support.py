@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-import socket
-import threading
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 import msgspec
-import uvicorn
 import yaml
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
-from starlette.types import ASGIApp
 
 from errands.agents.manifests import Function, Manifests, load
 from errands.agents.mounts.base import FileInfo, Files, MountError
@@ -31,22 +27,6 @@ Json = dict[str, Any]
 NOW = "2026-05-20T03:45:00Z"
 RUNTIME = {"version": "1.2", "dashboard_url": "https://dash.example.com", "api_root": "https://api.example.com"}
 CONTEXT: Json = {"user": {"id": "ann", "email": "ann@example.com"}, "agent": {"name": "support"}, "input": []}
-
-
-@contextmanager
-def live(app: ASGIApp, **options: Any) -> Iterator[str]:
-    """The URL of an application that runs in a thread; `options` are those of uvicorn."""
-    listener = socket.create_server(("127.0.0.1", 0))
-    settings = {"log_config": None, "lifespan": "off", "timeout_graceful_shutdown": 1, **options}
-    config = uvicorn.Config(app, **settings)
-    runner = uvicorn.Server(config)
-    thread = threading.Thread(target=runner.run, args=([listener],))
-    thread.start()
-    try:
-        yield f"http://127.0.0.1:{listener.getsockname()[1]}"
-    finally:
-        runner.should_exit = True
-        thread.join()
 
 
 class Seen(msgspec.Struct):
@@ -103,9 +83,10 @@ _METHODS = ("GET", "POST", "PUT", "PATCH", "DELETE")
 
 
 class MemoryFiles(Files):
-    backend, bucket, prefix = "local", "files", "/shop/support/T-1/"
+    backend = "local"
 
     def __init__(self) -> None:
+        super().__init__("files", ("shop", "support", "T-1"), max_bytes=1_000_000)
         self.held: dict[str, str] = {}
 
     async def read(self, path: str) -> str:
@@ -113,11 +94,7 @@ class MemoryFiles(Files):
             raise MountError(f"there is no file {path}")
         return self.held[path]
 
-    async def write(self, path: str, content: str) -> str:
-        self.held[path] = content
-        return content
-
-    async def write_bytes(self, path: str, content: bytes) -> None:
+    async def _put(self, path: str, content: bytes) -> None:
         self.held[path] = content.decode()
 
     async def info(self, path: str) -> FileInfo:

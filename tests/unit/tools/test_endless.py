@@ -6,7 +6,6 @@ import asyncio
 import sys
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 from starlette.applications import Starlette
@@ -19,7 +18,10 @@ from errands.agents.delegation.remote import RemoteDelegate
 from errands.agents.tools.base import Bounds, BrokenToolError, ToolError
 from errands.model.log import Scope
 from errands.outbound import AnswerTooLargeError, Meter, Outbound
-from tests.unit.tools.support import Json, action, calling, live, manifests, tool, toolbox
+from tests.live import live
+from tests.unit.tools import mcp_endless_server
+from tests.unit.tools.mcp_endless_server import answer
+from tests.unit.tools.support import Json, action, calling, manifests, tool, toolbox
 
 pytestmark = pytest.mark.anyio
 
@@ -78,15 +80,6 @@ class Endless:
         return JSONResponse({"jsonrpc": "2.0", "id": asked["id"], **answer(asked["method"])})
 
 
-def answer(method: str) -> dict[str, Any]:
-    if method == "initialize":
-        about = {"name": "endless", "version": "1"}
-        return {"result": {"protocolVersion": "2024-11-05", "capabilities": {"tools": {}}, "serverInfo": about}}
-    if method == "tools/list":
-        return {"result": {"tools": [{"name": "go", "inputSchema": {"type": "object"}}]}}
-    return {"error": {"code": -32601, "message": "Method not found"}}
-
-
 @pytest.fixture
 def endless() -> Iterator[Endless]:
     service = Endless()
@@ -143,24 +136,9 @@ async def test_an_endless_document_breaks_the_tool(tmp_path: Path, endless: Endl
         await toolbox(manifests(tmp_path, made), bounds=BOUNDS).functions()
 
 
-PROGRAM = """
-import json, sys
-from tests.unit.tools.test_endless import answer
-for line in sys.stdin:
-    request = json.loads(line)
-    if request["method"] == "tools/call":
-        while True:
-            sys.stdout.write("x" * 65536)
-    if "id" in request:
-        print(json.dumps({"jsonrpc": "2.0", "id": request["id"], **answer(request["method"])}), flush=True)
-"""
-
-
 async def test_an_endless_line_of_a_process_ends_it(tmp_path: Path) -> None:
-    program = tmp_path / "endless.py"
-    program.write_text(PROGRAM)
-    mcp = {"transport": "stdio", "command": sys.executable, "args": [str(program)]}
-    said = await told(tmp_path, tool(mcp={**mcp, "env": {"PYTHONPATH": ":".join(sys.path)}}))
+    mcp = {"transport": "stdio", "command": sys.executable, "args": [mcp_endless_server.__file__]}
+    said = await told(tmp_path, tool(mcp=mcp))
     assert said == f"go answered with more than {BOUNDS.most_read:,} bytes"
 
 

@@ -24,8 +24,9 @@ from errands.agents.tools.mcp import McpBackend
 from errands.agents.tools.mcp_connection import Server
 from errands.errors import ConfigurationError
 from errands.outbound import Outbound
+from tests.live import live
 from tests.unit.tools.mcp_server import server
-from tests.unit.tools.support import Caller, Json, Service, action, calling, live, manifests, tool, toolbox
+from tests.unit.tools.support import Caller, Json, Service, action, calling, manifests, tool, toolbox
 
 pytestmark = pytest.mark.anyio
 

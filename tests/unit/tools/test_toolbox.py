@@ -14,6 +14,7 @@ from errands.agents.tools import registry
 from errands.agents.tools.base import Backend, BrokenToolError, Invocation, State
 from errands.agents.tools.secrets import Secrets
 from errands.agents.tools.settings import from_environment, variable
+from errands.agents.tools.toolbox import Toolbox
 from errands.errors import ConfigurationError
 from tests.unit.tools.support import (
     Json,
@@ -71,12 +72,22 @@ def test_all_that_is_wrong_is_told_at_once(tmp_path: Path) -> None:
     assert "setting b that does not fit: it must be of type integer" in str(raised.value)
 
 
+def is_fine(box: Toolbox) -> bool:
+    """Whether nothing keeps its tools from ever working."""
+    try:
+        box.check()
+    except ConfigurationError:
+        return False
+    return True
+
+
 def test_settings_with_defaults_need_not_be_given(tmp_path: Path) -> None:
-    toolbox(with_settings(tmp_path, {"a": {"type": "string", "default": "x"}})).check()
+    assert is_fine(toolbox(with_settings(tmp_path, {"a": {"type": "string", "default": "x"}})))
+    assert not is_fine(toolbox(with_settings(tmp_path, {"a": {"type": "string"}})))
 
 
 def test_settings_of_other_tools_are_none_of_this_agents_business(tmp_path: Path) -> None:
-    toolbox(with_settings(tmp_path, {}), settings={"other": {"key": "x"}}).check()
+    assert is_fine(toolbox(with_settings(tmp_path, {}), settings={"other": {"key": "x"}}))
 
 
 def test_settings_come_from_the_environment_as_what_the_schema_wants(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from functools import cache
 from typing import Any
 
@@ -152,3 +153,28 @@ def requests(references: bool) -> st.SearchStrategy[SendMessageRequest]:
         ),
         metadata=maybe(metadata),
     )
+
+
+def paths(value: Any, prefix: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+    """Where each value of a document stands."""
+    yield prefix
+    items: Any = ()
+    if isinstance(value, dict):
+        items = value.items()
+    elif isinstance(value, list):
+        items = enumerate(value)
+    for key, inner in items:
+        yield from paths(inner, (*prefix, key))
+
+
+def replaced(value: Any, path: tuple[Any, ...], new: Any, *, drop: bool = False) -> Any:
+    """A copy in which what stands at this path is another, or is missing."""
+    if not path:
+        return new
+    key, *rest = path
+    copy = dict(value) if isinstance(value, dict) else list(value)
+    if drop and not rest:
+        del copy[key]
+    else:
+        copy[key] = replaced(value[key], tuple(rest), new, drop=drop)
+    return copy

@@ -23,10 +23,18 @@ def nested(depth: int, inside: object = 1) -> object:
     return inside
 
 
+def is_taken(body: bytes) -> bool:
+    try:
+        check_depth(body)
+    except InvalidRequestError:
+        return False
+    return True
+
+
 @pytest.mark.parametrize("depth", [0, 1, MAX_DEPTH - 1, MAX_DEPTH])
 def test_a_body_up_to_the_bound_is_taken(depth: int) -> None:
-    check_depth(encode(nested(depth)))
-    check_depth(encode(nested(depth - 1, ["[[[[{{{{" * 100] * 200))) if depth else None
+    assert is_taken(encode(nested(depth)))
+    assert depth == 0 or is_taken(encode(nested(depth - 1, ["[[[[{{{{" * 100] * 200)))
 
 
 @pytest.mark.parametrize("depth", [MAX_DEPTH + 1, 10_000])
@@ -36,7 +44,7 @@ def test_a_deeper_one_is_refused(depth: int) -> None:
 
 
 def test_brackets_in_strings_do_not_count() -> None:
-    check_depth(encode({"text": "[{" * 1000 + '\\"' + "[" * 1000}))
+    assert is_taken(encode({"text": "[{" * 1000 + '\\"' + "[" * 1000}))
 
 
 def test_a_body_that_is_no_json_but_opens_too_much_is_refused() -> None:
@@ -46,4 +54,4 @@ def test_a_body_that_is_no_json_but_opens_too_much_is_refused() -> None:
 
 @given(JSON)
 def test_what_is_not_deep_is_taken_whatever_it_is(value: object) -> None:
-    check_depth(encode([value] * 40))
+    assert is_taken(encode([value] * 40))

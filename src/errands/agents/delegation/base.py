@@ -50,6 +50,8 @@ class Delegated(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Delegate(ABC):
+    """Another agent, as one that hands work to it sees it."""
+
     @abstractmethod
     async def run(self, errand: Errand) -> Delegated:
         """Waits until the child has answered. Raises `DelegationError`.

@@ -84,6 +84,7 @@ class LocalDelegate(Delegate):
 
 
 def check_depth(errand: Errand, max_depth: int) -> None:
+    """Raises `DelegationError` when work has been handed down too often."""
     if errand.depth > max_depth:
         raise DelegationError(
             f"work has been handed down {max_depth} times already, which is as far as it goes; do it without the agent"

@@ -6,30 +6,24 @@ A call that has finished is never executed again. One that had begun when its pr
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from contextlib import suppress
 from typing import Any
 
-import msgspec
-
-from errands.agents.delegation.base import Delegate, DelegationError
 from errands.agents.loop.course import Course, refusal
-from errands.agents.loop.handing_down import errand_of
+from errands.agents.loop.executing import Executing
 from errands.agents.loop.outcomes import PausedError, TaskOverError
 from errands.agents.loop.plan import Repertoire, Routine
 from errands.agents.loop.progress import MakeCalls
 from errands.agents.loop.scripts import Scripts
 from errands.agents.manifests.arguments import ArgumentsError
-from errands.agents.tools.base import BrokenToolError, Invocation, ToolError
-from errands.agents.tools.turn import ToolTurn
-from errands.model.log import Scope
 from errands.policy.cel import CallFailed, CelError, Session, Variables, evaluate
 from errands.policy.cel.evaluators import Evaluators
 from errands.policy.cel.values import Json
 from errands.policy.limits import Limits, check_before_capability
-from errands.policy.pipeline import Blocked, Invoke, Locked, Passed, Subject
-from errands.policy.pipeline import Invocation as StepInvocation
+from errands.policy.pipeline import Blocked, Invocation, Invoke, Locked, Passed, Subject
 from errands.policy.records import (
+    CallEnded,
     Caller,
     CapabilityBegan,
     CapabilityErrored,
@@ -37,16 +31,12 @@ from errands.policy.records import (
     CapabilityRestricted,
     CapabilityShown,
     FunctionCall,
-    ToolOpened,
 )
-
-Ended = CapabilityFinished | CapabilityErrored | CapabilityRestricted
-
 
 #: Calls of one answer that run at the same time; more wait.
 MOST_SIDE_BY_SIDE = 16
 #: Calls of one answer; of one that has more, none is made.
-MOST_CALLS = 128
+MOST_CALLS = 256
 
 
 class Calls:
@@ -56,25 +46,17 @@ class Calls:
         self,
         course: Course,
         repertoire: Repertoire,
-        tools: ToolTurn,
-        delegates: Mapping[str, Delegate],
         limits: Limits,
         *,
+        executing: Executing,
         evaluators: Evaluators,
-        task_id: str,
-        scope: Scope,
-        depth: int,
     ) -> None:
         self._course = course
         self._run = course.run
         self._progress = course.progress
         self._repertoire = repertoire
-        self._tools = tools
-        self._delegates = delegates
         self._limits = limits
-        self._task_id = task_id
-        self._scope = scope
-        self._depth = depth
+        self._executing = executing
         self._side_by_side = asyncio.Semaphore(MOST_SIDE_BY_SIDE)
         self._scripts = Scripts(course, repertoire, evaluators, self._in_script)
 
@@ -114,7 +96,7 @@ class Calls:
             return []
         if routine.looks_back:
             return list(range(index))
-        if routine.is_delegation or not self._tools.is_synchronous(routine.function):
+        if not self._executing.is_synchronous(routine):
             return []
         others = [self._repertoire.offered(call.name) for call in calls[:index]]
         return [n for n, other in enumerate(others) if other and other.function.ref == routine.function.ref]
@@ -148,7 +130,7 @@ class Calls:
 
     # One call
 
-    async def _ended(self, call: FunctionCall, routine: Routine, at: str, caller: Caller) -> Ended:
+    async def _ended(self, call: FunctionCall, routine: Routine, at: str, caller: Caller) -> CallEnded:
         """How the call ended, now or before: steps, execution, record."""
         known = self._progress.ended.get(call.id)
         if known is not None:
@@ -159,7 +141,7 @@ class Calls:
             if not isinstance(stopped_or_began, CapabilityBegan):
                 return stopped_or_began
             began = stopped_or_began
-        return await self._execute(began, routine)
+        return await self._executing.execute(began, routine)
 
     async def _begin(
         self, call: FunctionCall, routine: Routine, at: str, caller: Caller
@@ -276,67 +258,16 @@ class Calls:
         await self._course.append(record)
         return record
 
-    # Execution
-
-    async def _execute(self, began: CapabilityBegan, routine: Routine) -> Ended:
-        common: dict[str, Any] = {
-            "at": began.at,
-            "call": began.call,
-            "function": began.function,
-            "arguments": began.arguments,
-            "caller": began.caller,
-        }
-        record: Ended
-        try:
-            if routine.is_delegation:
-                delegated = await self._delegate(began, routine)
-                record = CapabilityFinished(**common, output=delegated.output, task_id=delegated.task_id)
-            else:
-                record = CapabilityFinished(**common, output=await self._invoke(began, routine))
-        except ToolError as error:
-            record = CapabilityErrored(**common, error=str(error))
-        except DelegationError as error:
-            record = CapabilityErrored(**common, error=str(error), task_id=error.task_id)
-        except BrokenToolError as error:
-            record = CapabilityErrored(**common, error=str(error))
-            self._course.over("errored", f"{began.function} cannot be used: {error}", record)
-        await self._course.append(record)
-        return record
-
-    async def _invoke(self, began: CapabilityBegan, routine: Routine) -> Json:
-        key = f"{began.call}:execute"
-        function, tool = routine.function, routine.function.ref
-        session = self._progress.session(key, began.at)
-        invocation = Invocation(
-            call=f"{self._task_id}:{began.call}",
-            action=function.action,
-            arguments=began.arguments,
-            context=self._run.plain(),
-            session=session,
-            perform=self._course.perform(key),
-            state=self._progress.tools.get(tool, {}),
-        )
-        state = await self._tools.initialize(function, invocation)
-        if state is not None:
-            await self._course.append(ToolOpened(at=self._run.now(), tool=tool, state=state))
-            invocation = msgspec.structs.replace(invocation, state=state)
-        work = self._tools.invoke(function, invocation)
-        return await self._course.waiting_for(work, key, session, began.arguments, function=routine.name)
-
-    async def _delegate(self, began: CapabilityBegan, routine: Routine) -> Any:
-        errand = errand_of(self._course, began, parent=self._task_id, scope=self._scope, depth=self._depth)
-        return await self._delegates[routine.function.ref].run(errand)
-
     # What becomes of the result
 
-    async def _content(self, ended: Ended, routine: Routine) -> Json:
+    async def _content(self, ended: CallEnded, routine: Routine) -> Json:
         """What is told of a call: its result as the steps after it leave it, or an error."""
         try:
             return await self._result(ended, routine)
         except CallFailed as error:
             return {"error": str(error)}
 
-    async def _result(self, ended: Ended, routine: Routine) -> Json:
+    async def _result(self, ended: CallEnded, routine: Routine) -> Json:
         """Raises `CallFailed` when there is none."""
         if isinstance(ended, CapabilityErrored):
             raise CallFailed(ended.error)
@@ -367,7 +298,7 @@ class Calls:
     def invoker(self, place: str, at: str) -> Invoke:
         """Makes the calls of `invoke` steps at `place`: straight to the tool, and once, whatever the policy is."""
 
-        async def invoke(wanted: StepInvocation) -> Json:
+        async def invoke(wanted: Invocation) -> Json:
             call = f"{place}:{wanted.step}"
             ended = self._progress.ended.get(call)
             if ended is None:
@@ -378,7 +309,7 @@ class Calls:
 
         return invoke
 
-    async def _invoked(self, call: str, wanted: StepInvocation, at: str) -> Ended:
+    async def _invoked(self, call: str, wanted: Invocation, at: str) -> CallEnded:
         routine = self._repertoire.invoked(wanted.tool, wanted.capability)
         if routine is None:
             raise CallFailed(f"{wanted.tool} offers no {wanted.capability}")
@@ -390,7 +321,7 @@ class Calls:
             except ArgumentsError as error:
                 return await self._errored(call, routine, wanted.arguments, str(error), "step")
             began = await self._begun(call, routine, arguments, "step")
-        return await self._execute(began, routine)
+        return await self._executing.execute(began, routine)
 
 
 class _Skipped(Exception):

@@ -14,6 +14,7 @@ from errands.policy.cel import Session
 from errands.policy.records import (
     Answered,
     AnyRecord,
+    CallEnded,
     CapabilityBegan,
     CapabilityErrored,
     CapabilityFinished,
@@ -76,7 +77,7 @@ class Progress:
         self._said: list[Said] = []
         self._shown: dict[str, CapabilityShown] = {}
         self.began: dict[str, CapabilityBegan] = {}
-        self.ended: dict[str, CapabilityFinished | CapabilityErrored | CapabilityRestricted] = {}
+        self.ended: dict[str, CallEnded] = {}
         #: All that have begun or ended.
         self.calls: set[str] = set()
         #: By which the model knows its calls.
@@ -95,6 +96,7 @@ class Progress:
             self.take(record)
 
     def take(self, record: AnyRecord) -> None:
+        """Moves on by one record. Those that say nothing about the progress change nothing."""
         match record:
             case InputArrived():
                 self._input, self._passed, self._answer = record, False, None
@@ -133,8 +135,6 @@ class Progress:
                 self._waiting[record.key] = record
             case Answered():
                 self._answered.setdefault(record.key, []).append(record)
-            case _:
-                pass
 
     def _close_answer(self) -> None:
         """What the model said and was told joins the conversation, in the order of its calls."""
@@ -142,6 +142,7 @@ class Progress:
             self._said += _exchange(self._answer, self._shown)
 
     def next(self) -> Next:
+        """What is to be done next."""
         if self._input is None:
             return TakeInput()
         if not self._passed:

@@ -12,6 +12,7 @@ from errands.agents.delegation.base import Delegate
 from errands.agents.loop.answering import Answering, answer_message, told
 from errands.agents.loop.calls import Calls
 from errands.agents.loop.course import Course, refusal
+from errands.agents.loop.executing import Executing
 from errands.agents.loop.handing_down import errand_of
 from errands.agents.loop.inputs import read_input
 from errands.agents.loop.outcomes import PausedError, TaskOverError
@@ -55,6 +56,7 @@ class TaskTurn:
         self._ctx = ctx
 
     async def work(self) -> None:
+        """Goes on from where the records say that the task stands, until the turn has ended."""
         worker, ctx = self._worker, self._ctx
         files = worker.mounts.files(worker.agent, ctx.task_id) if worker.mounts is not None else None
         async with worker.toolbox.turn(task_id=ctx.task_id, files=files) as tools:
@@ -98,20 +100,13 @@ class TaskTurn:
         """Does one thing after the other until the turn has ended."""
         worker, ctx = self._worker, self._ctx
         answering = Answering(ctx, course, self._plan, worker.model, worker.model_name)
-        started = _started_in(course.run)
+        depth = _started_in(course.run).depth
+        executing = Executing(
+            course, tools, worker.delegates, task_id=ctx.task_id, scope=ctx._stored.scope, depth=depth
+        )
         evaluators = worker.evaluators or current_evaluators()
         assert evaluators is not None, "whoever runs turns has some"
-        calls = Calls(
-            course,
-            repertoire,
-            tools,
-            worker.delegates,
-            worker.plan.limits,
-            evaluators=evaluators,
-            task_id=ctx.task_id,
-            scope=ctx._stored.scope,
-            depth=started.depth,
-        )
+        calls = Calls(course, repertoire, worker.plan.limits, executing=executing, evaluators=evaluators)
         while True:
             match course.progress.next():
                 case TakeInput():

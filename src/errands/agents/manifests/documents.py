@@ -20,7 +20,8 @@ TOOL_KIND = "commonagents.info/v1beta2/tool"
 DESCRIPTOR_KIND = "commonagents.info/v1/bundledescription"
 
 Text = Annotated[str, Meta(min_length=1)]
-Scope = Literal["none", "task", "agent", "workspace"]
+#: Who shares the files of a task.
+MountScope = Literal["none", "task", "agent", "workspace"]
 
 
 class Document(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -49,11 +50,15 @@ class Capability(Document, frozen=True):
 
 
 class Guardrails(Document, frozen=True):
+    """Steps at the boundaries of an agent."""
+
     before: list[StepConfig] | None = None
     after: list[StepConfig] | None = None
 
 
 class Agent(Document, frozen=True):
+    """An agent: its prompt, its model, and what it may do."""
+
     kind: Annotated[str, Meta(examples=[AGENT_KIND])]
     namespace: Annotated[str, Meta(examples=["default"])]
     name: Annotated[str, Meta(examples=["support"])]
@@ -61,7 +66,7 @@ class Agent(Document, frozen=True):
     prompt: Annotated[str, Meta(examples=["You help customers with their orders."])]
     model: Text | None = None
     priority: int | None = None
-    mount: Scope = "none"
+    mount: MountScope = "none"
     limits: Limits = Limits()
     parameters: dict[str, Any] | None = None
     capabilities: dict[str, Capability] = {}
@@ -152,6 +157,8 @@ class Action(Document, frozen=True):
 
 
 class Tool(Document, frozen=True):
+    """A tool: its settings and actions, and how they are executed."""
+
     NOT_YET = {"events": "tool events are"}
 
     kind: Annotated[str, Meta(examples=[TOOL_KIND])]

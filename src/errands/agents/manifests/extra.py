@@ -13,4 +13,6 @@ def from_extra(module: str) -> Any:
     try:
         return importlib.import_module(module)
     except ImportError as error:
-        raise ConfigurationError(f"manifests need an extra ({error}): pip install 'errands[agents]'") from None
+        raise ConfigurationError(
+            f"manifests and policy files need an extra ({error}): pip install 'errands[agents]'"
+        ) from None

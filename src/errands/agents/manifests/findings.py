@@ -19,6 +19,8 @@ _QUOTED = 80
 
 
 class Finding(msgspec.Struct, frozen=True, kw_only=True):
+    """Something that is wrong, or looks wrong, in a manifest."""
+
     severity: Literal["error", "warning"]
     file: str
     #: From 1; 0 when it is about the file as a whole.

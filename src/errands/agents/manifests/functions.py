@@ -57,6 +57,7 @@ class Function(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def defaults(self) -> dict[str, Any]:
+        """The values of parameters that have one without being given."""
         return schemas.defaults(self.declared)
 
     def discovered_name(self, operation: str) -> str:

@@ -53,6 +53,7 @@ class Report(msgspec.Struct, frozen=True):
 
     @property
     def valid(self) -> bool:
+        """Whether the manifests can be used; there may be warnings all the same."""
         return self.manifests is not None
 
 

@@ -16,6 +16,7 @@ from msgspec import inspect
 from errands.agents.manifests.findings import Place, quoted, suggestion
 from errands.agents.manifests.nodes import Node
 from errands.errors import ConfigurationError
+from errands.model.base import JSON_NAMES
 
 D = TypeVar("D", bound=msgspec.Struct)
 
@@ -27,15 +28,7 @@ _TYPES: dict[type[inspect.Type], tuple[type, str]] = {
     inspect.ListType: (list, "a list"),
     inspect.StructType: (dict, "an object"),
 }
-_NAMES: dict[type, str] = {
-    str: "a text",
-    bool: "true or false",
-    int: "a number",
-    float: "a number",
-    list: "a list",
-    dict: "an object",
-    type(None): "empty",
-}
+_NAMES = JSON_NAMES | {type(None): "empty"}
 #: What YAML 1.1 took for true and false.
 _OLD_FLAGS = {"yes": "true", "on": "true", "y": "true", "no": "false", "off": "false", "n": "false"}
 

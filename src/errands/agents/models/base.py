@@ -51,12 +51,16 @@ class Offer(msgspec.Struct, frozen=True):
 
 
 class UserSaid(msgspec.Struct, frozen=True, tag="user"):
+    """A message of the user."""
+
     #: Content parts: `mimeType` and one of `text`, `data` and `file`; beside a file may be its `filename`. A file that
     #: can be sent is an address: `data:` with the content itself, or `https:`. Of any other the model hears the name.
     parts: list[dict[str, Json]]
 
 
 class ModelSaid(msgspec.Struct, frozen=True, tag="model"):
+    """An answer of the model: words, calls, or both."""
+
     text: str = ""
     calls: tuple[FunctionCall, ...] = ()
 
@@ -73,6 +77,8 @@ Said = UserSaid | ModelSaid | FunctionSaid
 
 
 class Question(msgspec.Struct, frozen=True, kw_only=True):
+    """All that a model is told when it is asked."""
+
     #: What `Model.resolve` gave: `provider/model`.
     model: str
     system: str
@@ -85,6 +91,8 @@ class Question(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Answer(msgspec.Struct, frozen=True, kw_only=True):
+    """What a model says, and what it took."""
+
     text: str = ""
     calls: tuple[FunctionCall, ...] = ()
     #: As the provider calls it, in the form `provider/model`.
@@ -96,6 +104,8 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Model(ABC):
+    """Answers for agents. Subclass it to connect a model that errands does not know."""
+
     def resolve(self, model: str | None, builtins: tuple[str, ...] = ()) -> str:
         """What answers an agent that names `model`, or none: it goes into `Question.model` and into the context.
 

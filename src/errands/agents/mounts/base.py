@@ -38,17 +38,29 @@ class Files(ABC):
     #: Such as `/shop/support/TASK/`.
     prefix: str
 
+    def __init__(self, bucket: str, prefix: tuple[str, ...], *, max_bytes: int) -> None:
+        self.bucket = bucket
+        self.prefix = "/".join(["", *prefix, ""])
+        self._max_bytes = max_bytes
+
     @abstractmethod
     async def read(self, path: str) -> str:
         """The file's text. Raises `MountError`."""
 
-    @abstractmethod
     async def write(self, path: str, content: str) -> str:
         """Writes the whole file, all or nothing, and gives what was written. Raises `MountError`."""
+        await self.write_bytes(path, encoded(content, path))
+        return content
 
-    @abstractmethod
     async def write_bytes(self, path: str, content: bytes) -> None:
         """The same for what is no text. Raises `MountError`."""
+        if len(content) > self._max_bytes:
+            raise too_large(path, self._max_bytes)
+        await self._put(path, content)
+
+    @abstractmethod
+    async def _put(self, path: str, content: bytes) -> None:
+        """Writes a file that is not too large."""
 
     @abstractmethod
     async def info(self, path: str) -> FileInfo:
@@ -76,6 +88,7 @@ def guess_type(path: str) -> str:
 
 
 def encoded(content: str, path: str) -> bytes:
+    """The text as bytes. Raises `MountError`."""
     try:
         return content.encode()
     except UnicodeEncodeError:
@@ -83,6 +96,7 @@ def encoded(content: str, path: str) -> bytes:
 
 
 def decoded(content: bytes, path: str) -> str:
+    """The bytes as text. Raises `MountError`."""
     try:
         return content.decode()
     except UnicodeDecodeError:
@@ -90,4 +104,5 @@ def decoded(content: bytes, path: str) -> str:
 
 
 def too_large(path: str, most: int) -> MountError:
+    """What is said of a file with more bytes than a mount takes."""
     return MountError(f"{path}: files have at most {readable(most)} here")

@@ -17,7 +17,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import ParamSpec, TypeVar
 
-from errands.agents.mounts.base import FileInfo, Files, MountError, decoded, encoded, guess_type, too_large
+from errands.agents.mounts.base import FileInfo, Files, MountError, decoded, guess_type, too_large
 from errands.agents.mounts.paths import names
 from errands.errors import ConfigurationError
 
@@ -45,21 +45,13 @@ class LocalFiles(Files):
     backend = "local"
 
     def __init__(self, root: Path, prefix: tuple[str, ...], *, max_bytes: int) -> None:
-        self.bucket = str(root)
-        self.prefix = "/".join(["", *prefix, ""])
+        super().__init__(str(root), prefix, max_bytes=max_bytes)
         self._folder = _Folder(root, prefix)
-        self._max_bytes = max_bytes
 
     async def read(self, path: str) -> str:
         return decoded(await self._do(path, self._folder.read, names(path), self._max_bytes), path)
 
-    async def write(self, path: str, content: str) -> str:
-        await self.write_bytes(path, encoded(content, path))
-        return content
-
-    async def write_bytes(self, path: str, content: bytes) -> None:
-        if len(content) > self._max_bytes:
-            raise too_large(path, self._max_bytes)
+    async def _put(self, path: str, content: bytes) -> None:
         await self._do(path, self._folder.write, names(path), content)
 
     async def info(self, path: str) -> FileInfo:

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import Any
 
 from errands.agents.manifests.documents import S3, Gcs
-from errands.agents.mounts.base import FileInfo, Files, MountError, decoded, encoded, guess_type, too_large
+from errands.agents.mounts.base import FileInfo, Files, MountError, decoded, guess_type, too_large
 from errands.agents.mounts.paths import names
 from errands.errors import ConfigurationError
 
@@ -22,11 +22,9 @@ class RemoteFiles(Files):
     """`filesystem` is one of fsspec's. Objects are written whole: a reader finds the old one or the new one."""
 
     def __init__(self, backend: str, bucket: str, prefix: tuple[str, ...], filesystem: Any, *, max_bytes: int) -> None:
+        super().__init__(bucket, prefix, max_bytes=max_bytes)
         self.backend = backend
-        self.bucket = bucket
-        self.prefix = "/".join(["", *prefix, ""])
         self._filesystem = filesystem
-        self._max_bytes = max_bytes
 
     async def read(self, path: str) -> str:
         size = (await self.info(path)).size
@@ -37,13 +35,7 @@ class RemoteFiles(Files):
             return ""
         return decoded(await self._do(path, self._filesystem.cat_file, self._key(path), start=0, end=size), path)
 
-    async def write(self, path: str, content: str) -> str:
-        await self.write_bytes(path, encoded(content, path))
-        return content
-
-    async def write_bytes(self, path: str, content: bytes) -> None:
-        if len(content) > self._max_bytes:
-            raise too_large(path, self._max_bytes)
+    async def _put(self, path: str, content: bytes) -> None:
         await self._do(path, self._filesystem.pipe_file, self._key(path), content)
 
     async def info(self, path: str) -> FileInfo:

@@ -24,12 +24,12 @@ MAX_BATCH = 512
 MAX_BYTES = 8_000_000
 
 #: A function of `jobs` with its arguments bound.
-Task = Callable[[Connection], Awaitable[Any]]
-Work = Change | SavedContext | Task
+Action = Callable[[Connection], Awaitable[Any]]
+Write = Change | SavedContext | Action
 
 
 class Job(NamedTuple):
-    work: Work
+    work: Write
     future: asyncio.Future[Any]
     #: What no two lanes may have at the same time. None: it comes after everything that was submitted before.
     key: object
@@ -72,7 +72,7 @@ class Writer:
         links += [Link(self._options, name, lane) for lane in range(1, self._options.lanes)]
         self._lanes = [self._loop.create_task(self._run(link), name="errands-postgres-writer") for link in links]
 
-    def submit(self, work: Work, key: object = None) -> asyncio.Future[Any]:
+    def submit(self, work: Write, key: object = None) -> asyncio.Future[Any]:
         """Queues work; whatever else this turn of the event loop submits comes along."""
         future = self._loop.create_future()
         self._submitted += 1

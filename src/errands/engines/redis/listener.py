@@ -152,14 +152,17 @@ class Listener:
             self._watching.clear()
             while not self._fanout.idle or self._heard:
                 await self._adjust()
-                pause = SETTLE_AFTER if self._watching.is_set() or self._seen - self._heard else TIDY_AFTER
-                self._watching.clear()
-                with suppress(TimeoutError):
-                    async with asyncio.timeout(pause):
-                        if pause == TIDY_AFTER:
-                            await self._watching.wait()
-                        else:
-                            await asyncio.sleep(pause)
+                await self._rest()
+
+    async def _rest(self) -> None:
+        """Until there may be something to adjust."""
+        if self._watching.is_set() or self._seen - self._heard:
+            self._watching.clear()
+            await asyncio.sleep(SETTLE_AFTER)
+            return
+        with suppress(TimeoutError):
+            async with asyncio.timeout(TIDY_AFTER):
+                await self._watching.wait()
 
     async def _adjust(self) -> None:
         """Asks for the channels of what is still watched, and lets go of the others."""

@@ -43,7 +43,7 @@ def open_writer(options: Options) -> sqlite3.Connection:
         for pragma in _WRITER_PRAGMAS:
             connection.execute(pragma)
         connection.execute(f"PRAGMA synchronous = {options.synchronous}")
-        _migrate(connection, options.path)
+        _migrate(connection)
     except sqlite3.Error as error:
         connection.close()
         raise explain(error, options.path) from error
@@ -115,7 +115,7 @@ def _use_wal(connection: sqlite3.Connection, options: Options) -> None:
         )
 
 
-def _migrate(connection: sqlite3.Connection, path: str) -> None:
+def _migrate(connection: sqlite3.Connection) -> None:
     """Brings the schema up to date in one transaction; also the proof that the file can be written."""
     connection.execute("BEGIN IMMEDIATE")
     try:

@@ -21,7 +21,7 @@ from errands.engines.sqlite.changes import Written
 from errands.engines.sqlite.connection import Options, make_directory
 from errands.engines.sqlite.readers import Readers
 from errands.engines.sqlite.schema import SQLiteSchema
-from errands.engines.sqlite.writer import Outcome, Work, Writer
+from errands.engines.sqlite.writer import Outcome, Write, Writer
 from errands.errors import ConfigurationError, StorageError
 from errands.model.log import (
     AskingQuery,
@@ -71,6 +71,7 @@ class SQLiteEngine(LocalEngine):
 
     @property
     def path(self) -> str:
+        """The database file."""
         return self._options.path
 
     @property
@@ -125,7 +126,7 @@ class SQLiteEngine(LocalEngine):
         version: int = await self._open_writer.submit(change)
         return version
 
-    async def _write(self, work: Work) -> Any:
+    async def _write(self, work: Write) -> Any:
         return await self._open_writer.submit(work)
 
     async def delete(self, task_id: str, scope: Scope) -> None:

@@ -25,11 +25,11 @@ from errands.model.log import Change
 MAX_BATCH = 512
 
 #: A change, or a function of `jobs` with its arguments bound.
-Work = Change | Callable[[sqlite3.Connection], Any]
+Write = Change | Callable[[sqlite3.Connection], Any]
 
 
 class Job(NamedTuple):
-    work: Work
+    work: Write
     future: asyncio.Future[Any]
 
 
@@ -77,7 +77,7 @@ class Writer:
             self._thread.join()
             raise
 
-    def submit(self, work: Work) -> asyncio.Future[Any]:
+    def submit(self, work: Write) -> asyncio.Future[Any]:
         """Queues work at the end of this turn of the event loop.
 
         Whatever else the turn submits comes along, and the thread does not fight for the interpreter's lock with a

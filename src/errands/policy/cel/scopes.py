@@ -82,21 +82,6 @@ EXPOSES = _scope("an exposed value", "context input output now runtime")
 #: Addresses, headers and bodies of tools. They are templates: see `errands.policy.template`.
 REQUEST = _scope("a tool's request", "context runtime now parameters settings session agent mount auth")
 
-#: The rows with fixed names; the row of the script depends on the agent.
-SCOPES = (
-    BEFORE,
-    AFTER,
-    GUARDRAIL_BEFORE,
-    GUARDRAIL_AFTER,
-    BINDING,
-    TOOL,
-    TOOL_WITH_MOUNT,
-    PROMPT,
-    EXPOSES,
-    REQUEST,
-)
-
-
 #: The function by which a model runs a script. A script cannot run another.
 SCRIPT = "run_script"
 

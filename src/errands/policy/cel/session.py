@@ -33,6 +33,7 @@ class Call(msgspec.Struct, frozen=True):
 
     @property
     def key(self) -> str:
+        """By which its result is found again."""
         return _ENCODER.encode([self.place, self.function, self.arguments, self.nth]).decode()
 
     def __str__(self) -> str:

@@ -17,6 +17,7 @@ class User:
 
     @property
     def is_authenticated(self) -> bool:
+        """Whether the caller has a name."""
         return bool(self.user_name)
 
 

@@ -17,6 +17,8 @@ class IDGeneratorContext(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class IDGenerator(ABC):
+    """Makes identifiers; subclass it for ids of another form than UUIDs."""
+
     @abstractmethod
     def generate(self, context: IDGeneratorContext) -> str:
         """An identifier that was never given out before."""

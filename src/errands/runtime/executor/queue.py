@@ -23,7 +23,8 @@ class EventQueue(ABC):
         """
 
     @abstractmethod
-    def is_closed(self) -> bool: ...
+    def is_closed(self) -> bool:
+        """Whether `enqueue_event` would be refused."""
 
     @abstractmethod
     async def close(self) -> None:

@@ -99,6 +99,7 @@ class RequestContext:
 
     @property
     def tenant(self) -> str:
+        """The tenant the request is for; "" without one."""
         return self._call_context.tenant
 
     @property

@@ -91,23 +91,29 @@ class TaskUpdater:
         )
 
     async def submit(self, message: Message | None = None) -> None:
+        """Says that the task is taken on and not begun."""
         await self.update_status(SUBMITTED, message)
 
     async def start_work(self, message: Message | None = None) -> None:
+        """Says that the work begins."""
         await self.update_status(WORKING, message)
 
     async def complete(self, message: Message | None = None) -> None:
+        """Ends the task well."""
         await self.update_status(COMPLETED, message)
 
     async def failed(self, message: Message | None = None) -> None:
+        """Ends the task as failed; `fail` is another name for it."""
         await self.update_status(FAILED, message)
 
     fail = failed
 
     async def reject(self, message: Message | None = None) -> None:
+        """Declines the task."""
         await self.update_status(REJECTED, message)
 
     async def cancel(self, message: Message | None = None) -> None:
+        """Ends the task as canceled."""
         await self.update_status(CANCELED, message)
 
     async def requires_input(self, message: Message | None = None) -> None:

@@ -8,20 +8,13 @@ from typing import Any, Literal
 
 import msgspec
 
+from errands.model.base import JSON_NAMES
 from errands.wire.card_check.shapes import Kind, ListOf, MapOf, Shape
-
-_NAMES: dict[type, str] = {
-    str: "a text",
-    bool: "true or false",
-    int: "a number",
-    float: "a number",
-    list: "a list",
-    dict: "an object",
-    type(None): "null",
-}
 
 
 class Finding(msgspec.Struct, frozen=True, kw_only=True):
+    """Something that is wrong, or looks wrong, on a card."""
+
     severity: Literal["error", "warning"]
     #: Where on the card, such as `skills[0].tags`; empty for the card as a whole.
     path: str
@@ -32,6 +25,8 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Report(msgspec.Struct, frozen=True, kw_only=True):
+    """What was found out about a card."""
+
     #: The versions whose form the card has, the newest first; none when it is no card.
     versions: list[str]
     #: The errors first.
@@ -39,6 +34,7 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def valid(self) -> bool:
+        """Whether there is no error; there may be warnings all the same."""
         return not any(finding.severity == "error" for finding in self.findings)
 
 
@@ -61,7 +57,7 @@ class Notebook:
         """
         expected = _type_of(kind)
         if not _is_of(value, expected):
-            self.error(path, f"is {name_of(value)}, not {_NAMES[expected]}", f"write {_NAMES[expected]}")
+            self.error(path, f"is {name_of(value)}, not {JSON_NAMES[expected]}", f"write {JSON_NAMES[expected]}")
             return None
         if isinstance(kind, ListOf):
             return [self.take(item, kind.kind, f"{path}[{index}]") for index, item in enumerate(value)]
@@ -115,7 +111,7 @@ def _is_of(value: Any, kind: type) -> bool:
 
 
 def name_of(value: Any) -> str:
-    return _NAMES[type(value)]
+    return JSON_NAMES[type(value)]
 
 
 def below(path: str, name: str) -> str:

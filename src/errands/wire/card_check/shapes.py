@@ -65,35 +65,37 @@ def _flows(*, device_code: bool) -> Shape:
     return Shape({name: Field(shape) for name, shape in flows.items()})
 
 
+def _oauth2(*, device_code: bool) -> Shape:
+    return Shape(
+        {
+            "flows": Field(_flows(device_code=device_code), '{"clientCredentials": {...}}'),
+            "oauth2MetadataUrl": _TEXT,
+            "description": _TEXT,
+        }
+    )
+
+
+_HTTP_AUTH = Shape({"scheme": Field("text", '"Bearer"'), "bearerFormat": _TEXT, "description": _TEXT})
+_OPEN_ID_CONNECT = Shape({"openIdConnectUrl": _URL, "description": _TEXT})
+_MUTUAL_TLS = Shape({"description": _TEXT})
+
 #: The schemes of 1.0: each has a field of its own, and exactly one is set.
 SCHEMES_V1_0: dict[str, Shape] = {
     "apiKeySecurityScheme": Shape(
         {"location": Field("text", '"header"'), "name": Field("text", '"X-API-Key"'), "description": _TEXT}
     ),
-    "httpAuthSecurityScheme": Shape({"scheme": Field("text", '"Bearer"'), "bearerFormat": _TEXT, "description": _TEXT}),
-    "oauth2SecurityScheme": Shape(
-        {
-            "flows": Field(_flows(device_code=True), '{"clientCredentials": {...}}'),
-            "oauth2MetadataUrl": _TEXT,
-            "description": _TEXT,
-        }
-    ),
-    "openIdConnectSecurityScheme": Shape({"openIdConnectUrl": _URL, "description": _TEXT}),
-    "mtlsSecurityScheme": Shape({"description": _TEXT}),
+    "httpAuthSecurityScheme": _HTTP_AUTH,
+    "oauth2SecurityScheme": _oauth2(device_code=True),
+    "openIdConnectSecurityScheme": _OPEN_ID_CONNECT,
+    "mtlsSecurityScheme": _MUTUAL_TLS,
 }
 #: The schemes of 0.3, by their `type`.
 SCHEMES_V0_3: dict[str, Shape] = {
     "apiKey": Shape({"in": Field("text", '"header"'), "name": Field("text", '"X-API-Key"'), "description": _TEXT}),
-    "http": Shape({"scheme": Field("text", '"Bearer"'), "bearerFormat": _TEXT, "description": _TEXT}),
-    "oauth2": Shape(
-        {
-            "flows": Field(_flows(device_code=False), '{"clientCredentials": {...}}'),
-            "oauth2MetadataUrl": _TEXT,
-            "description": _TEXT,
-        }
-    ),
-    "openIdConnect": Shape({"openIdConnectUrl": _URL, "description": _TEXT}),
-    "mutualTLS": Shape({"description": _TEXT}),
+    "http": _HTTP_AUTH,
+    "oauth2": _oauth2(device_code=False),
+    "openIdConnect": _OPEN_ID_CONNECT,
+    "mutualTLS": _MUTUAL_TLS,
 }
 
 _REQUIREMENTS_V1_0 = Field(

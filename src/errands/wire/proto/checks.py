@@ -8,14 +8,19 @@ from typing import Any
 from errands.errors import InvalidParamsError
 from errands.wire.proto.messages import ROLES
 
+#: The largest number that the fields of the protocol hold.
+MAX_INT = 2**31 - 1
+
 
 def required(value: str, field: str) -> str:
+    """The value. Raises `InvalidParamsError` for an empty one."""
     if not value:
         raise InvalidParamsError(f"{field} is required", field=field)
     return value
 
 
 def within(value: int, field: str, least: int, most: int) -> int:
+    """The value. Raises `InvalidParamsError` for one that is out of bounds."""
     if not least <= value <= most:
         raise InvalidParamsError(f"{field} must be from {least} to {most}, not {value}", field=field)
     return value

@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
+from google.protobuf import empty_pb2
 from google.protobuf.message import DecodeError
 
 from errands.errors import InvalidParamsError, UnsupportedOperationError
 from errands.model.base import Model
-from errands.operations import Operation
+from errands.model.requests import Empty
+from errands.operations import OPERATIONS, Operation
 from errands.wire.dialect import MalformedAnswerError
 
 #: A generated protobuf message.
@@ -33,7 +35,26 @@ class Rpc(NamedTuple):
     answer: Callable[[Message], Any]
 
 
+def rpc(
+    operation: str, request: Any, response: Any, read: Any, ask: Any, write: Any, answer: Any, *, name: str = ""
+) -> Rpc:
+    """One operation, in the order of its way: read and ask are about requests, write and answer about responses."""
+    return Rpc(
+        name or operation, OPERATIONS[operation], request, response, read=read, write=write, ask=ask, answer=answer
+    )
+
+
+def read_nothing(_: Message) -> Empty:
+    return Empty()
+
+
+def write_nothing(_: Empty) -> Message:
+    return empty_pb2.Empty()
+
+
 class Codec(NamedTuple):
+    """How one version of the protocol is spelled in protobuf."""
+
     #: `Major.Minor`, as in the `a2a-version` metadata.
     version: str
     #: The service's full name.

@@ -15,8 +15,8 @@ from msgspec import UNSET
 
 from errands.model.core import SETTLED_STATES, Message, Part, StreamResponse, TaskStatus, TaskStatusUpdateEvent
 from errands.model.requests import SendMessageResponse
-from errands.wire.proto.messages import ROLE_NUMBERS, ROLES, STATE_NUMBERS, Reader, Writer
-from errands.wire.proto.values import fill_struct, read_struct, write_struct, write_time
+from errands.wire.proto.messages import ROLES, Reader, Writer
+from errands.wire.proto.values import fill_struct, read_struct
 
 #: Any: generated messages take numbers for enums, which their type stubs do not say.
 pb: Any = a2a_v0_3_pb2
@@ -28,60 +28,45 @@ _WRAPPED = "data_part_compat"
 class OldWriter(Writer):
     pb = pb
 
-    def part(self, part: Part) -> Any:
-        metadata = part.metadata
+    def fill_part(self, written: Any, part: Part) -> None:
+        data, metadata = part.data, part.metadata
         if part.text is not None:
-            return pb.Part(text=part.text, metadata=write_struct(metadata))
-        if part.data is UNSET:
-            file = pb.FilePart(
-                file_with_uri=part.url,
-                file_with_bytes=None if part.raw is None else base64.b64encode(part.raw),
-                mime_type=part.media_type,
-                name=part.filename,
-            )
-            return pb.Part(file=file, metadata=write_struct(metadata))
-        data = part.data
-        if not isinstance(data, dict):
-            data, metadata = {"value": data}, {**(metadata or {}), _WRAPPED: True}
-        written = pb.Part(metadata=write_struct(metadata))
-        written.data.data.SetInParent()
-        fill_struct(written.data.data, data)
-        return written
+            written.text = part.text
+        elif data is UNSET:
+            _fill_file(written.file, part)
+        else:
+            if not isinstance(data, dict):
+                data, metadata = {"value": data}, {**(metadata or {}), _WRAPPED: True}
+            fill_struct(written.data.data, data)
+        if metadata is not None:
+            fill_struct(written.metadata, metadata)
 
-    def message(self, message: Message | None) -> Any:
-        if message is None:
-            return None
-        return pb.Message(
-            message_id=message.message_id,
-            context_id=message.context_id,
-            task_id=message.task_id,
-            role=ROLE_NUMBERS[message.role],
-            content=[self.part(part) for part in message.parts],
-            metadata=write_struct(message.metadata),
-            extensions=message.extensions,
-        )
+    def fill_message(self, written: Any, message: Message) -> None:
+        self._fill_message(written, written.content, message)
 
-    def status(self, status: TaskStatus) -> Any:
-        return pb.TaskStatus(
-            state=STATE_NUMBERS[status.state],
-            update=self.message(status.message),
-            timestamp=write_time(status.timestamp),
-        )
+    def fill_status(self, written: Any, status: TaskStatus, message: str = "update") -> None:
+        super().fill_status(written, status, message)
 
-    def status_update(self, update: TaskStatusUpdateEvent) -> Any:
-        written = super().status_update(update)
+    def fill_status_update(self, written: Any, update: TaskStatusUpdateEvent) -> None:
+        super().fill_status_update(written, update)
         written.final = update.status.state in SETTLED_STATES
-        return written
 
-    def event(self, event: StreamResponse) -> Any:
-        if event.message is not None:
-            return pb.StreamResponse(msg=self.message(event.message))
-        return super().event(event)
+    def event(self, event: StreamResponse, message: str = "msg") -> Any:
+        return super().event(event, message)
 
-    def sent(self, response: SendMessageResponse) -> Any:
-        if response.message is not None:
-            return pb.SendMessageResponse(msg=self.message(response.message))
-        return super().sent(response)
+    def sent(self, response: SendMessageResponse, message: str = "msg") -> Any:
+        return super().sent(response, message)
+
+
+def _fill_file(written: Any, part: Part) -> None:
+    if part.url is not None:
+        written.file_with_uri = part.url
+    elif part.raw is not None:
+        written.file_with_bytes = base64.b64encode(part.raw)
+    if part.media_type is not None:
+        written.mime_type = part.media_type
+    if part.filename is not None:
+        written.name = part.filename
 
 
 class OldReader(Reader):
@@ -114,11 +99,11 @@ class OldReader(Reader):
         return Message(
             message_id=message.message_id,
             role=ROLES[message.role] if message.role < len(ROLES) else ROLES[0],
-            parts=[self.part(part) for part in message.content],
+            parts=[self.part(part) for part in message.content[:]],
             context_id=message.context_id or None,
             task_id=message.task_id or None,
             metadata=self.metadata(message),
-            extensions=list(message.extensions) or None,
+            extensions=message.extensions[:] or None,
         )
 
     def status(self, status: Any, message: str = "update") -> TaskStatus:

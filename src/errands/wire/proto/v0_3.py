@@ -23,18 +23,14 @@ from errands.model.requests import (
     SubscribeToTaskRequest,
     TaskPushNotificationConfig,
 )
-from errands.operations import OPERATIONS
 from errands.wire.proto import cards
-from errands.wire.proto.checks import check_message, required, within
-from errands.wire.proto.codec import Codec, Rpc
+from errands.wire.proto.checks import MAX_INT, check_message, required, within
+from errands.wire.proto.codec import Codec, read_nothing, rpc, write_nothing
 from errands.wire.proto.messages_v0_3 import OldReader, OldWriter, pb
-from errands.wire.proto.v1_0 import read_nothing, write_nothing
 from errands.wire.proto.values import write_struct
 
 _TASK_NAME = re.compile(r"tasks/([^/]+)")
 _CONFIG_NAME = re.compile(r"tasks/([^/]+)/pushNotificationConfigs/([^/]+)")
-_MAX_INT = 2**31 - 1
-
 
 _writer = OldWriter()
 _reader = OldReader()
@@ -151,7 +147,7 @@ def _write_delete_config(request: DeleteTaskPushNotificationConfigRequest) -> An
 def _read_list_configs(request: Any) -> ListTaskPushNotificationConfigsRequest:
     return ListTaskPushNotificationConfigsRequest(
         task_id=_task_id(request.parent, "parent"),
-        page_size=within(request.page_size, "pageSize", 0, _MAX_INT) or None,
+        page_size=within(request.page_size, "pageSize", 0, MAX_INT) or None,
         page_token=request.page_token or None,
     )
 
@@ -183,9 +179,10 @@ def _write_configs(response: ListTaskPushNotificationConfigsResponse) -> Any:
 def _read_send(request: Any) -> SendMessageRequest:
     if not request.HasField("request"):
         raise InvalidParamsError("message is required", field="message")
-    check_message(request.request, request.request.content, "part")
+    message = request.request
+    check_message(message, message.content[:], "part")
     return SendMessageRequest(
-        message=_reader.message(request.request),
+        message=_reader.message(message),
         configuration=_read_configuration(request.configuration) if request.HasField("configuration") else None,
         metadata=_reader.metadata(request),
     )
@@ -197,21 +194,22 @@ def _read_configuration(configuration: Any) -> SendMessageConfiguration:
         push = configuration.push_notification
         required(push.url, "configuration.pushNotification.url")
     return SendMessageConfiguration(
-        accepted_output_modes=list(configuration.accepted_output_modes) or None,
+        accepted_output_modes=configuration.accepted_output_modes[:] or None,
         task_push_notification_config=push and _read_push_config(push),
         # 0 is "without a bound" in this version.
-        history_length=within(configuration.history_length, "configuration.historyLength", 0, _MAX_INT) or None,
+        history_length=within(configuration.history_length, "configuration.historyLength", 0, MAX_INT) or None,
         return_immediately=not configuration.blocking,
     )
 
 
 def _write_send(request: SendMessageRequest) -> Any:
     _anybodys(request)
-    return pb.SendMessageRequest(
-        request=_writer.message(request.message),
+    written = pb.SendMessageRequest(
         configuration=_write_configuration(request.configuration or SendMessageConfiguration()),
         metadata=write_struct(request.metadata),
     )
+    _writer.fill_message(written.request, request.message)
+    return written
 
 
 def _write_configuration(configuration: SendMessageConfiguration) -> Any:
@@ -230,7 +228,7 @@ def _write_configuration(configuration: SendMessageConfiguration) -> Any:
 def _read_get(request: Any) -> GetTaskRequest:
     return GetTaskRequest(
         id=_task_id(request.name, "name"),
-        history_length=within(request.history_length, "historyLength", 0, _MAX_INT) or None,
+        history_length=within(request.history_length, "historyLength", 0, MAX_INT) or None,
     )
 
 
@@ -263,24 +261,17 @@ def _write_get_card(request: GetExtendedAgentCardRequest) -> Any:
     return pb.GetAgentCardRequest()
 
 
-def _rpc(operation: str, request: Any, response: Any, *converters: Any, name: str | None = None) -> Rpc:
-    read, ask, write, answer = converters
-    return Rpc(
-        name or operation, OPERATIONS[operation], request, response, read=read, write=write, ask=ask, answer=answer
-    )
-
-
 _SEND = (_read_send, _write_send)
 _TASK = (_writer.task, _reader.task)
 _EVENT = (_writer.event, _reader.event)
 _CONFIG = (_write_task_config, _read_task_config)
 
 _RPCS = (
-    _rpc("SendMessage", pb.SendMessageRequest, pb.SendMessageResponse, *_SEND, _writer.sent, _reader.sent),
-    _rpc("SendStreamingMessage", pb.SendMessageRequest, pb.StreamResponse, *_SEND, *_EVENT),
-    _rpc("GetTask", pb.GetTaskRequest, pb.Task, _read_get, _write_get, *_TASK),
-    _rpc("CancelTask", pb.CancelTaskRequest, pb.Task, _read_cancel, _write_cancel, *_TASK),
-    _rpc(
+    rpc("SendMessage", pb.SendMessageRequest, pb.SendMessageResponse, *_SEND, _writer.sent, _reader.sent),
+    rpc("SendStreamingMessage", pb.SendMessageRequest, pb.StreamResponse, *_SEND, *_EVENT),
+    rpc("GetTask", pb.GetTaskRequest, pb.Task, _read_get, _write_get, *_TASK),
+    rpc("CancelTask", pb.CancelTaskRequest, pb.Task, _read_cancel, _write_cancel, *_TASK),
+    rpc(
         "SubscribeToTask",
         pb.TaskSubscriptionRequest,
         pb.StreamResponse,
@@ -289,7 +280,7 @@ _RPCS = (
         *_EVENT,
         name="TaskSubscription",
     ),
-    _rpc(
+    rpc(
         "CreateTaskPushNotificationConfig",
         pb.CreateTaskPushNotificationConfigRequest,
         pb.TaskPushNotificationConfig,
@@ -297,7 +288,7 @@ _RPCS = (
         _write_create_config,
         *_CONFIG,
     ),
-    _rpc(
+    rpc(
         "GetTaskPushNotificationConfig",
         pb.GetTaskPushNotificationConfigRequest,
         pb.TaskPushNotificationConfig,
@@ -305,7 +296,7 @@ _RPCS = (
         _write_get_config,
         *_CONFIG,
     ),
-    _rpc(
+    rpc(
         "ListTaskPushNotificationConfigs",
         pb.ListTaskPushNotificationConfigRequest,
         pb.ListTaskPushNotificationConfigResponse,
@@ -315,7 +306,7 @@ _RPCS = (
         _read_configs,
         name="ListTaskPushNotificationConfig",
     ),
-    _rpc(
+    rpc(
         "DeleteTaskPushNotificationConfig",
         pb.DeleteTaskPushNotificationConfigRequest,
         empty_pb2.Empty,
@@ -324,7 +315,7 @@ _RPCS = (
         write_nothing,
         read_nothing,
     ),
-    _rpc(
+    rpc(
         "GetExtendedAgentCard",
         pb.GetAgentCardRequest,
         pb.AgentCard,
@@ -339,7 +330,7 @@ _RPCS = (
 CODEC = Codec(
     version="0.3",
     service=pb.DESCRIPTOR.services_by_name["A2AService"].full_name,
-    rpcs={rpc.operation.name: rpc for rpc in _RPCS},
+    rpcs={one.operation.name: one for one in _RPCS},
     ends_at_pause=True,
     names_errors=True,
 )

@@ -12,7 +12,6 @@ from errands.model.requests import (
     AuthenticationInfo,
     CancelTaskRequest,
     DeleteTaskPushNotificationConfigRequest,
-    Empty,
     GetExtendedAgentCardRequest,
     GetTaskPushNotificationConfigRequest,
     GetTaskRequest,
@@ -25,17 +24,15 @@ from errands.model.requests import (
     SubscribeToTaskRequest,
     TaskPushNotificationConfig,
 )
-from errands.operations import OPERATIONS
 from errands.wire.proto import cards
-from errands.wire.proto.checks import check_message, required, within
-from errands.wire.proto.codec import Codec, Rpc
+from errands.wire.proto.checks import MAX_INT, check_message, required, within
+from errands.wire.proto.codec import Codec, read_nothing, rpc, write_nothing
 from errands.wire.proto.messages import STATE_NUMBERS, STATES, Reader, Writer
 from errands.wire.proto.values import read_time, write_struct, write_time
 
 #: Any: generated messages take numbers for enums, which their type stubs do not say.
 pb: Any = a2a_pb2
 
-_MAX_INT = 2**31 - 1
 _MAX_PAGE = 100
 
 _writer = Writer()
@@ -43,7 +40,7 @@ _reader = Reader()
 
 
 def _history_length(message: Any, field: str = "historyLength") -> int | None:
-    return within(message.history_length, field, 0, _MAX_INT) if message.HasField("history_length") else None
+    return within(message.history_length, field, 0, MAX_INT) if message.HasField("history_length") else None
 
 
 # Push notification configs
@@ -101,9 +98,10 @@ def _write_push_configs(response: ListTaskPushNotificationConfigsResponse) -> An
 def _read_send(request: Any) -> SendMessageRequest:
     if not request.HasField("message"):
         raise InvalidParamsError("message is required", field="message")
-    check_message(request.message, request.message.parts, "content")
+    message = request.message
+    check_message(message, message.parts[:], "content")
     return SendMessageRequest(
-        message=_reader.message(request.message),
+        message=_reader.message(message),
         tenant=request.tenant or None,
         configuration=_read_configuration(request.configuration) if request.HasField("configuration") else None,
         metadata=_reader.metadata(request),
@@ -116,7 +114,7 @@ def _read_configuration(configuration: Any) -> SendMessageConfiguration:
         push = configuration.task_push_notification_config
         required(push.url, "configuration.taskPushNotificationConfig.url")
     return SendMessageConfiguration(
-        accepted_output_modes=list(configuration.accepted_output_modes) or None,
+        accepted_output_modes=configuration.accepted_output_modes[:] or None,
         task_push_notification_config=push and _read_push_config(push),
         history_length=_history_length(configuration, "configuration.historyLength"),
         return_immediately=configuration.return_immediately,
@@ -124,12 +122,13 @@ def _read_configuration(configuration: Any) -> SendMessageConfiguration:
 
 
 def _write_send(request: SendMessageRequest) -> Any:
-    return pb.SendMessageRequest(
+    written = pb.SendMessageRequest(
         tenant=request.tenant,
-        message=_writer.message(request.message),
         configuration=request.configuration and _write_configuration(request.configuration),
         metadata=write_struct(request.metadata),
     )
+    _writer.fill_message(written.message, request.message)
+    return written
 
 
 def _write_configuration(configuration: SendMessageConfiguration) -> Any:
@@ -259,7 +258,7 @@ def _read_list_configs(request: Any) -> ListTaskPushNotificationConfigsRequest:
     return ListTaskPushNotificationConfigsRequest(
         task_id=required(request.task_id, "taskId"),
         tenant=request.tenant or None,
-        page_size=within(request.page_size, "pageSize", 0, _MAX_INT) or None,
+        page_size=within(request.page_size, "pageSize", 0, MAX_INT) or None,
         page_token=request.page_token or None,
     )
 
@@ -278,87 +277,72 @@ def _write_get_card(request: GetExtendedAgentCardRequest) -> Any:
     return pb.GetExtendedAgentCardRequest(tenant=request.tenant)
 
 
-def read_nothing(_: Any) -> Empty:
-    return Empty()
-
-
-def write_nothing(_: Empty) -> Any:
-    return empty_pb2.Empty()
-
-
-def _rpc(name: str, request: Any, response: Any, read: Any, ask: Any, write: Any, answer: Any) -> Rpc:
-    return Rpc(name, OPERATIONS[name], request, response, read=read, write=write, ask=ask, answer=answer)
-
-
 _TASK = (_writer.task, _reader.task)
 _EVENT = (_writer.event, _reader.event)
 _CONFIG = (_write_push_config, _read_push_config)
 _SEND = (_read_send, _write_send)
 
+_RPCS = (
+    rpc("SendMessage", pb.SendMessageRequest, pb.SendMessageResponse, *_SEND, _writer.sent, _reader.sent),
+    rpc("SendStreamingMessage", pb.SendMessageRequest, pb.StreamResponse, *_SEND, *_EVENT),
+    rpc("GetTask", pb.GetTaskRequest, pb.Task, _read_get, _write_get, *_TASK),
+    rpc("ListTasks", pb.ListTasksRequest, pb.ListTasksResponse, _read_list, _write_list, _write_page, _read_page),
+    rpc("CancelTask", pb.CancelTaskRequest, pb.Task, _read_cancel, _write_cancel, *_TASK),
+    rpc(
+        "SubscribeToTask",
+        pb.SubscribeToTaskRequest,
+        pb.StreamResponse,
+        _read_subscribe,
+        _write_subscribe,
+        *_EVENT,
+    ),
+    rpc(
+        "CreateTaskPushNotificationConfig",
+        pb.TaskPushNotificationConfig,
+        pb.TaskPushNotificationConfig,
+        _accept_push_config,
+        _write_push_config,
+        *_CONFIG,
+    ),
+    rpc(
+        "GetTaskPushNotificationConfig",
+        pb.GetTaskPushNotificationConfigRequest,
+        pb.TaskPushNotificationConfig,
+        _read_get_config,
+        _write_get_config,
+        *_CONFIG,
+    ),
+    rpc(
+        "ListTaskPushNotificationConfigs",
+        pb.ListTaskPushNotificationConfigsRequest,
+        pb.ListTaskPushNotificationConfigsResponse,
+        _read_list_configs,
+        _write_list_configs,
+        _write_push_configs,
+        _read_push_configs,
+    ),
+    rpc(
+        "DeleteTaskPushNotificationConfig",
+        pb.DeleteTaskPushNotificationConfigRequest,
+        empty_pb2.Empty,
+        _read_delete_config,
+        _write_delete_config,
+        write_nothing,
+        read_nothing,
+    ),
+    rpc(
+        "GetExtendedAgentCard",
+        pb.GetExtendedAgentCardRequest,
+        pb.AgentCard,
+        _read_get_card,
+        _write_get_card,
+        cards.write_card,
+        cards.read_card,
+    ),
+)
+
 CODEC = Codec(
     version="1.0",
     service=pb.DESCRIPTOR.services_by_name["A2AService"].full_name,
-    rpcs={
-        rpc.operation.name: rpc
-        for rpc in (
-            _rpc("SendMessage", pb.SendMessageRequest, pb.SendMessageResponse, *_SEND, _writer.sent, _reader.sent),
-            _rpc("SendStreamingMessage", pb.SendMessageRequest, pb.StreamResponse, *_SEND, *_EVENT),
-            _rpc("GetTask", pb.GetTaskRequest, pb.Task, _read_get, _write_get, *_TASK),
-            _rpc(
-                "ListTasks", pb.ListTasksRequest, pb.ListTasksResponse, _read_list, _write_list, _write_page, _read_page
-            ),
-            _rpc("CancelTask", pb.CancelTaskRequest, pb.Task, _read_cancel, _write_cancel, *_TASK),
-            _rpc(
-                "SubscribeToTask",
-                pb.SubscribeToTaskRequest,
-                pb.StreamResponse,
-                _read_subscribe,
-                _write_subscribe,
-                *_EVENT,
-            ),
-            _rpc(
-                "CreateTaskPushNotificationConfig",
-                pb.TaskPushNotificationConfig,
-                pb.TaskPushNotificationConfig,
-                _accept_push_config,
-                _write_push_config,
-                *_CONFIG,
-            ),
-            _rpc(
-                "GetTaskPushNotificationConfig",
-                pb.GetTaskPushNotificationConfigRequest,
-                pb.TaskPushNotificationConfig,
-                _read_get_config,
-                _write_get_config,
-                *_CONFIG,
-            ),
-            _rpc(
-                "ListTaskPushNotificationConfigs",
-                pb.ListTaskPushNotificationConfigsRequest,
-                pb.ListTaskPushNotificationConfigsResponse,
-                _read_list_configs,
-                _write_list_configs,
-                _write_push_configs,
-                _read_push_configs,
-            ),
-            _rpc(
-                "DeleteTaskPushNotificationConfig",
-                pb.DeleteTaskPushNotificationConfigRequest,
-                empty_pb2.Empty,
-                _read_delete_config,
-                _write_delete_config,
-                write_nothing,
-                read_nothing,
-            ),
-            _rpc(
-                "GetExtendedAgentCard",
-                pb.GetExtendedAgentCardRequest,
-                pb.AgentCard,
-                _read_get_card,
-                _write_get_card,
-                cards.write_card,
-                cards.read_card,
-            ),
-        )
-    },
+    rpcs={one.operation.name: one for one in _RPCS},
 )

@@ -46,6 +46,8 @@ def write_struct(values: dict[str, Any] | None) -> Any:
 
 
 def fill_struct(struct: Any, values: dict[str, Any], depth: int = 1) -> None:
+    """Sets a Struct in place; an empty one is there as well."""
+    struct.SetInParent()
     fields = struct.fields
     for key, value in values.items():
         fill_value(fields[key], value, depth)
@@ -64,7 +66,6 @@ def fill_value(target: Any, value: Any, depth: int = 0) -> None:
     elif depth >= MAX_DEPTH:
         raise TooDeepError
     elif isinstance(value, dict):
-        target.struct_value.SetInParent()
         fill_struct(target.struct_value, value, depth + 1)
     else:
         target.list_value.SetInParent()

@@ -1,0 +1,175 @@
+"""What a server is given, checked and completed: its agent, its card, its settings and its store.
+
+Everything that can be wrong is told here, when the server is made, and not when it is started.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from errands.engines.base import Engine, Retention
+from errands.engines.passwords import without_password
+from errands.engines.urls import engine_from_url
+from errands.errors import ConfigurationError
+from errands.interop import Card, Executor, adapt, adapt_card
+from errands.model.card_config import AgentCardConfig
+from errands.policy.document import Policy
+from errands.runtime.executor.ids import Identifiers
+from errands.runtime.executor.request import RequestContextBuilder
+from errands.runtime.executor.worker import ExecutorWorker
+from errands.runtime.settings import ServerRole, Settings
+from errands.runtime.worker import Worker
+from errands.server.card import build_card, check_binding, extensions_of, offers_extended_card
+from errands.wire.proto import grpc_extra
+
+if TYPE_CHECKING:
+    from errands.server.grpc_server import GrpcServer
+
+logger = logging.getLogger(__name__)
+
+# The agent
+
+
+def given_card(card: Card | None, agent: Worker | Executor | None) -> AgentCardConfig | None:
+    """The card that was given or that the agent itself has, in our form."""
+    given = card or getattr(agent, "agent_card", None)
+    return None if given is None else adapt_card(given)
+
+
+def given_worker(
+    worker: Worker | None,
+    executor: Executor | None,
+    builder: RequestContextBuilder | None,
+    card: AgentCardConfig | None,
+) -> Worker:
+    """What runs the turns, whichever way the agent is written. Raises `ConfigurationError`."""
+    if (worker is None) == (executor is None):
+        raise ConfigurationError("an agent is given once: pass worker=... or executor=..., and not both")
+    if executor is None:
+        if not isinstance(worker, Worker):
+            raise ConfigurationError(f"worker must be an instance of errands.Worker, not {type(worker).__name__}")
+        if builder is not None:
+            raise ConfigurationError("request_context_builder goes with executor=...; a worker has its TaskContext")
+        return worker
+    extensions = [extension.uri for extension in extensions_of(card)] if card else ()
+    return ExecutorWorker(adapt(executor), builder, extensions)
+
+
+def checked_card(
+    card: AgentCardConfig | None, bindings: Sequence[str], versions: Sequence[str], *, has_extended: bool
+) -> AgentCardConfig:
+    """The card, if a server can show it. `has_extended` is whether there is another one for who is known."""
+    if card is None:
+        raise ConfigurationError("an agent needs a card: pass agent_card=AgentCardConfig(...)")
+    for binding in (card.protocol, *bindings):
+        check_binding(binding)
+    if has_extended:
+        card.supports_authenticated_extended_card = True
+    build_card(card, "http://localhost", versions=versions)
+    if card.capabilities.push_notifications:
+        raise ConfigurationError("push notifications are not available yet; leave push_notifications=False")
+    if offers_extended_card(card) and not has_extended:
+        logger.warning("the card offers an extended card, but no extended_card_provider is given")
+    return card
+
+
+def identifiers_of(worker: Worker) -> Identifiers | None:
+    """Where the identifiers of new tasks come from, when an executor's context builder says so."""
+    if isinstance(worker, ExecutorWorker):
+        builder = worker.builder
+        if builder.task_id_generator or builder.context_id_generator:
+            return Identifiers(builder.task_id_generator, builder.context_id_generator)
+    return None
+
+
+def read_policy(policy: str | Path | Policy) -> Policy:
+    """Raises `ConfigurationError` with everything that is wrong with a file."""
+    if isinstance(policy, Policy):
+        return policy
+    from errands.agents.policies import load_policy  # noqa: PLC0415 - only a file needs what reads it
+
+    return load_policy(policy)
+
+
+# Settings
+
+
+def given_settings(settings: Settings | None, **overrides: Any) -> Settings:
+    """A copy of the settings, or those of the environment, with what is not None of `overrides`."""
+    if settings is None:
+        found = Settings.from_env(**overrides)
+    else:
+        values = {field: getattr(settings, field) for field in settings.__struct_fields__}
+        values.update({name: value for name, value in overrides.items() if value is not None})
+        found = Settings(**values)
+    found.role = _role(found.role)
+    return found
+
+
+def _role(name: str) -> ServerRole:
+    try:
+        return ServerRole(name)
+    except ValueError:
+        raise ConfigurationError(f"role {name!r}: possible are {', '.join(ServerRole)}") from None
+
+
+def listed(text: str) -> list[str]:
+    """What stands between the commas of a setting."""
+    return [item for part in text.split(",") if (item := part.strip())]
+
+
+def grpc_server() -> type[GrpcServer]:
+    """Raises `ConfigurationError` when its package is missing."""
+    with grpc_extra():
+        from errands.server.grpc_server import GrpcServer  # noqa: PLC0415 - grpc is an extra
+    return GrpcServer
+
+
+# The store
+
+
+def given_engine(storage: str | Engine | None, settings: Settings, **others: str | Engine | None) -> Engine | None:
+    """The store, when it is not the address in the settings; `others` may only name it once more."""
+    if not isinstance(storage, Engine):
+        engine_from_url(settings.storage)  # a wrong address is told now, not at the start
+    storage = storage or settings.storage
+    for name, other in others.items():
+        if other is not None and other != storage:
+            raise ConfigurationError(
+                f"{name}={_named(other)}: tasks, queue and events live in one store; leave {name} out or make it "
+                f"the same as storage={_named(storage)}"
+            )
+    return storage if isinstance(storage, Engine) else None
+
+
+def _named(storage: str | Engine) -> str:
+    return repr(without_password(storage) if isinstance(storage, str) else storage)
+
+
+def made_engine(settings: Settings) -> Engine:
+    """The store that the settings name, with what the operator wants kept."""
+    wishes: dict[str, Any] = {
+        "ended_after": settings.keep_ended_for,
+        "completed_after": settings.keep_completed_for,
+        "failed_after": settings.keep_failed_for,
+        "canceled_after": settings.keep_canceled_for,
+        "rejected_after": settings.keep_rejected_for,
+        "ended_at_most": settings.keep_ended_at_most,
+        "events_per_task": settings.keep_events,
+        "contexts_after": settings.keep_contexts_for,
+    }
+    given = {name: wish for name, wish in wishes.items() if wish is not None}
+    # Without a wish it is left to the store.
+    return engine_from_url(settings.storage, Retention(**given) if given else None)
+
+
+def check_shared(engine: Engine, who: str) -> None:
+    """Raises `ConfigurationError` for a store that other processes cannot see."""
+    if not engine.shared:
+        raise ConfigurationError(
+            f"storage {engine.name!r} is one process's own: {who} would not meet the others there; use a file such as "
+            "sqlite:///tasks.db or a database"
+        )

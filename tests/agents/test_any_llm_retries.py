@@ -1,0 +1,114 @@
+"""any-llm: what may pass is tried again, and nothing that was told is told twice."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from errands.agents.models.base import ModelError
+from tests.agents.any_llm import asking, refused
+from tests.agents.openai_server import Call, Reply
+from tests.agents.support import Heard, Waits, question
+
+pytestmark = pytest.mark.anyio
+
+
+async def test_what_may_pass_is_tried_again_with_growing_waits(on_text: Heard | None) -> None:
+    waits = Waits()
+    replies = [Reply(status=503), Reply(cut_before=0), Reply(status=500), Reply(text="At last.")]
+    async with asking(*replies, waits=waits) as (server, model):
+        answer = await model.ask(question(), on_text)
+    assert answer.text == "At last."
+    assert len(server.requests) == 4
+    assert waits.seconds == [0.5, 1.0, 2.0]
+
+
+@pytest.mark.parametrize(
+    ("status", "retry_after", "waited"),
+    [(429, "3", 3.5), (503, "2.5", 3.0), (429, "Fri, 15 Jan 2027 08:00:20 GMT", 20.5), (429, "soon", 0.5)],
+)
+async def test_as_long_as_the_provider_asks_for_is_waited(status: int, retry_after: str, waited: float) -> None:
+    waits = Waits()
+    async with asking(Reply(status=status, headers={"Retry-After": retry_after}), Reply(text="Yes."), waits=waits) as (
+        _,
+        model,
+    ):
+        assert (await model.ask(question())).text == "Yes."
+    assert waits.seconds == [waited]
+
+
+async def test_a_provider_that_asks_for_too_long_a_wait_is_not_waited_for() -> None:
+    waits = Waits()
+    told = await refused(Reply(status=429, headers={"Retry-After": "3600"}), waits=waits)
+    assert told.endswith("raise the limits of the account (it asks to wait 3600 s)")
+    assert waits.seconds == []
+
+
+async def test_four_failures_are_enough() -> None:
+    async with asking(*[Reply(status=503)] * 5) as (server, model):
+        with pytest.raises(ModelError, match=r"answers with status 503: .*; try again later \(tried 4 times\)$"):
+            await model.ask(question())
+    assert len(server.requests) == 4
+
+
+async def test_a_stream_that_is_cut_before_any_text_is_tried_again() -> None:
+    heard = Heard()
+    calls = [Call(id="a", name="orders", arguments='{"number": "A-17"}')]
+    async with asking(Reply(calls=calls, cut_before=2), Reply(calls=calls)) as (server, model):
+        answer = await model.ask(question(), heard)
+    assert [call.arguments for call in answer.calls] == [{"number": "A-17"}]
+    assert len(server.requests) == 2
+
+
+@pytest.mark.parametrize(
+    "reply", [Reply(text="one two three", cut_before=2), Reply(text="one two three", finish_reason=None)]
+)
+async def test_a_stream_that_breaks_off_after_some_text_is_not_begun_again(reply: Reply) -> None:
+    heard = Heard()
+    async with asking(reply, Reply(text="other words")) as (server, model):
+        with pytest.raises(ModelError):
+            await model.ask(question(), heard)
+    assert len(server.requests) == 1
+    assert "".join(heard.pieces).startswith("one two ")
+
+
+async def test_an_answer_that_takes_too_long_ends_in_an_error() -> None:
+    told = await refused(Reply(hold_before=0), timeout=0.2)
+    assert told.endswith("did not finish its answer in 0.2 s: try again, or set ERRANDS_MODEL_TIMEOUT to more seconds")
+
+
+async def test_an_answer_that_takes_too_long_after_a_failure_tells_of_both() -> None:
+    told = await refused(Reply(status=503, error={"message": "busy"}), Reply(hold_before=0), timeout=0.2)
+    assert "did not finish its answer in 0.2 s (before, openai at " in told
+    assert "answers with status 503: busy; try again later): try again, or set ERRANDS_MODEL_TIMEOUT" in told
+
+
+async def test_what_the_listener_raises_is_passed_on_and_nothing_is_tried_again() -> None:
+    async def deaf(_: str) -> None:
+        raise ConnectionResetError("the listener has gone")
+
+    async with asking(Reply(text="one two"), Reply(text="three")) as (server, model):
+        with pytest.raises(ConnectionResetError, match="the listener has gone"):
+            await model.ask(question(), deaf)
+    assert len(server.requests) == 1
+
+
+async def test_a_question_that_is_cancelled_leaves_the_model_usable() -> None:
+    async with asking(Reply(text="one two", hold_before=1), Reply(text="three")) as (server, model):
+        asked = asyncio.create_task(model.ask(question(), Heard()))
+        await server.holding.wait()
+        asked.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await asked
+        assert (await model.ask(question())).text == "three"
+
+
+async def test_an_error_in_a_stream_is_tried_again_while_no_text_was_told() -> None:
+    failed = 'data: {"error": {"message": "The model is overloaded", "code": 502}}\n\n'
+    async with asking(Reply(raw=failed, headers={"Content-Type": "text/event-stream"}), Reply(text="Yes.")) as (
+        server,
+        model,
+    ):
+        assert (await model.ask(question(), Heard())).text == "Yes."
+    assert len(server.requests) == 2

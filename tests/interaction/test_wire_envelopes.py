@@ -1,0 +1,126 @@
+"""On the wire: what a request must look like, and what is told to one that does not."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from errands.errors import PayloadTooLargeError
+from errands.server.exchange import Exchange, Receive
+from errands.testing import serve
+from tests.interaction.agents import Echo
+from tests.interaction.wire import call, http, message, rpc
+
+pytestmark = pytest.mark.anyio
+
+
+@pytest.mark.parametrize("request_id", [1, -5, 1.5, "abc", "", None, 2**60])
+async def test_the_answer_carries_the_requests_id_as_it_came(request_id: Any) -> None:
+    async with http(serve(Echo())) as client:
+        answer = await client.post("/", json=rpc("SendMessage", {"message": message()}, request_id))
+        assert answer.json()["id"] == request_id
+        refused = await client.post("/", json=rpc("NoSuchMethod", {}, request_id))
+        assert refused.json()["id"] == request_id
+        assert refused.json()["error"]["code"] == -32601
+
+
+@pytest.mark.parametrize(
+    ("body", "code"),
+    [
+        (b"", -32700),
+        (b"{", -32700),
+        (b'{"jsonrpc":"2.0","id":1,"method":"GetTask","params":{"id":"\xff"}}', -32700),
+        (b"[]", -32600),
+        (b'[{"jsonrpc":"2.0","id":1,"method":"GetTask"}]', -32600),
+        (b"1", -32600),
+        (b'{"id":1,"method":"GetTask"}', -32600),
+        (b'{"jsonrpc":"1.0","id":1,"method":"GetTask"}', -32600),
+        (b'{"jsonrpc":"2.0","id":{},"method":"GetTask"}', -32600),
+        (b'{"jsonrpc":"2.0","id":1}', -32600),
+        (b'{"jsonrpc":"2.0","id":1,"method":7}', -32600),
+        (b'{"jsonrpc":"2.0","id":1,"method":"GetTask","params":[1]}', -32600),
+        (b'{"jsonrpc":"2.0","id":1,"method":"tasks/unheard-of","params":{}}', -32601),
+        (b'{"jsonrpc":"2.0","id":1,"method":"GetTask","params":{}}', -32602),
+        (b'{"jsonrpc":"2.0","id":1,"method":"GetTask"}', -32602),
+        (b'{"jsonrpc":"2.0","id":1,"method":"GetTask","params":{"id":5}}', -32602),
+        (b'{"jsonrpc":"2.0","id":1,"method":"GetTask","params":{"id":"x","historyLength":-1}}', -32602),
+    ],
+)
+async def test_each_malformed_request_has_its_code(body: bytes, code: int) -> None:
+    async with http(serve(Echo())) as client:
+        answer = await client.post("/", content=body, headers={"content-type": "application/json"})
+        assert answer.status_code == 200
+        assert answer.json()["error"]["code"] == code
+
+
+async def test_a_wrong_content_type_is_refused_before_the_body_is_looked_at(binding: str) -> None:
+    async with http(serve(Echo())) as client:
+        path = "/" if binding == "jsonrpc" else "/message:send"
+        answer = await client.post(path, content=b"<xml/>", headers={"content-type": "text/xml"})
+        error = answer.json()["error"]
+        assert error["code"] == (-32005 if binding == "jsonrpc" else 400)
+        assert "text/xml" in error["message"]
+
+
+async def test_snake_case_is_understood_and_camel_case_answered(binding: str) -> None:
+    body = {
+        "message": {"message_id": "m", "role": "ROLE_USER", "parts": [{"data": {"my_key": 1}}], "context_id": "c"},
+        "configuration": {"return_immediately": False, "history_length": 5},
+    }
+    async with http(serve(Echo())) as client:
+        _, answer = await call(client, "SendMessage", body, binding)
+        assert answer["task"]["contextId"] == "c"
+        assert answer["task"]["history"][0]["parts"] == [{"data": {"my_key": 1}}]
+
+
+async def test_unknown_fields_are_passed_over_and_never_answered(binding: str) -> None:
+    async with http(serve(Echo())) as client:
+        _, answer = await call(client, "SendMessage", {"message": message(color="red"), "mood": 1}, binding)
+        assert "color" not in str(answer)
+
+
+@pytest.mark.parametrize(
+    ("fields", "where"),
+    [
+        ({"parts": []}, "message.parts"),
+        ({"parts": [{}]}, "message.parts[0]"),
+        ({"parts": [{"text": "a", "url": "b"}]}, "message.parts[0]"),
+        ({"parts": [{"raw": "not base64!"}]}, "message.parts[0].raw"),
+        ({"messageId": ""}, "message.messageId"),
+        ({"role": "ROLE_AGENT"}, "message.role"),
+        ({"role": "ROLE_UNSPECIFIED"}, "message.role"),
+        ({"role": "user"}, "message.role"),
+        ({"metadata": []}, "message.metadata"),
+    ],
+)
+async def test_an_invalid_message_is_refused_with_the_field_that_is_wrong(
+    binding: str, fields: dict[str, Any], where: str
+) -> None:
+    async with http(serve(Echo())) as client:
+        reason, error = await call(client, "SendMessage", {"message": message() | fields}, binding)
+        assert reason == "INVALID_PARAMS"
+        details = error["data"] if binding == "jsonrpc" else error["details"]
+        assert details[1]["fieldViolations"][0]["field"] == where
+        assert (await client.get("/tasks")).json()["totalSize"] == 0
+
+
+async def test_a_body_without_a_length_is_cut_off_at_the_limit() -> None:
+    exchange = Exchange({"headers": []}, pieces_of([b" " * 600, b" " * 600]), nowhere, max_body_bytes=1000)
+    with pytest.raises(PayloadTooLargeError):
+        await exchange.body()
+
+
+def pieces_of(pieces: list[bytes]) -> Receive:
+    """A request body in pieces, as a server hands it on."""
+    rest = list(pieces)
+
+    async def receive() -> dict[str, Any]:
+        piece = rest.pop(0)
+        return {"type": "http.request", "body": piece, "more_body": bool(rest)}
+
+    return receive
+
+
+async def nowhere(message: Any) -> None:
+    pytest.fail("nothing is to be sent")
