@@ -6,9 +6,14 @@ from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
 
 from tests import redis_server
 from tests.postgres import url_for
+
+# A busy machine is no mistake of the code; every test has a timeout of its own.
+settings.register_profile("errands", deadline=None)
+settings.load_profile("errands")
 
 STORAGES: dict[str, Callable[[Path], str]] = {
     "memory": lambda folder: "memory",

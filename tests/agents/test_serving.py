@@ -123,6 +123,12 @@ def made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., A2ASe
 Made = Callable[..., A2AServer]
 
 
+def test_what_is_worth_a_warning_is_logged_when_it_is_served(made: Made, caplog: pytest.LogCaptureFixture) -> None:
+    made(agent("clerk", "priority: 3"), "kind: other/v1\n---\n")
+    assert "all.yaml:7: priority: has no effect" in caplog.text
+    assert "kind: is 'other/v1', so the document is skipped" in caplog.text
+
+
 # Which agent
 
 
@@ -412,6 +418,16 @@ async def test_a_circle_of_manifests_across_two_servers_comes_to_an_end(made: Ma
                 depths.append(started.depth)
     assert "work has been handed down 3 times already" in (heard or "")
     assert sorted(depths) == [0, 1, 2, 3]
+
+
+async def test_what_is_bound_reaches_a_remote_agent_as_its_parameters(made: Made) -> None:
+    region = agent("far", "parameters: {properties: {region: {type: string}}}")
+    region = region.replace("You are the far.", "You are in {context.input[0].region}.")
+    async with serving(made(region, model=Each(far=lambda question: say(question.system))).app) as url:
+        near = agent("a", "capabilities:", "  far:", f"    url: {url}", "    bindings: {region: \"'eu'\"}")
+        allowed = Settings(storage="memory", outbound_allow="127.0.0.1")
+        async with connect(made(near, model=Each(a=asks("far")), settings=allowed)) as client:
+            assert (await client.send("go")).text == "I heard: You are in eu."
 
 
 FAR = agent("a", "capabilities: {far: {url: 'https://far.example.com'}}")

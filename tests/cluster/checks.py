@@ -5,9 +5,9 @@ from __future__ import annotations
 from errands.engines.base import Engine
 from errands.model.core import TERMINAL_STATES, TaskState
 from errands.model.log import STREAMED_KINDS, Event, ListQuery, Scope
+from tests.clients import decode
 from tests.cluster.load import Load
 from tests.cluster.replica import NAME
-from tests.load import decode
 
 SCOPE = Scope(agent=NAME)
 

@@ -16,8 +16,8 @@ import httpx
 import msgspec
 
 from errands.model.core import TERMINAL_STATES, StreamResponse, Task
+from tests.clients import HEADERS, Acknowledged, decode, events_of, sending
 from tests.cluster.cluster import Cluster, Replica
-from tests.load import HEADERS, Acknowledged, decode, events_of, sending
 
 #: Seconds between two tries of a client.
 PAUSE = 0.05

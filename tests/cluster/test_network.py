@@ -14,11 +14,11 @@ import pytest
 from errands.engines.base import Engine
 from errands.engines.urls import engine_from_url
 from errands.model.core import TERMINAL_STATES, TaskState
+from tests.clients import HEADERS
 from tests.cluster.checks import SCOPE, check_fences, ends_in, log_of, words_in
 from tests.cluster.cluster import Replica, cluster_on
 from tests.cluster.load import Load
 from tests.cluster.proxy import Proxy, port_proxy, socket_proxy
-from tests.load import HEADERS
 from tests.postgres import Server as PostgresServer
 from tests.processes import free_port
 from tests.redis_server import Server as RedisServer

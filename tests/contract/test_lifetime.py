@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 
 import pytest
 
@@ -24,9 +26,9 @@ async def test_an_engine_says_its_name(engine: Engine) -> None:
     assert engine.name in ("memory", "sqlite", "postgresql", "redis")
 
 
-async def test_disconnecting_ends_subscriptions_and_waits_and_leaves_the_rest_working(
-    engine: Engine, changes: Changes
-) -> None:
+@asynccontextmanager
+async def ending_what_is_pending(engine: Engine, changes: Changes) -> AsyncIterator[None]:
+    """Somebody follows a task and somebody waits for its end; the block must end both."""
     await engine.commit(changes.start())
     subscription = engine.subscribe("t", ME, 2)
     await subscription.next(timeout=0.01)
@@ -34,23 +36,33 @@ async def test_disconnecting_ends_subscriptions_and_waits_and_leaves_the_rest_wo
     with engine.expect("t", ME, TERMINAL_STATES) as expectation:
         waiting = asyncio.ensure_future(expectation.wait(2, None))
         await asyncio.sleep(0)
-        engine.disconnect()
+        yield
         assert await pending is None
         assert await waiting is None
+
+
+async def test_disconnecting_ends_subscriptions_and_waits_and_leaves_the_rest_working(
+    engine: Engine, changes: Changes
+) -> None:
+    async with ending_what_is_pending(engine, changes):
+        engine.disconnect()
     assert await engine.commit(changes.complete()) == 3
 
 
 async def test_closing_ends_subscriptions_and_waits(engine: Engine, changes: Changes) -> None:
-    await engine.commit(changes.start())
-    subscription = engine.subscribe("t", ME, 2)
-    await subscription.next(timeout=0.01)
-    pending = asyncio.ensure_future(subscription.next())
-    with engine.expect("t", ME, TERMINAL_STATES) as expectation:
-        waiting = asyncio.ensure_future(expectation.wait(2, None))
-        await asyncio.sleep(0)
+    async with ending_what_is_pending(engine, changes):
         await engine.close()
-        assert await pending is None
-        assert await waiting is None
+
+
+async def test_a_subscriber_that_has_yet_to_read_when_the_engine_closes_is_ended_and_not_refused(
+    engine: Engine, changes: Changes
+) -> None:
+    await engine.commit(changes.start())
+    subscriptions = [engine.subscribe("t", ME, 0) for _ in range(5)]
+    closing = asyncio.ensure_future(engine.close())
+    reading = [asyncio.ensure_future(subscription.next()) for subscription in subscriptions]
+    await closing
+    assert await asyncio.gather(*reading) == [None] * 5
 
 
 async def test_closing_writes_what_is_queued(engine: Engine, changes: Changes) -> None:
@@ -60,11 +72,11 @@ async def test_closing_writes_what_is_queued(engine: Engine, changes: Changes) -
     assert await asyncio.gather(*commits) == [2] * 50
 
 
-async def test_closing_twice_is_like_closing_once(stored_engine: Engine, changes: Changes) -> None:
-    await stored_engine.close()
-    await stored_engine.close()
-    await stored_engine.open()
-    assert await stored_engine.commit(changes.start()) == 2
+async def test_closing_twice_is_like_closing_once(engine: Engine, changes: Changes) -> None:
+    await engine.close()
+    await engine.close()
+    await engine.open()
+    assert await engine.commit(changes.start()) == 2
 
 
 async def test_everything_survives_a_reopening(open_shared: OpenEngine, clock: ManualClock, changes: Changes) -> None:

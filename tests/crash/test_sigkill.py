@@ -16,8 +16,8 @@ import msgspec
 import pytest
 
 from errands.model.core import TERMINAL_STATES, Task, TaskState
+from tests.clients import HEADERS, Acknowledged, decode, events_of, sending
 from tests.crash.agent import whole
-from tests.load import HEADERS, Acknowledged, decode, events_of, sending
 from tests.processes import Process
 
 pytestmark = [pytest.mark.anyio, pytest.mark.crash, pytest.mark.timeout(600)]

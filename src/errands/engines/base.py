@@ -326,7 +326,10 @@ class Engine(Storage, Broker, EventBus):
 
     @abstractmethod
     async def close(self) -> None:
-        """Writes what is queued, ends subscriptions and lets go of everything."""
+        """Ends subscriptions and waits, writes what is queued and lets go of everything.
+
+        In this order: whoever still follows a task is ended, and not refused because there is nothing left to read.
+        """
 
     @abstractmethod
     async def check(self) -> None:

@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from errands.policy.cel import Call, CallFailed, CelError, Perform, Session, Variables, evaluate
+from errands.policy.cel import Call, CallFailed, CelError, Perform, Session, Suspended, Variables, evaluate
 from errands.policy.cel.values import Json
 from errands.policy.steps import OnFail, Phase, Step, Steps
 
@@ -102,15 +102,26 @@ class _Failed(Exception):
     """The step did not pass."""
 
 
+class StepSuspended(Suspended):
+    """A step waits for `call`. `value` is what it looks at, as the steps before it have left it."""
+
+    def __init__(self, call: Call, value: Json) -> None:
+        super().__init__(call)
+        self.value = value
+
+
 async def run_steps(
     steps: Steps, subject: Subject, session: Session, *, invoke: Invoke, perform: Perform | None = None
 ) -> Outcome:
-    """What the steps decide. Raises `Suspended` while one of them waits."""
+    """What the steps decide. Raises `StepSuspended` while one of them waits."""
     run = _Run(steps.phase, subject, session, invoke, perform)
     for step in steps.steps:
         if step.match is not None and step.match not in (subject.action, subject.operation):
             continue
-        done = await run.step(step)
+        try:
+            done = await run.step(step)
+        except Suspended as suspended:
+            raise StepSuspended(suspended.call, run.value) from None
         if done.decision is None:
             continue
         run.take(step, done)

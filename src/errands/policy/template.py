@@ -63,6 +63,8 @@ def compile_template(scope: Scope, source: str) -> Template:
             if literal:
                 pieces.append(literal)
             literal = ""
+            if not row:
+                raise _unmatched(source, position, "there is nothing between the braces")
             pieces.append(_expression(scope, source[position + 1 : end], row))
             position = end + 1
         elif character == "}":
@@ -88,8 +90,6 @@ def _inside(source: str, opening: int) -> tuple[list[Token], int]:
 
 
 def _expression(scope: Scope, source: str, row: list[Token]) -> Program:
-    if not row:
-        raise CelError(source, "there is nothing between the braces", hint=_ESCAPE)
     texts = [token.text for token in row]
     if texts[:2] == ["auth", "."] and texts[3:] == ["(", ")"]:
         # The specification writes both `{auth.name()}` and `{auth.name}`.

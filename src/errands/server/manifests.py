@@ -15,14 +15,14 @@ from errands.agents.delegation.base import Delegate
 from errands.agents.delegation.local import LocalDelegate
 from errands.agents.delegation.remote import RemoteDelegate
 from errands.agents.loop.worker import ManifestWorker
-from errands.agents.manifests import Agent, Manifests, load
+from errands.agents.manifests import Agent, ManifestError, Manifests, examine
 from errands.agents.manifests.functions import Function
 from errands.agents.manifests.registering import ToolSource
 from errands.agents.models.base import Model
 from errands.agents.models.choose import model_from
 from errands.agents.mounts.mounts import Mounts
 from errands.agents.tools.base import Bounds
-from errands.agents.tools.settings import from_environment
+from errands.agents.tools.settings import from_environment, unused_variables
 from errands.agents.tools.settings_file import read_settings
 from errands.agents.tools.toolbox import Toolbox
 from errands.client.http_transport import checked_headers
@@ -86,7 +86,7 @@ def assemble(
     card: AgentCardConfig | None,
 ) -> Ensemble:
     """Raises `ManifestError` for manifests that are not valid, and `ConfigurationError`."""
-    manifests = load(path, tools=tools)
+    manifests = _loaded(path, tools)
     served = choose_agent(manifests, agent)
     reached = agents_below(manifests, served)
     builder = _Builder(manifests, path, model, _tool_settings(manifests, tool_settings, settings), settings)
@@ -239,6 +239,16 @@ class _Builder:
         return RemoteDelegate(function.ref, url, headers=headers, http=http, max_depth=depth)
 
 
+def _loaded(path: str | Path, tools: Iterable[ToolSource]) -> Manifests:
+    """Whoever serves manifests need not have validated them, so their warnings are told here, too."""
+    report = examine(path, tools=tools)
+    if report.manifests is None:
+        raise ManifestError(report.findings)
+    for finding in report.findings:
+        logger.warning("%s", finding)
+    return report.manifests
+
+
 def _headers(agent: str, given: Mapping[str, Any]) -> dict[str, str]:
     """What a remote agent is sent. Raises `ConfigurationError`, which has no value in it."""
     headers = given.get(_HEADERS, {})
@@ -266,6 +276,9 @@ def _tool_settings(
         for name, values in layer.items():
             found.setdefault(name, {}).update(values)
     remote = {ref for one in manifests.agents for ref, capability in one.capabilities.items() if capability.url}
+    for name in unused_variables(manifests.tools, os.environ):
+        # Not worth an end: it may be meant for another agent that is served on this machine.
+        logger.warning("the variable %s is no setting of any tool", name)
     for name in sorted(found.keys() - {tool.name for tool in manifests.tools} - remote - {_AUTH}):
         logger.warning("the tool settings have %s, but no tool or remote agent is called so", name)
     return found

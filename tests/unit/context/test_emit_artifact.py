@@ -109,35 +109,35 @@ async def test_every_argument_arrives_where_it_belongs(storage: str) -> None:
     assert artifact.extensions == ["https://extensions.test/x"]
 
 
-async def test_artifacts_are_streamed_to_subscribers_immediately(storage: str) -> None:
-    gate = Gate()
+class Early:
+    """A handler that emits an artifact, and is then held at a gate."""
 
-    async def handle(ctx: TaskContext) -> None:
+    def __init__(self) -> None:
+        self.gate = Gate()
+
+    async def __call__(self, ctx: TaskContext) -> None:
         await ctx.emit_artifact(artifact_id="a", text="early")
-        await gate()
+        await self.gate()
         await ctx.complete()
 
+
+async def test_artifacts_are_streamed_to_subscribers_immediately(storage: str) -> None:
+    handle = Early()
     async with running(handle, storage) as client:
         async for event in client.stream("hi"):
             if event.kind == "artifact":
                 assert (event.text, event.artifact_id, event.append, event.last_chunk) == ("early", "a", False, False)
-                gate.open()
+                handle.gate.open()
     assert event.state == "completed"
 
 
 async def test_emitted_artifacts_are_persisted_before_the_task_is_complete(storage: str) -> None:
-    gate = Gate()
-
-    async def handle(ctx: TaskContext) -> None:
-        await ctx.emit_artifact(artifact_id="a", text="early")
-        await gate()
-        await ctx.complete()
-
+    handle = Early()
     async with running(handle, storage) as client:
         task_id = (await client.send("hi", blocking=False)).task_id
         await first(client.subscribe(task_id), lambda event: event.text == "early")
         polled = await client.get_task(task_id)
-        gate.open()
+        handle.gate.open()
         await reaches(client, task_id, "completed")
     assert polled.state == "working"
     assert polled.text == "early"

@@ -10,54 +10,49 @@ from tests.unit.support import Gate, first, reaches, run, running, said, signatu
 pytestmark = pytest.mark.anyio
 
 
+class Tells:
+    """A handler that tells this, and is then held at a gate."""
+
+    def __init__(self, text: str) -> None:
+        self.gate = Gate()
+        self._text = text
+
+    async def __call__(self, ctx: TaskContext) -> None:
+        await ctx.send_status(self._text)
+        await self.gate()
+        await ctx.complete()
+
+
 def test_send_status_has_the_documented_signature() -> None:
     assert signature(TaskContext.send_status) == "(message=None)"
 
 
 async def test_the_task_stays_in_working_state(storage: str) -> None:
-    gate = Gate()
-
-    async def handle(ctx: TaskContext) -> None:
-        await ctx.send_status("Downloading dataset...")
-        await gate()
-        await ctx.complete()
-
+    handle = Tells("Downloading dataset...")
     async with running(handle, storage) as client:
         task = await client.send("hi", blocking=False)
-        await gate.reached.wait()
+        await handle.gate.reached.wait()
         assert (await client.get_task(task.task_id)).state == "working"
-        gate.open()
+        handle.gate.open()
 
 
 async def test_subscribers_see_the_update_immediately(storage: str) -> None:
-    gate = Gate()
-
-    async def handle(ctx: TaskContext) -> None:
-        await ctx.send_status("Downloading dataset...")
-        await gate()
-        await ctx.complete()
-
+    handle = Tells("Downloading dataset...")
     async with running(handle, storage) as client:
         async for event in client.stream("hi"):
             if event.text == "Downloading dataset...":
                 assert (event.kind, event.state, event.is_final) == ("status", "working", False)
-                gate.open()
+                handle.gate.open()
     assert event.state == "completed"
 
 
 async def test_a_message_is_persisted_so_that_polling_clients_can_see_progress(storage: str) -> None:
-    gate = Gate()
-
-    async def handle(ctx: TaskContext) -> None:
-        await ctx.send_status("Analyzing 10,000 rows...")
-        await gate()
-        await ctx.complete()
-
+    handle = Tells("Analyzing 10,000 rows...")
     async with running(handle, storage) as client:
         task_id = (await client.send("hi", blocking=False)).task_id
         await first(client.subscribe(task_id), lambda event: event.text == "Analyzing 10,000 rows...")
         assert said(await client.get_task(task_id)) == "Analyzing 10,000 rows..."
-        gate.open()
+        handle.gate.open()
         await reaches(client, task_id, "completed")
 
 

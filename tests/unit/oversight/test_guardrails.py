@@ -162,17 +162,23 @@ async def test_a_policy_without_steps_and_limits_changes_nothing() -> None:
         assert (result.state, result.text) == ("completed", "Echo: hi")
 
 
-async def test_a_message_that_repeats_the_id_of_another_is_looked_at_all_the_same(storage: str) -> None:
-    heard: list[str] = []
+def named(text: str) -> Message:
+    return Message(message_id="same", role=Role.USER, parts=[Part(text=text)])
+
+
+def curious(heard: list[str]) -> Agent:
+    """Hears, and asks for more."""
 
     async def handle(ctx: TaskContext) -> None:
         heard.append(ctx.user_text)
         await ctx.request_input("and?")
 
-    def named(text: str) -> Message:
-        return Message(message_id="same", role=Role.USER, parts=[Part(text=text)])
+    return Agent(handle)
 
-    async with serving(Agent(handle), policy=before(NO_SECRETS), storage=storage) as server:
+
+async def test_a_message_that_repeats_the_id_of_another_is_looked_at_all_the_same(storage: str) -> None:
+    heard: list[str] = []
+    async with serving(curious(heard), policy=before(NO_SECRETS), storage=storage) as server:
         first = await server.client.send(named("hello"))
         await server.client.send(named("again"), task_id=first.task_id)
         refused = await server.client.send(named("a secret"), task_id=first.task_id)
@@ -181,16 +187,8 @@ async def test_a_message_that_repeats_the_id_of_another_is_looked_at_all_the_sam
 
 async def test_a_transform_of_one_message_is_none_of_another_of_the_same_id() -> None:
     heard: list[str] = []
-
-    async def handle(ctx: TaskContext) -> None:
-        heard.append(ctx.user_text)
-        await ctx.request_input("and?")
-
-    def named(text: str) -> Message:
-        return Message(message_id="same", role=Role.USER, parts=[Part(text=text)])
-
     redact = {"transform": "{'message': ['number ' + string(size(context.input))]}"}
-    async with serving(Agent(handle), policy=before(redact)) as server:
+    async with serving(curious(heard), policy=before(redact)) as server:
         first = await server.client.send(named("12"))
         await server.client.send(named("13"), task_id=first.task_id)
         assert heard == ["number 1", "number 2"]

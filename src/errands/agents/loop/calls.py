@@ -17,7 +17,7 @@ from errands.agents.loop.plan import Repertoire, Routine
 from errands.agents.loop.progress import MakeCalls
 from errands.agents.loop.scripts import Scripts
 from errands.agents.manifests.arguments import ArgumentsError
-from errands.policy.cel import CallFailed, CelError, Session, Variables, evaluate
+from errands.policy.cel import Call, CallFailed, CelError, Session, Variables, evaluate
 from errands.policy.cel.evaluators import Evaluators
 from errands.policy.cel.values import Json
 from errands.policy.limits import Limits, check_before_capability
@@ -149,14 +149,16 @@ class Calls:
         """Everything before the execution."""
         self._check_may_begin()
         now = self._run.now()
+        key = self._course.session_key(f"{call.id}:before")
+        session = self._progress.session(key, at)
         try:
             if call.arguments is None:
                 raise ArgumentsError("the arguments are no JSON object")
-            bound = await self._bound(routine, at)
+            bound = await self._bound_in(session, routine, at)
             arguments = routine.arguments.resolve(call.arguments, bound)
         except ArgumentsError as error:
             return await self._errored(call.id, routine, call.arguments or {}, str(error), caller)
-        outcome = await self._before(call.id, routine, arguments, at)
+        outcome = await self._before(call.id, routine, arguments, session, key)
         if not isinstance(outcome, Passed):
             restricted = CapabilityRestricted(
                 at=now,
@@ -194,6 +196,14 @@ class Calls:
         under_way = len(self._progress.calls) - context.meta.count
         self._course.check(check_before_capability(self._limits, context, self._run.now_ms(), under_way=under_way))
 
+    async def _bound_in(self, session: Session, routine: Routine, at: str) -> dict[str, Json]:
+        """The values of the bindings, found out once for all steps of a call: what is reviewed is what is executed."""
+        remembered = Call("bound", ())
+        if remembered.key not in session.finished:
+            session.settle(remembered, await self._bound(routine, at))
+        values: dict[str, Json] = session.finished[remembered.key].value
+        return values
+
     async def _bound(self, routine: Routine, at: str, without: Collection[str] = ()) -> dict[str, Json]:
         """The values of the bindings. Raises `ArgumentsError`, which does not tell what they are about."""
         variables = Variables(self._run.plain(), runtime=self._course.runtime)
@@ -218,9 +228,7 @@ class Calls:
                     values[:] = [await evaluate(program, variables, Session(at))]
         return found
 
-    async def _before(self, call: str, routine: Routine, arguments: dict[str, Json], at: str) -> Any:
-        key = self._course.session_key(f"{call}:before")
-        session = self._progress.session(key, at)
+    async def _before(self, call: str, routine: Routine, arguments: dict[str, Json], session: Session, key: str) -> Any:
         lists = [routine.before]
         if self._run.context.is_first(routine.name):
             lists.insert(0, routine.before_first)
@@ -233,7 +241,7 @@ class Calls:
                 operation=routine.function.operation,
                 bound=frozenset(routine.bindings),
             )
-            invoke = self.invoker(f"{call}:before", at)
+            invoke = self.invoker(f"{call}:before", session.now)
             outcome = await self._course.steps(
                 steps, subject, session, key=key, call=call, function=routine.name, invoke=invoke
             )

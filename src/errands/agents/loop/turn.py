@@ -24,7 +24,7 @@ from errands.agents.tools.turn import ToolTurn
 from errands.clock import from_iso, to_iso
 from errands.model.core import COMPLETED, FAILED, INPUT_REQUIRED, REJECTED, Part
 from errands.policy.cel.evaluators import current_evaluators
-from errands.policy.limits import check_age, parse_duration
+from errands.policy.limits import Exceeded, check_age, parse_duration
 from errands.policy.pipeline import Passed, Subject
 from errands.policy.records import (
     AllowListSealed,
@@ -68,7 +68,7 @@ class TaskTurn:
                 repertoire, problem = worker.declared(), str(error)
             if not run.started:
                 run.note(self._started(repertoire))
-            course = Course(run, files, worker.runtime, self._plan.policy.version)
+            course = Course(run, files, worker.runtime, self._plan.policy.version, self._plan.limits_of_policy)
             try:
                 if course.progress.over is not None:
                     raise TaskOverError(course.progress.over)
@@ -176,15 +176,15 @@ class TaskTurn:
         if limits.max_age is None:
             await work
             return
-        age = run.now_ms() - from_iso(run.context.agent.started_at)
-        left = max(parse_duration(limits.max_age) - age, 0) / 1000
+        started, allowed = from_iso(run.context.agent.started_at), parse_duration(limits.max_age)
+        left = max(allowed - (run.now_ms() - started), 0) / 1000
         try:
             async with asyncio.timeout(left + 0.001) as timer:
                 await work
         except TimeoutError:
             if not timer.expired():
                 raise
-            course.over("limit_exceeded", f"A limit of this agent was exceeded: max_age is {limits.max_age}.")
+            course.check(Exceeded("max_age", allowed, max(run.now_ms() - started, allowed + 1)))
 
     # Output
 

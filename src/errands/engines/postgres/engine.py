@@ -110,9 +110,9 @@ class PostgresEngine(LocalEngine):
         watching, self._watching = self._watching, None
         if writer is None or readers is None or watching is None:
             return
+        self.disconnect()
         await writer.stop()
         await watching.stop()
-        self.disconnect()
         await readers.close()
 
     async def check(self) -> None:

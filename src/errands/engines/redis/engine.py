@@ -108,8 +108,8 @@ class RedisEngine(LocalEngine):
         parts, self._parts = self._parts, None
         if parts is None:
             return
-        await parts.writer.stop()
         self.disconnect()
+        await parts.writer.stop()
         await parts.listener.stop()
         await parts.link.close()
 

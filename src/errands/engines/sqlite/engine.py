@@ -96,9 +96,9 @@ class SQLiteEngine(LocalEngine):
         readers, self._readers = self._readers, None
         if writer is None or readers is None:
             return
+        self.disconnect()
         await readers.close()
         await writer.stop()
-        self.disconnect()
 
     async def check(self) -> None:
         if not self._open_writer.alive:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any
 
@@ -11,12 +12,14 @@ import msgspec
 from errands.policy.cel.effort import Effort, effort
 from errands.policy.cel.environment import engine, environment
 from errands.policy.cel.errors import CelError, Suspended
+from errands.policy.cel.mistakes import syntax, unknown_name
 from errands.policy.cel.scopes import Scope
 from errands.policy.cel.session import CURRENT, Pass, Session
 from errands.policy.cel.tokens import (
     PRESENT,
     Needs,
     Rewritten,
+    Token,
     copying,
     depth,
     growth,
@@ -48,7 +51,7 @@ _NO_MEMORY = "bad_alloc"
 #: What to do about an error of an evaluation, by words of the engine's message.
 _HINTS = {
     "Key not found": "ask with has(...) before reading a field that may be absent",
-    "No matching overload": "the operands have types that do not go together; convert with int(), double() or string()",
+    "o matching overload": "the operands have types that do not go together; convert with int(), double() or string()",
     "Index error": "ask for size(...) before reading an item",
     "recursion": _SIMPLER,
     "budget": "loop over fewer items",
@@ -73,6 +76,11 @@ class Program(msgspec.Struct, frozen=True, eq=False):
     #: The engine's own.
     expression: Any
 
+    @property
+    def may_be_map(self) -> bool:
+        """Whether it can give a map, as far as that is known before it is evaluated."""
+        return str(self.expression.return_type()).startswith(("MAP", "DYN"))
+
 
 @lru_cache(maxsize=1024)
 def compile(scope: Scope, source: str, *, condition: bool = False) -> Program:  # noqa: A001 - the word for it
@@ -92,7 +100,7 @@ def compile(scope: Scope, source: str, *, condition: bool = False) -> Program:  
     try:
         expression = environment(scope).compile(rewritten.source)
     except _ENGINE_ERRORS as error:
-        raise _compile_error(scope, source, rewritten, str(error)) from None
+        raise _compile_error(scope, source, row, rewritten, str(error)) from None
     if condition and expression.return_type() not in (engine().Type.BOOL, engine().Type.DYN):
         kind = str(expression.return_type()).lower()
         raise CelError(
@@ -101,17 +109,17 @@ def compile(scope: Scope, source: str, *, condition: bool = False) -> Program:  
     return Program(scope, source, condition, needs(row), names(row), copying(row), effort(row), expression)
 
 
-def _compile_error(scope: Scope, source: str, rewritten: Rewritten, text: str) -> CelError:
+def _compile_error(scope: Scope, source: str, row: Sequence[Token], rewritten: Rewritten, text: str) -> CelError:
     found = _PLACE.search(text)
     if found is None:
         return CelError(source, _problem(text), hint=_hint(text))
     line, column, problem = int(found[1]), int(found[2]), _problem(found[3])
-    hint = _hint(problem)
     undeclared = _UNDECLARED.search(problem)
     if undeclared is not None:
-        name = undeclared[1].removeprefix(f"{PRESENT}.").partition(".")[0]
-        problem = f"{name!r} is not available in {scope.name}"
-        hint = f"available are {scope.describe()}, and the functions of the language"
+        problem, hint = unknown_name(scope, undeclared[1].removeprefix(f"{PRESENT}."), row)
+    else:
+        problem, hint = syntax(problem, row)
+        hint = _hint(problem) or hint
     if line < 1:
         return CelError(source, problem, hint=hint)
     line, column = rewritten.original(line, column)

@@ -20,11 +20,10 @@ from errands.model.core import (
     Task,
 )
 from errands.model.log import EventKind, RequestOptions, StoredTask
-from errands.policy.cel import Suspended
 from errands.policy.cel.values import Json
 from errands.policy.document import NO_POLICY, CompiledPolicy
 from errands.policy.limits import Exceeded, check_age, parse_duration
-from errands.policy.pipeline import Locked, Passed, Subject
+from errands.policy.pipeline import Locked, Passed, StepSuspended, Subject
 from errands.policy.records import Ended, InputPassed, OutputGiven, OutputHeld
 from errands.policy.steps import Steps
 from errands.runtime.journal import Journal
@@ -204,12 +203,14 @@ class Oversight(Recorder):
         key = f"{steps.phase.subject}:{self._key}:{self.policy.version}"
         try:
             outcome = await self.judge(run).steps(steps, Subject(context=run.plain, **value), key=key)
-        except Suspended as suspended:
-            call, subject = suspended.call, value.get("input")
+        except StepSuspended as suspended:
+            call = suspended.call
             if held is not None and _unshown(run) is None:
                 run.note(OutputHeld(at=run.now(), values=value["output"], turn=held.stored()))
             ids = {"task_id": self._turn.task_id, "context_id": self._turn.context_id}
-            question = review_message(call, subject, **ids) if held is None else held_review_message(call, **ids)
+            question = (
+                review_message(call, suspended.value, **ids) if held is None else held_review_message(call, **ids)
+            )
             await self._suspend(call, question)
             return None
         if isinstance(outcome, Passed):
