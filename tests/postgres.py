@@ -46,6 +46,19 @@ class Server:
         query = "&".join(f"{name}={value}" for name, value in {"host": str(self.socket_folder), **options}.items())
         return f"postgresql://{user}@/{database}?{query}"
 
+    def run_script(self, script: str) -> None:
+        """Has psql run it, statement by statement, as an administrator would."""
+        command = [
+            str(self._server.bin_path / "psql"),
+            "-X",
+            "-q",
+            "-v",
+            "ON_ERROR_STOP=1",
+            "-h",
+            str(self.socket_folder),
+        ]
+        subprocess.run([*command, "-U", "postgres", "postgres"], input=script.encode(), check=True)
+
     def control(self, *command: str) -> None:
         """Runs pg_ctl: ("stop", "-m", "fast"), or ("start",)."""
         log = self.folder / "log"
@@ -93,7 +106,7 @@ class _Cleaner:
         if self._connection is None:
             self._connection = await asyncpg.connect(shared_server().url())
         names = ", ".join(
-            f"{schema}.{table}" for table in ("tasks", "events", "receipts", "contexts", "tallies", "sweeps")
+            f"{schema}.{table}" for table in ("tasks", "events", "receipts", "contexts", "tallies", "sweeps", "remains")
         )
         with suppress(asyncpg.InvalidSchemaNameError, asyncpg.UndefinedTableError):
             await self._connection.execute(f"TRUNCATE {names}")

@@ -36,6 +36,7 @@ from errands.runtime.execution import Execution
 from errands.runtime.handler import Handler
 from errands.runtime.journal import Journal, status_draft, status_update
 from errands.runtime.settings import ServerRole, Settings
+from errands.runtime.turn import Turn
 from errands.runtime.waiting import WaitingContexts
 from errands.runtime.worker import Worker
 
@@ -75,6 +76,8 @@ class WorkerAdapter:
         self.worker_id = f"{socket.gethostname()}:{os.getpid()}:{secrets.token_hex(4)}"
         self.running: dict[str, Execution] = {}
         self.draining = False
+        #: While draining: turns are no longer waited for.
+        self._out_of_time = False
         self._wake = asyncio.Event()
         self.waiting = WaitingContexts()
         self._runs_turns = settings.role is not ServerRole.API
@@ -112,17 +115,25 @@ class WorkerAdapter:
     async def drain(self) -> None:
         """Takes nothing new, lets running turns finish until the deadline, gives the rest back to the queue."""
         self.draining = True
-        if not self.running:
-            self._idle.set()
+        self._notice_idle()
         with suppress(TimeoutError):
             async with asyncio.timeout(self._settings.drain_timeout):
                 await self._idle.wait()
+        self._out_of_time = True
         for execution in list(self.running.values()):
-            execution.stop("drain")
+            self._give_back_soon(execution)
         with suppress(TimeoutError):
             # A handler that does not let itself be canceled must not keep the process from ending.
             async with asyncio.timeout(5.0):
                 await self._idle.wait()
+
+    def _give_back_soon(self, execution: Execution) -> None:
+        # Not at once: a turn that has not begun to run would never learn of it.
+        self._loop.call_soon(execution.stop, "drain")
+
+    def _notice_idle(self) -> None:
+        if self.draining and not self.running and not self._reserved:
+            self._idle.set()
 
     @property
     def has_capacity(self) -> bool:
@@ -153,6 +164,7 @@ class WorkerAdapter:
         self._reserved -= 1
         if self._backlog:
             self._wake.set()
+        self._notice_idle()
 
     def lease_until(self, now: int) -> int:
         """Until when a lease that is taken now lasts, unless it is extended."""
@@ -174,6 +186,8 @@ class WorkerAdapter:
         self.running[execution.task_id] = execution
         # Held in `running` until it is over, and waited for in `drain`.
         execution.task = self._loop.create_task(self._run(execution, stored, options, request_context))
+        if self._out_of_time:
+            self._give_back_soon(execution)
 
     @contextmanager
     def waiting_turn(self, task_id: str) -> Iterator[None]:
@@ -258,7 +272,10 @@ class WorkerAdapter:
         except StorageError:
             logger.exception("task %s could not be written; its lease will run out", execution.task_id)
         except asyncio.CancelledError:
-            pass
+            if execution.stopped == "drain":
+                # Before the handler was called, or between two calls.
+                with suppress(ErrandsError):
+                    await Turn(self._journal, stored).give_back()
         except Exception:
             logger.exception("task %s could not be run; its lease will run out", execution.task_id)
         finally:
@@ -273,8 +290,8 @@ class WorkerAdapter:
             self.waiting.forget(execution.task_id)
         if self._backlog:
             self._wake.set()
-        if self.draining and not self.running:
-            self._idle.set()
+        if self.draining:
+            self._notice_idle()
 
     async def _begin(self, stored: StoredTask) -> StoredTask:
         """Shows that the task is at work."""
@@ -366,6 +383,7 @@ class WorkerAdapter:
                 claimed = await self._engine.claim(self.worker_id, [self.agent], room, self.lease_until(now))
             finally:
                 self._reserved -= room - len(claimed)
+                self._notice_idle()
             for stored in claimed:
                 self.start(stored, now)
             if len(claimed) < room:

@@ -118,8 +118,8 @@ class Handler:
         await loop.run_in_executor(self._threads, call)
 
     async def _may_try_again(self, ctx: TaskContext) -> bool:
-        tries = ctx.attempt
-        if ctx.is_cancelled:
+        tries = ctx._tries
+        if tries <= 1 or ctx.is_cancelled:
             return True
         if self._worker.on_interrupted == "fail":
             await ctx._give_up("The agent was interrupted while it worked on this task.")
@@ -176,7 +176,7 @@ class Handler:
             if self._worker.on_interrupted == "fail":
                 await ctx._give_up("The agent was stopped while it worked on this task.")
             else:
-                await turn.give_back(anew=self._worker.keeps_records)
+                await turn.give_back()
         elif execution.stopped == "force" or ctx.is_cancelled:
             await turn.end(CANCELED)
         else:
