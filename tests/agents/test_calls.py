@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from errands.agents.loop.calls import MOST_CALLS
 from errands.agents.models.base import Answer, OnText, Question
 from errands.agents.tools.functions import tool
 from errands.engines.memory import MemoryEngine
@@ -355,3 +356,17 @@ async def test_an_answer_that_comes_too_late_is_not_given(tmp_path: Path, guardr
         task = await desk.say("Go")
         assert (task.status.state.short, reason(task)) == ("failed", "limit_exceeded")
         assert (await desk.context()).output == ()
+
+
+# Too many
+
+
+async def test_of_too_many_calls_in_one_answer_none_is_made_and_the_model_is_told(tmp_path: Path, shop: Shop) -> None:
+    wanted = call(*(("find", {"number": str(number)}) for number in range(MOST_CALLS + 50)))
+    few = call(*(("find", {"number": str(number)}) for number in range(MOST_CALLS)))
+    async with at_work(tmp_path, agent(), wanted, few, "Found.", tools=shop.tools) as desk:
+        assert told(await desk.say("Find all.")) == "Found."
+        refused = desk.model.results(1)
+        assert len(refused) == MOST_CALLS + 1
+        assert refused[0] == {"error": "these are too many calls at once, and none was made; make 256 at most"}
+        assert (await desk.context()).meta.count == MOST_CALLS

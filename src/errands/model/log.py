@@ -236,8 +236,9 @@ class RequestOptions(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
     return_immediately: bool = False
     #: The sender's e-mail address, when whoever let them in knows it.
     email: str = ""
-    #: The task that handed its work to this one, and how many did so above it. No request from outside can say so.
+    #: The task that handed its work to this one. No request from outside can say so.
     parent: str = ""
+    #: How many tasks have handed work down above it, here or, as the sender says, elsewhere.
     depth: int = 0
 
     @property
@@ -250,6 +251,7 @@ class RequestOptions(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
             or self.return_immediately
             or self.email
             or self.parent
+            or self.depth
         )
 
 

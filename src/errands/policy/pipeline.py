@@ -180,9 +180,9 @@ class _Run:
                 return _Done()
             value = await self._act(step)
         except _Failed as failure:
-            return self._failed(step, "failed", str(failure))
+            return await self._failed(step, "failed", str(failure))
         except CelError as error:
-            return self._failed(step, "error", str(error))
+            return await self._failed(step, "error", str(error))
         return _Done(Decision(step.name, step.action, "passed"), value)
 
     async def _evaluate(self, program: Any, step: Step, part: str = "") -> Json:
@@ -228,17 +228,17 @@ class _Run:
         free = {name: given for name, given in value.items() if name not in self._subject.bound}
         return {**free, **bound}
 
-    def _failed(self, step: Step, outcome: Literal["failed", "error"], detail: str) -> _Done:
-        message, problem = self._message(step)
+    async def _failed(self, step: Step, outcome: Literal["failed", "error"], detail: str) -> _Done:
+        message, problem = await self._message(step)
         detail = f"{detail}; error_message: {problem}" if problem else detail
         return _Done(Decision(step.name, step.action, outcome, step.on_fail, detail), None, message)
 
-    def _message(self, step: Step) -> tuple[str, str]:
+    async def _message(self, step: Step) -> tuple[str, str]:
         """What the model or the caller is told, and what is wrong with the template, if anything."""
         default = f"refused by policy ({step.name})"
         if step.error_message is None:
             return default, ""
         try:
-            return step.error_message.text(self._variables, self._session), ""
+            return await step.error_message.text(self._variables, self._session), ""
         except CelError as error:
             return default, str(error)

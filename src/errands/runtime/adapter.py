@@ -10,15 +10,24 @@ import logging
 import os
 import secrets
 import socket
-from contextlib import AbstractContextManager, AsyncExitStack, suppress
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, AsyncExitStack, contextmanager, suppress
 from typing import Any
 
 import msgspec
 
 from errands import lifecycle
-from errands.errors import ErrandsError, LeaseLostError, StorageError, TaskTerminalStateError
+from errands.errors import (
+    ConcurrencyError,
+    ErrandsError,
+    LeaseLostError,
+    StorageError,
+    TaskNotFoundError,
+    TaskTerminalStateError,
+)
 from errands.model.core import CANCELED, WORKING
-from errands.model.log import Change, RequestOptions, StoredTask
+from errands.model.log import LEASE, Change, RequestOptions, Scope, StoredTask
+from errands.policy.cel.evaluators import Evaluators, use_evaluators
 from errands.policy.document import CompiledPolicy
 from errands.runtime.active import ActiveTask
 from errands.runtime.context import TaskContext, current_position
@@ -48,12 +57,15 @@ class WorkerAdapter:
         deps: DependencyContainer,
         settings: Settings,
         policy: CompiledPolicy | None = None,
+        evaluators: Evaluators | None = None,
     ) -> None:
+        """Long evaluations of expressions are left to `evaluators`."""
         self._journal = journal
         self._engine = journal.engine
         self.agent = agent
         self._deps = deps
         self._settings = settings
+        self._evaluators = evaluators
         self._policy = None if worker.keeps_records else policy
         self._handler = Handler(worker, max_attempts=settings.max_attempts, threads=settings.max_concurrent_tasks)
         #: See `Worker.chooses_reply`.
@@ -73,6 +85,8 @@ class WorkerAdapter:
         self._backlog = not self._runs_turns
         #: Places kept for tasks whose lease is being written.
         self._reserved = 0
+        #: Tasks of this agent that turns of this process wait for.
+        self._awaited: dict[str, Scope] = {}
         self._forcing: set[asyncio.Task[None]] = set()
         self._lease_ms = int(settings.lease_seconds * 1000)
         #: While draining: set when nothing runs any more.
@@ -123,13 +137,24 @@ class WorkerAdapter:
 
     @property
     def has_capacity(self) -> bool:
-        limit = self._settings.max_concurrent_tasks
-        return not self.draining and (limit is None or len(self.running) + self._reserved < limit)
+        return not self.draining and self._has_room()
 
-    def reserve(self) -> bool:
-        """Whether a new task may be leased in the commit that creates it; then `start` or `release` must follow."""
+    def _has_room(self, *, awaited: bool = False) -> bool:
         limit = self._settings.max_concurrent_tasks
-        if self._backlog or self.draining or (limit is not None and len(self.running) + self._reserved >= limit):
+        taken = len(self.running) + self._reserved
+        if limit is None or taken < limit:
+            return True
+        # A turn that waits for a task lends its place to such tasks: they might wait for each other for ever.
+        return awaited and taken - sum(execution.waits_for > 0 for execution in self.running.values()) < limit
+
+    def reserve(self, *, awaited: bool = False) -> bool:
+        """Whether a new task may be leased in the commit that creates it; then `start` or `release` must follow.
+
+        One that another task waits for (`awaited`) does not stand behind others.
+        """
+        if not self._runs_turns or self.draining or (self._backlog and not awaited):
+            return False
+        if not self._has_room(awaited=awaited):
             return False
         self._reserved += 1
         return True
@@ -164,6 +189,30 @@ class WorkerAdapter:
         if self._out_of_time:
             self._give_back_soon(execution)
 
+    @contextmanager
+    def waiting_turn(self, task_id: str) -> Iterator[None]:
+        """While a turn of this agent waits for a task that it has handed down."""
+        execution = self.running.get(task_id)
+        if execution is None:
+            yield
+            return
+        execution.waits_for += 1
+        try:
+            yield
+        finally:
+            execution.waits_for -= 1
+
+    @contextmanager
+    def awaiting(self, task_id: str, scope: Scope) -> Iterator[None]:
+        """While a turn waits for this task: it is taken up whenever nobody holds it, though there is no room."""
+        self._awaited[task_id] = scope
+        if not self._has_room():
+            self._wake.set()
+        try:
+            yield
+        finally:
+            self._awaited.pop(task_id, None)
+
     async def active_tasks(self) -> list[ActiveTask]:
         """What is running of this agent, here and in other processes."""
         now = self._journal.now()
@@ -192,6 +241,8 @@ class WorkerAdapter:
         options: RequestOptions | None,
         request_context: dict[str, Any] | None,
     ) -> None:
+        if self._evaluators is not None:
+            use_evaluators(self._evaluators)
         try:
             while True:
                 if options is None:
@@ -339,6 +390,38 @@ class WorkerAdapter:
                 self._backlog = False
                 return
         self._backlog = True
+        if not self.draining:
+            await self._take_up_awaited()
+
+    async def _take_up_awaited(self) -> None:
+        for task_id, scope in list(self._awaited.items()):
+            if task_id in self.running or not self._has_room(awaited=True):
+                continue
+            with suppress(TaskNotFoundError, ConcurrencyError, LeaseLostError, TaskTerminalStateError):
+                await self._take_up(await self._engine.load(task_id, scope))
+
+    async def _take_up(self, stored: StoredTask) -> None:
+        """Leases a task that is due."""
+        now, head = self._journal.now(), stored.head
+        if head.due_at is None or head.due_at > now:
+            return
+        change = Change(
+            task_id=stored.task.id,
+            scope=stored.scope,
+            # Somebody else may be faster.
+            fence=head.attempt,
+            at=now,
+            work=LEASE,
+            due_at=self.lease_until(now),
+            worker=self.worker_id,
+        )
+        self._reserved += 1
+        try:
+            await self._journal.commit(change)
+        except BaseException:
+            self._reserved -= 1
+            raise
+        self.start(StoredTask(task=stored.task, head=lifecycle.advance(head, change), scope=stored.scope), now)
 
     async def _heartbeat_loop(self) -> None:
         while True:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import contextvars
+import functools
 import logging
 import secrets
 from concurrent.futures import ThreadPoolExecutor
@@ -111,7 +113,9 @@ class Handler:
 
     async def _handle_in_thread(self, ctx: TaskContext) -> None:
         loop = asyncio.get_running_loop()
-        await loop.run_in_executor(self._threads, _call, self._worker, BlockingTaskContext(ctx, loop))
+        # What it asks of the context is done as the turn would do it.
+        call = functools.partial(contextvars.copy_context().run, _call, self._worker, BlockingTaskContext(ctx, loop))
+        await loop.run_in_executor(self._threads, call)
 
     async def _may_try_again(self, ctx: TaskContext) -> bool:
         tries = ctx._tries

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -13,7 +14,6 @@ import msgspec
 from errands.agents.delegation.base import Delegate
 from errands.agents.delegation.local import LocalDelegate
 from errands.agents.delegation.remote import RemoteDelegate
-from errands.agents.evaluators import Evaluators
 from errands.agents.loop.worker import ManifestWorker
 from errands.agents.manifests import Agent, ManifestError, Manifests, examine
 from errands.agents.manifests.functions import Function
@@ -55,19 +55,6 @@ class ModelDependency(Dependency):
         await self.model.close()
 
 
-class EvaluatorsDependency(Dependency):
-    """The processes that run scripts of models."""
-
-    def __init__(self, evaluators: Evaluators) -> None:
-        self.evaluators = evaluators
-
-    async def startup(self) -> None:
-        pass
-
-    async def shutdown(self) -> None:
-        await self.evaluators.close()
-
-
 class Ensemble(NamedTuple):
     """All that a server of one agent needs."""
 
@@ -75,15 +62,11 @@ class Ensemble(NamedTuple):
     inner: InnerAgents
     card: AgentCardConfig
     model: Model
-    evaluators: Evaluators
 
     @property
     def dependencies(self) -> dict[Any, Dependency]:
         """What is closed with the server."""
-        return {
-            ModelDependency: ModelDependency(self.model),
-            EvaluatorsDependency: EvaluatorsDependency(self.evaluators),
-        }
+        return {ModelDependency: ModelDependency(self.model)}
 
     @property
     def facts(self) -> dict[str, str]:
@@ -116,7 +99,7 @@ def assemble(
     # An agent that hands work to itself does so under the name by which it is served.
     hidden = [one.name for one in reached if one.name != card.name]
     builder.inner.workers.update({name: workers[name] for name in hidden})
-    return Ensemble(workers[served.name], builder.inner, card, builder.model, builder.evaluators)
+    return Ensemble(workers[served.name], builder.inner, card, builder.model)
 
 
 # Which agents
@@ -194,7 +177,6 @@ class _Builder:
         settings: Settings,
     ) -> None:
         self.inner = InnerAgents()
-        self.evaluators = Evaluators()
         self._manifests = manifests
         self._given = tool_settings
         self._settings = settings
@@ -213,6 +195,7 @@ class _Builder:
             api_key=settings.model_api_key,
             script=path if path.is_dir() else path.parent,
             timeout=settings.model_timeout,
+            max_bytes=settings.model_max_bytes,
         )
 
     def worker(self, agent: Agent) -> ManifestWorker:
@@ -244,7 +227,6 @@ class _Builder:
                 if function.target != "tool"
             },
             runtime=self._runtime,
-            evaluators=self.evaluators,
         )
 
     def _delegate(self, agent: Agent, function: Function) -> Delegate:
@@ -253,7 +235,8 @@ class _Builder:
         if url is None:
             return LocalDelegate(function.ref, self.inner, max_depth=depth)
         headers = _headers(function.ref, self._given.get(function.ref, {}))
-        return RemoteDelegate(function.ref, url, headers=headers, http=self._outbound.client, max_depth=depth)
+        http = partial(self._outbound.client, max_bytes=self._settings.tool_max_bytes)
+        return RemoteDelegate(function.ref, url, headers=headers, http=http, max_depth=depth)
 
 
 def _loaded(path: str | Path, tools: Iterable[ToolSource]) -> Manifests:

@@ -13,12 +13,12 @@ from typing import Any
 import msgspec
 import pytest
 
-from errands.agents.evaluators import Evaluators
 from errands.agents.manifests.functions import Function
 from errands.agents.mounts.local import LocalFiles
 from errands.agents.script import find_file, offer, run_script
 from errands.errors import ConfigurationError
 from errands.policy.cel import Call, CallFailed, CelError, Session, Suspended
+from errands.policy.cel.evaluators import Evaluators
 from tests.unit.agents.support import assert_told, loaded, put
 
 pytestmark = pytest.mark.anyio

@@ -133,7 +133,7 @@ class Toolbox:
     @asynccontextmanager
     async def turn(self, *, task_id: str, files: Files | None = None) -> AsyncIterator[ToolTurn]:
         """One turn of a task; connections and processes live as long as it."""
-        transport = self._outbound.transport()
+        transport = self._outbound.transport(max_bytes=self._bounds.most_read)
         turn = ToolTurn(self._tools, lambda tool: self._bench(tool, task_id, files, transport))
         try:
             yield turn

@@ -1,19 +1,20 @@
-"""Compiling and evaluating: what the rest of errands uses of the language."""
+"""Compiling, and one evaluation on the spot."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any
 
 import msgspec
 
+from errands.policy.cel.effort import Effort, effort
 from errands.policy.cel.environment import engine, environment
-from errands.policy.cel.errors import CallFailed, CelError, Suspended
+from errands.policy.cel.errors import CelError, Suspended
 from errands.policy.cel.mistakes import syntax, unknown_name
 from errands.policy.cel.scopes import Scope
-from errands.policy.cel.session import CURRENT, Call, Pass, Session
+from errands.policy.cel.session import CURRENT, Pass, Session
 from errands.policy.cel.tokens import (
     PRESENT,
     Needs,
@@ -22,15 +23,13 @@ from errands.policy.cel.tokens import (
     copying,
     depth,
     growth,
+    names,
     needs,
     rewrite_presence,
     tokens,
 )
 from errands.policy.cel.values import Json, Result, longest
 from errands.policy.cel.variables import Variables
-
-#: Performs one call and returns its result. Raises `CallFailed` for a failure to remember, `Suspended` to wait.
-Perform = Callable[[Call], Awaitable[Any]]
 
 #: The engine's own bound for expressions; brackets that keep to it are quickly judged.
 MAX_DEPTH = 32
@@ -69,8 +68,11 @@ class Program(msgspec.Struct, frozen=True, eq=False):
     #: It must give true or false.
     condition: bool
     needs: Needs
+    #: The variables that it names.
+    names: frozenset[str]
     #: See `tokens.copying`.
     copying: int
+    effort: Effort
     #: The engine's own.
     expression: Any
 
@@ -104,7 +106,7 @@ def compile(scope: Scope, source: str, *, condition: bool = False) -> Program:  
         raise CelError(
             source, f"a condition must be true or false, not {kind}", hint="compare the value with something"
         )
-    return Program(scope, source, condition, needs(row), copying(row), expression)
+    return Program(scope, source, condition, needs(row), names(row), copying(row), effort(row), expression)
 
 
 def _compile_error(scope: Scope, source: str, row: Sequence[Token], rewritten: Rewritten, text: str) -> CelError:
@@ -172,33 +174,6 @@ def _no_condition(source: str, kind: Any) -> CelError:
     return CelError(
         source, f"a condition must be true or false, not {str(kind).lower()}", hint="compare the value with something"
     )
-
-
-async def evaluate(
-    program: Program, variables: Variables, session: Session, *, perform: Perform | None = None, place: str = ""
-) -> Json:
-    """The value of the expression; its calls are made one after the other by `perform`.
-
-    Without `perform`, or when it raises `Suspended`, the evaluation stops with `Suspended`. Settle the call in the
-    session and evaluate again, in this process or another: no call that has finished is made again.
-    """
-    while True:
-        try:
-            return run(program, variables, session, place=place)
-        except Suspended as suspended:
-            if perform is None:
-                raise
-            await finish(suspended.call, session, perform)
-
-
-async def finish(call: Call, session: Session, perform: Perform) -> None:
-    """Makes a call and keeps its result in the session. What `perform` raises beside `CallFailed` comes out."""
-    try:
-        result = await perform(call)
-    except CallFailed as failure:
-        session.fail(call, str(failure))
-    else:
-        session.settle(call, result)
 
 
 def _problem(text: str) -> str:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import msgspec
 
 from errands.clock import from_iso
@@ -221,11 +223,17 @@ class Oversight(Recorder):
     async def _parts(self, run: Run, passed: Passed, originals: list[Part]) -> list[Part] | None:
         """What a transform has made of parts; None when that is of no use, and the task has ended."""
         try:
+            _check_metadata(passed.value)
             return as_parts(passed.value, originals)
         except ValueError as error:
             self.judge(run).unusable("guardrails", str(error))
             await self.stop(run, "restricted", "refused by policy")
             return None
+
+
+def _check_metadata(value: Json) -> None:
+    if isinstance(value, dict) and not isinstance(value.get("metadata"), dict | None):
+        raise ValueError("the metadata of a transformed message is no map")
 
 
 def _unshown(run: Run) -> OutputHeld | None:
@@ -238,5 +246,9 @@ def _unshown(run: Run) -> OutputHeld | None:
     return None
 
 
-def _changed(message: Message, values: dict[str, object] | None) -> Message:
-    return message if values is None else msgspec.structs.replace(message, parts=as_parts(values, message.parts))
+def _changed(message: Message, values: dict[str, Any] | None) -> Message:
+    """The message as a transform has left it; what it says nothing of stays."""
+    if values is None:
+        return message
+    metadata = values.get("metadata", message.metadata)
+    return msgspec.structs.replace(message, parts=as_parts(values, message.parts), metadata=metadata)
