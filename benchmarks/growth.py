@@ -1,8 +1,9 @@
 """How claim, list and commit on PostgreSQL depend on how many tasks are stored: `python benchmarks/growth.py [URL]`.
 
-Fills the schema `errands_growth` of the database at URL with 1 k, 100 k and 1 M tasks in turn, prints the median
-latency of each operation and the plans of a claim and a listing, and drops the schema again. Without a URL it starts a
-server of its own. Ends with an error when a claim or a listing takes more than twice as long with the most tasks.
+Fills the schema `errands_growth` of the database at URL with 1 k, 100 k and 1 M tasks of ten owners in turn, prints the
+median latency of each operation and the plans of a claim and a listing, and drops the schema again. Without a URL it
+starts a server of its own. Ends with an error when a claim or a listing takes more than twice as long with the most
+tasks.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import statistics
 import sys
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from time import perf_counter
@@ -19,6 +20,7 @@ from typing import Any
 import asyncpg
 
 from errands.clock import system_clock
+from errands.engines.base import Engine
 from errands.engines.postgres import PostgresEngine
 from errands.engines.postgres.connection import Options, connect
 from errands.engines.postgres.records import scope_key
@@ -29,14 +31,20 @@ from errands.model.log import Change, Draft, ListQuery, Scope, Work
 
 SCHEMA = "errands_growth"
 SIZES = (1_000, 100_000, 1_000_000)
-SCOPE = Scope("", "", "agent")
+#: A tenth of the tasks each; the first of them is who asks.
+SCOPES = [Scope("", f"owner {number}", "agent") for number in range(10)]
+SCOPE = SCOPES[0]
+#: Somebody with a few tasks among all these.
+NEWCOMER = Scope("", "newcomer", "agent")
+FEW = 5
 ROUNDS = 200
 STATES = [state.value for state in TaskState if state is not UNSPECIFIED]
 
 FILL = """
 INSERT INTO tasks
-SELECT 'stored ' || n, -n, $3, '', '', 'agent', 'context ' || n / 10, 1,
-    CASE WHEN n % 10 = 0 THEN 'TASK_STATE_INPUT_REQUIRED' ELSE 'TASK_STATE_COMPLETED' END, 1, 1, '', NULL, 0,
+SELECT 'stored ' || n, -n, ($3::bigint[])[n % 10 + 1], '', 'owner ' || n % 10, 'agent',
+    'context ' || n / 100 * 10 + n % 10, 1,
+    CASE WHEN n / 10 % 2 = 0 THEN 'TASK_STATE_INPUT_REQUIRED' ELSE 'TASK_STATE_COMPLETED' END, 1, 1, '', NULL, 0,
     false, false, n, n, n, 0, 0, ''
 FROM generate_series($1::bigint, $2::bigint) AS n
 """
@@ -61,15 +69,16 @@ async def median_ms(operation: Callable[[int], Awaitable[Any]]) -> float:
     return statistics.median(times) * 1000
 
 
-async def measure(engine: PostgresEngine, stored: int) -> dict[str, float]:
+async def measure(engine: Engine, stored: int, ids: Sequence[str]) -> dict[str, float]:
+    """`ids` are some tasks of `SCOPE` among those stored."""
     now = system_clock()
 
-    async def create(number: int) -> None:
-        task_id = f"{stored} {number}"
+    async def create(number: int, scope: Scope = SCOPE) -> None:
+        task_id = f"{stored} {scope.owner} {number}"
         await engine.commit(
             Change(
                 task_id=task_id,
-                scope=SCOPE,
+                scope=scope,
                 events=created(task_id),
                 expected=0,
                 at=now,
@@ -85,16 +94,26 @@ async def measure(engine: PostgresEngine, stored: int) -> dict[str, float]:
         assert len(await engine.claim("worker", ["agent"], 1, now + 10**9)) == 1
 
     async def list_all(number: int) -> None:
-        assert (await engine.list(ListQuery(scope=SCOPE))).total_size >= stored
+        assert (await engine.list(ListQuery(scope=SCOPE))).total_size >= stored / len(SCOPES)
 
     async def list_state(number: int) -> None:
         await engine.list(ListQuery(scope=SCOPE, state=TaskState.INPUT_REQUIRED))
 
     async def list_context(number: int) -> None:
-        await engine.list(ListQuery(scope=SCOPE, context_id="context 7"))
+        assert (await engine.list(ListQuery(scope=SCOPE, context_id="context 10"))).total_size == 10
+
+    async def list_few(number: int) -> None:
+        assert (await engine.list(ListQuery(scope=NEWCOMER))).total_size % FEW == 0
+
+    async def list_none(number: int) -> None:
+        assert (await engine.list(ListQuery(scope=SCOPE, state=TaskState.FAILED))).total_size == 0
 
     async def load(number: int) -> None:
-        await engine.load(f"stored {number + 1}", SCOPE)
+        await engine.load(ids[number % len(ids)], SCOPE)
+
+    for number in range(FEW):
+        await create(number, NEWCOMER)
+        await claim(number)
 
     operations = {
         "create": create,
@@ -103,6 +122,8 @@ async def measure(engine: PostgresEngine, stored: int) -> dict[str, float]:
         "list": list_all,
         "list by state": list_state,
         "list by context": list_context,
+        "list of a few": list_few,
+        "list of none": list_none,
     }
     return {name: await median_ms(operation) for name, operation in operations.items()}
 
@@ -111,6 +132,7 @@ async def measure(engine: PostgresEngine, stored: int) -> dict[str, float]:
 PLANNED: dict[str, tuple[Any, ...]] = {
     "due": ("agent", 2**62, 10),
     "list_scope_in_order": (scope_key(SCOPE), STATES, 0, *SCOPE, 2**62, 2**62, "", 51),
+    "list_scope_since_changed": (scope_key(NEWCOMER), STATES, 0, *NEWCOMER, 2**61, "", 51),
 }
 
 
@@ -119,10 +141,18 @@ async def plans(url: str) -> str:
     connection = await connect(Options.parse(url))
     lines: list[str] = []
     for name, values in PLANNED.items():
-        query = f"EXPLAIN (ANALYZE, COSTS OFF, TIMING OFF, SUMMARY OFF, BUFFERS OFF) {QUERIES[name]}"
-        lines += [f"\n{name}", *(row[0] for row in await connection.fetch(query, *values))]
+        await connection.execute(f"PREPARE {name} AS {QUERIES[name]}")
+        query = f"EXPLAIN (ANALYZE, COSTS OFF, TIMING OFF, SUMMARY OFF, BUFFERS OFF) EXECUTE {name}"
+        rows = await connection.fetch(f"{query} ({', '.join(map(literal, values))})")
+        lines += [f"\n{name}", *(row[0] for row in rows)]
     await connection.close()
     return "\n".join(lines)
+
+
+def literal(value: object) -> str:
+    if isinstance(value, list):
+        return f"ARRAY[{', '.join(map(literal, value))}]"
+    return f"'{value}'" if isinstance(value, str) else str(value)
 
 
 async def main(url: str) -> None:
@@ -135,22 +165,32 @@ async def main(url: str) -> None:
         await connection.execute(f"SET search_path TO {SCHEMA}")
         filled = 0
         for size in SIZES:
-            await connection.execute(FILL, filled + 1, size, scope_key(SCOPE))
+            await connection.execute(FILL, filled + 1, size, [scope_key(scope) for scope in SCOPES])
             await connection.execute(FILL_EVENTS, filled + 1, size, created("stored")[0].data)
             await connection.execute(TALLY)
             await connection.execute("VACUUM ANALYZE")
             filled = size
-            results[size] = await measure(engine, size)
+            results[size] = await measure(engine, size, [f"stored {number}" for number in range(10, 1_001, 10)])
         planned = await plans(own_url)
     await connection.execute(f"DROP SCHEMA {SCHEMA} CASCADE")
     await connection.close()
-    print(f"{'median ms, tasks stored':24}" + "".join(f"{size:>12,}" for size in SIZES))
-    for name in results[SIZES[0]]:
-        print(f"{name:24}" + "".join(f"{results[size][name]:12.2f}" for size in SIZES))
+    show(results)
     print(planned)
-    for name in ("claim", "list", "list by state", "list by context"):
-        if results[SIZES[-1]][name] > 2 * results[SIZES[0]][name]:
-            raise SystemExit(f"{name} takes more than twice as long with {SIZES[-1]:,} tasks")
+    check(results)
+
+
+def show(results: dict[int, dict[str, float]]) -> None:
+    print(f"{'median ms, tasks stored':24}" + "".join(f"{size:>12,}" for size in results))
+    for name in next(iter(results.values())):
+        print(f"{name:24}" + "".join(f"{result[name]:12.2f}" for result in results.values()))
+
+
+def check(results: dict[int, dict[str, float]]) -> None:
+    """Ends with an error when it grows."""
+    least, most = results[min(results)], results[max(results)]
+    for name in ("claim", *(name for name in least if name.startswith("list"))):
+        if most[name] > 2 * least[name]:
+            raise SystemExit(f"{name} takes more than twice as long with {max(results):,} tasks")
 
 
 if __name__ == "__main__":

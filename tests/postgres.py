@@ -14,7 +14,8 @@ import subprocess
 import tempfile
 import threading
 import warnings
-from contextlib import suppress
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -51,6 +52,19 @@ class Server:
     def url(self, user: str = "postgres", database: str = "postgres", **options: str) -> str:
         query = "&".join(f"{name}={value}" for name, value in {"host": str(self.socket_folder), **options}.items())
         return f"postgresql://{user}@/{database}?{query}"
+
+    def run_script(self, script: str) -> None:
+        """Has psql run it, statement by statement, as an administrator would."""
+        command = [
+            str(self._server.bin_path / "psql"),
+            "-X",
+            "-q",
+            "-v",
+            "ON_ERROR_STOP=1",
+            "-h",
+            str(self.socket_folder),
+        ]
+        subprocess.run([*command, "-U", "postgres", "postgres"], input=script.encode(), check=True)
 
     def control(self, *command: str) -> None:
         """Runs pg_ctl: ("stop", "-m", "fast"), or ("start",)."""
@@ -98,7 +112,7 @@ class _Cleaner:
     async def _clean(self, schema: str) -> None:
         if self._connection is None:
             self._connection = await asyncpg.connect(shared_server().url())
-        tables = ("tasks", "events", "receipts", "contexts", "tallies", "sweeps")
+        tables = ("tasks", "events", "receipts", "contexts", "tallies", "sweeps", "remains")
         with suppress(asyncpg.InvalidSchemaNameError, asyncpg.UndefinedTableError):
             # There is little in them: TRUNCATE takes ten times as long.
             await self._connection.execute("; ".join(f"DELETE FROM {schema}.{table}" for table in tables))
@@ -121,3 +135,23 @@ def url_for(folder: Path) -> str:
 def own_schema(folder: Path) -> str:
     """The same for a test that changes the tables themselves: a schema that does not exist yet."""
     return shared_server().url(schema="own_" + hashlib.blake2b(str(folder).encode(), digest_size=8).hexdigest())
+
+
+@asynccontextmanager
+async def administering() -> AsyncIterator[Any]:
+    connection = await asyncpg.connect(shared_server().url())
+    try:
+        yield connection
+    finally:
+        await connection.close()
+
+
+@asynccontextmanager
+async def own_database() -> AsyncIterator[str]:
+    """The name of a database that nobody else uses."""
+    name = f"database_{os.getpid()}"
+    async with administering() as admin:
+        await admin.execute(f"DROP DATABASE IF EXISTS {name} WITH (FORCE)")
+        await admin.execute(f"CREATE DATABASE {name}")
+        yield name
+        await admin.execute(f"DROP DATABASE {name} WITH (FORCE)")

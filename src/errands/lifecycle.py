@@ -115,12 +115,18 @@ def advance(head: Head, change: Change) -> Head:
         attempt, worker, due_at = attempt + 1, change.worker, change.due_at
     elif change.work is not KEEP:
         worker, due_at = "", None if change.work is IDLE else change.due_at
+    attempt_base, given_back = head.attempt_base, head.given_back
+    if change.unread < 0 or change.asks:
+        # The next turn counts afresh, even when it goes on with the same lease; so does one that waited for an answer.
+        attempt_base, given_back = attempt - bool(worker), 0
+    elif change.gives_back:
+        given_back += 1
     return Head(
         version=head.version + len(change.events),
         state=change.state or head.state,
         attempt=attempt,
-        # The next turn counts afresh, even when it goes on with the same lease; so does one that waited for an answer.
-        attempt_base=attempt - bool(worker) if change.unread < 0 or change.asks or change.anew else head.attempt_base,
+        attempt_base=attempt_base,
+        given_back=given_back,
         worker=worker,
         due_at=due_at,
         unread=head.unread + change.unread,

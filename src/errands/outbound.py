@@ -42,6 +42,34 @@ class OutboundError(ErrandsError):
     """Nothing was sent: errands may not connect to this address."""
 
 
+class AnswerTooLargeError(ErrandsError):
+    """More came than was asked for, and the rest was not read."""
+
+
+class Meter:
+    """Counts what comes of one answer. Of a stream of events each one counts for itself: there may be any number."""
+
+    def __init__(self, most: int, content_type: str) -> None:
+        self._most = most
+        self._is_stream = content_type.partition(";")[0].strip().lower() == "text/event-stream"
+        self._count = 0
+        #: The end of what came last: a blank line may come in two pieces.
+        self._tail = b""
+
+    def count(self, piece: bytes) -> None:
+        """Raises `AnswerTooLargeError`."""
+        self._count += len(piece)
+        if self._is_stream:
+            seen = self._tail + piece
+            end = max(seen.rfind(blank) for blank in (b"\n\n", b"\r\n\r\n", b"\r\r"))
+            if end >= 0:
+                self._count = len(seen) - end
+            self._tail = seen[-3:]
+        if self._count > self._most:
+            what = "one event of the answer" if self._is_stream else "the answer"
+            raise AnswerTooLargeError(f"{what} has more than {self._most:,} bytes")
+
+
 class Outbound:
     """Makes clients that reach public addresses, and those that `allow` names.
 
@@ -57,16 +85,17 @@ class Outbound:
         """From the text of the setting `outbound_allow`: entries with commas between them."""
         return cls(entry for entry in (allow or "").split(",") if entry.strip())
 
-    def transport(self) -> httpx.AsyncBaseTransport:
-        """A connection pool of its own; close it."""
-        return _Transport(self._guard, self._certificates)
+    def transport(self, *, max_bytes: int | None = None) -> httpx.AsyncBaseTransport:
+        """A connection pool of its own; close it. Reading more than `max_bytes` raises `AnswerTooLargeError`."""
+        return _Transport(self._guard, self._certificates, max_bytes)
 
-    def client(self, **options: Any) -> httpx.AsyncClient:
+    def client(self, *, max_bytes: int | None = None, **options: Any) -> httpx.AsyncClient:
         """A client of httpx; `options` are its own. Neither proxies nor passwords are taken from the environment.
 
         It logs the addresses it calls. Where they may have a secret in them, use `transport`.
         """
-        return httpx.AsyncClient(**{**options, "transport": self.transport(), "trust_env": False})
+        transport = self.transport(max_bytes=max_bytes)
+        return httpx.AsyncClient(**{**options, "transport": transport, "trust_env": False})
 
     @cached_property
     def _certificates(self) -> ssl.SSLContext:
@@ -229,7 +258,8 @@ class _Connections(httpcore.AsyncNetworkBackend):
 
 
 class _Transport(httpx.AsyncBaseTransport):
-    def __init__(self, guard: _Guard, certificates: ssl.SSLContext) -> None:
+    def __init__(self, guard: _Guard, certificates: ssl.SSLContext, max_bytes: int | None) -> None:
+        self._max_bytes = max_bytes
         self._pool = httpcore.AsyncConnectionPool(
             ssl_context=certificates, max_connections=100, network_backend=_Connections(guard)
         )
@@ -253,10 +283,12 @@ class _Transport(httpx.AsyncBaseTransport):
                     extensions=request.extensions,
                 )
             )
+        headers = httpx.Headers(response.headers)
+        meter = None if self._max_bytes is None else Meter(self._max_bytes, headers.get("content-type", ""))
         return httpx.Response(
             status_code=response.status,
-            headers=response.headers,
-            stream=_Body(request, response.stream),
+            headers=headers,
+            stream=_Body(request, response.stream, meter),
             extensions=response.extensions,
         )
 
@@ -265,13 +297,16 @@ class _Transport(httpx.AsyncBaseTransport):
 
 
 class _Body(httpx.AsyncByteStream):
-    def __init__(self, request: httpx.Request, stream: Any) -> None:
+    def __init__(self, request: httpx.Request, stream: Any, meter: Meter | None) -> None:
         self._request = request
         self._stream = stream
+        self._meter = meter
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
         with _in_terms_of_httpx(self._request):
             async for chunk in self._stream:
+                if self._meter is not None:
+                    self._meter.count(chunk)
                 yield chunk
 
     async def aclose(self) -> None:

@@ -71,6 +71,8 @@ class Reply(msgspec.Struct, kw_only=True):
     cut_before: int | None = None
     #: Ends the answer properly but early: nobody says that this was all.
     finish_reason: str | None = "stop"
+    #: What has no end: `text`, the `arguments` of a call, `calls`, or the `body` itself, which is one line.
+    endless: str = ""
     #: Sent as the body in place of everything else.
     raw: str | None = None
 
@@ -153,6 +155,8 @@ class OpenAIServer:
         number = next(self._numbers)
         if reply.raw is not None:
             return await _write(writer, 200, reply.raw.encode(), reply.headers)
+        if reply.endless == "body":
+            return await _endless_body(writer, request)
         if not request.body.get("stream"):
             return await _write(writer, 200, msgspec.json.encode(_completion(reply, request, number)), reply.headers)
         return await self._stream(reply, _events(reply, request, number), writer)
@@ -215,6 +219,14 @@ async def _write(writer: asyncio.StreamWriter, status: int, body: bytes, headers
     fields = {"Content-Type": "application/json", "Content-Length": str(len(body)), **(headers or {})}
     writer.write(_head(status, fields) + body)
     await writer.drain()
+
+
+async def _endless_body(writer: asyncio.StreamWriter, request: Request) -> None:
+    kind, begin = ("text/event-stream", b"data: ") if request.body.get("stream") else ("application/json", b'{"id": "')
+    writer.write(_head(200, {"Content-Type": kind, "Transfer-Encoding": "chunked"}) + _chunk(begin))
+    while True:
+        writer.write(_chunk(b"x" * 65_536))
+        await writer.drain()
 
 
 def _head(status: int, headers: dict[str, str]) -> bytes:
@@ -282,6 +294,8 @@ def _events(reply: Reply, request: Request, number: int) -> Iterator[bytes]:
 
 
 def _deltas(reply: Reply) -> Iterator[dict[str, Any]]:
+    if reply.endless:
+        yield from _endless_deltas(reply.endless)
     words = reply.text.split(" ")
     for index, word in enumerate(words if reply.text else []):
         yield {"role": "assistant", "content": word + (" " if index < len(words) - 1 else "")}
@@ -291,6 +305,17 @@ def _deltas(reply: Reply) -> Iterator[dict[str, Any]]:
     for round_ in itertools.zip_longest(*pieces):
         for index, piece in filter(None, round_):
             yield {"tool_calls": [{"index": index, "function": {"arguments": piece}}]}
+
+
+def _endless_deltas(what: str) -> Iterator[dict[str, Any]]:
+    for index in itertools.count():
+        if what == "text":
+            yield {"content": "and on " * 1000}
+        elif what == "calls":
+            yield {"tool_calls": [{"index": index, **_call(Call(name="f", id=f"c{index}"), "{}")}]}
+        else:
+            piece = "x" * 5000 if index else '{"text": "'
+            yield {"tool_calls": [{"index": 0, **_call(Call(name="f", id="c"), piece)}]}
 
 
 def _pieces(text: str, size: int = 5) -> list[str]:

@@ -9,7 +9,6 @@ from typing import Any
 
 from errands import A2AClient, A2AServer, AgentCardConfig, CapabilitiesConfig
 from errands.agents.delegation.base import Delegate
-from errands.agents.evaluators import Evaluators
 from errands.agents.loop.worker import ManifestWorker
 from errands.agents.manifests import load
 from errands.agents.models.base import Answer, FunctionCall, FunctionSaid, Model, OnText, Question
@@ -20,6 +19,7 @@ from errands.client.compose import Content
 from errands.engines.base import Engine
 from errands.model.core import SETTLED_STATES, Task
 from errands.outbound import Outbound
+from errands.policy.cel.evaluators import Evaluators
 from errands.policy.context import Context, replay
 from errands.policy.records import AnyRecord
 from errands.runtime.journal import Journal

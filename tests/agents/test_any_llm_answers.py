@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from errands.agents.models.base import Answer, FunctionCall, FunctionSaid, ModelSaid
+from errands.agents.models.base import Answer, FunctionCall, FunctionSaid, ModelError, ModelSaid
 from tests.agents.any_llm import ask, asking
 from tests.agents.openai_server import Call, Reply
 from tests.agents.support import Heard, question, said_by_user
@@ -118,3 +118,24 @@ async def test_usage_is_asked_for_when_streaming() -> None:
     async with asking(Reply(text="Hi")) as (server, model):
         await model.ask(question(), Heard())
     assert server.requests[0].body["stream_options"] == {"include_usage": True}
+
+
+# Answers without an end
+
+
+@pytest.mark.parametrize(
+    ("what", "streaming"), [("text", True), ("arguments", True), ("calls", True), ("body", True), ("body", False)]
+)
+async def test_an_answer_without_an_end_is_not_read_any_further(what: str, streaming: bool) -> None:
+    async with asking(Reply(endless=what), max_bytes=20_000) as (server, model):
+        with pytest.raises(ModelError, match=r"did not come to an end within 20,000 bytes.*ERRANDS_MODEL_MAX_BYTES"):
+            await model.ask(question(), Heard() if streaming else None)
+        # It would be the same again.
+        assert len(server.requests) == 1
+
+
+async def test_an_answer_of_the_greatest_size_is_read() -> None:
+    text = "word " * 4_000
+    async with asking(Reply(text=text), Reply(text=text), max_bytes=20_000) as (_, model):
+        assert (await model.ask(question(), Heard())).text == text
+        assert (await model.ask(question())).text == text

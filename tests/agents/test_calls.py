@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from errands.agents.loop.calls import MOST_CALLS
 from errands.agents.models.base import Answer, OnText, Question
 from errands.agents.tools.functions import tool
 from errands.engines.memory import MemoryEngine
@@ -86,7 +87,8 @@ async def test_a_blocked_call_is_not_executed_and_the_model_gets_the_message(
         assert (pay.count_restricted, pay.count_successful) == (1, 1)
         assert (pay.restricted, pay.successful, pay.outputs) == ((True, False), (False, True), (None, {"paid": 50}))
         decided = [record for record in await desk.records() if isinstance(record, Decided)]
-        assert [(one.step, one.outcome) for one in decided] == [("before[0]", "failed: block"), ("before[0]", "passed")]
+        rule = "capabilities.pay.before[0]"
+        assert [(one.step, one.outcome) for one in decided] == [(rule, "failed: block"), (rule, "passed")]
 
 
 async def test_a_call_that_locks_ends_the_task_as_rejected(tmp_path: Path, shop: Shop, storage: str) -> None:
@@ -124,7 +126,8 @@ async def test_before_first_runs_first_and_again_until_a_call_was_executed(tmp_p
         await desk.say("Pay")
         assert [paid["amount"] for paid in shop.paid] == [2, 3]
         steps = [record.step for record in await desk.records() if isinstance(record, Decided)]
-        assert steps == ["before_first[0]", "before_first[0]", "before[0]", "before_first[0]", "before[0]", "before[0]"]
+        first, every = "capabilities.pay.before_first[0]", "capabilities.pay.before[0]"
+        assert steps == [first, first, every, first, every, every]
 
 
 async def test_a_transform_before_a_call_replaces_arguments_but_never_a_bound_one(tmp_path: Path, shop: Shop) -> None:
@@ -290,6 +293,8 @@ async def test_max_turns_lets_exactly_so_many_answers_happen(tmp_path: Path, sho
         assert "max_turns is 2" in told(task)
         assert len(desk.model.questions) == 2
         assert [one.reason for one in await desk.records() if isinstance(one, Ended)] == ["limit_exceeded"]
+        [decided] = [one for one in await desk.records() if isinstance(one, Decided)]
+        assert (decided.step, decided.outcome, decided.policy) == ("limits.max_turns", "exceeded", "")
 
 
 async def test_max_tool_calls_counts_every_call_also_side_by_side(tmp_path: Path, shop: Shop) -> None:
@@ -323,6 +328,7 @@ async def test_max_age_ends_a_task_that_is_still_at_a_call(tmp_path: Path) -> No
         task = await desk.say("Go")
         assert (task.status.state.short, reason(task)) == ("failed", "limit_exceeded")
         assert "max_age" in told(task)
+        assert [one.step for one in await desk.records() if isinstance(one, Decided)] == ["limits.max_age"]
 
 
 async def test_max_age_ends_a_task_whose_model_still_thinks(tmp_path: Path) -> None:
@@ -350,3 +356,17 @@ async def test_an_answer_that_comes_too_late_is_not_given(tmp_path: Path, guardr
         task = await desk.say("Go")
         assert (task.status.state.short, reason(task)) == ("failed", "limit_exceeded")
         assert (await desk.context()).output == ()
+
+
+# Too many
+
+
+async def test_of_too_many_calls_in_one_answer_none_is_made_and_the_model_is_told(tmp_path: Path, shop: Shop) -> None:
+    wanted = call(*(("find", {"number": str(number)}) for number in range(MOST_CALLS + 50)))
+    few = call(*(("find", {"number": str(number)}) for number in range(MOST_CALLS)))
+    async with at_work(tmp_path, agent(), wanted, few, "Found.", tools=shop.tools) as desk:
+        assert told(await desk.say("Find all.")) == "Found."
+        refused = desk.model.results(1)
+        assert len(refused) == MOST_CALLS + 1
+        assert refused[0] == {"error": "these are too many calls at once, and none was made; make 256 at most"}
+        assert (await desk.context()).meta.count == MOST_CALLS

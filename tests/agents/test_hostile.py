@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -14,6 +15,7 @@ from errands.agents.loop.calls import MOST_SIDE_BY_SIDE
 from errands.agents.models.base import FunctionSaid, UserSaid
 from errands.agents.tools.base import ToolError
 from errands.agents.tools.functions import tool
+from errands.model.core import TaskState
 from errands.policy.records import CapabilityFinished, FunctionCall
 from errands.runtime.run import inputs
 from tests.agents.rig import ADDING, AGENT, at_work, call
@@ -215,3 +217,50 @@ async def test_a_model_that_wants_very_many_calls_at_once_gets_them_some_at_a_ti
         await desk.say("Go")
         assert (await desk.context()).meta.count == 200
     assert most <= MOST_SIDE_BY_SIDE
+
+
+# Long evaluations
+
+
+LOOPS = "[0, 1, 2, 3, 4, 5, 6, 7, 8, 9]"
+
+
+@pytest.mark.parametrize(
+    "where",
+    [
+        "guardrails: {before: [{assert: '%s'}]}",
+        "capabilities: {count: {bindings: {what: '%s'}}}",
+        "exposes: {found: '%s'}",
+    ],
+)
+async def test_no_expression_of_a_manifest_holds_the_server_up(tmp_path: Path, where: str) -> None:
+    @tool
+    async def count(what: bool = False) -> bool:
+        """Counts."""
+        return what
+
+    looked = 'context.input[0].message[0].text.matches("(a?){30}z")'
+    costly = f"{LOOPS}.all(a, {LOOPS}.all(b, {LOOPS}.all(c, !{looked})))"
+    text = f"{AGENT}\n{where % costly}\n"
+    tools = [count] if "count" in where else []
+    replies = [call(("count", {}))] if tools else []
+    longest, last = 0.0, time.monotonic()
+    async with at_work(tmp_path, text, *replies, "Done.", tools=tools) as desk:
+        saying = asyncio.create_task(desk.say("a" * 2_000_000))
+        while not saying.done():
+            await asyncio.sleep(0.01)
+            now = time.monotonic()
+            longest, last = max(longest, now - last), now
+        task = await saying
+        assert longest < 1.5
+        if tools:
+            assert desk.model.results() == [{"error": "what: has no value yet; something else has to be done first"}]
+        else:
+            assert task.status.state is (TaskState.REJECTED if "guardrails" in where else TaskState.INPUT_REQUIRED)
+
+
+async def test_scripts_run_in_the_processes_of_the_server(tmp_path: Path) -> None:
+    script = call(("run_script", {"expression": "1 + 1"}))
+    async with at_work(tmp_path, f"{AGENT}\nscript: true\n", script, "Done.") as desk:
+        await desk.say("Go")
+        assert desk.model.results() == [2]

@@ -6,13 +6,16 @@ import asyncio
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from errands.agents.models.base import FunctionSaid, ModelSaid, UserSaid
 from errands.agents.tools.base import BrokenToolError, ToolError
 from errands.agents.tools.functions import tool
-from errands.model.core import Part, Task
+from errands.model.core import Message, Part, Role, Task
+from errands.model.requests import SendMessageRequest
 from errands.policy.records import CapabilityFinished, FunctionCall
+from errands.runtime.call import CallContext
 from tests.agents.rig import ADDING, AGENT, at_work, call, say, told
 
 pytestmark = pytest.mark.anyio
@@ -252,3 +255,27 @@ async def test_the_bytes_of_a_file_reach_the_model_and_are_stored_once(tmp_path:
             assert image["file"] == "data:text/plain;base64,iVBORw=="
         [_, kept] = (await desk.context()).input[0]["message"]
         assert (kept["filename"], kept["sizeBytes"], "data:" in kept["file"]) == ("cat.png", 4, False)
+
+
+async def test_metadata_reaches_neither_the_model_nor_tools_nor_expressions(tmp_path: Path) -> None:
+    called: list[Any] = []
+
+    @tool
+    async def look(text: str) -> str:
+        """Looks."""
+        called.append(text)
+        return "seen"
+
+    secret = {"note": "psst"}
+    part = Part(text="hello", metadata=secret, filename="hello.txt")
+    message = Message(message_id="m", role=Role.USER, parts=[part], metadata=secret, extensions=["urn:psst"])
+    text = f"{AGENT}\ncapabilities: {{look: '*'}}\nexposes: {{everything: context}}\n"
+    async with at_work(tmp_path, text, call(("look", {"text": "it"})), "Done.", tools=[look]) as desk:
+        request = SendMessageRequest(message=message, metadata=secret)
+        response = await desk.server.task_manager.send_message(request, CallContext(scope=desk.server.scope()))
+        desk.task = task = response.task
+        assert task is not None
+        told = [*desk.model.questions, *called, *await desk.records(), task.status]
+        assert b"psst" not in msgspec.json.encode(told)
+        assert b"hello.txt" in msgspec.json.encode(desk.model.questions)
+        assert b"psst" in msgspec.json.encode(task.history)

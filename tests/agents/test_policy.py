@@ -87,6 +87,8 @@ async def test_of_each_limit_the_lower_one_counts(tmp_path: Path) -> None:
         await desk.say("one")
         task = await desk.say("two")
         assert (task.status.state.short, reason(task)) == ("failed", "limit_exceeded")
+        [decided] = [one for one in await desk.records() if isinstance(one, Decided)]
+        assert (decided.step, decided.outcome, decided.policy) == ("policy.limits.max_turns", "exceeded", "v1")
 
 
 def test_limits_are_joined() -> None:

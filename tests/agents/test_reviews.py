@@ -63,6 +63,65 @@ async def test_a_denied_call_is_not_made_and_the_model_is_told(tmp_path: Path, s
         assert shop.paid == []
 
 
+async def test_a_reviewer_sees_what_earlier_steps_have_made_of_it(tmp_path: Path, shop: Shop, storage: str) -> None:
+    text = agent(
+        """  pay:
+    before_first:
+      - transform: input.put('customer', 'ann')
+    before:
+      - transform: input.put('amount', 999)
+      - assert: review('boss@example.com')
+    after:
+      - transform: "{'paid': 'hidden'}"
+      - assert: review('auditor')
+""",
+        """guardrails:
+  before:
+    - transform: "{'message': ['Pay politely']}"
+    - assert: review('boss@example.com')
+  after:
+    - transform: "'Paid politely.'"
+    - assert: review('auditor')
+""",
+    )
+    replies = (call(("pay", {"amount": 1, "customer": "mallory"})), "Paid.")
+    async with at_work(tmp_path, text, *replies, tools=shop.tools, storage=storage) as desk:
+        await desk.say("Pay")
+        seen = await subjects(desk)
+        for reviewer in ("boss@example.com", "boss@example.com", "auditor"):
+            await desk.answer(True, by=reviewer)
+            seen += await subjects(desk)
+        assert await desk.answer(True, by="auditor") == "input-required"
+    assert seen == [
+        ("boss@example.com", {"message": ["Pay politely"]}),
+        ("boss@example.com", {"amount": 999, "customer": "ann"}),
+        ("auditor", {"paid": "hidden"}),
+        ("auditor", "Paid politely."),
+    ]
+    assert shop.paid == [{"amount": 999, "customer": "ann"}]
+
+
+async def test_what_was_reviewed_is_what_is_executed_though_a_binding_would_now_give_something_else(
+    tmp_path: Path, shop: Shop, storage: str
+) -> None:
+    text = agent(
+        """  pay:
+    bindings:
+      amount: "size(context.capabilities.audit.outputs) > 0 ? 500 : 5"
+    before:
+      - invoke: audit:audit
+        bindings: {what: "'a payment'"}
+      - assert: review('boss@example.com')
+"""
+    )
+    replies = (call(("pay", {"customer": "ann"})), "Paid.")
+    async with at_work(tmp_path, text, *replies, tools=shop.tools, storage=storage) as desk:
+        await desk.say("Pay")
+        assert await subjects(desk) == [("boss@example.com", {"amount": 5, "customer": "ann"})]
+        await desk.answer(True)
+    assert shop.paid == [{"amount": 5, "customer": "ann"}]
+
+
 async def test_two_calls_of_one_answer_may_wait_for_different_reviewers(
     tmp_path: Path, shop: Shop, storage: str
 ) -> None:

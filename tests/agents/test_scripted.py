@@ -212,7 +212,9 @@ def test_a_wrong_script_is_refused_with_line_and_field(tmp_path: Path, text: str
 
 
 def test_a_script_that_is_not_there_is_told_with_its_path(tmp_path: Path) -> None:
-    with pytest.raises(ManifestError, match=r"scripted\.json: is neither a file nor a folder; check the path"):
+    with pytest.raises(
+        ManifestError, match=r"scripted\.json: is not there, and the scripted model answers from it; write it"
+    ):
         load_script(tmp_path)
 
 

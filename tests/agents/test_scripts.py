@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from errands.agents.evaluators import Evaluators
 from errands.agents.models.base import FunctionCall
+from errands.policy.cel.evaluators import Evaluators
 from errands.policy.records import CapabilityErrored, CapabilityFinished, CapabilityRestricted
 from errands.runtime.journal import Journal
 from errands.runtime.reviews import ReviewDesk

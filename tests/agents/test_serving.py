@@ -16,6 +16,7 @@ from errands.agents.loop.worker import ManifestWorker
 from errands.agents.manifests import ManifestError
 from errands.agents.models.base import Answer, FunctionSaid, Model, OnText, Question
 from errands.agents.tools import tool
+from errands.client import A2AClient
 from errands.errors import ConfigurationError, TaskNotFoundError
 from errands.model.core import Part, TaskState
 from errands.model.log import ListQuery, Scope
@@ -24,6 +25,7 @@ from errands.runtime.run import stored_records
 from errands.runtime.settings import Settings
 from errands.testing import connect, serve
 from tests.agents.rig import call, say
+from tests.ports import free_port
 from tests.unit.client.serving import serving
 from tests.unit.delegation.support import Answers
 
@@ -119,6 +121,12 @@ def made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., A2ASe
 
 
 Made = Callable[..., A2AServer]
+
+
+def test_what_is_worth_a_warning_is_logged_when_it_is_served(made: Made, caplog: pytest.LogCaptureFixture) -> None:
+    made(agent("clerk", "priority: 3"), "kind: other/v1\n---\n")
+    assert "all.yaml:7: priority: has no effect" in caplog.text
+    assert "kind: is 'other/v1', so the document is skipped" in caplog.text
 
 
 # Which agent
@@ -390,6 +398,36 @@ async def test_a_remote_agent_is_asked_with_the_operators_headers_where_the_guar
         assert len(child.seen) == 1
         server = made(far, **options)
         assert isinstance(worker_of(server).delegates["far"], RemoteDelegate)
+
+
+async def test_a_circle_of_manifests_across_two_servers_comes_to_an_end(made: Made) -> None:
+    allowed = Settings(storage="memory", outbound_allow="127.0.0.1", max_delegation_depth=3)
+    port = free_port()
+    ping = agent("ping", f"capabilities: {{pong: {{url: 'http://127.0.0.1:{port}'}}}}")
+    first = made(ping, settings=allowed, model=Each(ping=asks("pong")))
+    async with serving(first.app) as url:
+        pong = agent("pong", f"capabilities: {{ping: {{url: '{url}'}}}}")
+        second = made(pong, settings=allowed, model=Each(pong=asks("ping")))
+        async with serving(second.app, port), A2AClient(url) as client:
+            heard = (await client.send("go")).text
+        depths = []
+        for server in (first, second):
+            for task in (await server.engine.list(ListQuery(scope=server.scope()))).tasks:
+                [started, *_] = await stored_records(server.engine, task.task.id, server.scope())
+                assert isinstance(started, Started)
+                depths.append(started.depth)
+    assert "work has been handed down 3 times already" in (heard or "")
+    assert sorted(depths) == [0, 1, 2, 3]
+
+
+async def test_what_is_bound_reaches_a_remote_agent_as_its_parameters(made: Made) -> None:
+    region = agent("far", "parameters: {properties: {region: {type: string}}}")
+    region = region.replace("You are the far.", "You are in {context.input[0].region}.")
+    async with serving(made(region, model=Each(far=lambda question: say(question.system))).app) as url:
+        near = agent("a", "capabilities:", "  far:", f"    url: {url}", "    bindings: {region: \"'eu'\"}")
+        allowed = Settings(storage="memory", outbound_allow="127.0.0.1")
+        async with connect(made(near, model=Each(a=asks("far")), settings=allowed)) as client:
+            assert (await client.send("go")).text == "I heard: You are in eu."
 
 
 FAR = agent("a", "capabilities: {far: {url: 'https://far.example.com'}}")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import random
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -22,11 +23,13 @@ ROOT = Path(__file__).parents[2]
 class Replica:
     """A server at a fixed address; its processes come and go."""
 
-    def __init__(self, storage: str, *options: str, source: Path | None = None) -> None:
-        """`source`: where the package is, when it is not the one that is tested."""
+    def __init__(
+        self, storage: str, *options: str, source: Path | None = None, module: str = "tests.cluster.replica"
+    ) -> None:
+        """`source`: where the package is, when it is not the one that is tested. `module`: the program that it runs."""
         port = free_port()
         self.url = f"http://127.0.0.1:{port}"
-        self._arguments = [sys.executable, "-m", "tests.cluster.replica", str(port), storage, *options]
+        self._arguments = [sys.executable, "-m", module, str(port), storage, *options]
         self.source = source
         self._process: subprocess.Popen[bytes] | None = None
 
@@ -44,6 +47,11 @@ class Replica:
         assert self._process is not None
         self._process.terminate()
         self._process.wait()
+
+    @property
+    def has_died(self) -> bool:
+        """Whether its process ended without being told to."""
+        return self._process is not None and self._process.poll() == -signal.SIGKILL
 
     def kill(self) -> None:
         if self._process is not None:

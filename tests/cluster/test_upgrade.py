@@ -7,9 +7,6 @@ The code before is taken from the history of this repository: what the newest mi
 from __future__ import annotations
 
 import asyncio
-import io
-import subprocess
-import tarfile
 from collections.abc import Iterator
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -20,28 +17,23 @@ from errands.engines.postgres import PostgresEngine, sql
 from errands.engines.urls import engine_from_url
 from tests.cluster.checks import check_readers, check_tasks
 from tests.cluster.cluster import cluster_on
+from tests.cluster.history import git, source_at
 from tests.cluster.load import Load
 from tests.postgres import Server
 
 pytestmark = [pytest.mark.anyio, pytest.mark.cluster, pytest.mark.timeout(300)]
 
-ROOT = Path(__file__).parents[2]
 MIGRATIONS = "src/errands/engines/postgres/migrations"
 NEWEST = sql.migrations()[-1]
-
-
-def _git(*arguments: str) -> bytes:
-    answer = subprocess.run(["git", "-C", str(ROOT), *arguments], capture_output=True, check=False)
-    return answer.stdout if answer.returncode == 0 else b""
 
 
 def _commit_before() -> str | None:
     """The newest commit that the newest migration was added to."""
     path = f"{MIGRATIONS}/{NEWEST.version:04}_*.sql"
     # Merges too: a migration may have been numbered when its branch came in.
-    for added in _git("log", "-m", "--diff-filter=A", "--format=%H", "--", path).decode().split():
-        for parent in _git("rev-parse", f"{added}^@").decode().split():
-            names = _git("ls-tree", "--name-only", parent, f"{MIGRATIONS}/").decode().split()
+    for added in git("log", "-m", "--diff-filter=A", "--format=%H", "--", path).decode().split():
+        for parent in git("rev-parse", f"{added}^@").decode().split():
+            names = git("ls-tree", "--name-only", parent, f"{MIGRATIONS}/").decode().split()
             if [int(Path(name).name[:4]) for name in sorted(names)] == list(range(1, NEWEST.version)):
                 return parent
     return None
@@ -53,9 +45,7 @@ def old_source(tmp_path: Path) -> Path:
     commit = _commit_before()
     if commit is None:
         pytest.skip("the history that has the code before the newest migration is not here")
-    with tarfile.open(fileobj=io.BytesIO(_git("archive", commit, "src"))) as archive:
-        archive.extractall(tmp_path, filter="data")
-    return tmp_path / "src"
+    return source_at(commit, tmp_path)
 
 
 @pytest.fixture

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from errands.clock import to_iso
+from errands.clock import Clock, to_iso
 from errands.engines.base import Engine, Subscription
 from errands.model.base import encode
 from errands.model.core import (
@@ -49,7 +49,7 @@ class ManualClock:
 class Changes:
     """What the runtime writes, in its plainest form. Every field of `Change` can be given by name."""
 
-    def __init__(self, clock: ManualClock) -> None:
+    def __init__(self, clock: Clock) -> None:
         self._clock = clock
 
     def create(self, task_id: str = "t", **fields: Any) -> Change:

@@ -356,3 +356,18 @@ async def test_the_queue_of_another_agent_is_none_of_ours(engine: Engine, change
     assert await engine.queue_age([OTHER_AGENT.agent]) == 400
     assert await engine.queue_age([OTHER_AGENT.agent, AGENT]) == 400
     assert await engine.queue_age(["nobody"]) is None
+
+
+async def test_a_try_that_was_given_back_is_told_from_one_that_was_lost_until_the_turn_ends(
+    engine: Engine, changes: Changes, clock: ManualClock
+) -> None:
+    await engine.commit(changes.start())
+    await engine.commit(changes.move(fence=1, work=Work.READY, due_at=clock(), gives_back=True))
+    (again,) = await claim(engine, clock)
+    assert (again.head.attempt, again.head.attempt_base, again.head.given_back) == (2, 0, 1)
+    clock.advance(LEASE_MS)
+    (lost,) = await claim(engine, clock)
+    assert (lost.head.attempt, lost.head.attempt_base, lost.head.given_back) == (3, 0, 1)
+    await engine.commit(changes.ask(fence=3))
+    ended = (await engine.load("t", ME)).head
+    assert (ended.attempt, ended.attempt_base, ended.given_back) == (3, 3, 0)

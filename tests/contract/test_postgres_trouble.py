@@ -7,6 +7,7 @@ import tempfile
 from collections.abc import AsyncIterator, Iterator
 from contextlib import suppress
 from pathlib import Path
+from urllib.parse import quote
 
 import asyncpg
 import pytest
@@ -311,7 +312,8 @@ async def test_what_a_crash_undid_is_written_again_whoever_got_the_number_of_its
 
 async def test_a_wrong_password_is_told_without_showing_it(own_server: Server) -> None:
     connection = await asyncpg.connect(own_server.url())
-    await connection.execute("CREATE ROLE careful LOGIN PASSWORD 'right'")
+    right = "r@i:g/h%t?#&= +"
+    await connection.execute(f"CREATE ROLE careful LOGIN PASSWORD '{right}'")
     rules = own_server.folder / "pg_hba.conf"
     rules.write_text("local all careful scram-sha-256\n" + rules.read_text())
     await connection.execute("SELECT pg_reload_conf()")
@@ -321,6 +323,9 @@ async def test_a_wrong_password_is_told_without_showing_it(own_server: Server) -
         await asyncio.sleep(0.01)
     assert "refuses the password" in said
     assert "wrong" not in said.replace("wrong password", "")
+    # The right one may have any characters.
+    with pytest.raises(StorageError, match="has no tables of errands yet"):
+        await PostgresEngine(own_server.url(f"careful:{quote(right, safe='')}", schema="nothing")).schema.check()
 
 
 async def said_by(url: str) -> str | None:

@@ -70,6 +70,9 @@ def test_what_a_url_leaves_out_is_the_usual() -> None:
         ("redis://host/zero", "a database's number"),
         ("redis://host:port/0", "redis://user:password@host:port/0"),
         ("redis://host/0?prefx=a", "unknown option prefx; possible are prefix, ssl_ca_certs"),
+        ("redis://host/0?ssl_certfile=a.pem", "ssl_certfile goes with TLS: write rediss://"),
+        ("redis://:pass#word@host/0", "a # is written as %23"),
+        ("redis://host/0#", "a # is written as %23"),
         ("redis://host/0?prefix=", "a prefix has 1 to 64"),
         ("redis://host/0?prefix={a}", "a prefix has 1 to 64"),
     ],
@@ -426,3 +429,29 @@ async def test_every_script_keeps_to_one_slot(
 
 async def log_of_rest(engine: RedisEngine) -> list[int]:
     return [event.version for event in (await engine.read("long", ME, 5)).events]
+
+
+async def test_tasks_that_an_older_release_noted_as_ended_are_swept(
+    url: str, changes: Changes, clock: ManualClock
+) -> None:
+    async with RedisEngine(url, clock=clock, retention=Retention(completed_after=0)) as engine:
+        for task_id in ("done", "gone", "failed"):
+            await engine.commit(changes.start(task_id))
+        await engine.commit(changes.complete("done"))
+        await engine.commit(changes.complete("gone"))
+        await engine.commit(changes.status("failed", TaskState.FAILED))
+        options = Options.from_url(url)
+        keys = Keys(options.prefix)
+        async with Redis(host=options.host, port=options.port, db=options.db) as console:
+            # All of them in one set, as it was before; one was deleted since.
+            sets = [keys.ended(TaskState.COMPLETED), keys.ended(TaskState.FAILED)]
+            await console.zunionstore(keys.ended_unsorted, sets)
+            await console.delete(*sets)
+            await engine.delete("gone", ME)
+            clock.advance(1)
+            assert await engine.sweep() == 1
+            assert await console.exists(keys.ended_unsorted) == 0
+            assert await console.zrange(keys.ended(TaskState.FAILED), 0, -1) == [b"failed"]
+        with pytest.raises(TaskNotFoundError):
+            await engine.load("done", ME)
+        assert (await engine.load("failed", ME)).state is TaskState.FAILED

@@ -74,6 +74,11 @@ async def test_a_wrong_password_is_refused_and_not_shown(tmp_path: Path) -> None
             await engine.check()
 
 
+async def test_a_database_that_there_is_not_is_refused(server: Server) -> None:
+    with pytest.raises(StorageError, match="has no database of this number"):
+        await RedisEngine(f"redis://127.0.0.1:{server.port}/99").open()
+
+
 async def test_a_server_that_may_evict_is_refused(tmp_path: Path) -> None:
     async with server_with(tmp_path, "--maxmemory", "100mb", "--maxmemory-policy", "volatile-lru") as server:
         with pytest.raises(StorageError, match=r"volatile-lru.*CONFIG SET maxmemory-policy noeviction"):
@@ -206,7 +211,20 @@ async def test_a_server_that_became_a_replica_refuses_commits(
         await console.replicaof("127.0.0.1", other.port)
         with pytest.raises(StorageError, match="read-only replica"):
             await engine.commit(changes.chunk())
+        with pytest.raises(StorageError, match=f"read-only replica of 127.0.0.1:{other.port}"):
+            await engine.check()
         await console.replicaof("NO", "ONE")
+        await engine.check()
+
+
+async def test_a_server_that_begins_to_evict_makes_the_process_unready(server: Server, engine: RedisEngine) -> None:
+    async with asking(server) as console:
+        await console.config_set("maxmemory", "100mb")
+        await console.config_set("maxmemory-policy", "allkeys-lru")
+        with pytest.raises(StorageError, match=r"may evict tasks.*allkeys-lru"):
+            await engine.check()
+        await console.config_set("maxmemory-policy", "noeviction")
+        await engine.check()
 
 
 async def test_commits_wait_for_a_server_that_restarts(server: Server, engine: RedisEngine, changes: Changes) -> None:

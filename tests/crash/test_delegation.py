@@ -13,8 +13,11 @@ from errands.model.core import TaskState
 from errands.model.log import ListQuery, Scope
 from errands.policy.records import DelegationBegan
 from errands.runtime.run import stored_records
+from errands.server.app import A2AServer
+from errands.testing import serve
 from tests.processes import Process
-from tests.unit.delegation.support import CHILD
+from tests.unit.client.serving import serving
+from tests.unit.delegation.support import CHILD, Held
 
 pytestmark = [pytest.mark.anyio, pytest.mark.crash]
 
@@ -91,3 +94,71 @@ async def test_the_child_of_a_killed_parent_is_canceled_with_it(tmp_path: Path, 
     finally:
         first.kill()
         second.kill()
+
+
+# A child somewhere else, whose parent dies after the message was sent and before anybody has noted the child
+
+
+class ParentAlone(Process):
+    def __init__(self, folder: Path, far_away: str, lease: float) -> None:
+        super().__init__("tests.crash.remote_family", str(folder), str(lease), far_away)
+
+
+async def lost(folder: Path, far_away: str, lease: float) -> str:
+    """The id of a parent that was killed in that moment."""
+    (folder / "hold").touch()
+    process = ParentAlone(folder, far_away, lease)
+    try:
+        process.start()
+        await process.ready()
+        async with A2AClient(process.url) as client:
+            task = await client.send("hello", blocking=False)
+        while not (folder / "sent").exists():
+            await asyncio.sleep(0.01)
+    finally:
+        process.kill()
+    async with engine_from_url(f"sqlite:///{folder / 'tasks.db'}") as engine:
+        records = await stored_records(engine, task.task_id, PARENT)
+    assert not any(isinstance(record, DelegationBegan) for record in records)
+    (folder / "hold").unlink()
+    return task.task_id
+
+
+async def only_child(server: A2AServer) -> TaskState:
+    [child] = (await server.engine.list(ListQuery(scope=server.scope()))).tasks
+    return child.state
+
+
+async def test_a_remote_child_that_nobody_has_noted_is_found_again(tmp_path: Path) -> None:
+    child = Held()
+    far_away = serve(child)
+    async with serving(far_away.app) as url:
+        task_id = await lost(tmp_path, url, lease=1.0)
+        again = ParentAlone(tmp_path, url, lease=1.0)
+        try:
+            again.start()
+            await again.ready()
+            child.gate.set()
+            async with A2AClient(again.url) as client:
+                while (result := await client.get_task(task_id)).state != "completed":
+                    await asyncio.sleep(0.05)
+            assert result.data == {"message": [{"mimeType": "text/plain", "text": "child: hello"}]}
+            assert await only_child(far_away) is TaskState.COMPLETED
+        finally:
+            again.kill()
+
+
+async def test_a_remote_child_that_nobody_has_noted_is_canceled_with_its_parent(tmp_path: Path) -> None:
+    far_away = serve(Held(), cancel_force_timeout_s=0.1)
+    async with serving(far_away.app) as url:
+        task_id = await lost(tmp_path, url, lease=60.0)
+        again = ParentAlone(tmp_path, url, lease=60.0)
+        try:
+            again.start()
+            await again.ready()
+            async with A2AClient(again.url) as client:
+                assert (await client.cancel(task_id)).state == "canceled"
+            while await only_child(far_away) is not TaskState.CANCELED:
+                await asyncio.sleep(0.05)
+        finally:
+            again.kill()

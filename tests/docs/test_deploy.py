@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import asyncpg
 import httpx
 import pytest
 import typer
@@ -15,8 +16,12 @@ import yaml
 
 from errands import Settings, agent
 from errands.cli.app import app
+from errands.engines.postgres import PostgresEngine
+from errands.model.log import Scope
 from errands.runtime.settings import ENV_PREFIX
 from errands.testing import http_client, serve
+from tests.contract.changes import Changes, ManualClock
+from tests.postgres import own_database, shared_server
 
 ROOT = Path(__file__).parents[2]
 DEPLOY = ROOT / "deploy"
@@ -151,6 +156,48 @@ def test_every_process_in_the_cluster_says_what_it_needs() -> None:
         for container in pod["containers"]:
             assert {"cpu", "memory"} <= container["resources"]["requests"].keys(), where
             assert "memory" in container["resources"]["limits"], where
+
+
+@pytest.mark.parametrize(("where", "pod"), [*pods()], ids=lambda each: each if isinstance(each, str) else "")
+def test_no_process_in_the_cluster_may_do_more_than_it_must(where: str, pod: dict[str, Any]) -> None:
+    assert pod["automountServiceAccountToken"] is False
+    assert pod["securityContext"]["runAsNonRoot"] is True
+    assert pod["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
+    for container in pod["containers"]:
+        allowed = container["securityContext"]
+        assert allowed["allowPrivilegeEscalation"] is False
+        assert allowed["capabilities"] == {"drop": ["ALL"]}
+        assert allowed.get("readOnlyRootFilesystem") or where == "postgres.yaml"
+
+
+def test_a_database_is_not_taken_for_ready_while_it_is_set_up() -> None:
+    """Its image starts it twice: at first without the network."""
+    probes = [compose()["services"]["postgres"]["healthcheck"]["test"][1:]]
+    for where, pod in pods():
+        if where == "postgres.yaml":
+            (container,) = pod["containers"]
+            probes += [container[probe]["exec"]["command"] for probe in ("readinessProbe", "livenessProbe")]
+    assert len(probes) == 3
+    assert all(probe[:3] == ["pg_isready", "-h", "127.0.0.1"] for probe in probes)
+
+
+@pytest.mark.anyio
+async def test_workers_are_scaled_by_what_runs_and_what_waits() -> None:
+    [scaled] = documents(DEPLOY / "kubernetes" / "keda" / "worker.yaml")
+    [trigger] = [trigger["metadata"] for trigger in scaled["spec"]["triggers"]]
+    clock = ManualClock()
+    changes = Changes(clock)
+    scope = Scope("", "", "Echo")
+    async with own_database() as database:
+        url = shared_server().url(database=database)
+        async with PostgresEngine(url, clock=clock) as engine:
+            for task_id in ("ended", "runs"):
+                await engine.commit(changes.start(task_id, scope=scope))
+            await engine.commit(changes.create("waits", scope=scope))
+            await engine.commit(changes.complete("ended", scope=scope))
+            connection = await asyncpg.connect(url)
+            assert await connection.fetchval(trigger["query"]) == 2
+            await connection.close()
 
 
 def test_names_in_the_cluster_refer_to_what_is_there() -> None:

@@ -192,3 +192,14 @@ async def test_the_store_is_asked_once_a_second_and_only_for_tasks_that_would_wa
         clock.advance(seconds=1)
         await asyncio.gather(*(client.send("waits", blocking=False) for _ in range(20)))
         assert engine.times == 2
+
+
+async def test_the_log_says_once_that_new_tasks_are_refused(caplog: pytest.LogCaptureFixture) -> None:
+    busy = Busy("memory", grpc_port=None)
+    async with connect(busy.server, client=PATIENCE) as client:
+        await busy.fill(client)
+        busy.clock.advance(seconds=100)
+        for _ in range(3):
+            with pytest.raises(OverloadedError):
+                await client.send("too long")
+        assert caplog.text.count("new ones are refused. Start more workers") == 1

@@ -394,7 +394,7 @@ FILLED = {
     "AFTER": "{assert: 'true'}",
     "TOOL": "1",
 }
-TRANSFORM = '{{transform: "{}"}}'
+TRANSFORM = "{{transform: \"{{'it': {}}}\"}}"
 
 #: Each row of the page: the place, how an expression stands there, and the names that it has.
 ROWS = {

@@ -22,7 +22,7 @@ from errands.policy.steps import Phase
 
 
 class PolicyReport(msgspec.Struct, frozen=True):
-    """What can be said about a policy; without findings, it can be used."""
+    """What can be said about a policy; without errors, it can be used."""
 
     #: By line.
     findings: list[Finding]
@@ -34,7 +34,8 @@ def examine_policy(path: str | Path) -> PolicyReport:
     notebook = Notebook()
     policy = _read(Path(path), notebook)
     findings = sorted(notebook.findings, key=lambda finding: finding.line)
-    return PolicyReport(findings, None if findings else policy)
+    is_valid = all(finding.severity == "warning" for finding in findings)
+    return PolicyReport(findings, policy if is_valid else None)
 
 
 def load_policy(path: str | Path) -> Policy:

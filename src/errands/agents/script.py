@@ -9,13 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from errands.agents.evaluators import EvaluationStopped, Evaluators
 from errands.agents.manifests.functions import Function
 from errands.agents.manifests.schemas import Schema, is_required
 from errands.agents.models.base import Offer
 from errands.agents.mounts.base import FileInfo, Files, MountError
-from errands.policy.cel import Call, CallFailed, CelError, Perform, Session, finish, scopes
-from errands.policy.cel.child import Failed, Pending, Request
+from errands.policy.cel import Call, CallFailed, Perform, Session, Suspended, finish, scopes
+from errands.policy.cel.child import Request
+from errands.policy.cel.evaluating import ask
+from errands.policy.cel.evaluators import Evaluators
 from errands.policy.cel.values import Json
 
 #: Its one parameter.
@@ -48,19 +49,13 @@ async def run_script(
     `Suspended`, comes out here, and the script can be run again with the same session. Raises `CelError`, whose
     message is for the model.
     """
-    names = tuple(sorted(capabilities))
-    scopes.script(names, mount=mount)
+    scope = scopes.script(capabilities, mount=mount)
     while True:
-        request = Request(source=source, capabilities=names, mount=mount, session=session, seconds=evaluators.timeout)
+        request = Request(scope=scope, source=source, session=session, seconds=evaluators.timeout)
         try:
-            answer = await evaluators.evaluate(request)
-        except EvaluationStopped as error:
-            raise CelError(source, str(error), hint="do less in one script") from None
-        if isinstance(answer, Failed):
-            raise CelError(source, answer.problem, hint=answer.hint, line=answer.line, column=answer.column)
-        if not isinstance(answer, Pending):
-            return _shown(answer.value)
-        await finish(answer.call, session, perform)
+            return _shown(await ask(evaluators, request, hint="do less in one script"))
+        except Suspended as suspended:
+            await finish(suspended.call, session, perform)
 
 
 # Files

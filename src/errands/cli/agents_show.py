@@ -83,6 +83,10 @@ def _facts(agent: Agent) -> Iterator[tuple[str, str]]:
     limits = {name: value for name, value in msgspec.structs.asdict(agent.limits).items() if value is not None}
     yield "limits", ", ".join(f"{name} {value}" for name, value in limits.items()) or "none"
     yield "parameters", ", ".join((agent.parameters or {}).get("properties", {})) or "none but the message"
+    if agent.model_capabilities:
+        yield "built in", ", ".join(agent.model_capabilities)
+    if agent.close_after is not None:
+        yield "close after", f"{agent.close_after} answer{'' if agent.close_after == 1 else 's'}"
     if agent.script:
         yield "scripts", "several functions in one expression, with run_script"
     for name, source in (agent.exposes or {}).items():
@@ -116,17 +120,23 @@ def _function_facts(function: Function, capability: Capability) -> Iterator[tupl
         yield "url", capability.url
     if not function.offered:
         yield "hidden", "the model does not see it"
+    elif function.discovers and capability.include is not None:
+        yield "include", ", ".join(capability.include)
     for name, source in function.bindings.items():
         yield "bound", f"{name} = {source}"
     for name, phase in MIDDLEWARE.items():
         for step in getattr(capability, name) or []:
             if step.match in (None, function.action):
                 yield name.replace("_", " "), _told(step, phase)
+            elif function.discovers:
+                yield name.replace("_", " "), f"{step.match}: {_told(step, phase)}"
 
 
 def _told(step: StepConfig, phase: Phase) -> str:
     """A step in one line."""
     doing = {"assert": step.assert_, "invoke": step.invoke, "transform": step.transform}
     [text] = [f"{name} {source}" for name, source in doing.items() if source is not None]
+    bound = ", ".join(f"{name} = {source}" for name, source in (step.bindings or {}).items())
+    with_ = f" with {bound}" if bound else ""
     when = f", when {step.condition}" if step.condition else ""
-    return f"{text}{when}, else {step.on_fail or ('lock_task' if phase.guards else 'block')}"
+    return f"{text}{with_}{when}, else {step.on_fail or ('lock_task' if phase.guards else 'block')}"

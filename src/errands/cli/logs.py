@@ -19,3 +19,6 @@ def configure_logging(level: LogLevel | None) -> None:
     logging.basicConfig(format=_FORMAT, level=(level or LogLevel.info).upper(), force=True)
     # What uvicorn says at the start and the end is said by `errands serve` already.
     logging.getLogger("uvicorn.error").setLevel(logging.DEBUG if level is LogLevel.debug else logging.WARNING)
+    # They log the address of every request, and there may be a secret in one.
+    for name in ("httpx", "httpx2", "httpcore"):
+        logging.getLogger(name).setLevel(logging.WARNING)

@@ -137,6 +137,8 @@ def _tell(verdicts: list[Verdict]) -> None:
 
 
 def _was(verdict: Verdict) -> str:
+    if verdict.outcome.startswith("would ask"):
+        return "-"
     if verdict.was is None:
         return "not decided"
     return verdict.was if verdict.differs else "the same"

@@ -126,8 +126,9 @@ class Storage(ABC):
 
     @abstractmethod
     async def delete(self, task_id: str, scope: Scope) -> None:
-        """Removes an ended task with its log and receipts.
+        """Removes an ended task with its log and receipts: for everybody from one moment to the next.
 
+        What is left of a very long log may be removed later, by `sweep`; nobody sees it any more.
         Raises `TaskNotFoundError`, and `ConcurrencyError` while the task is live.
         """
 
@@ -294,7 +295,7 @@ class Schema(ABC):
     async def upgrade(self) -> tuple[int, int]:
         """Brings the tables up to this release, makes them when there are none; the version before and after.
 
-        Raises `StorageError`; then everything is as it was.
+        Raises `StorageError`; then whoever uses the tables goes on, and another call goes on with the upgrade.
         """
 
     @abstractmethod

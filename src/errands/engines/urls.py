@@ -26,9 +26,11 @@ def engine_from_url(url: str, retention: Retention | None = None) -> Engine:
     if build is None:
         raise ConfigurationError(f"unknown storage {without_password(url)!r}; possible are {_KNOWN}")
     try:
-        urlsplit(url)
+        fragment = urlsplit(url).fragment
     except ValueError:
         raise ConfigurationError(f"storage {without_password(url)!r} is no address; possible are {_KNOWN}") from None
+    if fragment or url.endswith("#"):
+        raise ConfigurationError(f"storage {without_password(url)!r}: a # is written as %23, in a password, too")
     return build(url, retention)
 
 

@@ -98,8 +98,8 @@ class Change(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     unread: int = 0
     cancel_requested: bool | None = None
     direct: bool | None = None
-    #: The tries of this turn are counted anew.
-    anew: bool = False
+    #: The holder stops in good order and lets go of a turn that is not over: this try is not held against the task.
+    gives_back: bool = False
     #: Who alone may answer from now on. Without it, every change of state ends what was asked before.
     asks: str | None = None
 
@@ -116,6 +116,8 @@ class Head(msgspec.Struct, kw_only=True, gc=False):
     attempt: int = 0
     #: `attempt` when the last turn ended; what is above it are the tries of this turn.
     attempt_base: int = 0
+    #: How many of those tries were given back in good order, by a process that stopped.
+    given_back: int = 0
     #: The worker that holds the lease, or "".
     worker: str = ""
     #: When the task is due: ready since then, or the lease's end. None: nothing to do.
@@ -234,8 +236,9 @@ class RequestOptions(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
     return_immediately: bool = False
     #: The sender's e-mail address, when whoever let them in knows it.
     email: str = ""
-    #: The task that handed its work to this one, and how many did so above it. No request from outside can say so.
+    #: The task that handed its work to this one. No request from outside can say so.
     parent: str = ""
+    #: How many tasks have handed work down above it, here or, as the sender says, elsewhere.
     depth: int = 0
 
     @property
@@ -248,6 +251,7 @@ class RequestOptions(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
             or self.return_immediately
             or self.email
             or self.parent
+            or self.depth
         )
 
 

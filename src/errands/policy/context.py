@@ -11,7 +11,7 @@ from typing import Any, assert_never
 import msgspec
 from msgspec.structs import asdict, replace
 
-from errands.policy.cel.values import Json, normalise
+from errands.policy.cel.values import Json, as_seen, normalise
 from errands.policy.records import (
     AllowListSealed,
     Answered,
@@ -152,10 +152,10 @@ class _Folding:
     def take(self, record: AnyRecord) -> None:
         match record:
             case InputArrived():
-                self._list("input", self._context.input).append(normalise(record.values))
+                self._list("input", self._context.input).append(as_seen(record.values))
                 self._turn("input")
             case OutputGiven():
-                self._list("output", self._context.output).append(normalise(record.values))
+                self._list("output", self._context.output).append(as_seen(record.values))
             case ModelCalled():
                 self._llm = _llm(self._llm, record)
                 self._turn("llm")
@@ -227,8 +227,8 @@ class _Calls:
             fields[f"count_{name}"] += isinstance(record, kind)
             fields[name].append(isinstance(record, kind))
         fields["timestamps"].append(record.at)
-        fields["inputs"].append(normalise(record.arguments))
-        fields["outputs"].append(normalise(getattr(record, "output", None)))
+        fields["inputs"].append(as_seen(record.arguments))
+        fields["outputs"].append(as_seen(getattr(record, "output", None)))
         if self.are_delegations:
             fields["task_ids"].append(normalise(getattr(record, "task_id", None) or ""))
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
 
@@ -33,7 +33,7 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     max_turns: int | None = None
     max_prompt_tokens: int | None = None
     max_completion_tokens: int | None = None
-    max_age: str | None = None
+    max_age: Annotated[str, msgspec.Meta(examples=["30m"])] | None = None
     max_tool_calls: int | None = None
 
     def __post_init__(self) -> None:

@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from errands.policy.cel import Call, CallFailed, CelError, Perform, Session, Variables, evaluate
+from errands.policy.cel import Call, CallFailed, CelError, Perform, Session, Suspended, Variables, evaluate
 from errands.policy.cel.values import Json
 from errands.policy.steps import OnFail, Phase, Step, Steps
 
@@ -102,15 +102,26 @@ class _Failed(Exception):
     """The step did not pass."""
 
 
+class StepSuspended(Suspended):
+    """A step waits for `call`. `value` is what it looks at, as the steps before it have left it."""
+
+    def __init__(self, call: Call, value: Json) -> None:
+        super().__init__(call)
+        self.value = value
+
+
 async def run_steps(
     steps: Steps, subject: Subject, session: Session, *, invoke: Invoke, perform: Perform | None = None
 ) -> Outcome:
-    """What the steps decide. Raises `Suspended` while one of them waits."""
+    """What the steps decide. Raises `StepSuspended` while one of them waits."""
     run = _Run(steps.phase, subject, session, invoke, perform)
     for step in steps.steps:
         if step.match is not None and step.match not in (subject.action, subject.operation):
             continue
-        done = await run.step(step)
+        try:
+            done = await run.step(step)
+        except Suspended as suspended:
+            raise StepSuspended(suspended.call, run.value) from None
         if done.decision is None:
             continue
         run.take(step, done)
@@ -169,9 +180,9 @@ class _Run:
                 return _Done()
             value = await self._act(step)
         except _Failed as failure:
-            return self._failed(step, "failed", str(failure))
+            return await self._failed(step, "failed", str(failure))
         except CelError as error:
-            return self._failed(step, "error", str(error))
+            return await self._failed(step, "error", str(error))
         return _Done(Decision(step.name, step.action, "passed"), value)
 
     async def _evaluate(self, program: Any, step: Step, part: str = "") -> Json:
@@ -217,17 +228,17 @@ class _Run:
         free = {name: given for name, given in value.items() if name not in self._subject.bound}
         return {**free, **bound}
 
-    def _failed(self, step: Step, outcome: Literal["failed", "error"], detail: str) -> _Done:
-        message, problem = self._message(step)
+    async def _failed(self, step: Step, outcome: Literal["failed", "error"], detail: str) -> _Done:
+        message, problem = await self._message(step)
         detail = f"{detail}; error_message: {problem}" if problem else detail
         return _Done(Decision(step.name, step.action, outcome, step.on_fail, detail), None, message)
 
-    def _message(self, step: Step) -> tuple[str, str]:
+    async def _message(self, step: Step) -> tuple[str, str]:
         """What the model or the caller is told, and what is wrong with the template, if anything."""
         default = f"refused by policy ({step.name})"
         if step.error_message is None:
             return default, ""
         try:
-            return step.error_message.text(self._variables, self._session), ""
+            return await step.error_message.text(self._variables, self._session), ""
         except CelError as error:
             return default, str(error)

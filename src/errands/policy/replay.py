@@ -111,7 +111,7 @@ class _Replay:
             case CapabilityFinished():
                 self._under_way.discard(record.call)
                 self._current.fold(record)
-                if record.caller == "model":
+                if record.caller != "step":
                     steps = self._policy.steps(record.function, Phase.AFTER)
                     await self._steps(record, record.function, steps, input=record.arguments, output=record.output)
             case CapabilityErrored():
@@ -133,8 +133,8 @@ class _Replay:
 
     async def _before(self, record: CapabilityBegan | CapabilityRestricted) -> None:
         function = record.function
-        # What a step or a script calls has no steps around it.
-        phases = [Phase.BEFORE_FIRST, Phase.BEFORE] if record.caller == "model" else []
+        # What a step calls has no steps around it.
+        phases = [Phase.BEFORE_FIRST, Phase.BEFORE] if record.caller != "step" else []
         for phase in phases:
             if phase is Phase.BEFORE or self._context.is_first(function):
                 await self._steps(record, function, self._policy.steps(function, phase), input=record.arguments)

@@ -15,7 +15,7 @@ from functools import lru_cache
 import msgspec
 
 from errands.policy import cel
-from errands.policy.cel import CelError, Program, Scope, Session, Variables, run
+from errands.policy.cel import CelError, Program, Scope, Session, Variables, evaluate
 from errands.policy.cel.tokens import Token, tokens
 from errands.policy.cel.values import Json
 
@@ -28,17 +28,19 @@ class Template(msgspec.Struct, frozen=True, eq=False):
     source: str
     pieces: tuple[str | Program, ...]
 
-    def value(self, variables: Variables, session: Session) -> Json:
+    async def value(self, variables: Variables, session: Session) -> Json:
         """The text, or the value itself when the text is exactly one expression. Raises `CelError`."""
         if len(self.pieces) == 1 and isinstance(self.pieces[0], Program):
-            return run(self.pieces[0], variables, session)
-        return self.text(variables, session)
+            return await evaluate(self.pieces[0], variables, session)
+        return await self.text(variables, session)
 
-    def text(self, variables: Variables, session: Session, *, escape: Callable[[str], str] = str) -> str:
+    async def text(self, variables: Variables, session: Session, *, escape: Callable[[str], str] = str) -> str:
         """Always text. `escape` is applied to what expressions give, for example to quote it for an address."""
-        return "".join(
-            piece if isinstance(piece, str) else escape(_text(run(piece, variables, session))) for piece in self.pieces
-        )
+        filled = [
+            piece if isinstance(piece, str) else escape(_text(await evaluate(piece, variables, session)))
+            for piece in self.pieces
+        ]
+        return "".join(filled)
 
 
 def _text(value: Json) -> str:
@@ -61,6 +63,8 @@ def compile_template(scope: Scope, source: str) -> Template:
             if literal:
                 pieces.append(literal)
             literal = ""
+            if not row:
+                raise _unmatched(source, position, "there is nothing between the braces")
             pieces.append(_expression(scope, source[position + 1 : end], row))
             position = end + 1
         elif character == "}":
@@ -86,8 +90,6 @@ def _inside(source: str, opening: int) -> tuple[list[Token], int]:
 
 
 def _expression(scope: Scope, source: str, row: list[Token]) -> Program:
-    if not row:
-        raise CelError(source, "there is nothing between the braces", hint=_ESCAPE)
     texts = [token.text for token in row]
     if texts[:2] == ["auth", "."] and texts[3:] == ["(", ")"]:
         # The specification writes both `{auth.name()}` and `{auth.name}`.

@@ -44,6 +44,7 @@ from errands.model.log import (
 from errands.model.requests import SendMessageConfiguration, SendMessageRequest
 from errands.runtime.adapter import WorkerAdapter
 from errands.runtime.call import CallContext, StreamItem
+from errands.runtime.depth import told_depth
 from errands.runtime.executor.ids import Identifiers
 from errands.runtime.intake import check_message, receipt_of
 from errands.runtime.journal import Batch, Journal, new_id, status_update
@@ -204,7 +205,7 @@ class Acceptor:
         if options is not PLAIN and not options.is_plain:
             events.drafts.append(Draft("request", encode(options)))
         task = stored.task
-        inline = self._adapter.reserve()
+        inline = self._adapter.reserve(awaited=call.parent != "")
         # An executor tells itself when it begins.
         starts = inline and not self._adapter.chooses_reply
         if starts:
@@ -286,8 +287,9 @@ class Acceptor:
 
     def _options_of(self, request: SendMessageRequest, call: CallContext) -> RequestOptions:
         configuration = request.configuration
+        depth = call.depth or told_depth(request.message)
         if configuration is None:
-            if not (request.metadata or call.extensions or call.parent or call.email):
+            if not (request.metadata or call.extensions or call.parent or call.email or depth):
                 return PLAIN
             configuration = SendMessageConfiguration()
         whole = self._adapter.chooses_reply
@@ -300,5 +302,5 @@ class Acceptor:
             return_immediately=configuration.return_immediately and whole,
             email=call.email,
             parent=call.parent,
-            depth=call.depth,
+            depth=depth,
         )

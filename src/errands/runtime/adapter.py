@@ -10,15 +10,24 @@ import logging
 import os
 import secrets
 import socket
-from contextlib import AbstractContextManager, AsyncExitStack, suppress
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, AsyncExitStack, contextmanager, suppress
 from typing import Any
 
 import msgspec
 
 from errands import lifecycle
-from errands.errors import ErrandsError, LeaseLostError, StorageError, TaskTerminalStateError
+from errands.errors import (
+    ConcurrencyError,
+    ErrandsError,
+    LeaseLostError,
+    StorageError,
+    TaskNotFoundError,
+    TaskTerminalStateError,
+)
 from errands.model.core import CANCELED, WORKING
-from errands.model.log import Change, RequestOptions, StoredTask
+from errands.model.log import LEASE, Change, RequestOptions, Scope, StoredTask
+from errands.policy.cel.evaluators import Evaluators, use_evaluators
 from errands.policy.document import CompiledPolicy
 from errands.runtime.active import ActiveTask
 from errands.runtime.context import TaskContext, current_position
@@ -27,6 +36,7 @@ from errands.runtime.execution import Execution
 from errands.runtime.handler import Handler
 from errands.runtime.journal import Journal, status_draft, status_update
 from errands.runtime.settings import ServerRole, Settings
+from errands.runtime.turn import Turn
 from errands.runtime.waiting import WaitingContexts
 from errands.runtime.worker import Worker
 
@@ -47,12 +57,15 @@ class WorkerAdapter:
         deps: DependencyContainer,
         settings: Settings,
         policy: CompiledPolicy | None = None,
+        evaluators: Evaluators | None = None,
     ) -> None:
+        """Long evaluations of expressions are left to `evaluators`."""
         self._journal = journal
         self._engine = journal.engine
         self.agent = agent
         self._deps = deps
         self._settings = settings
+        self._evaluators = evaluators
         self._policy = None if worker.keeps_records else policy
         self._handler = Handler(worker, max_attempts=settings.max_attempts, threads=settings.max_concurrent_tasks)
         #: See `Worker.chooses_reply`.
@@ -63,6 +76,8 @@ class WorkerAdapter:
         self.worker_id = f"{socket.gethostname()}:{os.getpid()}:{secrets.token_hex(4)}"
         self.running: dict[str, Execution] = {}
         self.draining = False
+        #: While draining: turns are no longer waited for.
+        self._out_of_time = False
         self._wake = asyncio.Event()
         self.waiting = WaitingContexts()
         self._runs_turns = settings.role is not ServerRole.API
@@ -70,6 +85,8 @@ class WorkerAdapter:
         self._backlog = not self._runs_turns
         #: Places kept for tasks whose lease is being written.
         self._reserved = 0
+        #: Tasks of this agent that turns of this process wait for.
+        self._awaited: dict[str, Scope] = {}
         self._forcing: set[asyncio.Task[None]] = set()
         self._lease_ms = int(settings.lease_seconds * 1000)
         #: No lease of a turn that runs here ends before this moment.
@@ -100,27 +117,46 @@ class WorkerAdapter:
     async def drain(self) -> None:
         """Takes nothing new, lets running turns finish until the deadline, gives the rest back to the queue."""
         self.draining = True
-        if not self.running:
-            self._idle.set()
+        self._notice_idle()
         with suppress(TimeoutError):
             async with asyncio.timeout(self._settings.drain_timeout):
                 await self._idle.wait()
+        self._out_of_time = True
         for execution in list(self.running.values()):
-            execution.stop("drain")
+            self._give_back_soon(execution)
         with suppress(TimeoutError):
             # A handler that does not let itself be canceled must not keep the process from ending.
             async with asyncio.timeout(5.0):
                 await self._idle.wait()
 
+    def _give_back_soon(self, execution: Execution) -> None:
+        # Not at once: a turn that has not begun to run would never learn of it.
+        self._loop.call_soon(execution.stop, "drain")
+
+    def _notice_idle(self) -> None:
+        if self.draining and not self.running and not self._reserved:
+            self._idle.set()
+
     @property
     def has_capacity(self) -> bool:
-        limit = self._settings.max_concurrent_tasks
-        return not self.draining and (limit is None or len(self.running) + self._reserved < limit)
+        return not self.draining and self._has_room()
 
-    def reserve(self) -> bool:
-        """Whether a new task may be leased in the commit that creates it; then `start` or `release` must follow."""
+    def _has_room(self, *, awaited: bool = False) -> bool:
         limit = self._settings.max_concurrent_tasks
-        if self._backlog or self.draining or (limit is not None and len(self.running) + self._reserved >= limit):
+        taken = len(self.running) + self._reserved
+        if limit is None or taken < limit:
+            return True
+        # A turn that waits for a task lends its place to such tasks: they might wait for each other for ever.
+        return awaited and taken - sum(execution.waits_for > 0 for execution in self.running.values()) < limit
+
+    def reserve(self, *, awaited: bool = False) -> bool:
+        """Whether a new task may be leased in the commit that creates it; then `start` or `release` must follow.
+
+        One that another task waits for (`awaited`) does not stand behind others.
+        """
+        if not self._runs_turns or self.draining or (self._backlog and not awaited):
+            return False
+        if not self._has_room(awaited=awaited):
             return False
         self._reserved += 1
         return True
@@ -130,6 +166,7 @@ class WorkerAdapter:
         self._reserved -= 1
         if self._backlog:
             self._wake.set()
+        self._notice_idle()
 
     def lease_until(self, now: int) -> int:
         """Until when a lease that is taken now lasts, unless it is extended."""
@@ -151,6 +188,32 @@ class WorkerAdapter:
         self.running[execution.task_id] = execution
         # Held in `running` until it is over, and waited for in `drain`.
         execution.task = self._loop.create_task(self._run(execution, stored, options, request_context))
+        if self._out_of_time:
+            self._give_back_soon(execution)
+
+    @contextmanager
+    def waiting_turn(self, task_id: str) -> Iterator[None]:
+        """While a turn of this agent waits for a task that it has handed down."""
+        execution = self.running.get(task_id)
+        if execution is None:
+            yield
+            return
+        execution.waits_for += 1
+        try:
+            yield
+        finally:
+            execution.waits_for -= 1
+
+    @contextmanager
+    def awaiting(self, task_id: str, scope: Scope) -> Iterator[None]:
+        """While a turn waits for this task: it is taken up whenever nobody holds it, though there is no room."""
+        self._awaited[task_id] = scope
+        if not self._has_room():
+            self._wake.set()
+        try:
+            yield
+        finally:
+            self._awaited.pop(task_id, None)
 
     async def active_tasks(self) -> list[ActiveTask]:
         """What is running of this agent, here and in other processes."""
@@ -180,6 +243,8 @@ class WorkerAdapter:
         options: RequestOptions | None,
         request_context: dict[str, Any] | None,
     ) -> None:
+        if self._evaluators is not None:
+            use_evaluators(self._evaluators)
         try:
             while True:
                 if options is None:
@@ -209,7 +274,10 @@ class WorkerAdapter:
         except StorageError:
             logger.exception("task %s could not be written; its lease will run out", execution.task_id)
         except asyncio.CancelledError:
-            pass
+            if execution.stopped == "drain":
+                # Before the handler was called, or between two calls.
+                with suppress(ErrandsError):
+                    await Turn(self._journal, stored).give_back()
         except Exception:
             logger.exception("task %s could not be run; its lease will run out", execution.task_id)
         finally:
@@ -224,8 +292,8 @@ class WorkerAdapter:
             self.waiting.forget(execution.task_id)
         if self._backlog:
             self._wake.set()
-        if self.draining and not self.running:
-            self._idle.set()
+        if self.draining:
+            self._notice_idle()
 
     async def _begin(self, stored: StoredTask) -> StoredTask:
         """Shows that the task is at work."""
@@ -320,12 +388,45 @@ class WorkerAdapter:
                 claimed = await self._engine.claim(self.worker_id, [self.agent], room, self.lease_until(now))
             finally:
                 self._reserved -= room - len(claimed)
+                self._notice_idle()
             for stored in claimed:
                 self.start(stored, now)
             if len(claimed) < room:
                 self._backlog = False
                 return
         self._backlog = True
+        if not self.draining:
+            await self._take_up_awaited()
+
+    async def _take_up_awaited(self) -> None:
+        for task_id, scope in list(self._awaited.items()):
+            if task_id in self.running or not self._has_room(awaited=True):
+                continue
+            with suppress(TaskNotFoundError, ConcurrencyError, LeaseLostError, TaskTerminalStateError):
+                await self._take_up(await self._engine.load(task_id, scope))
+
+    async def _take_up(self, stored: StoredTask) -> None:
+        """Leases a task that is due."""
+        now, head = self._journal.now(), stored.head
+        if head.due_at is None or head.due_at > now:
+            return
+        change = Change(
+            task_id=stored.task.id,
+            scope=stored.scope,
+            # Somebody else may be faster.
+            fence=head.attempt,
+            at=now,
+            work=LEASE,
+            due_at=self.lease_until(now),
+            worker=self.worker_id,
+        )
+        self._reserved += 1
+        try:
+            await self._journal.commit(change)
+        except BaseException:
+            self._reserved -= 1
+            raise
+        self.start(StoredTask(task=stored.task, head=lifecycle.advance(head, change), scope=stored.scope), now)
 
     async def _heartbeat_loop(self) -> None:
         while True:

@@ -292,6 +292,7 @@ class TaskContext(TurnInput):
             self._stored = msgspec.structs.replace(self._stored, task=task)
             self._message = (task.history or [])[self._position]
             self.parts = self._message.parts
+            self.metadata = self._message.metadata or {}
         return True
 
     async def _give_up(self, reason: str) -> None:

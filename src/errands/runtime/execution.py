@@ -13,7 +13,10 @@ Stop = Literal["force", "lost", "drain"]
 
 
 class Execution:
-    __slots__ = ("attempt", "cancel_requested", "ctx", "force_timer", "started_at", "stopped", "task", "task_id")
+    __slots__ = (
+        *("attempt", "cancel_requested", "ctx", "force_timer", "started_at", "stopped", "task", "task_id"),
+        "waits_for",
+    )
 
     def __init__(self, stored: StoredTask, started_at: int) -> None:
         self.task_id = stored.task.id
@@ -24,6 +27,8 @@ class Execution:
         self.task: asyncio.Task[None] | None = None
         self.stopped: Stop | None = None
         self.force_timer: asyncio.TimerHandle | None = None
+        #: Tasks that it has handed down and waits for.
+        self.waits_for = 0
 
     @property
     def lease(self) -> Lease:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import contextvars
+import functools
 import logging
 import secrets
 from concurrent.futures import ThreadPoolExecutor
@@ -111,11 +113,13 @@ class Handler:
 
     async def _handle_in_thread(self, ctx: TaskContext) -> None:
         loop = asyncio.get_running_loop()
-        await loop.run_in_executor(self._threads, _call, self._worker, BlockingTaskContext(ctx, loop))
+        # What it asks of the context is done as the turn would do it.
+        call = functools.partial(contextvars.copy_context().run, _call, self._worker, BlockingTaskContext(ctx, loop))
+        await loop.run_in_executor(self._threads, call)
 
     async def _may_try_again(self, ctx: TaskContext) -> bool:
-        tries = ctx.attempt
-        if ctx.is_cancelled:
+        tries = ctx._tries
+        if tries <= 1 or ctx.is_cancelled:
             return True
         if self._worker.on_interrupted == "fail":
             await ctx._give_up("The agent was interrupted while it worked on this task.")
@@ -172,7 +176,7 @@ class Handler:
             if self._worker.on_interrupted == "fail":
                 await ctx._give_up("The agent was stopped while it worked on this task.")
             else:
-                await turn.give_back(anew=self._worker.keeps_records)
+                await turn.give_back()
         elif execution.stopped == "force" or ctx.is_cancelled:
             await turn.end(CANCELED)
         else:

@@ -9,6 +9,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 import msgspec
 
 from errands.engines.base import Engine
+from errands.policy.cel.evaluators import Evaluators
 from errands.policy.document import CompiledPolicy
 from errands.runtime.adapter import WorkerAdapter
 from errands.runtime.dependencies import DependencyContainer
@@ -40,6 +41,7 @@ class InnerAgents:
         deps: DependencyContainer,
         settings: Settings,
         policy: CompiledPolicy | None = None,
+        evaluators: Evaluators | None = None,
     ) -> AsyncIterator[None]:
         """Has them work until the end of the block. Hooks are not told: they are about the served agent."""
         journal = Journal(engine)
@@ -50,7 +52,9 @@ class InnerAgents:
             stack.callback(self._managers.clear)
             self._managers.update(served)
             for name, worker in self.workers.items():
-                adapter = WorkerAdapter(worker, journal, agent=name, deps=deps, settings=settings, policy=policy)
+                adapter = WorkerAdapter(
+                    worker, journal, agent=name, deps=deps, settings=settings, policy=policy, evaluators=evaluators
+                )
                 self._managers[name] = TaskManager(journal, adapter, input_modes=_INPUT_MODES, settings=settings)
                 self._adapters.append(await stack.enter_async_context(adapter))
             yield

@@ -5,12 +5,15 @@ Only tasks that would have to wait are judged. One that this process can take up
 
 from __future__ import annotations
 
+import logging
 import math
 from contextlib import suppress
 
 from errands.engines.base import Engine
 from errands.errors import ConcurrencyError, OverloadedError
 from errands.model.log import Change
+
+logger = logging.getLogger(__name__)
 
 #: Milliseconds for which what the store said is believed.
 _FRESH = 1000
@@ -28,13 +31,18 @@ class Pressure:
         self._asked_at = -math.inf
         #: Seconds.
         self._age = 0.0
+        self._was_behind = False
 
     async def admit(self, change: Change) -> None:
         """For the change that makes a new task which has to wait: raises `OverloadedError` when it must not.
 
         A message that was accepted before finds its task, whatever the queue: then it is `DuplicateMessageError`.
         """
-        if self._max_age is None or await self._queue_age() <= self._max_age:
+        if self._max_age is None:
+            return
+        is_behind = await self._queue_age() > self._max_age
+        self._log(is_behind)
+        if not is_behind:
             return
         # A receipt is looked at before all else, and a task that does not exist is not at version 1.
         known = Change(
@@ -53,9 +61,20 @@ class Pressure:
             retry_after=min(max(math.ceil(self._age - self._max_age), 1), _LONGEST_WAIT),
         )
 
+    def _log(self, is_behind: bool) -> None:
+        """Says once that it begins, however many are refused."""
+        if is_behind and not self._was_behind:
+            logger.warning(
+                "tasks of %s have waited for %.0f s, longer than max_queue_age allows: new ones are refused. "
+                "Start more workers, or see why those that run take none",
+                self._agent,
+                self._age,
+            )
+        self._was_behind = is_behind
+
     async def _queue_age(self) -> float:
         now = self._engine.clock()
-        if now - self._asked_at >= _FRESH:
+        if abs(now - self._asked_at) >= _FRESH:  # a clock may be put right
             # Noted before the answer is there: whoever comes meanwhile does not ask again.
             self._asked_at = now
             self._age = (await self._engine.queue_age([self._agent]) or 0) / 1000

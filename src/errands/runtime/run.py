@@ -137,5 +137,6 @@ def content_part(part: Part) -> dict[str, Any]:
     return shown
 
 
-def content_parts(message: Message) -> list[dict[str, Any]]:
-    return [content_part(part) for part in message.parts]
+def whole_part(part: Part) -> dict[str, Any]:
+    """The same with its metadata, for agents that can read it."""
+    return {**content_part(part), "metadata": part.metadata} if part.metadata else content_part(part)

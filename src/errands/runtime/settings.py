@@ -98,12 +98,14 @@ class Settings(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     model_api_key: str | None = None
     #: Seconds a model has for one answer, tries included.
     model_timeout: float = 300.0
+    #: Bytes an answer of a model may have.
+    model_max_bytes: int = 5 * 1024 * 1024
     #: Where tools and agents of manifests may connect to beside public addresses: addresses, networks and host names,
     #: separated by commas.
     outbound_allow: str | None = None
     #: Seconds a request of a tool may take.
     tool_timeout: float = 30.0
-    #: Bytes an answer to a tool may have.
+    #: Bytes an answer to a tool, or of a remote agent, may have.
     tool_max_bytes: int = 5 * 1024 * 1024
     #: The file with what the tools of manifests need, by the names of the tools.
     tool_settings: str | None = None

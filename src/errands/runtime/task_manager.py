@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection
+from contextlib import AbstractContextManager
 from functools import partial
 
 import msgspec
@@ -154,13 +155,20 @@ class TaskManager:
         except (ConcurrencyError, DuplicateMessageError):
             return await self._engine.load(task_id, call.scope)
 
+    def waiting_turn(self, task_id: str) -> AbstractContextManager[None]:
+        """See `WorkerAdapter.waiting_turn`."""
+        return self._adapter.waiting_turn(task_id)
+
     async def wait_until_settled(self, task_id: str, call: CallContext, after: int = 0) -> StoredTask:
         """The task once it has ended or waits for something, at a version above `after`; however long that takes.
 
         Whichever process works on it. Raises `TaskNotFoundError`.
         """
         while True:
-            with self._engine.expect(task_id, call.scope, SETTLED_STATES) as expectation:
+            with (
+                self._adapter.awaiting(task_id, call.scope),
+                self._engine.expect(task_id, call.scope, SETTLED_STATES) as expectation,
+            ):
                 stored = await self._engine.load(task_id, call.scope)
                 if stored.state in SETTLED_STATES and stored.version > after:
                     return stored

@@ -365,11 +365,8 @@ class Turn:
         self._failure = None
         return True
 
-    async def give_back(self, *, anew: bool = False) -> None:
-        """Keeps what was emitted and puts the task back into the queue, for another process or another time.
-
-        `anew` says that this was no try: the turn goes on where it was.
-        """
+    async def give_back(self) -> None:
+        """Keeps what was emitted and puts the task back into the queue, for another process or another time."""
         self.ended = True
         if self._flusher is not None:
             await self._settle_flusher(self._flusher)
@@ -387,7 +384,7 @@ class Turn:
                 state=state,
                 work=READY,
                 due_at=now,
-                anew=anew,
+                gives_back=True,
             ),
             moves,
         )

@@ -119,8 +119,13 @@ class TurnInput:
 
     @property
     def attempt(self) -> int:
-        """Which try of this turn it is, from 1; more than 1 after a crash."""
+        """Which try of this turn it is, from 1; more than 1 after a crash or a restart."""
         return self._stored.head.attempt - self._stored.head.attempt_base
+
+    @property
+    def _tries(self) -> int:
+        """The same without those that were given back in good order."""
+        return self.attempt - self._stored.head.given_back
 
     def accepts(self, mime_type: str) -> bool:
         """Whether the client takes this type of output; without a list of its own it takes everything."""

@@ -15,6 +15,7 @@ from errands.errors import ConfigurationError, StorageError
 from errands.interop import Card, Executor
 from errands.model.card_config import AgentCardConfig
 from errands.model.log import Scope
+from errands.policy.cel.evaluators import Evaluators
 from errands.policy.document import CompiledPolicy, Policy, compile_policy
 from errands.runtime.active import ActiveTask
 from errands.runtime.adapter import WorkerAdapter
@@ -282,8 +283,18 @@ class A2AServer:
     async def _open_tasks(self, stack: AsyncExitStack) -> None:
         settings, name = self.settings, self.agent_card.name
         journal = Journal(self.engine, self._hooks)
+        evaluators = Evaluators()
+        stack.push_async_callback(evaluators.close)
         self.adapter = await stack.enter_async_context(
-            WorkerAdapter(self._worker, journal, agent=name, deps=self._deps, settings=settings, policy=self._policy)
+            WorkerAdapter(
+                self._worker,
+                journal,
+                agent=name,
+                deps=self._deps,
+                settings=settings,
+                policy=self._policy,
+                evaluators=evaluators,
+            )
         )
         self.task_manager = TaskManager(
             journal,
@@ -294,7 +305,7 @@ class A2AServer:
             inner=self._inner.workers,
         )
         await stack.enter_async_context(
-            self._inner.running(self.engine, {name: self.task_manager}, self._deps, settings, self._policy)
+            self._inner.running(self.engine, {name: self.task_manager}, self._deps, settings, self._policy, evaluators)
         )
 
     async def _open_grpc(self, stack: AsyncExitStack) -> None:

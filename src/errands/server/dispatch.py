@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import logging
-import secrets
 from collections.abc import Awaitable, Callable, Sequence, Set
 from typing import Any
 
@@ -12,14 +10,11 @@ import msgspec
 from errands.errors import (
     A2AError,
     AuthenticationRequiredError,
-    EngineError,
     ExtendedAgentCardNotConfiguredError,
     ExtensionSupportRequiredError,
-    InternalError,
     InvalidParamsError,
     MethodNotFoundError,
     PushNotificationNotSupportedError,
-    UnavailableError,
     UnsupportedOperationError,
     VersionNotSupportedError,
 )
@@ -34,10 +29,9 @@ from errands.runtime.middleware import A2AMiddleware, RequestEnvelope
 from errands.runtime.task_manager import TaskManager
 from errands.server.card import CardShelf, extensions_of, offers_extended_card
 from errands.server.exchange import Incoming
+from errands.server.refusing import refusal
 from errands.server.repertoire import Repertoire
 from errands.wire.extensions import HEADERS
-
-logger = logging.getLogger(__name__)
 
 #: What does an operation, as `TaskManager` has it.
 Perform = Callable[[Any, CallContext], Awaitable[Any]]
@@ -86,14 +80,8 @@ class Dispatcher:
             return await self._perform(operation, request, call, exchange)
         except A2AError:
             raise
-        except EngineError as error:
-            reference = secrets.token_hex(4)
-            logger.error("%s failed [%s]: %s", operation.name, reference, error)
-            raise UnavailableError(f"The task store is not available (reference {reference})") from None
-        except Exception:
-            reference = secrets.token_hex(4)
-            logger.exception("%s failed [%s]", operation.name, reference)
-            raise InternalError(f"Internal error (reference {reference})") from None
+        except Exception as error:
+            raise refusal(error, operation.name) from None
 
     async def _through_middleware(
         self, operation: Operation, request: Any, extensions: list[str], exchange: Incoming

@@ -6,25 +6,22 @@ Messages are read and written here and not by gRPC, so that what cannot be read 
 from __future__ import annotations
 
 import asyncio
-import logging
-import secrets
 from functools import cached_property
 from typing import Any, NoReturn
 
 import grpc
 import msgspec
 
-from errands.errors import A2AError, InternalError, InvalidAgentResponseError
+from errands.errors import A2AError, InvalidAgentResponseError
 from errands.model.core import StreamResponse
 from errands.runtime.call import EventStream
 from errands.server.dispatch import Dispatcher
 from errands.server.exchange import Header, Incoming, Scope
 from errands.server.jsonrpc import error_headers
+from errands.server.refusing import refusal
 from errands.wire.proto.codec import Codec, Rpc, read_request
 from errands.wire.proto.failures import DETAILS_KEY, code_of, details_of, message_of
 from errands.wire.proto.positions import ASKING, Position, mark
-
-logger = logging.getLogger(__name__)
 
 Context = Any
 Metadata = tuple[tuple[str, str | bytes], ...]
@@ -94,10 +91,8 @@ class Service:
                     await write(mark(event, Position(item.version, item.gap)) if marked else event)
         except A2AError:
             raise
-        except Exception:
-            reference = secrets.token_hex(4)
-            logger.exception("a stream broke [%s]", reference)
-            raise InternalError(f"Internal error (reference {reference})") from None
+        except Exception as error:
+            raise refusal(error, "a stream") from None
         finally:
             stream.close()
 

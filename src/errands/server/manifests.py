@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -13,16 +14,15 @@ import msgspec
 from errands.agents.delegation.base import Delegate
 from errands.agents.delegation.local import LocalDelegate
 from errands.agents.delegation.remote import RemoteDelegate
-from errands.agents.evaluators import Evaluators
 from errands.agents.loop.worker import ManifestWorker
-from errands.agents.manifests import Agent, Manifests, load
+from errands.agents.manifests import Agent, ManifestError, Manifests, examine
 from errands.agents.manifests.functions import Function
 from errands.agents.manifests.registering import ToolSource
 from errands.agents.models.base import Model
 from errands.agents.models.choose import model_from
 from errands.agents.mounts.mounts import Mounts
 from errands.agents.tools.base import Bounds
-from errands.agents.tools.settings import from_environment
+from errands.agents.tools.settings import from_environment, unused_variables
 from errands.agents.tools.settings_file import read_settings
 from errands.agents.tools.toolbox import Toolbox
 from errands.client.http_transport import checked_headers
@@ -55,19 +55,6 @@ class ModelDependency(Dependency):
         await self.model.close()
 
 
-class EvaluatorsDependency(Dependency):
-    """The processes that run scripts of models."""
-
-    def __init__(self, evaluators: Evaluators) -> None:
-        self.evaluators = evaluators
-
-    async def startup(self) -> None:
-        pass
-
-    async def shutdown(self) -> None:
-        await self.evaluators.close()
-
-
 class Ensemble(NamedTuple):
     """All that a server of one agent needs."""
 
@@ -75,15 +62,11 @@ class Ensemble(NamedTuple):
     inner: InnerAgents
     card: AgentCardConfig
     model: Model
-    evaluators: Evaluators
 
     @property
     def dependencies(self) -> dict[Any, Dependency]:
         """What is closed with the server."""
-        return {
-            ModelDependency: ModelDependency(self.model),
-            EvaluatorsDependency: EvaluatorsDependency(self.evaluators),
-        }
+        return {ModelDependency: ModelDependency(self.model)}
 
     @property
     def facts(self) -> dict[str, str]:
@@ -103,7 +86,7 @@ def assemble(
     card: AgentCardConfig | None,
 ) -> Ensemble:
     """Raises `ManifestError` for manifests that are not valid, and `ConfigurationError`."""
-    manifests = load(path, tools=tools)
+    manifests = _loaded(path, tools)
     served = choose_agent(manifests, agent)
     reached = agents_below(manifests, served)
     builder = _Builder(manifests, path, model, _tool_settings(manifests, tool_settings, settings), settings)
@@ -116,7 +99,7 @@ def assemble(
     # An agent that hands work to itself does so under the name by which it is served.
     hidden = [one.name for one in reached if one.name != card.name]
     builder.inner.workers.update({name: workers[name] for name in hidden})
-    return Ensemble(workers[served.name], builder.inner, card, builder.model, builder.evaluators)
+    return Ensemble(workers[served.name], builder.inner, card, builder.model)
 
 
 # Which agents
@@ -194,7 +177,6 @@ class _Builder:
         settings: Settings,
     ) -> None:
         self.inner = InnerAgents()
-        self.evaluators = Evaluators()
         self._manifests = manifests
         self._given = tool_settings
         self._settings = settings
@@ -213,6 +195,7 @@ class _Builder:
             api_key=settings.model_api_key,
             script=path if path.is_dir() else path.parent,
             timeout=settings.model_timeout,
+            max_bytes=settings.model_max_bytes,
         )
 
     def worker(self, agent: Agent) -> ManifestWorker:
@@ -244,7 +227,6 @@ class _Builder:
                 if function.target != "tool"
             },
             runtime=self._runtime,
-            evaluators=self.evaluators,
         )
 
     def _delegate(self, agent: Agent, function: Function) -> Delegate:
@@ -253,7 +235,18 @@ class _Builder:
         if url is None:
             return LocalDelegate(function.ref, self.inner, max_depth=depth)
         headers = _headers(function.ref, self._given.get(function.ref, {}))
-        return RemoteDelegate(function.ref, url, headers=headers, http=self._outbound.client, max_depth=depth)
+        http = partial(self._outbound.client, max_bytes=self._settings.tool_max_bytes)
+        return RemoteDelegate(function.ref, url, headers=headers, http=http, max_depth=depth)
+
+
+def _loaded(path: str | Path, tools: Iterable[ToolSource]) -> Manifests:
+    """Whoever serves manifests need not have validated them, so their warnings are told here, too."""
+    report = examine(path, tools=tools)
+    if report.manifests is None:
+        raise ManifestError(report.findings)
+    for finding in report.findings:
+        logger.warning("%s", finding)
+    return report.manifests
 
 
 def _headers(agent: str, given: Mapping[str, Any]) -> dict[str, str]:
@@ -283,6 +276,9 @@ def _tool_settings(
         for name, values in layer.items():
             found.setdefault(name, {}).update(values)
     remote = {ref for one in manifests.agents for ref, capability in one.capabilities.items() if capability.url}
+    for name in unused_variables(manifests.tools, os.environ):
+        # Not worth an end: it may be meant for another agent that is served on this machine.
+        logger.warning("the variable %s is no setting of any tool", name)
     for name in sorted(found.keys() - {tool.name for tool in manifests.tools} - remote - {_AUTH}):
         logger.warning("the tool settings have %s, but no tool or remote agent is called so", name)
     return found

@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-import logging
-import secrets
 from collections.abc import Callable
 from functools import partial
 
-from errands.errors import A2AError, InternalError
+from errands.errors import A2AError
 from errands.runtime.call import EventStream, StreamItem
 from errands.server.exchange import Exchange
+from errands.server.refusing import refusal
 from errands.wire.sse import GAP_EVENT, KEEP_ALIVE, frame, named_frame
-
-logger = logging.getLogger(__name__)
 
 #: Puts an item or an error into the binding's envelope.
 Envelope = Callable[[bytes], bytes]
@@ -49,11 +46,8 @@ async def send_frames(
             if watcher.done():
                 return
             await exchange.write(b"".join(map(frame_of, items)) or KEEP_ALIVE)
-    except Exception:
-        reference = secrets.token_hex(4)
-        logger.exception("a stream broke [%s]", reference)
-        error = InternalError(f"Internal error (reference {reference})")
-        end = partial(error_frame, error)
+    except Exception as error:
+        end = partial(error_frame, refusal(error, "a stream"))
     finally:
         watcher.cancel()
     await exchange.write(end(), more=False)

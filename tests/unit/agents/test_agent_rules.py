@@ -44,13 +44,63 @@ RULES: dict[str, tuple[Spoil, str]] = {
     ),
     "a name with a slash": (
         put("mount", "name", value="shop/eu"),
-        "name: is 'shop/eu'; use up to 100 letters, digits, '-', '_' and '.', and begin with a letter or a digit",
+        "name: is 'shop/eu'; use up to 100 of a-z, A-Z, 0-9, '-', '_' and '.', and begin with a letter or a digit",
     ),
     "a name that leads upwards": (
         put("mount", "name", value="a..b"),
-        "name: is 'a..b'; use up to 100 letters, digits, '-', '_' and '.', and begin with a letter or a digit",
+        "name: is 'a..b'; use up to 100 of a-z, A-Z, 0-9, '-', '_' and '.', and begin with a letter or a digit",
+    ),
+    # Forms
+    "a choice that is a list": (
+        put("agent", "mount", value=["task"]),
+        "mount: is a list; write one of agent, none, task, workspace",
+    ),
+    "a choice that is a flag": (
+        put("agent", "mount", value=True),
+        "mount: is true; write one of agent, none, task, workspace",
+    ),
+    "a text in place of a list": (
+        put("agent", "capabilities", "github-file", "include", value="write"),
+        "capabilities.github-file.include: is a text, not a list; write a list: [write]",
+    ),
+    "an object in place of a list": (
+        put("agent", "guardrails", "before", value={"assert": "true"}),
+        "guardrails.before: is an object, not a list; write a list: each item begins with -",
+    ),
+    "an object in place of an expression": (
+        put("agent", "capabilities", "github-file", "after", 0, "transform", value={"a": "output"}),
+        (
+            "capabilities.github-file.after[0].transform: is an object, not a text; write a text, in quotes if it "
+            "begins with a bracket"
+        ),
+    ),
+    "arguments that a transform makes a text": (
+        put("agent", "capabilities", "github-file", "before", 0, value={"transform": "'x' + input.path"}),
+        (
+            "capabilities.github-file.before[0].transform: gives no map; write input.put('name', ...), or a map such "
+            "as {'name': input.name}"
+        ),
+    ),
+    "a text in place of a backend": (
+        put("audit", "actions", 0, "execute", "cel", value="input.text"),
+        "actions[0].execute.cel: is a text, not an object; write an object with expression",
+    ),
+    "a parameter that says that it is required": (
+        put("audit", "actions", 0, "parameters", "properties", "text", "required", value=True),
+        (
+            "actions[0].parameters.properties.text.required: says nothing about a parameter; take it away: a parameter "
+            "is required if it has no default"
+        ),
+    ),
+    "a task that closes before its first answer": (
+        put("agent", "close_after", value=0),
+        "close_after: is 0; write 1 or more",
     ),
     # Limits
+    "an age without a unit": (
+        put("agent", "limits", "max_age", value=30),
+        "limits.max_age: is a number, not a text; write a text such as 30m",
+    ),
     "a limit that is negative": (
         put("agent", "limits", "max_turns", value=-1),
         "limits.max_turns: max_turns is -1; a limit cannot be negative",
@@ -81,8 +131,8 @@ RULES: dict[str, tuple[Spoil, str]] = {
     "a parameter of an unknown type": (
         put("audit", "actions", 0, "parameters", "properties", "text", "type", value="text"),
         (
-            "actions[0].parameters.properties.text.type: is no JSON Schema ('text' is not valid under any of the given "
-            "schemas); see json-schema.org, draft 2020-12"
+            "actions[0].parameters.properties.text.type: is 'text'; write one of array, boolean, integer, null, "
+            "number, object, string"
         ),
     ),
     "a default that does not fit": (

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from errands.agents.manifests import examine
-from tests.unit.agents.support import VALID, Documents, loaded, put, report, text_report, told, written
+from tests.unit.agents.support import VALID, Documents, Spoil, loaded, put, report, text_report, told, written
 
 DESCRIPTOR = {"kind": "commonagents.info/v1/bundledescription", "name": "Support", "requiredSettings": ["any", "key"]}
 
@@ -68,7 +68,7 @@ def test_what_no_action_uses_is_worth_a_warning(tmp_path: Path) -> None:
 
 def test_an_item_that_is_empty_is_told(tmp_path: Path) -> None:
     assert told(report(tmp_path, put("audit", "actions", value=[None])))[-1] == (
-        "actions[0]: is empty, not an object; write an object"
+        "actions[0]: is empty, not an object; write an object with name, description, execute"
     )
 
 
@@ -116,6 +116,158 @@ def test_a_record_that_is_not_there_is_worth_a_warning(tmp_path: Path, expressio
             "did you mean github_file_write?"
         )
     ]
+
+
+@pytest.mark.parametrize(
+    ("expression", "problem"),
+    [
+        (
+            "context.capabilites._meta.count > 0",
+            "context.capabilites, and there is no such field; did you mean capabil",
+        ),
+        (
+            "context.user.name == ''",
+            "context.user.name, and there is no such field; change the name; known are: email, id",
+        ),
+        ("c.llm.tokens.totl > 0", "context.llm.tokens.totl, and there is no such field; did you mean total?"),
+        (
+            "context.input[0].regoin == ''",
+            "context.input[…].regoin, and the agent has no such parameter; did you mean r",
+        ),
+        (
+            "context.input.last().regoin == ''",
+            "context.input[…].regoin, and the agent has no such parameter; did you me",
+        ),
+        (
+            "context.output[0].raeds == 1",
+            "context.output[…].raeds, and the agent exposes nothing of that name; did you",
+        ),
+        (
+            "c.cap.audit.succesful[0]",
+            "context.capabilities.audit.succesful, and there is no such field; did you mean su",
+        ),
+        ("c.cap.audit.task_ids[0] == ''", "context.capabilities.audit.task_ids, and there is no such field; "),
+        (
+            "c.cap._meta.invocation == []",
+            "context.capabilities._meta.invocation, and there is no such field; did you mea",
+        ),
+    ],
+)
+def test_a_part_of_the_context_that_is_not_there_is_worth_a_warning(
+    tmp_path: Path, expression: str, problem: str
+) -> None:
+    found = report(tmp_path, put("agent", "guardrails", "after", 0, "assert", value=expression))
+    [warning] = told(found, "warning")
+    assert warning.startswith(f"guardrails.after[0].assert: reads {problem}")
+
+
+@pytest.mark.parametrize(
+    "expression",
+    [
+        "has(context.user.name) || !has(c.input[0].regoin)",
+        "output.message.exists(c, c.name == 'a')",
+        "context.input[0].message[0].anything == 1 && context.input[0].region != ''",
+        "context.capabilities.github_file_write.inputs.last().path == context.output[0].reads",
+        "context.capabilities.analyst.task_ids.size() == c.cap['audit'].outputs.size()",
+        "output.context.nothing == 'context.nothing'",
+        "context.agent.started_at < now && c._history.turns[0] == 'input'",
+    ],
+)
+def test_a_part_of_the_context_that_may_be_there_is_worth_no_warning(tmp_path: Path, expression: str) -> None:
+    assert report(tmp_path, put("agent", "guardrails", "after", 0, "assert", value=expression)).findings == []
+
+
+def test_templates_are_looked_through_for_parts_of_the_context_that_are_not_there(tmp_path: Path) -> None:
+    found = report(tmp_path, put("agent", "prompt", value="You are {context.agent.nam} in {context.input[0].regoin}."))
+    assert [warning.partition(",")[0] for warning in told(found, "warning")] == [
+        "prompt: reads context.agent.nam",
+        "prompt: reads context.input[…].regoin",
+    ]
+
+
+def test_a_model_without_a_provider_is_worth_a_warning(tmp_path: Path) -> None:
+    assert told(report(tmp_path, put("agent", "model", value="gpt-4o")), "warning") == [
+        "model: is 'gpt-4o', which names no provider; write provider/model, such as openai/gpt-4o-mini"
+    ]
+    for model in ("scripted", "scripted/support", "openrouter/qwen/qwen3-coder"):
+        assert report(tmp_path, put("agent", "model", value=model)).findings == []
+
+
+@pytest.mark.parametrize(
+    ("spoil", "warning"),
+    [
+        (
+            put("agent", "capabilities", "github-file", "before", 0, "assert", value="input.pth == i.path"),
+            "capabilities.github-file.before[0].assert: reads input.pth, and there is no such parameter; did you mean",
+        ),
+        (
+            put("agent", "capabilities", "github-file", "before", 0, "error_message", value="{input.lines}"),
+            "capabilities.github-file.before[0].error_message: reads input.lines, and there is no such parameter; ",
+        ),
+        (
+            put("agent", "guardrails", "before", 0, "assert", value="input.regoin == 'eu'"),
+            "guardrails.before[0].assert: reads input.regoin, and there is no such parameter; did you mean region?",
+        ),
+        (
+            put("agent", "capabilities", "analyst", "before", value=[{"assert": "size(input.mesage) > 0"}]),
+            "capabilities.analyst.before[0].assert: reads input.mesage, and there is no such parameter; did you mean",
+        ),
+        (
+            put("audit", "actions", 0, "execute", "cel", "expression", value="{'kept': input.txt}"),
+            "actions[0].execute.cel.expression: reads input.txt, and there is no such parameter; did you mean text?",
+        ),
+    ],
+)
+def test_an_argument_that_is_never_there_is_worth_a_warning(tmp_path: Path, spoil: Spoil, warning: str) -> None:
+    [told_of] = told(report(tmp_path, spoil), "warning")
+    assert told_of.startswith(warning)
+
+
+@pytest.mark.parametrize(
+    ("spoil", "warning"),
+    [
+        (
+            put("tool", "parameters", "properties", "owner", "defualt", value="us"),
+            "parameters.properties.owner.defualt: is no keyword of JSON Schema and has no effect; did you mean default",
+        ),
+        (
+            put("tool", "parameters", "properties", "owner", "optional", value=True),
+            "parameters.properties.owner.optional: is no keyword of JSON Schema and has no effect; take it away; a",
+        ),
+        (
+            put("agent", "prompt", value="You help {{context.user.id}} with {{this}}."),
+            "prompt: has {{context.user.id}}, which stays as it is but for one pair of braces; write {context.user.id}",
+        ),
+        (
+            put("audit", "actions", 0, "execute", value={"mcp": {"transport": "stdio", "command": "npx -y notes"}}),
+            "actions[0].execute.mcp.command: has arguments in it, and is started as one name; put the arguments",
+        ),
+    ],
+)
+def test_what_is_probably_meant_otherwise_is_worth_a_warning(tmp_path: Path, spoil: Spoil, warning: str) -> None:
+    [told_of] = told(report(tmp_path, spoil), "warning")
+    assert told_of.startswith(warning)
+
+
+def test_a_tool_of_two_servers_needs_actions(tmp_path: Path) -> None:
+    both = {"openapi": {"url": "https://a.example"}, "mcp": {"transport": "stdio", "command": "notes"}}
+    audit = {name: value for name, value in VALID["audit"].items() if name != "actions"}
+    found = examine(written(tmp_path, {**VALID, "audit": {**audit, **both}}))
+    assert told(found)[0] == ": has openapi and mcp, and no actions; keep one of the two, or write actions"
+
+
+def test_one_mistake_is_told_once(tmp_path: Path) -> None:
+    """A parameter that is declared wrongly is declared, and a backend that is unknown is none that is missing."""
+    wrong = report(tmp_path, put("tool", "actions", 0, "parameters", "properties", "path", value="string"))
+    assert len(told(wrong)) == 1
+    for backend in ("celll", "kubernetes_job"):
+        assert len(told(report(tmp_path, put("audit", "actions", 0, "execute", value={backend: {"a": 1}})))) == 1
+    before = ("agent", "capabilities", "github-file", "before", 0)
+    assert len(told(report(tmp_path, put(*before, value={"asert": "true"})))) == 1
+    twice = put("tool", "actions", 1, "name", value="read_chunk")
+    assert len([told_of for told_of in told(report(tmp_path, twice)) if "read" in told_of.partition(";")[0]]) == 1
+    message = put("agent", "parameters", "properties", "message", value="Hello")
+    assert len(told(report(tmp_path, message))) == 1
 
 
 def test_a_default_that_is_never_used_is_worth_a_warning(tmp_path: Path) -> None:

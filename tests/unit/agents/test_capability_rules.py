@@ -28,8 +28,8 @@ RULES: dict[str, tuple[Spoil, str]] = {
     "a capability of another namespace": (
         put("analyst", "namespace", value="lab"),
         (
-            "capabilities.analyst: is neither a tool nor an agent of the namespace shop; load it, too; known are: "
-            "audit, github-file, support"
+            "capabilities.analyst: is neither a tool nor an agent of the namespace shop; analyst is in lab; put both "
+            "into one namespace"
         ),
     ),
     "include of an unknown action": (

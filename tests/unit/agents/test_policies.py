@@ -50,6 +50,13 @@ def test_a_policy_is_read_from_a_file(tmp_path: Path) -> None:
     assert compile_policy(policy).version == "2026-05"
 
 
+def test_a_warning_does_not_keep_a_policy_from_being_used(tmp_path: Path) -> None:
+    text = GOOD.replace("Too much.", '"Too much, {{context.user.id}}."')
+    [told] = findings(tmp_path, text)
+    assert told.startswith(":7: guardrails.before[0].error_message: has {{context.user.id}}, which stays as it is")
+    assert load_policy(written(tmp_path, text)).guardrails.before[0].error_message == "Too much, {{context.user.id}}."
+
+
 def test_everything_that_is_wrong_is_told_at_once(tmp_path: Path) -> None:
     found = findings(
         tmp_path,
@@ -82,7 +89,6 @@ def test_everything_that_is_wrong_is_told_at_once(tmp_path: Path) -> None:
         ":10: guardrails.after[0].match: means nothing in a guardrail",
         ":14: capabilities.pay.before[0].assert: 'review' is not available in a middleware before step",
         ":15: capabilities.pay.before[1].asert: is unknown",
-        ":15: capabilities.pay.before[1]: has none of assert, invoke and transform",
         ":16: capabilities._meta: is no name for a capability",
     ]
     assert found[0].endswith('put it in quotes: "3"')

@@ -380,7 +380,7 @@ def test_a_name_that_manifests_cannot_write_is_refused(tmp_path: Path) -> None:
     def odd() -> None:
         """Is odd."""
 
-    assert "name: is 'a b'; use up to 100 letters" in "".join(told(examine(written(tmp_path, VALID), tools=[odd])))
+    assert "name: is 'a b'; use up to 100 of a-z" in "".join(told(examine(written(tmp_path, VALID), tools=[odd])))
 
 
 def test_no_manifest_can_name_a_function_itself(tmp_path: Path) -> None:

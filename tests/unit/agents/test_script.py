@@ -12,12 +12,12 @@ from typing import Any
 import msgspec
 import pytest
 
-from errands.agents.evaluators import Evaluators, _Evaluator
 from errands.agents.manifests.functions import Function
 from errands.agents.mounts.local import LocalFiles
 from errands.agents.script import find_file, offer, run_script
 from errands.errors import ConfigurationError
 from errands.policy.cel import Call, CallFailed, CelError, Session, Suspended
+from errands.policy.cel.evaluators import Evaluators, _Evaluator
 from tests.clock import let_pass
 from tests.unit.agents.support import assert_told, loaded, put
 

@@ -42,6 +42,43 @@ def test_a_tag_is_refused(tmp_path: Path) -> None:
     assert only(tmp_path, text).startswith(":5: has the tag tag:yaml.org,2002:python/object:os.system; ")
 
 
+def test_an_expression_that_begins_with_an_exclamation_mark_needs_quotes(tmp_path: Path) -> None:
+    guardrail = _HEAD + "prompt: p\nguardrails:\n  before:\n    - assert: "
+    told = only(tmp_path, guardrail + "!has(input.message)\n")
+    assert told == ":8: begins with !has(input.message), which is a tag of YAML; put the text in quotes"
+    told = only(tmp_path, guardrail + "!has(input.message) && now != ''\n")
+    assert told.endswith("; put the text that begins with ! in quotes")
+    assert only(tmp_path, _HEAD + "prompt: @support\n").endswith("; put the text that begins with @ in quotes")
+
+
+def test_a_star_without_quotes_is_explained(tmp_path: Path) -> None:
+    for capabilities in ("{x: *}", "\n  x: *", "\n  x: *  # all of it"):
+        assert only(tmp_path, _HEAD + f"prompt: p\ncapabilities: {capabilities}\n").endswith(
+            '; put the star in quotes: "*"'
+        )
+
+
+def test_a_colon_in_a_text_is_explained(tmp_path: Path) -> None:
+    text = _HEAD + "prompt: p\nexposes:\n  a: now == '' ? 1 : 2\n"
+    assert only(tmp_path, text).endswith(
+        "put a text or expression with a colon in it in quotes, or mend the indentation"
+    )
+
+
+def test_a_control_character_has_its_line(tmp_path: Path) -> None:
+    assert only(tmp_path, _HEAD + "prompt: p\a\n").startswith(":5: is no YAML (unacceptable character #x0007")
+
+
+def test_an_anchor_does_not_reach_into_the_next_document(tmp_path: Path) -> None:
+    text = _HEAD + "prompt: &p Help.\n---\n" + _HEAD.replace("name: b", "name: c") + "prompt: *p\n"
+    assert "define it before in the same document" in only(tmp_path, text)
+
+
+def test_what_should_have_been_indented_is_told_so(tmp_path: Path) -> None:
+    text = _HEAD + "prompt: p\nlimits:\nmax_turns: 3\n"
+    assert only(tmp_path, text) == ":7: max_turns: is unknown; indent it, if it belongs to limits, which is empty"
+
+
 def test_a_tab_is_explained(tmp_path: Path) -> None:
     text = _HEAD + "prompt: p\nlimits:\n\tmax_turns: 1\n"
     assert only(tmp_path, text).endswith("indent with spaces; YAML allows no tabs there")
@@ -54,7 +91,7 @@ def test_a_syntax_error_has_its_line(tmp_path: Path) -> None:
 
 def test_no_is_a_text_and_numbers_for_texts_need_quotes(tmp_path: Path) -> None:
     assert text_report(tmp_path, _HEAD + "prompt: no\n").valid
-    assert only(tmp_path, _HEAD + "prompt: 1.10\n") == ':5: prompt: is a number, not a text; put it in quotes: "1.1"'
+    assert only(tmp_path, _HEAD + "prompt: 1.10\n") == ':5: prompt: is a number, not a text; put it in quotes: "1.10"'
 
 
 @pytest.mark.parametrize(("word", "meant"), [("yes", "true"), ("off", "false"), ("No", "false")])

@@ -81,6 +81,48 @@ def test_an_agent_with_scripts_is_shown_to_have_them(errands: Errands, tmp_path:
     assert "  scripts       several functions in one expression, with run_script\n" in result.stdout
 
 
+def test_what_stands_around_functions_that_are_yet_to_be_discovered_is_shown(errands: Errands, tmp_path: Path) -> None:
+    (tmp_path / "agent.yaml").write_text(
+        """kind: commonagents.info/v1beta2/agent
+namespace: shop
+name: clerk
+description: A clerk.
+prompt: You are a clerk.
+close_after: 1
+model_capabilities: [web-search]
+capabilities:
+  api:
+    include: [getPet, addPet]
+    before:
+      - match: addPet
+        invoke: audit:note
+        bindings: {text: input.name}
+        condition: size(input.name) > 3
+---
+kind: commonagents.info/v1beta2/tool
+namespace: shop
+name: api
+description: The pets.
+openapi: {url: "https://example.com/openapi.json"}
+---
+kind: commonagents.info/v1beta2/tool
+namespace: shop
+name: audit
+description: Notes.
+actions:
+  - name: note
+    description: Notes.
+    parameters: {properties: {text: {type: string}}}
+    execute: {cel: {expression: input.text}}
+"""
+    )
+    shown = errands("agents", "show", str(tmp_path)).stdout
+    assert "  built in      web-search\n  close after   1 answer\n" in shown
+    assert "      include       getPet, addPet\n" in shown
+    told = "addPet: invoke audit:note with text = input.name, when size(input.name) > 3, else block"
+    assert f"      before        {told}\n" in shown
+
+
 def test_functions_are_given_to_programs(errands: Errands) -> None:
     _, support = json.loads(errands("agents", "show", EXAMPLE, "--json").stdout)
     [orders, *_] = support["functions"]

@@ -55,10 +55,12 @@ class Parent(Worker):
             await ctx.complete_json(delegated.output)
 
     async def _let_go(self, ctx: TaskContext, run: Run) -> None:
-        # A child may be there that was not noted, because of a crash.
-        task_id = next(iter(children_of(run)), None) or self.delegate.child_of(ctx.task_id, CALL)
+        task_id = next(iter(children_of(run)), None)
         if task_id is not None:
             await self.delegate.cancel(task_id, ctx._stored.scope)
+        else:
+            # A child may be there that was not noted, because of a crash.
+            await self.delegate.cancel_errand(errand_of(ctx, run, parameters=self.parameters))
 
 
 async def started_run(ctx: TaskContext) -> Run:

@@ -250,7 +250,7 @@ async def test_the_same_errand_finds_the_same_child(storage: str) -> None:
         # As after a crash before `began` was durable; then, as after one that came later.
         assert await delegate.run(errand) == first
         assert await delegate.run(bare_errand("p", server.scope(), task_id=first.task_id)) == first
-        assert first.task_id == delegate.child_of("p", CALL) == (await only_child(server)).task.id
+        assert first.task_id == child_id("p", CALL) == (await only_child(server)).task.id
         assert len(child.seen) == 1
         other = await delegate.run(bare_errand("p", server.scope(), call="call-2"))
         assert other.task_id != first.task_id

@@ -14,12 +14,25 @@ import pytest
 
 from errands import AgentCardConfig, CapabilitiesConfig, TaskContext, Worker
 from errands.agents.delegation.base import DelegationError
-from errands.agents.delegation.remote import RemoteDelegate
+from errands.agents.delegation.remote import RemoteDelegate, _message
+from errands.client import A2AClient
+from errands.model.core import Message, Part, Role
 from errands.model.log import Scope
+from errands.runtime.depth import DEPTH
 from errands.runtime.middleware import BearerTokenMiddleware
 from errands.testing import connect, serve
 from tests.unit.client.serving import serving
-from tests.unit.delegation.support import Answers, Does, Exposing, Held, Parent, Reviewed, bare_errand
+from tests.unit.delegation.support import (
+    Answers,
+    Does,
+    Exposing,
+    Held,
+    Parent,
+    Reviewed,
+    bare_errand,
+    errand_of,
+    started_run,
+)
 from tests.unit.reviews.support import desk_of
 
 pytestmark = pytest.mark.anyio
@@ -260,3 +273,67 @@ async def test_an_agent_with_nothing_but_grpc_is_refused() -> None:
     async with serving(app) as url:
         with pytest.raises(DelegationError, match="neither as JSON-RPC nor as HTTP"):
             await RemoteDelegate("far", url).run(bare_errand("p", HERE))
+
+
+# How far work has been handed down
+
+
+class Relay(Worker):
+    """Hands everything on, and tells what came of it."""
+
+    delegate: RemoteDelegate
+
+    def __init__(self) -> None:
+        self.depths: list[int] = []
+
+    async def handle(self, ctx: TaskContext) -> None:
+        self.depths.append(ctx._options.depth)
+        try:
+            delegated = await self.delegate.run(errand_of(ctx, await started_run(ctx)))
+        except DelegationError as error:
+            await ctx.complete(str(error))
+        else:
+            await ctx.complete(delegated.output["message"][0]["text"])
+
+
+@pytest.mark.parametrize("protocol", ["jsonrpc", "http+json"])
+async def test_a_circle_across_two_servers_comes_to_an_end(protocol: str) -> None:
+    here, there = Relay(), Relay()
+    card = streams()
+    card.protocol = protocol
+    async with serving(serve(here, agent_card=card).app) as first, serving(serve(there, agent_card=card).app) as second:
+        here.delegate, there.delegate = RemoteDelegate("there", second), RemoteDelegate("here", first)
+        async with A2AClient(first) as client:
+            result = await client.send("round and round")
+    assert (result.text or "").startswith("work has been handed down 5 times already, which is as far as it goes")
+    assert (here.depths, there.depths) == ([0, 2, 4], [1, 3, 5])
+
+
+@pytest.mark.parametrize(
+    ("told", "understood"),
+    [(3, 3), (3.0, 3), (0, 0), (-4, 0), (10**30, 1000), (True, 0), ("3", 0), (2.5, 0), (None, 0), ([3], 0)],
+)
+async def test_whoever_lies_about_the_depth_gains_nothing(told: Any, understood: int) -> None:
+    child = Answers()
+    async with connect(serve(child)) as client:
+        message = Message(message_id="m", role=Role.USER, parts=[Part(text="go")], metadata={DEPTH: told})
+        assert (await client.send(message)).text == "child: go"
+        assert child.seen[0]._options.depth == understood
+        assert child.seen[0]._options.parent == ""
+
+
+async def test_a_child_that_nobody_has_noted_is_canceled_by_its_errand() -> None:
+    child = Held()
+    server = serve(child, cancel_force_timeout_s=0.05)
+    async with serving(server.app) as url:
+        delegate = RemoteDelegate("far", url)
+        async with A2AClient(url) as client:
+            sent = await client.send(_message(bare_errand("p", HERE)), blocking=False)
+            await delegate.cancel_errand(bare_errand("p", HERE))
+            assert (await client.get_task(sent.task_id)).state == "canceled"
+        await delegate.cancel_errand(bare_errand("p", HERE))
+
+
+async def test_an_errand_that_cannot_be_canceled_is_logged(caplog: pytest.LogCaptureFixture) -> None:
+    await RemoteDelegate("far", "http://127.0.0.1:1/").cancel_errand(bare_errand("p", HERE))
+    assert "what far may do for task p could not be canceled" in caplog.text

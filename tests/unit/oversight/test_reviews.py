@@ -43,6 +43,22 @@ async def test_a_message_waits_for_its_review_before_the_agent_sees_it(kind: str
 
 
 @pytest.mark.parametrize("kind", KINDS)
+async def test_a_reviewer_sees_what_earlier_steps_have_made_of_it(kind: str) -> None:
+    shouting = {"transform": "{'message': [input.message[0].text + '!']}"}
+    async with serving(echoes([])[kind], policy=before(shouting, ASK)) as server:
+        await server.client.send("hello")
+        [review] = await desk_of(server).list()
+        assert review.subject == {"message": ["hello!"]}
+    masking = {"transform": "{'message': ['(masked)']}"}
+    async with serving(echoes([])[kind], policy=after(masking, ASK)) as server:
+        await server.client.send("hello")
+        [review] = await desk_of(server).list()
+        assert review.subject == {"message": ["(masked)"]}
+        await desk_of(server).answer(review.task_id, True, by="carol")
+        assert (await reaches(server.client, review.task_id, "completed")).text == "(masked)"
+
+
+@pytest.mark.parametrize("kind", KINDS)
 async def test_a_denied_message_is_refused(kind: str) -> None:
     heard: list[str] = []
     async with serving(echoes(heard)[kind], policy=before(ASK)) as server:

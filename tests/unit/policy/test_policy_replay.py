@@ -93,6 +93,14 @@ async def test_steps_around_calls_see_the_context_of_that_moment() -> None:
     ]
 
 
+@pytest.mark.parametrize(("caller", "count"), [("model", 2), ("script", 2), ("step", 0)])
+async def test_calls_of_scripts_have_steps_around_them_and_those_of_steps_have_none(caller: str, count: int) -> None:
+    fields = {**called("c1", 3, amount=500), "caller": caller}
+    records = [*RECORDS[:3], CapabilityBegan(**fields), CapabilityFinished(**fields, output="paid")]
+    steps = {"before": [{"assert": "input.amount <= 100"}], "after": [{"assert": "output == ''"}]}
+    assert len(await told(records, capabilities={"pay": steps})) == count
+
+
 @pytest.mark.parametrize(
     ("limits", "expected"),
     [

@@ -243,7 +243,7 @@ async def test_what_a_server_writes_beside_its_answers_goes_into_the_log(
     mcp = with_args("talkative", env={"TOKEN": "top-secret"})
     async with knowing(tmp_path, mcp) as caller:
         assert await caller.call("shop_add", {"a": 1}) == {"result": 2}
-    lines = [record.getMessage() for record in caplog.records if record.name == "errands.agents.tools.mcp_connection"]
+    lines = [record.getMessage() for record in caplog.records if record.name == "errands.agents.tools.mcp_process"]
     assert "shop:  [31mready [0m with ***" in lines
 
 

@@ -13,7 +13,7 @@ import pytest
 from errands.agents.tools import registry
 from errands.agents.tools.base import Backend, BrokenToolError, Invocation, State
 from errands.agents.tools.secrets import Secrets
-from errands.agents.tools.settings import from_environment, variable
+from errands.agents.tools.settings import from_environment, unused_variables, variable
 from errands.agents.tools.toolbox import Toolbox
 from errands.errors import ConfigurationError
 from tests.unit.tools.support import (
@@ -108,6 +108,12 @@ def test_settings_come_from_the_environment_as_what_the_schema_wants(tmp_path: P
     assert from_environment(found.tools, environ) == {"crm": {"api.key": "7", "retries": 3, "on": True, "bad": "many"}}
 
 
+def test_variables_that_are_no_setting_of_any_tool_are_found(tmp_path: Path) -> None:
+    found = with_settings(tmp_path, {"key": {"type": "string"}})
+    environ = {"ERRANDS_TOOL_CRM__KEY": "7", "ERRANDS_TOOL_CRM__KYE": "7", "ERRANDS_TOOL_TIMEOUT": "5", "PATH": "/bin"}
+    assert unused_variables(found.tools, environ) == ["ERRANDS_TOOL_CRM__KYE"]
+
+
 def test_the_variables_of_two_tools_are_different() -> None:
     assert variable("a-b", "c") == "ERRANDS_TOOL_A_B__C"
     assert variable("a", "b.c") == "ERRANDS_TOOL_A__B_C"
@@ -161,6 +167,16 @@ def test_a_secret_is_hidden_in_every_form_it_is_sent_in(secret: str) -> None:
 
 def test_a_secret_inside_of_another_does_not_uncover_it() -> None:
     assert Secrets(["abc", "abcdef"]).hide_in("abcdef abc") == "[secret] [secret]"
+
+
+async def test_a_secret_of_one_tool_is_hidden_in_what_another_tells(tmp_path: Path) -> None:
+    password = {"properties": {"key": {"type": "string", "format": "password"}}}
+    crm = tool(settings=password, actions=[action("do", "cel", ECHO)])
+    log = tool("log", actions=[action("do", "cel", {"expression": "'hunter2 and tok-123'"})])
+    found = manifests(tmp_path, crm, log)
+    box = toolbox(found, settings={"crm": {"key": "hunter2"}}, auth={"github": "tok-123"})
+    async with calling(box) as caller:
+        assert await caller.call("log", action="do") == "[secret] and [secret]"
 
 
 def test_empty_secrets_hide_nothing() -> None:

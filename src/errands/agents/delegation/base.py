@@ -59,9 +59,9 @@ class Delegate(ABC):
         When it is canceled the child goes on, because the parent may only have been interrupted: see `cancel`.
         """
 
-    def child_of(self, parent: str, call: str) -> str | None:
-        """The child's task, when its id is known before it has come to be: after a crash it may be there unnoted."""
-        return None
+    @abstractmethod
+    async def cancel_errand(self, errand: Errand) -> None:
+        """The parent was canceled after a crash, and nobody knows whether there is a child: if there is, it is, too."""
 
     @abstractmethod
     async def cancel(self, task_id: str, scope: Scope) -> None:

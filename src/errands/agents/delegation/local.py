@@ -41,11 +41,12 @@ class LocalDelegate(Delegate):
             parent=errand.parent,
             depth=errand.depth,
         )
-        task_id = errand.task_id
-        if task_id is None:
-            # A child that nobody has noted would not be canceled with its parent.
-            task_id = await unbroken(self._begin(errand, call))
-        return Delegated(task_id=task_id, output=await self._output(task_id, call))
+        with self._agents.manager(errand.scope.agent).waiting_turn(errand.parent):
+            task_id = errand.task_id
+            if task_id is None:
+                # A child that nobody has noted would not be canceled with its parent.
+                task_id = await unbroken(self._begin(errand, call))
+            return Delegated(task_id=task_id, output=await self._output(task_id, call))
 
     async def _begin(self, errand: Errand, call: CallContext) -> str:
         task_id = child_id(errand.parent, errand.call)
@@ -66,8 +67,8 @@ class LocalDelegate(Delegate):
                 return output
             version = stored.version
 
-    def child_of(self, parent: str, call: str) -> str:
-        return child_id(parent, call)
+    async def cancel_errand(self, errand: Errand) -> None:
+        await self.cancel(child_id(errand.parent, errand.call), errand.scope)
 
     async def cancel(self, task_id: str, scope: Scope) -> None:
         canceling = asyncio.ensure_future(self._cancel(task_id, scope))

@@ -2,7 +2,7 @@
 
 The message's id follows from the parent and the call: when it had to be sent again after a crash, an agent that
 recognises repeated messages, as errands does, takes the work on once. From the child's id on nothing is sent again; the
-parent only asks how far the child is.
+parent only asks how far the child is. The message says how often the work has been handed down.
 """
 
 from __future__ import annotations
@@ -25,8 +25,9 @@ from errands.agents.delegation.unbroken import unbroken
 from errands.agents.tools.secrets import Secrets
 from errands.client import A2AClient, A2AClientError, NoCommonProtocolError
 from errands.errors import ErrandsError, TaskNotCancelableError, TaskNotFoundError, UnavailableError
-from errands.model.core import Task
+from errands.model.core import Message, Task
 from errands.model.log import Scope
+from errands.runtime.depth import depth_metadata
 from errands.runtime.review_messages import is_review
 
 logger = logging.getLogger(__name__)
@@ -83,7 +84,7 @@ class RemoteDelegate(Delegate):
         """Sends the message: the child's id, or the whole answer of an agent that made no task of it."""
         try:
             async with self._connected() as client:
-                result = await client.send(first_message(errand), blocking=False)
+                result = await client.send(_message(errand), blocking=False)
         except ErrandsError as error:
             raise DelegationError(f"{self._name} could not be asked: {error}") from None
         if result.raw_message is not None:
@@ -115,6 +116,17 @@ class RemoteDelegate(Delegate):
             except ErrandsError as error:
                 raise DelegationError(f"{self._name} does not say how far it is: {error}", task_id) from None
 
+    async def cancel_errand(self, errand: Errand) -> None:
+        """The message is sent again, which finds the child that nobody has noted, or begins what is canceled then."""
+        try:
+            begun = await self._begin(errand)
+        except DelegationError as error:
+            told = self._secrets.hide_in(str(error))
+            logger.warning("what %s may do for task %s could not be canceled: %s", self._name, errand.parent, told)
+            return
+        if isinstance(begun, str):
+            await self.cancel(begun, errand.scope)
+
     async def cancel(self, task_id: str, scope: Scope) -> None:
         try:
             async with self._connected() as client:
@@ -137,6 +149,10 @@ class RemoteDelegate(Delegate):
             else:
                 raise DelegationError(f"{self._name} speaks A2A neither as JSON-RPC nor as HTTP+JSON")
             yield client
+
+
+def _message(errand: Errand) -> Message:
+    return msgspec.structs.replace(first_message(errand), metadata=depth_metadata(errand.depth))
 
 
 def _secrets(url: str, headers: Mapping[str, str]) -> list[str]:

@@ -9,13 +9,14 @@ from typing import Any
 
 import msgspec
 
+from errands.agents.loop.calls import MOST_CALLS
 from errands.agents.loop.course import Course
 from errands.agents.loop.inputs import with_files
 from errands.agents.loop.plan import Plan, Repertoire
 from errands.agents.models.assembling import unused_id
 from errands.agents.models.base import Model, ModelError, Question
 from errands.model.core import Artifact, Message, Part, TaskArtifactUpdateEvent
-from errands.policy.cel import CelError, Session, Variables, run
+from errands.policy.cel import CelError, Session, Variables, evaluate
 from errands.policy.cel.values import Json
 from errands.policy.limits import check_after_model, check_before_model
 from errands.policy.records import FunctionCall, ModelCalled
@@ -51,7 +52,7 @@ class Answering:
         self._course.check(check_before_model(self._limits, run.context, run.now_ms()))
         at = run.now()
         try:
-            system = self._plan.prompt.text(Variables(run.plain(), runtime=self._course.runtime), Session(at))
+            system = await self._plan.prompt.text(Variables(run.plain(), runtime=self._course.runtime), Session(at))
         except CelError as error:
             self._course.over("errored", f"The prompt of this agent cannot be written: {error.problem}.")
         question = Question(
@@ -75,7 +76,8 @@ class Answering:
             prompt=answer.prompt_tokens,
             completion=answer.completion_tokens,
             text=answer.text,
-            calls=tuple(with_own_ids(answer.calls, self._course.progress.call_ids)),
+            # One more than are made says that they are too many.
+            calls=tuple(with_own_ids(answer.calls[: MOST_CALLS + 1], self._course.progress.call_ids)),
         )
         await self._course.append(called)
         self._course.check(check_after_model(self._limits, run.context))
@@ -87,21 +89,21 @@ class Answering:
         self._streamed = (self._streamed or "") + text
         await self._ctx.emit_text_artifact(text, artifact_id=ARTIFACT, append=begun)
 
-    def output(self, text: str, at: str) -> dict[str, Any]:
+    async def output(self, text: str, at: str) -> dict[str, Any]:
         """The agent's answer: the model's text, and what the agent exposes. A value that cannot be had is null.
 
         It is the same whenever it is made, so that what is given is what was reviewed.
         """
-        run_, message = self._course.run, [{"mimeType": "text/plain", "text": text}]
+        run, message = self._course.run, [{"mimeType": "text/plain", "text": text}]
         if not self._plan.exposes:
             return {"message": message}
-        context = run_.plain()
-        arrived = run_.context.input[-1] if run_.context.input else None
+        context = run.plain()
+        arrived = run.context.input[-1] if run.context.input else None
         variables = Variables(context, input=arrived, output={"message": message}, runtime=self._course.runtime)
         exposed: dict[str, Json] = {}
         for name, program in self._plan.exposes.items():
             try:
-                exposed[name] = run(program, variables, Session(at))
+                exposed[name] = await evaluate(program, variables, Session(at))
             except CelError as error:
                 # What went wrong may repeat what was said.
                 told = "task %s: %s is exposed as null: %r has no value"

@@ -10,7 +10,6 @@ from collections.abc import Collection, Sequence
 from contextlib import suppress
 from typing import Any
 
-from errands.agents.evaluators import Evaluators
 from errands.agents.loop.course import Course, refusal
 from errands.agents.loop.executing import Executing
 from errands.agents.loop.outcomes import PausedError, TaskOverError
@@ -18,7 +17,8 @@ from errands.agents.loop.plan import Repertoire, Routine
 from errands.agents.loop.progress import MakeCalls
 from errands.agents.loop.scripts import Scripts
 from errands.agents.manifests.arguments import ArgumentsError
-from errands.policy.cel import CallFailed, CelError, Session, Variables, run
+from errands.policy.cel import Call, CallFailed, CelError, Session, Variables, evaluate
+from errands.policy.cel.evaluators import Evaluators
 from errands.policy.cel.values import Json
 from errands.policy.limits import Limits, check_before_capability
 from errands.policy.pipeline import Blocked, Invocation, Invoke, Locked, Passed, Subject
@@ -35,6 +35,8 @@ from errands.policy.records import (
 
 #: Calls of one answer that run at the same time; more wait.
 MOST_SIDE_BY_SIDE = 16
+#: Calls of one answer; of one that has more, none is made.
+MOST_CALLS = 256
 
 
 class Calls:
@@ -65,6 +67,9 @@ class Calls:
 
         Raises `TaskOverError` or `PausedError` when one of them leads there; the others have come to their ends.
         """
+        if len(wanted.answer.calls) > MOST_CALLS:
+            self._refuse(wanted.calls)
+            return
         making: list[asyncio.Task[None]] = []
         for index, call in enumerate(wanted.calls):
             first = [making[other] for other in self._to_wait_for(wanted.calls, index)]
@@ -73,6 +78,13 @@ class Calls:
         errors = [result for result in results if isinstance(result, BaseException)]
         if errors:
             raise min(errors, key=_rank)
+
+    def _refuse(self, calls: Sequence[FunctionCall]) -> None:
+        content = {"error": f"these are too many calls at once, and none was made; make {MOST_CALLS} at most"}
+        at = self._run.now()
+        self._course.note(
+            *(CapabilityShown(at=at, call=call.id, function=call.name, content=content) for call in calls)
+        )
 
     def _to_wait_for(self, calls: Sequence[FunctionCall], index: int) -> list[int]:
         """The calls of the same answer that must be over first."""
@@ -137,14 +149,16 @@ class Calls:
         """Everything before the execution."""
         self._check_may_begin()
         now = self._run.now()
+        key = self._course.session_key(f"{call.id}:before")
+        session = self._progress.session(key, at)
         try:
             if call.arguments is None:
                 raise ArgumentsError("the arguments are no JSON object")
-            bound = self._bound(routine, at)
+            bound = await self._bound_in(session, routine, at)
             arguments = routine.arguments.resolve(call.arguments, bound)
         except ArgumentsError as error:
             return await self._errored(call.id, routine, call.arguments or {}, str(error), caller)
-        outcome = await self._before(call.id, routine, arguments, at)
+        outcome = await self._before(call.id, routine, arguments, session, key)
         if not isinstance(outcome, Passed):
             restricted = CapabilityRestricted(
                 at=now,
@@ -182,7 +196,15 @@ class Calls:
         under_way = len(self._progress.calls) - context.meta.count
         self._course.check(check_before_capability(self._limits, context, self._run.now_ms(), under_way=under_way))
 
-    def _bound(self, routine: Routine, at: str, without: Collection[str] = ()) -> dict[str, Json]:
+    async def _bound_in(self, session: Session, routine: Routine, at: str) -> dict[str, Json]:
+        """The values of the bindings, found out once for all steps of a call: what is reviewed is what is executed."""
+        remembered = Call("bound", ())
+        if remembered.key not in session.finished:
+            session.settle(remembered, await self._bound(routine, at))
+        values: dict[str, Json] = session.finished[remembered.key].value
+        return values
+
+    async def _bound(self, routine: Routine, at: str, without: Collection[str] = ()) -> dict[str, Json]:
         """The values of the bindings. Raises `ArgumentsError`, which does not tell what they are about."""
         variables = Variables(self._run.plain(), runtime=self._course.runtime)
         bound: dict[str, Json] = {}
@@ -190,12 +212,12 @@ class Calls:
             if name in without:
                 continue
             try:
-                bound[name] = run(program, variables, Session(at))
+                bound[name] = await evaluate(program, variables, Session(at))
             except CelError:
                 raise ArgumentsError(f"{name}: has no value yet; something else has to be done first") from None
         return bound
 
-    def sealed(self, at: str) -> dict[str, dict[str, list[Json]]]:
+    async def sealed(self, at: str) -> dict[str, dict[str, list[Json]]]:
         """The values of all bindings as they are now, by tool and parameter; see `errands.policy.allow_list`."""
         found: dict[str, dict[str, list[Json]]] = {}
         variables = Variables(self._run.plain(), runtime=self._course.runtime)
@@ -203,12 +225,10 @@ class Calls:
             for name, program in routine.bindings.items() if not routine.is_delegation else ():
                 values = found.setdefault(routine.function.ref, {}).setdefault(name, [])
                 with suppress(CelError):
-                    values[:] = [run(program, variables, Session(at))]
+                    values[:] = [await evaluate(program, variables, Session(at))]
         return found
 
-    async def _before(self, call: str, routine: Routine, arguments: dict[str, Json], at: str) -> Any:
-        key = self._course.session_key(f"{call}:before")
-        session = self._progress.session(key, at)
+    async def _before(self, call: str, routine: Routine, arguments: dict[str, Json], session: Session, key: str) -> Any:
         lists = [routine.before]
         if self._run.context.is_first(routine.name):
             lists.insert(0, routine.before_first)
@@ -221,7 +241,7 @@ class Calls:
                 operation=routine.function.operation,
                 bound=frozenset(routine.bindings),
             )
-            invoke = self.invoker(f"{call}:before", at)
+            invoke = self.invoker(f"{call}:before", session.now)
             outcome = await self._course.steps(
                 steps, subject, session, key=key, call=call, function=routine.name, invoke=invoke
             )
@@ -304,7 +324,7 @@ class Calls:
         began = self._progress.began.get(call)
         if began is None:
             try:
-                bound = {**self._bound(routine, at, wanted.arguments), **wanted.arguments}
+                bound = {**await self._bound(routine, at, wanted.arguments), **wanted.arguments}
                 arguments = routine.arguments.resolve({}, bound)
             except ArgumentsError as error:
                 return await self._errored(call, routine, wanted.arguments, str(error), "step")

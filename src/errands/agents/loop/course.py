@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from typing import Any, Literal, NoReturn
 
 from errands.agents.loop.outcomes import PausedError, TaskOverError
@@ -13,7 +13,7 @@ from errands.policy.cel import Call, CallFailed, Perform, Session, Suspended
 from errands.policy.cel.values import Json
 from errands.policy.document import POLICY
 from errands.policy.limits import Exceeded
-from errands.policy.pipeline import Blocked, Invoke, Locked, Outcome, Subject, run_steps
+from errands.policy.pipeline import Blocked, Invoke, Locked, Outcome, StepSuspended, Subject, run_steps
 from errands.policy.records import Answered, AnyRecord, Decided, Ended
 from errands.policy.steps import Steps
 from errands.runtime.decisions import log_decision
@@ -24,7 +24,14 @@ Reason = Literal["limit_exceeded", "restricted", "errored"]
 
 
 class Course:
-    def __init__(self, run: Run, files: Files | None, runtime: Mapping[str, str], policy: str = "") -> None:
+    def __init__(
+        self,
+        run: Run,
+        files: Files | None,
+        runtime: Mapping[str, str],
+        policy: str = "",
+        limits_of_policy: Collection[str] = (),
+    ) -> None:
         self.run = run
         self.progress = Progress(run.records)
         self.files = files
@@ -32,6 +39,7 @@ class Course:
         self.runtime = dict(runtime)
         #: The version of the policy whose steps stand among the agent's own.
         self._policy = policy
+        self._limits_of_policy = limits_of_policy
         self._mark = f"@{hashlib.sha256(policy.encode()).hexdigest()[:8]}" if policy else ""
 
     def session_key(self, place: str) -> str:
@@ -56,9 +64,20 @@ class Course:
         raise TaskOverError(ended)
 
     def check(self, exceeded: Exceeded | None) -> None:
-        """Ends the task when a limit was exceeded."""
-        if exceeded is not None:
-            self.over("limit_exceeded", f"A limit of this agent was exceeded: {exceeded.message}.")
+        """Ends the task when a limit was exceeded, which is a decision like that of a step."""
+        if exceeded is None:
+            return
+        of_policy = exceeded.limit in self._limits_of_policy
+        decided = Decided(
+            at=self.run.now(),
+            step=f"{POLICY if of_policy else ''}limits.{exceeded.limit}",
+            action="limit",
+            outcome="exceeded",
+            policy=self._policy if of_policy else "",
+            detail=exceeded.message,
+        )
+        log_decision(self.run.task_id, decided)
+        self.over("limit_exceeded", f"A limit of this agent was exceeded: {exceeded.message}.", decided)
 
     async def steps(
         self,
@@ -74,11 +93,11 @@ class Course:
         """What the steps decide; the decisions are recorded. Raises `PausedError` while one of them waits."""
         if not steps.steps:
             return await run_steps(steps, subject, session, invoke=invoke)
-        work = run_steps(steps, subject, session, invoke=invoke, perform=self.perform(key))
-        judged = steps.phase.subject
-        outcome: Outcome = await self.waiting_for(
-            work, key, session, getattr(subject, judged), held=judged == "output", function=function
-        )
+        try:
+            outcome = await run_steps(steps, subject, session, invoke=invoke, perform=self.perform(key))
+        except StepSuspended as suspended:
+            held = steps.phase.subject == "output"
+            raise PausedError(key, suspended.call, session, suspended.value, held=held, function=function) from None
         for decision in outcome.decisions:
             decided = Decided(
                 at=self.run.now(),
@@ -93,21 +112,12 @@ class Course:
             log_decision(self.run.task_id, decided)
         return outcome
 
-    async def waiting_for(
-        self,
-        work: Awaitable[Any],
-        key: str,
-        session: Session,
-        subject: Json,
-        *,
-        held: bool = False,
-        function: str | None = None,
-    ) -> Any:
-        """`work`, where an expression that has to wait pauses the task."""
+    async def waiting_for(self, work: Awaitable[Any], key: str, session: Session, subject: Json, function: str) -> Any:
+        """`work`, where an expression that has to wait pauses the task; `subject` is what a review is about."""
         try:
             return await work
         except Suspended as suspended:
-            raise PausedError(key, suspended.call, session, subject, held=held, function=function) from None
+            raise PausedError(key, suspended.call, session, subject, function=function) from None
 
     def perform(self, key: str) -> Perform:
         """Makes the calls of expressions in the session `key`; what they gave is durable before it is used."""

@@ -7,10 +7,10 @@ from typing import Any
 
 import msgspec
 
-from errands.agents.delegation.base import Delegate, Delegated, DelegationError, Errand
+from errands.agents.delegation.base import Delegate, Delegated, DelegationError
 from errands.agents.loop.course import Course
+from errands.agents.loop.handing_down import errand_of
 from errands.agents.loop.plan import Routine
-from errands.agents.manifests.functions import MESSAGE
 from errands.agents.tools.base import BrokenToolError, Invocation, ToolError
 from errands.agents.tools.turn import ToolTurn
 from errands.model.log import Scope
@@ -20,7 +20,6 @@ from errands.policy.records import (
     CapabilityBegan,
     CapabilityErrored,
     CapabilityFinished,
-    DelegationBegan,
     ToolOpened,
 )
 
@@ -98,20 +97,5 @@ class Executing:
         return await self._course.waiting_for(work, key, session, began.arguments, function=routine.name)
 
     async def _delegate(self, began: CapabilityBegan, routine: Routine) -> Delegated:
-        async def start(task_id: str) -> None:
-            if self._progress.children.get(began.call) != task_id:
-                await self._course.append(DelegationBegan(at=self._run.now(), call=began.call, task_id=task_id))
-
-        parameters = {name: value for name, value in began.arguments.items() if name != MESSAGE}
-        errand = Errand(
-            call=began.call,
-            message=began.arguments[MESSAGE],
-            parameters=parameters,
-            parent=self._task_id,
-            scope=self._scope,
-            email=self._run.context.user.email or "",
-            depth=self._depth + 1,
-            task_id=self._progress.children.get(began.call),
-            began=start,
-        )
+        errand = errand_of(self._course, began, parent=self._task_id, scope=self._scope, depth=self._depth)
         return await self._delegates[routine.function.ref].run(errand)

@@ -13,7 +13,7 @@ from errands.policy import cel
 from errands.policy.cel import Program, scopes
 from errands.policy.cel.tokens import CAPABILITIES
 from errands.policy.document import MIDDLEWARE, NO_POLICY, CompiledPolicy, joined
-from errands.policy.limits import stricter
+from errands.policy.limits import Limits, stricter
 from errands.policy.records import FunctionCall
 from errands.policy.steps import Phase, Step, Steps, compile_steps
 from errands.policy.template import Template, compile_template
@@ -28,8 +28,12 @@ class Routine:
         self.bindings: dict[str, Program] = {
             name: cel.compile(scopes.BINDING, source) for name, source in function.bindings.items()
         }
+        owner = f"capabilities.{function.ref}."
         self.before_first, self.before, self.after = (
-            joined(policy.steps(function.name, phase), compile_steps(phase, getattr(capability, phase.value) or []))
+            joined(
+                policy.steps(function.name, phase),
+                compile_steps(phase, getattr(capability, phase.value) or [], owner=owner),
+            )
             for phase in MIDDLEWARE
         )
         #: Whether its calls depend on the calls before them: then they wait for these.
@@ -69,6 +73,10 @@ class Plan:
         #: What the server puts on the agent from outside.
         self.policy = policy
         self.limits = stricter(agent.limits, policy.limits)
+        #: Those that the policy has set lower than the agent.
+        self.limits_of_policy = frozenset(
+            name for name in Limits.__struct_fields__ if getattr(self.limits, name) != getattr(agent.limits, name)
+        )
         self.inputs = Inputs(agent)
         self.takes_parameters = bool(self.inputs.schema["properties"])
         self.prompt: Template = compile_template(scopes.PROMPT, agent.prompt)

@@ -5,11 +5,11 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Awaitable, Callable
 
-from errands.agents.evaluators import Evaluators
 from errands.agents.loop.course import Course
 from errands.agents.loop.plan import Repertoire, Routine
 from errands.agents.script import EXPRESSION, find_file, run_script
 from errands.policy.cel import Call, CallFailed, CelError
+from errands.policy.cel.evaluators import Evaluators
 from errands.policy.cel.values import Json
 from errands.policy.records import Answered, FunctionCall
 

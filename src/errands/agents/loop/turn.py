@@ -13,6 +13,7 @@ from errands.agents.loop.answering import Answering, answer_message, told
 from errands.agents.loop.calls import Calls
 from errands.agents.loop.course import Course, refusal
 from errands.agents.loop.executing import Executing
+from errands.agents.loop.handing_down import errand_of
 from errands.agents.loop.inputs import read_input
 from errands.agents.loop.outcomes import PausedError, TaskOverError
 from errands.agents.loop.plan import Repertoire
@@ -22,7 +23,8 @@ from errands.agents.tools.base import BrokenToolError
 from errands.agents.tools.turn import ToolTurn
 from errands.clock import from_iso, to_iso
 from errands.model.core import COMPLETED, FAILED, INPUT_REQUIRED, REJECTED, Part
-from errands.policy.limits import check_age, parse_duration
+from errands.policy.cel.evaluators import current_evaluators
+from errands.policy.limits import Exceeded, check_age, parse_duration
 from errands.policy.pipeline import Passed, Subject
 from errands.policy.records import (
     AllowListSealed,
@@ -66,7 +68,7 @@ class TaskTurn:
                 repertoire, problem = worker.declared(), str(error)
             if not run.started:
                 run.note(self._started(repertoire))
-            course = Course(run, files, worker.runtime, self._plan.policy.version)
+            course = Course(run, files, worker.runtime, self._plan.policy.version, self._plan.limits_of_policy)
             try:
                 if course.progress.over is not None:
                     raise TaskOverError(course.progress.over)
@@ -102,13 +104,15 @@ class TaskTurn:
         executing = Executing(
             course, tools, worker.delegates, task_id=ctx.task_id, scope=ctx._stored.scope, depth=depth
         )
-        calls = Calls(course, repertoire, worker.plan.limits, executing=executing, evaluators=worker.evaluators)
+        evaluators = worker.evaluators or current_evaluators()
+        assert evaluators is not None, "whoever runs turns has some"
+        calls = Calls(course, repertoire, worker.plan.limits, executing=executing, evaluators=evaluators)
         while True:
             match course.progress.next():
                 case TakeInput():
                     if not await self._take_input(course):
                         return
-                    if course.progress.is_new and (sealed := calls.sealed(course.run.now())):
+                    if course.progress.is_new and (sealed := await calls.sealed(course.run.now())):
                         course.note(AllowListSealed(at=course.run.now(), tools=sealed))
                 case GuardInput(arrived):
                     await self._guard_input(course, calls, arrived)
@@ -172,15 +176,15 @@ class TaskTurn:
         if limits.max_age is None:
             await work
             return
-        age = run.now_ms() - from_iso(run.context.agent.started_at)
-        left = max(parse_duration(limits.max_age) - age, 0) / 1000
+        started, allowed = from_iso(run.context.agent.started_at), parse_duration(limits.max_age)
+        left = max(allowed - (run.now_ms() - started), 0) / 1000
         try:
             async with asyncio.timeout(left + 0.001) as timer:
                 await work
         except TimeoutError:
             if not timer.expired():
                 raise
-            course.over("limit_exceeded", f"A limit of this agent was exceeded: max_age is {limits.max_age}.")
+            course.check(Exceeded("max_age", allowed, max(run.now_ms() - started, allowed + 1)))
 
     # Output
 
@@ -188,7 +192,7 @@ class TaskTurn:
         self, course: Course, tools: ToolTurn, answering: Answering, calls: Calls, text: str, at: str
     ) -> None:
         course.check(check_age(self._plan.limits, course.run.context, course.run.now_ms()))
-        output = answering.output(text, at)
+        output = await answering.output(text, at)
         place = f"output:{course.progress.outputs}"
         key = course.session_key(place)
         outcome = await course.steps(
@@ -258,13 +262,17 @@ class TaskTurn:
             delegate = self._delegate_of(began.function)
             if delegate is None:
                 continue
-            task_id = progress.children.get(began.call) or delegate.child_of(ctx.task_id, began.call)
-            if task_id is None:
-                continue
+            task_id = progress.children.get(began.call)
             try:
-                await delegate.cancel(task_id, ctx._stored.scope)
+                if task_id is not None:
+                    await delegate.cancel(task_id, ctx._stored.scope)
+                else:
+                    depth = _started_in(course.run).depth
+                    scope = ctx._stored.scope
+                    errand = errand_of(course, began, parent=ctx.task_id, scope=scope, depth=depth)
+                    await delegate.cancel_errand(errand)
             except Exception:
-                logger.exception("task %s: the child %s could not be canceled", ctx.task_id, task_id)
+                logger.exception("task %s: the child of %s could not be canceled", ctx.task_id, began.call)
 
     def _delegate_of(self, function: str) -> Delegate | None:
         routine = self._worker.declared().routines.get(function)

@@ -10,13 +10,13 @@ from collections.abc import Coroutine, Mapping
 from typing import Any, ClassVar
 
 from errands.agents.delegation.base import Delegate
-from errands.agents.evaluators import Evaluators
 from errands.agents.loop.plan import Plan, Repertoire
 from errands.agents.loop.turn import TaskTurn
 from errands.agents.manifests import Agent, Manifests
 from errands.agents.models.base import Model
 from errands.agents.mounts.mounts import Mounts
 from errands.agents.tools.toolbox import Toolbox
+from errands.policy.cel.evaluators import Evaluators
 from errands.policy.document import CompiledPolicy
 from errands.runtime.context import TaskContext
 from errands.runtime.worker import Worker
@@ -25,7 +25,7 @@ from errands.runtime.worker import Worker
 class ManifestWorker(Worker):
     """Works on the tasks of one agent. Made once; `delegates` are the other agents it may use, by capability.
 
-    `evaluators` run scripts of the model; whoever gives them closes them.
+    `evaluators` run scripts of the model, in place of those of the server; whoever gives them closes them.
     """
 
     keeps_records: ClassVar[bool] = True
@@ -51,7 +51,7 @@ class ManifestWorker(Worker):
         self.mounts = mounts
         self.delegates = delegates
         self.runtime = runtime
-        self.evaluators = evaluators or Evaluators()
+        self.evaluators = evaluators
         self._manifests = manifests
         self._known: Repertoire | None = None
         self.hears_cancel = toolbox.keeps_state or bool(delegates)

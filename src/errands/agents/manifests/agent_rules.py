@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 from errands.agents.manifests import schemas
 from errands.agents.manifests.capability_rules import CapabilityRules
 from errands.agents.manifests.documents import Agent
@@ -10,11 +12,14 @@ from errands.agents.manifests.findings import Place, quoted, suggestion
 from errands.agents.manifests.functions import MESSAGE, Function
 from errands.agents.manifests.library import Library
 from errands.agents.manifests.names import check_function_name, check_resource_name
-from errands.agents.manifests.record_rules import check_records
+from errands.agents.manifests.path_rules import check_paths
 from errands.agents.manifests.step_rules import StepRules
 from errands.agents.manifests.templates import CONTEXT, RUNTIME, check_template
 from errands.policy.cel import scopes
 from errands.policy.steps import Phase
+
+#: A provider and its model; only the scripted model has no provider.
+_MODEL = re.compile(r"scripted|[^/\s]+/\S+")
 
 #: Given by model providers; those that make something need a place for it.
 MODEL_CAPABILITIES = {
@@ -32,6 +37,9 @@ def check_agent(agent: Agent, place: Place, library: Library, check: Check) -> N
     if agent.priority is not None:
         problem = "has no effect: every agent has a queue of its own"
         (place / "priority").warn(problem, "take it away, or leave it for other runtimes")
+    if agent.model is not None and not _MODEL.fullmatch(agent.model):
+        remedy = "write provider/model, such as openai/gpt-4o-mini"
+        (place / "model").warn(f"is {quoted(agent.model)}, which names no provider", remedy)
     _check_parameters(agent, place / "parameters")
     _check_model_capabilities(agent, place / "model_capabilities")
     _check_exposes(agent, place / "exposes", check)
@@ -45,14 +53,14 @@ def check_agent(agent: Agent, place: Place, library: Library, check: Check) -> N
     _check_functions(functions, place / "capabilities")
     if agent.script:
         _check_script(functions, place / "capabilities")
-    check_records(agent, functions, library, place)
+    check_paths(agent, functions, library, place)
 
 
 def _check_parameters(agent: Agent, place: Place) -> None:
     schema = agent.parameters
-    declared = schemas.properties(schema)
-    if schema is not None and MESSAGE in declared:
-        schemas.check_message(declared[MESSAGE], place / "properties" / MESSAGE)
+    message = schemas.properties(schema).get(MESSAGE)
+    if schema is not None and message is not None and schema["properties"][MESSAGE] is message:
+        schemas.check_message(message, place / "properties" / MESSAGE)
         others = {name: parameter for name, parameter in schema["properties"].items() if name != MESSAGE}
         schema = {**schema, "properties": others}
     schemas.check_schema(schema, place)
@@ -82,7 +90,8 @@ def _check_functions(functions: list[Function], place: Place) -> None:
         inner = place / function.ref
         check_function_name(function.name, inner)
         other = seen.setdefault(function.name, function)
-        if other is not function:
+        # Two actions of one tool have their finding there.
+        if other.ref != function.ref:
             problem = f"becomes the function {function.name}, like {_told(other)}"
             inner.error(problem, "rename one of the two: '-' and '_' are the same in a function's name")
 

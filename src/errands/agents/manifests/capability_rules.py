@@ -36,7 +36,9 @@ class CapabilityRules:
             self._check_agent(other, capability, place)
         elif self._library.is_complete:
             problem = f"is neither a tool nor an agent of the namespace {self._agent.namespace}"
-            place.error(problem, suggestion(ref, self._library.names(self._agent), "load it, too"))
+            elsewhere = self._library.namespaces_of(ref)
+            remedy = f"{ref} is in {' and '.join(elsewhere)}; put both into one namespace" if elsewhere else ""
+            place.error(problem, remedy or suggestion(ref, self._library.names(self._agent), "load it, too"))
 
     # Tools
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Literal, NamedTuple, Protocol
 
 from errands.agents.manifests.findings import Place
@@ -12,12 +12,11 @@ from errands.policy.cel import Scope
 from errands.policy.cel.scopes import BINDING
 from errands.policy.template import compile_template
 
-#: What it is: a truth, a truth that waits for nobody, a value, or a text with expressions in braces.
-Role = Literal["assert", "condition", "value", "template"]
+#: What it is: a truth, a truth that waits for nobody, a map, any value, or a text with expressions in braces.
+Role = Literal["assert", "condition", "map", "value", "template"]
 
-_CAPABILITY = re.compile(
-    r"(?<![\w.])(?:context|c)\.cap(?:abilities)?(?:\.([A-Za-z_]\w*)|\[\s*'([^']*)'\s*\]|\[\s*\"([^\"]*)\"\s*\])"
-)
+_TEMPLATE = re.compile(r"\{[\w.\[\]'\"]+\}")
+_REVIEW = re.compile(r"(?<![\w.])review\s*\(")
 _MOUNT = re.compile(r"(?<![\w.'\"])mount\.\w+")
 
 
@@ -48,17 +47,13 @@ def _remedy(source: str, scope: Scope, role: Role) -> str:
     """What people mistake CEL for."""
     if role == "template":
         return ""
-    if re.fullmatch(r"\{[\w.]+\}", source.strip()):
+    if role == "condition" and _REVIEW.search(source):
+        return "a condition cannot wait: put review(...) into the assert"
+    if _TEMPLATE.fullmatch(source.strip()):
         return "write it without braces: this is CEL, no template"
     if scope is BINDING and re.fullmatch(r"[\w -]+", source):
         return f"a fixed text needs quotes of its own: \"'{source}'\""
     return ""
-
-
-def capabilities_in(source: str) -> Iterator[str]:
-    """The functions whose records an expression reads."""
-    for match in _CAPABILITY.finditer(source):
-        yield match[1] or match[2] or match[3] or ""
 
 
 def uses_mount(source: str) -> bool:
@@ -73,7 +68,9 @@ def cel_check(scope: Scope, source: str, role: Role) -> Sequence[Problem]:
         elif role == "condition":
             cel.compile(scope.without_calls(), source, condition=True)
         else:
-            cel.compile(scope, source, condition=role == "assert")
+            program = cel.compile(scope, source, condition=role == "assert")
+            if role == "map" and not program.may_be_map:
+                return [Problem("gives no map", "write input.put('name', ...), or a map such as {'name': input.name}")]
     except cel.CelError as error:
         return [Problem(error.problem, error.hint, _line(source, error))]
     return ()

@@ -94,6 +94,9 @@ class Notebook:
     def is_wrong(self, source: Source, path: Path) -> bool:
         return any((source, path[:length]) in self._wrong for length in range(len(path) + 1))
 
+    def is_wrong_inside(self, source: Source, path: Path) -> bool:
+        return any(known is source and inner[: len(path)] == path for known, inner in self._wrong)
+
     def _add(
         self,
         severity: Literal["error", "warning"],
@@ -137,6 +140,11 @@ class Place:
     @property
     def is_wrong(self) -> bool:
         return self.notebook.is_wrong(self.source, self.path)
+
+    @property
+    def is_wrong_inside(self) -> bool:
+        """Whether it, or something in it, is known to be wrong."""
+        return self.notebook.is_wrong_inside(self.source, self.path)
 
 
 def written(path: Path) -> str:

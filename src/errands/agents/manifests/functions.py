@@ -143,9 +143,10 @@ def _action_function(ref: str, tool: Tool, action: Action | None, capability: Ca
 
 
 def agent_function(ref: str, agent: Agent | None, capability: Capability) -> Function:
-    """To ask another agent; None for a remote one, whose parameters nobody knows here."""
+    """To ask another agent; None for a remote one: nobody knows its parameters here, so all that is bound is one."""
     message = {"type": "string", "description": "What to ask or tell the agent, with all it needs to know."}
-    declared = schemas.properties(agent.parameters) if agent else {}
+    bound: dict[str, schemas.Schema] = {name: {} for name in capability.bindings or {}}
+    declared = schemas.properties(agent.parameters) if agent else bound
     return Function(
         name=function_name(ref),
         target="agent" if agent else "remote",

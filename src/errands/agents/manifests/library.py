@@ -48,6 +48,10 @@ class Library:
         """What the agent's capabilities can name."""
         return [name for namespace, name in (*self.tools, *self.agents) if namespace == agent.namespace]
 
+    def namespaces_of(self, name: str) -> list[str]:
+        """Where there is something of this name."""
+        return sorted({namespace for namespace, known in (*self.tools, *self.agents) if known == name})
+
     def capability_functions(self, agent: Agent, ref: str, capability: Capability) -> list[Function]:
         """The functions of one capability; none if it names nothing that is there."""
         if capability.url is not None:

@@ -49,7 +49,7 @@ def check_resource_name(name: str, place: Place) -> None:
     # Names become parts of paths below a mount.
     if not _RESOURCE.fullmatch(name) or ".." in name:
         place.error(
-            f"is {quoted(name)}", "use up to 100 letters, digits, '-', '_' and '.', and begin with a letter or a digit"
+            f"is {quoted(name)}", "use up to 100 of a-z, A-Z, 0-9, '-', '_' and '.', and begin with a letter or a digit"
         )
 
 

@@ -30,6 +30,10 @@ _WORDS = {
     **dict.fromkeys(("false", "False", "FALSE"), False),
 }
 _TAB = re.compile(r" *\t")
+#: An asterisk without quotes, which begins an alias.
+_STAR = re.compile(r"[:,{\[-]\s*\*\s*([,}\]#]|$)")
+#: A text without quotes that begins with a sign of YAML's own.
+_SPECIAL = re.compile(r"[:-]\s+([!&%@`])")
 _TEXT_TAGS = ("!", "tag:yaml.org,2002:str")
 
 
@@ -44,6 +48,8 @@ class Node(msgspec.Struct, eq=False):
     size: int = 1
     #: Of a text, the line where it begins; for a block it is the one after the | of it.
     text_line: int = 0
+    #: Of a number or a word such as `true`, as it is written.
+    written: str = ""
 
     def child(self, step: str | int) -> tuple[Node, int] | None:
         """The value at a key or position, and the line where it is told about."""
@@ -91,10 +97,22 @@ def documents(text: str, complain: Complain) -> Iterator[Node]:
 def _unreadable(error: Any, text: str) -> Unreadable:
     mark = getattr(error, "problem_mark", None)
     problem = getattr(error, "problem", None) or str(error).partition("\n")[0]
-    remedy = "mend the syntax there, or put a text with special characters in quotes"
-    if mark and _TAB.match("".join(text.split("\n")[mark.line : mark.line + 1])):
-        remedy = "indent with spaces; YAML allows no tabs there"
-    return Unreadable(mark.line + 1 if mark else 0, f"is no YAML ({problem})", remedy)
+    # An error about a character has no mark.
+    line = mark.line + 1 if mark else text.count("\n", 0, getattr(error, "position", 0)) + 1
+    return Unreadable(line, f"is no YAML ({problem})", _remedy("".join(text.split("\n")[line - 1 : line]), problem))
+
+
+def _remedy(line: str, problem: str) -> str:
+    """How to mend a line that is no YAML."""
+    if _TAB.match(line):
+        return "indent with spaces; YAML allows no tabs there"
+    if _STAR.search(line):
+        return 'put the star in quotes: "*"'
+    if special := _SPECIAL.search(line):
+        return f"put the text that begins with {special[1]} in quotes"
+    if "mapping values" in problem:
+        return "put a text or expression with a colon in it in quotes, or mend the indentation"
+    return "mend the syntax there, or put a text with special characters in quotes"
 
 
 class _Composer:
@@ -121,7 +139,8 @@ class _Composer:
             self._anchors[event.anchor] = None
         before = self._size
         if isinstance(event, self._yaml.ScalarEvent):
-            node = Node(self._scalar(event, line), line, text_line=line + (event.style == "|"))
+            value = self._scalar(event, line)
+            node = Node(value, line, text_line=line + (event.style == "|"), written=event.value)
         elif isinstance(event, self._yaml.SequenceStartEvent):
             node = self._list(line, depth)
         else:
@@ -130,7 +149,8 @@ class _Composer:
         node.size = self._size - before
         if event.anchor:
             self._anchors[event.anchor] = node
-        self._refuse_tag(event, line)
+        if event.tag and event.tag not in _TEXT_TAGS:
+            self._refuse_tag(event.tag, node, line)
         return node
 
     def _count(self, size: int, line: int) -> None:
@@ -140,7 +160,7 @@ class _Composer:
 
     def _aliased(self, anchor: str, line: int) -> Node:
         if anchor not in self._anchors:
-            remedy = f"define it before with &{anchor}, or put the text in quotes"
+            remedy = f"define it before in the same document with &{anchor}, or put the text in quotes"
             raise Unreadable(line, f"uses *{anchor}, which is not defined", remedy)
         node = self._anchors[anchor]
         if node is None:
@@ -175,9 +195,13 @@ class _Composer:
             node.value[name] = value
             node.key_lines[name] = line
 
-    def _refuse_tag(self, event: Any, line: int) -> None:
-        if event.tag and event.tag not in _TEXT_TAGS:
-            self._complain(line, f"has the tag {event.tag[:80]}", "take the tag away: manifests are plain values")
+    def _refuse_tag(self, tag: str, node: Node, line: int) -> None:
+        if tag.startswith("!") and isinstance(node.value, str):
+            # Most likely an expression such as !has(input.number), so that is what is looked at further.
+            node.value = f"{tag} {node.value}".strip()
+            self._complain(line, f"begins with {tag[:80]}, which is a tag of YAML", "put the text in quotes")
+        else:
+            self._complain(line, f"has the tag {tag[:80]}", "take the tag away: manifests are plain values")
 
     def _scalar(self, event: Any, line: int) -> Any:
         text: str = event.value

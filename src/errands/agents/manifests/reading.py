@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import json
+from collections.abc import Collection
 from typing import Any, TypeVar
 
 import msgspec
@@ -55,14 +56,14 @@ def _unwrapped(kind: inspect.Type) -> tuple[inspect.Type, Any]:
     return kind, example
 
 
-def _read(kind: inspect.Type, node: Node, place: Place) -> Any:
+def _read(kind: inspect.Type, node: Node, place: Place, example: Any = None) -> Any:
     if isinstance(kind, inspect.AnyType):
         return node.plain()
     if isinstance(kind, inspect.LiteralType):
-        return _choice(kind, node.value, place)
+        return _choice(kind, node, place)
     if isinstance(kind, inspect.StructType) and node.value in _shorthands(kind):
         return kind.cls()
-    if not _has_type(kind, node.value, place):
+    if not _has_type(kind, node, place, example):
         return _blank(kind)
     if isinstance(kind, inspect.StructType):
         return _struct(kind, node, place)
@@ -80,32 +81,50 @@ def _shorthands(kind: inspect.StructType) -> list[str]:
     return [kind.cls.SHORTHAND] if hasattr(kind.cls, "SHORTHAND") else []
 
 
-def _has_type(kind: inspect.Type, value: Any, place: Place) -> bool:
+def _has_type(kind: inspect.Type, node: Node, place: Place, example: Any) -> bool:
     expected, name = _TYPES[type(kind)]
-    if type(value) is expected:
+    if type(node.value) is expected:
         return True
-    remedy = f"write {name}"
-    if expected is str and not isinstance(value, list | dict | None):
-        remedy = f'put it in quotes: "{json.dumps(value)}"'
-    elif expected is bool and str(value).lower() in _OLD_FLAGS:
-        remedy = f"write {_OLD_FLAGS[str(value).lower()]}"
-    elif isinstance(kind, inspect.StructType) and (shorthands := _shorthands(kind)):
-        remedy = f'write "{shorthands[0]}", or an object with at least one field'
-    place.error(f"is {_NAMES[type(value)]}, not {name}", remedy)
+    place.error(f"is {_NAMES[type(node.value)]}, not {name}", _remedy(kind, node, example))
     return False
+
+
+def _remedy(kind: inspect.Type, node: Node, example: Any) -> str:
+    """How to mend a value of the wrong type."""
+    expected, name = _TYPES[type(kind)]
+    value = node.value
+    if expected is str and isinstance(value, list | dict):
+        return "write a text, in quotes if it begins with a bracket"
+    if expected is str and value is not None:
+        return f"write a text such as {example}" if example else f'put it in quotes: "{node.written}"'
+    if expected is bool and str(value).lower() in _OLD_FLAGS:
+        return f"write {_OLD_FLAGS[str(value).lower()]}"
+    if expected is list and isinstance(value, str):
+        return f"write a list: [{value[:80]}]"
+    if expected is list and isinstance(value, dict):
+        return "write a list: each item begins with -"
+    if isinstance(kind, inspect.StructType) and (shorthands := _shorthands(kind)):
+        return f'write "{shorthands[0]}", or an object with at least one field'
+    if isinstance(kind, inspect.StructType):
+        needed = [field.encode_name for field in kind.fields if field.required]
+        return f"write an object with {', '.join(needed or field_names(kind.cls))}"
+    return f"write {name}"
 
 
 def _bounded(kind: inspect.Type, value: Any, place: Place) -> Any:
     if isinstance(kind, inspect.StrType) and kind.min_length and not value.strip():
         place.error("is empty", "write something, or leave the field out")
+    if isinstance(kind, inspect.IntType) and kind.ge is not None and value < kind.ge:
+        place.error(f"is {value}", f"write {kind.ge} or more")
     return value
 
 
-def _choice(kind: inspect.LiteralType, value: Any, place: Place) -> Any:
-    if value in kind.values and type(value) is str:
-        return value
+def _choice(kind: inspect.LiteralType, node: Node, place: Place) -> Any:
+    if node.value in kind.values and type(node.value) is str:
+        return node.value
     remedy = f"write one of {', '.join(map(str, kind.values))}"
-    place.error(f"is {quoted(value) if value is not None else 'empty'}", remedy)
+    shown = quoted(node.value) if isinstance(node.value, str) else node.written or _NAMES[type(node.value)]
+    place.error(f"is {shown}", remedy)
     return kind.values[0]
 
 
@@ -120,12 +139,21 @@ def _struct(kind: inspect.StructType, node: Node, place: Place) -> Any:
             remedy = "take it away, or run this manifest elsewhere"
             (place / key).error(f"cannot be used: {not_yet[key]} not in this version of errands", remedy)
         elif key not in fields and key not in not_yet:
-            (place / key).error("is unknown", suggestion(key, fields, "take it away"))
+            (place / key).error("is unknown", _instead(key, node, fields))
     values = {field.name: _field(field, node, place / field.encode_name) for field in kind.fields}
     try:
         return cls(**values)
     except ConfigurationError:
         return cls(**{name: value for name, value in values.items() if _is_taken(cls, name, value, place)})
+
+
+def _instead(key: str, node: Node, fields: Collection[str]) -> str:
+    """How to mend a field that is not known: it may belong to the one above it, which has nothing."""
+    keys = list(node.value)
+    above = keys[keys.index(key) - 1] if keys.index(key) else None
+    if above in fields and node.value[above].value is None:
+        return f"indent it, if it belongs to {above}, which is empty"
+    return suggestion(key, fields, "take it away")
 
 
 def _is_taken(cls: Any, name: str, value: Any, place: Place) -> bool:
@@ -143,7 +171,7 @@ def _field(field: inspect.Field, node: Node, place: Place) -> Any:
     kind, example = _unwrapped(field.type)
     inner = node.value.get(field.encode_name)
     if inner is not None and (inner.value is not None or isinstance(kind, inspect.AnyType)):
-        value = _read(kind, inner, place)
+        value = _read(kind, inner, place, None if field.required else example)
         if field.required and isinstance(value, str) and not value.strip():
             place.error("is empty", f"write something, such as {_shown(example)}")
         return value

@@ -6,6 +6,8 @@ specification alone and is seen neither by JSON Schema nor by the model.
 
 from __future__ import annotations
 
+import difflib
+import functools
 import re
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -16,15 +18,23 @@ from errands.agents.manifests.findings import Place, quoted, suggestion
 Schema = dict[str, Any]
 
 _FIELDS = ("type", "title", "description", "properties", "required", "additionalProperties")
+#: Keywords that are never checked.
+_ANNOTATIONS = (
+    *("title", "description", "default", "examples", "deprecated", "readOnly", "writeOnly", "then", "else"),
+    *("contentEncoding", "contentMediaType", "contentSchema", "$comment", "$defs", "$schema", "$id", "$anchor"),
+)
+_TYPES = ("array", "boolean", "integer", "null", "number", "object", "string")
 #: Keywords with values in them, not schemas.
 _VALUES = ("default", "enum", "const", "examples")
 _MESSAGE_FIELDS = ("default", "description", "type", "items")
 
 
 def properties(schema: Schema | None) -> dict[str, Schema]:
-    """The parameters that are declared well enough to be looked at."""
+    """The parameters that are declared; one that is declared wrongly, which has its own finding, allows anything."""
     declared = (schema or {}).get("properties")
-    return {name: one for name, one in declared.items() if isinstance(one, dict)} if isinstance(declared, dict) else {}
+    if not isinstance(declared, dict):
+        return {}
+    return {name: one if isinstance(one, dict) else {} for name, one in declared.items()}
 
 
 def needs_binding(parameter: Schema) -> bool:
@@ -116,9 +126,21 @@ def _check_parameter(parameter: Any, place: Place, bindable: bool) -> None:
         (place / "require_binding").error("cannot be true: settings are given by the operator", "take it away")
     elif flag and "default" in parameter:
         (place / "default").warn("is never used, as a binding is required", "take it away, or require_binding")
+    for key in parameter.keys() - _keywords():
+        if not key.startswith("x-"):
+            close = difflib.get_close_matches(key, _keywords(), 1)
+            remedy = f"did you mean {close[0]}?" if close else "take it away; a parameter with a default is optional"
+            (place / key).warn("is no keyword of JSON Schema and has no effect", remedy)
     if not _has_references(parameter, place):
         _check_by_metaschema(_standard(parameter), place)
     return None
+
+
+@functools.cache
+def _keywords() -> frozenset[str]:
+    """What may be said of a parameter."""
+    checked = from_extra("jsonschema").Draft202012Validator.VALIDATORS
+    return frozenset({*checked, *_ANNOTATIONS, "require_binding"})
 
 
 def _has_references(schema: Any, place: Place) -> bool:
@@ -146,7 +168,12 @@ def _check_by_metaschema(schema: Schema, place: Place) -> None:
         inner = place
         for step in error.absolute_path:
             inner = inner / step
-        inner.error(f"is no JSON Schema ({error.message[:200]})", "see json-schema.org, draft 2020-12")
+        if inner.path[-1] == "required" and isinstance(error.instance, bool):
+            inner.error("says nothing about a parameter", "take it away: a parameter is required if it has no default")
+        elif inner.path[-1] == "type":
+            inner.error(f"is {quoted(error.instance)}", f"write one of {', '.join(_TYPES)}")
+        else:
+            inner.error(f"is no JSON Schema ({error.message[:200]})", "see json-schema.org, draft 2020-12")
     if wrong or not _patterns_compile(schema, place) or "default" not in schema:
         return
     for error in validator(schema).iter_errors(schema["default"]):

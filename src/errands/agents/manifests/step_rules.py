@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from errands.agents.manifests import schemas
 from errands.agents.manifests.documents import Action, Agent, Capability, Tool
-from errands.agents.manifests.expressions import Check, check_expression
+from errands.agents.manifests.expressions import Check, Role, check_expression
 from errands.agents.manifests.findings import Place, quoted, suggestion
 from errands.agents.manifests.functions import declared_by, is_discovering
 from errands.agents.manifests.library import Library
@@ -35,7 +35,8 @@ class StepForm:
         scope = self.scope(phase)
         check_expression(step.assert_, scope, self._check, place / "assert", "assert")
         check_expression(step.condition, scope, self._check, place / "condition", "condition")
-        check_expression(step.transform, scope, self._check, place / "transform")
+        role: Role = "map" if phase.subject == "input" else "value"
+        check_expression(step.transform, scope, self._check, place / "transform", role)
         if step.error_message is not None:
             check_template(step.error_message, scope, CONTEXT, self._check, place / "error_message")
         for key, source in (step.bindings or {}).items():
@@ -54,6 +55,8 @@ class StepForm:
     def _check_doing(self, step: StepConfig, place: Place) -> None:
         said = {"assert": step.assert_, "invoke": step.invoke, "transform": step.transform}
         found = [name for name, value in said.items() if value is not None]
+        if not found and place.is_wrong_inside:
+            return None
         if len(found) != 1:
             problem = f"has {' and '.join(found)}" if found else "has none of assert, invoke and transform"
             return place.error(problem, "write exactly one of assert, invoke and transform in each step")

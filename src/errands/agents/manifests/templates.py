@@ -23,6 +23,7 @@ CONTEXT: Roots = {"context": ("agent", "user", "llm", "_history", "input", "outp
 RUNTIME: Roots = {"runtime": ("version", "dashboard_url", "api_root")}
 
 _INSIDE = re.compile(r"\{\{|\}\}|\{([^{}]*)\}")
+_DOUBLED = re.compile(r"\{\{\s*(([A-Za-z_]\w*)\.[\w.]+)\s*\}\}")
 _TEXT = re.compile(r"(?<!\[)('[^']*'|\"[^\"]*\")")
 _PATH = re.compile(r"(?<![\w.'\"])([A-Za-z_]\w*)((?:\.[A-Za-z_][\w-]*|\['[^'\]]*'\])+)")
 _STEP = re.compile(r"\.([\w-]+)|\['([^']*)'\]")
@@ -36,6 +37,11 @@ class Reference(msgspec.Struct, frozen=True):
 
     def __str__(self) -> str:
         return ".".join([self.root, *self.steps])
+
+
+def expressions_in(text: str) -> list[str]:
+    """What stands in braces."""
+    return list(filter(None, _INSIDE.findall(text)))
 
 
 def references(value: Any) -> Iterator[Reference]:
@@ -64,6 +70,10 @@ def check_template(value: Any, scope: Scope, roots: Roots, check: Check, place: 
         for index, item in enumerate(value):
             check_template(item, scope, roots, check, place / index)
     elif isinstance(value, str) and "{" in value:
+        for doubled, root in _DOUBLED.findall(value):
+            if root in scope.variables:
+                problem = f"has {{{{{doubled}}}}}, which stays as it is but for one pair of braces"
+                place.warn(problem, f"write {{{doubled}}} to have it filled in")
         for reference in references(value):
             if reference.root in roots and not _is_declared(reference, roots[reference.root]):
                 _tell(reference, roots[reference.root], place)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Collection
 from typing import Any
 from urllib.parse import urlsplit
@@ -22,6 +23,7 @@ from errands.agents.manifests.findings import Place, quoted
 from errands.agents.manifests.functions import DISCOVERING, backend, backends, declared_by
 from errands.agents.manifests.json_path import JsonPathError, compile_path
 from errands.agents.manifests.names import check_resource_name, sanitize
+from errands.agents.manifests.paths import check_reads
 from errands.agents.manifests.schemas import check_nesting, check_schema, properties
 from errands.agents.manifests.templates import CONTEXT, RUNTIME, Roots, check_template, references
 from errands.policy.cel import scopes
@@ -46,7 +48,9 @@ def check_tool(tool: Tool, place: Place, check: Check) -> None:
 def _check_discovered(tool: Tool, place: Place, check: Check) -> None:
     """Without actions, one server must bring them."""
     found = [name for name in DISCOVERING if getattr(tool, name) is not None]
-    if len(found) != 1:
+    if len(found) > 1:
+        return place.error(f"has {' and '.join(found)}, and no actions", "keep one of the two, or write actions")
+    if not found:
         remedy = "add at least one action, or either openapi or mcp"
         return (place / "actions").error("is missing or empty", remedy)
     return _BACKENDS[found[0]](getattr(tool, found[0]), _Templates(tool, None, check), place / found[0])
@@ -77,6 +81,8 @@ def _check_action(tool: Tool, action: Action, place: Place, check: Check) -> Non
         problem = "is declared for all actions, too; this one is used here"
         (place / "parameters" / "properties" / name).warn(problem, "take one of the two away")
     found = [name for name, _ in backends(action)]
+    if not found and (place / "execute").is_wrong_inside:
+        return None
     if len(found) != 1:
         problem = f"has {' and '.join(found)}" if found else "has no backend"
         choices = ", ".join(action.execute.__struct_fields__)
@@ -84,6 +90,8 @@ def _check_action(tool: Tool, action: Action, place: Place, check: Check) -> Non
     name, document = backend(tool, action)
     inner = place / "execute" / name
     if isinstance(document, Cel):
+        shape = {"context": None, "input": dict.fromkeys(declared_by(tool, action))}
+        check_reads(shape, document.expression, inner / "expression")
         return check_expression(document.expression, scopes.TOOL_WITH_MOUNT, check, inner / "expression")
     if isinstance(document, Python):
         return None
@@ -195,6 +203,8 @@ def _check_mcp(mcp: Mcp, templates: _Templates, place: Place) -> None:
     for name in ("command", "url"):
         if (text := getattr(mcp, name)) is not None:
             _refuse_template(text, place / name)
+    if mcp.command is not None and re.search(r"\s-", mcp.command):
+        (place / "command").warn("has arguments in it, and is started as one name", "put the arguments into args")
     if mcp.url is not None:
         check_address(mcp.url, place / "url")
     for name in ("args", "env", "headers"):

@@ -7,14 +7,15 @@ from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from typing import Any
 
-from errands.agents.models.assembling import Assembly
+from errands.agents.models.assembling import MAX_BYTES, AnswerTooLongError, Assembly
 from errands.agents.models.base import Answer, Model, ModelError, OnText, Question
 from errands.agents.models.builtins import options_for
-from errands.agents.models.failures import Asked, failed_try, unfinished
+from errands.agents.models.failures import Asked, failed_try, is_caused_by, too_long, unfinished
 from errands.agents.models.messages import messages, tools
 from errands.agents.models.providers import Provider, Providers, split
 from errands.agents.models.retrying import FailedTry, Patience
 from errands.errors import ConfigurationError
+from errands.outbound import AnswerTooLargeError
 
 DEFAULT_TIMEOUT = 300.0
 
@@ -29,10 +30,12 @@ class AnyLlmModel(Model):
         base_url: str | None = None,
         api_key: str | None = None,
         timeout: float = DEFAULT_TIMEOUT,
+        max_bytes: int = MAX_BYTES,
         patience: Patience | None = None,
     ) -> None:
         self._default = default
-        self._providers = Providers(split(default)[0] if default else None, base_url, api_key)
+        self._providers = Providers(split(default)[0] if default else None, base_url, api_key, max_bytes)
+        self._max_bytes = max_bytes
         self._timeout = timeout
         self._patience = patience or Patience()
 
@@ -46,7 +49,8 @@ class AnyLlmModel(Model):
     async def ask(self, question: Question, on_text: OnText | None = None) -> Answer:
         try:
             provider, name = split(question.model)
-            exchange = _Exchange(self._providers.get(provider), self._providers.asked(provider, name), question)
+            found = self._providers.get(provider)
+            exchange = _Exchange(found, self._providers.asked(provider, name), question, self._max_bytes)
             exchange.options.update(options_for(provider, question.builtins))
         except ConfigurationError as error:
             raise ModelError(str(error)) from None
@@ -69,7 +73,8 @@ class AnyLlmModel(Model):
 class _Exchange:
     """One question on its way to a provider, until it is answered."""
 
-    def __init__(self, provider: Provider, asked: Asked, question: Question) -> None:
+    def __init__(self, provider: Provider, asked: Asked, question: Question, max_bytes: int) -> None:
+        self._max_bytes = max_bytes
         self.provider = provider
         self.asked = asked
         self.question = question
@@ -89,7 +94,7 @@ class _Exchange:
             raise
 
     async def _attempt(self, on_text: OnText | None) -> Answer:
-        assembly = Assembly(self.question, self.asked.provider)
+        assembly = Assembly(self.question, self.asked.provider, self._max_bytes)
         async with aclosing(self._texts(assembly, on_text is not None)) as texts:
             async for text in texts:
                 if text and on_text is not None:
@@ -109,6 +114,8 @@ class _Exchange:
                 async for chunk in chunks:
                     yield assembly.piece(chunk)
         except Exception as error:
+            if is_caused_by(error, AnswerTooLongError, AnswerTooLargeError):
+                raise too_long(self.asked, self._max_bytes) from error
             raise failed_try(error, self.asked) from error
 
     async def _send(self, **streaming: Any) -> Any:

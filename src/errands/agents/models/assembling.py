@@ -10,8 +10,14 @@ import msgspec
 from errands.agents.models.base import Answer, FunctionCall, ModelSaid, Question
 from errands.agents.models.messages import messages, tools
 
+#: Bytes of an answer, texts and arguments together.
+MAX_BYTES = 5 * 1024 * 1024
 #: What a token is taken for when a provider does not count them.
 CHARACTERS_PER_TOKEN = 4
+
+
+class AnswerTooLongError(Exception):
+    """The provider goes on and on."""
 
 
 class _Call(msgspec.Struct):
@@ -33,7 +39,8 @@ class _Call(msgspec.Struct):
 class Assembly:
     """One answer on its way. `piece` and `whole` take what any-llm gives, in the form of OpenAI's completions."""
 
-    def __init__(self, question: Question, provider: str) -> None:
+    def __init__(self, question: Question, provider: str, max_bytes: int = MAX_BYTES) -> None:
+        self._left = max_bytes
         self._question = question
         self._provider = provider
         self._model = ""
@@ -48,19 +55,19 @@ class Assembly:
         self.is_finished = False
 
     def piece(self, chunk: Any) -> str:
-        """Takes one piece of a stream; the text in it."""
+        """Takes one piece of a stream; the text in it. Raises `AnswerTooLongError`."""
         self._told_by(chunk)
         texts = [self._delta(choice) for choice in chunk.choices[:1]]
         return "".join(texts)
 
     def whole(self, completion: Any) -> str:
-        """Takes an answer that came at once; its text."""
+        """Takes an answer that came at once; its text. Raises `AnswerTooLongError`."""
         self._told_by(completion)
         for choice in completion.choices[:1]:
             for call in choice.message.tool_calls or []:
                 self._calls.append(_Call())
-                self._calls[-1].add(call)
-            self._texts.append(_text(choice.message.content or getattr(choice.message, "refusal", None)))
+                self._add(self._calls[-1], call)
+            self._texts.append(self._counted(choice.message.content or getattr(choice.message, "refusal", None)))
             self.is_finished = True
         return "".join(self._texts)
 
@@ -87,10 +94,23 @@ class Assembly:
     def _delta(self, choice: Any) -> str:
         delta = choice.delta
         for piece in delta.tool_calls or []:
-            self._call_at(piece).add(piece)
-        text = _text(delta.content or getattr(delta, "refusal", None))
+            self._add(self._call_at(piece), piece)
+        text = self._counted(delta.content or getattr(delta, "refusal", None))
         self._texts.append(text)
         self.is_finished = self.is_finished or choice.finish_reason is not None
+        return text
+
+    def _add(self, call: _Call, piece: Any) -> None:
+        # A call without a word is something, too.
+        self._counted("{}")
+        self._counted(piece.function.arguments if piece.function is not None else None)
+        call.add(piece)
+
+    def _counted(self, given: str | None) -> str:
+        text = _text(given)
+        self._left -= len(text.encode())
+        if self._left < 0:
+            raise AnswerTooLongError
         return text
 
     def _call_at(self, piece: Any) -> _Call:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from errands.agents.models.any_llm import DEFAULT_TIMEOUT, AnyLlmModel
+from errands.agents.models.assembling import MAX_BYTES
 from errands.agents.models.base import Answer, Model, OnText, Question
 from errands.agents.models.script import FILE, load_script, script_file
 from errands.agents.models.scripted import NAME, ScriptedModel, is_scripted
@@ -18,6 +19,7 @@ def model_from(
     api_key: str | None = None,
     script: str | Path | None = None,
     timeout: float = DEFAULT_TIMEOUT,
+    max_bytes: int = MAX_BYTES,
 ) -> Model:
     """The model for a server's agents.
 
@@ -27,7 +29,8 @@ def model_from(
     """
     if is_scripted(name):
         return _scripted(name or NAME, script)
-    return _ByName(AnyLlmModel(name, base_url=base_url, api_key=api_key, timeout=timeout), script)
+    model = AnyLlmModel(name, base_url=base_url, api_key=api_key, timeout=timeout, max_bytes=max_bytes)
+    return _ByName(model, script)
 
 
 def _scripted(name: str, script: str | Path | None) -> ScriptedModel:

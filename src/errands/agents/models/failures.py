@@ -64,6 +64,16 @@ def unfinished(asked: Asked, *, is_begun: bool) -> FailedTry:
     return FailedTry(f"{asked.address} gives no answer{_is_it_there(asked)}", is_passing=True)
 
 
+def too_long(asked: Asked, max_bytes: int) -> FailedTry:
+    """Asking again would most likely end the same way."""
+    told = f"{asked.address} did not come to an end within {max_bytes:,} bytes, and its answer was not read any further"
+    return FailedTry(f"{told}: ask for less, or set ERRANDS_MODEL_MAX_BYTES to more")
+
+
+def is_caused_by(error: Exception, *kinds: type[Exception]) -> bool:
+    return any(isinstance(one, kinds) for one in _chain(error))
+
+
 def _too_many(error: Exception, asked: Asked) -> FailedTry:
     if getattr(error, "code", None) == "insufficient_quota":
         return FailedTry(f"the account at {asked.provider} has no credit left: add some, or use another key or model")

@@ -10,6 +10,7 @@ from typing import Any, Protocol
 import httpx
 
 from errands.agents.models.failures import Asked
+from errands.agents.models.metering import bound
 from errands.errors import ConfigurationError
 
 #: For servers of one's own that want no key; their clients want one all the same.
@@ -37,7 +38,8 @@ def split(model: str) -> tuple[str, str]:
 class Providers:
     """By name. A base URL and a key are for one provider: a key is never sent to another one."""
 
-    def __init__(self, owner: str | None, base_url: str | None, api_key: str | None) -> None:
+    def __init__(self, owner: str | None, base_url: str | None, api_key: str | None, max_bytes: int) -> None:
+        self._max_bytes = max_bytes
         #: Whose the URL and the key are. When nobody has said so, there may be only one provider.
         self._owner = owner
         _check_url(base_url)
@@ -51,6 +53,7 @@ class Providers:
         """Raises `ConfigurationError` when there is no such provider, or its package or key is missing."""
         if name not in self._made:
             self._made[name] = self._make(name)
+            bound(self._made[name], self._max_bytes)
         return self._made[name]
 
     def asked(self, name: str, model: str) -> Asked:

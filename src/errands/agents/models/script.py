@@ -88,6 +88,10 @@ def load_script(path: str | Path) -> Script:
     path = script_file(path)
     notebook = Notebook()
     agents: dict[str, list[Placed]] = {}
+    if not path.exists():
+        problem = "is not there, and the scripted model answers from it"
+        notebook.error(Source(str(path)), (), problem, "write it, or name another model; see docs/models.md")
+        raise ManifestError(notebook.findings)
     for file, text in texts(path, notebook):
         if text is not None:
             agents = _read(file, text, notebook)

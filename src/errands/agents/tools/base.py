@@ -88,6 +88,11 @@ class Bounds(msgspec.Struct, frozen=True, kw_only=True):
     #: Bytes of one answer.
     max_bytes: int = 5 * 1024 * 1024
 
+    @property
+    def most_read(self) -> int:
+        """Bytes that are read at most before an answer can be measured: JSON may write a character with six."""
+        return 6 * self.max_bytes + 1024 * 1024
+
 
 class Equipment(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     """What the backends of one tool work with, in one turn of one task."""

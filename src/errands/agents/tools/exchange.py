@@ -18,7 +18,7 @@ import msgspec
 
 from errands.agents.tools.base import Bounds, BrokenToolError, Equipment, ToolError
 from errands.agents.tools.json_path import select
-from errands.outbound import OutboundError
+from errands.outbound import AnswerTooLargeError, OutboundError
 from errands.policy.cel.values import Json
 
 _EXCERPT = 500
@@ -89,10 +89,13 @@ async def _received(
     try:
         async for chunk in response.aiter_bytes():
             content += chunk
+            # What was compressed is longer than what was sent.
             if len(content) > bounds.max_bytes:
-                if response.status_code >= 400:
-                    break
-                raise ToolError(f"the answer of {request.url.host} has more than {bounds.max_bytes:,} bytes")
+                raise AnswerTooLargeError
+    except AnswerTooLargeError:
+        # Of an error the beginning is enough.
+        if response.status_code < 400:
+            raise ToolError(f"the answer of {request.url.host} has more than {bounds.max_bytes:,} bytes") from None
     finally:
         await response.aclose()
     return response, bytes(content)

@@ -20,5 +20,5 @@ class HttpBackend(Backend):
             context=invocation.context,
             session=invocation.session,
         )
-        answer = await send(self.equipment, build(filled, document, key=invocation.call))
+        answer = await send(self.equipment, await build(filled, document, key=invocation.call))
         return answer.result(document.response_path)

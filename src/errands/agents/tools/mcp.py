@@ -73,13 +73,13 @@ class McpBackend(Backend):
         filled = await filling(self.equipment, document, arguments=arguments, context=context, session=session)
         headers = httpx.Headers()
         for name, text in (document.headers or {}).items():
-            put_header(headers, name, filled.text(text))
+            put_header(headers, name, await filled.text(text))
         server: Server = _extra().Server(
             tool=self.equipment.tool.name,
             transport=document.transport or "",
             command=document.command or "",
-            args=tuple(filled.text(text) for text in document.args or []),
-            env=tuple((name, filled.text(text)) for name, text in (document.env or {}).items()),
+            args=tuple([await filled.text(text) for text in document.args or []]),
+            env=tuple([(name, await filled.text(text)) for name, text in (document.env or {}).items()]),
             url=document.url or "",
             headers=tuple(headers.raw),
         )
@@ -94,7 +94,7 @@ class McpBackend(Backend):
                 await found.close()
             elif len(self._connections) >= _MOST_CONNECTIONS:
                 raise ToolError(f"{server.tool} was called in more than {_MOST_CONNECTIONS} different ways in one turn")
-            made: Connection = _extra().Connection(server, self.equipment.transport)
+            made: Connection = _extra().Connection(server, self.equipment.transport, self.equipment.bounds.most_read)
             self._connections[server] = made
             await made.open(self.equipment.bounds.start)
             return made

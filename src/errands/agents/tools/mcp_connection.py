@@ -8,15 +8,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
-from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack, asynccontextmanager
-from typing import Any, TextIO
+from collections.abc import AsyncIterator, Callable
+from contextlib import AsyncExitStack
+from typing import Any
 
 import httpx
 import httpx2
-import msgspec
-from mcp import Client, MCPError, StdioServerParameters, stdio_client
+from mcp import Client, MCPError
 from mcp.client import Transport
 from mcp.client.sse import sse_client
 from mcp.client.streamable_http import streamable_http_client
@@ -24,30 +22,25 @@ from mcp.types import CONNECTION_CLOSED as _CLOSED
 from mcp.types import CallToolResult, Implementation, Tool
 
 from errands.agents.tools.base import BrokenToolError, ToolError
+from errands.agents.tools.mcp_process import Command, process
 from errands.errors import ErrandsError
+from errands.outbound import AnswerTooLargeError
 
 logger = logging.getLogger(__name__)
 
 #: Pages of a list of tools.
 _MAX_PAGES = 50
-#: Characters of one line that a server writes into its log.
-_MAX_LINE = 2_000
-#: Shorter values of variables are no secrets, and hiding them would make a log unreadable.
-_MIN_SECRET = 6
+_MAX_TOOLS = 1_000
 #: The name by which servers know us.
 _WHO = Implementation(name="errands", version="")
 
 
-class Server(msgspec.Struct, frozen=True, kw_only=True):
+class Server(Command, frozen=True, kw_only=True):
     """How a server is reached, with everything filled in."""
 
-    #: For messages.
-    tool: str
+    command: str = ""
     #: `stdio`, `http` or `sse`.
     transport: str
-    command: str = ""
-    args: tuple[str, ...] = ()
-    env: tuple[tuple[str, str], ...] = ()
     url: str = ""
     headers: tuple[tuple[bytes, bytes], ...] = ()
 
@@ -55,10 +48,15 @@ class Server(msgspec.Struct, frozen=True, kw_only=True):
 class Connection:
     """One session with one server; for `stdio`, its process. `close` ends both."""
 
-    def __init__(self, server: Server, http: httpx.AsyncBaseTransport) -> None:
-        """`http` sends the requests of `http` and `sse`, and says where they may go. It is not closed here."""
+    def __init__(self, server: Server, http: httpx.AsyncBaseTransport, max_bytes: int) -> None:
+        """`http` sends the requests of `http` and `sse`, and says where they may go. It is not closed here.
+
+        A message of more than `max_bytes` ends the connection; for HTTP, `http` sees to it.
+        """
         self._server = server
-        self._bridge = _Bridge(http)
+        self._max_bytes = max_bytes
+        self._bridge = _Bridge(http, self._too_much)
+        self._is_too_much = False
         self._opened: asyncio.Future[Client] = asyncio.get_running_loop().create_future()
         # Whoever asked may have gone.
         self._opened.add_done_callback(lambda opened: opened.cancelled() or opened.exception())
@@ -93,14 +91,17 @@ class Connection:
                     page = await self._client.list_tools(cursor=cursor)
                     found += page.tools
                     cursor = page.next_cursor
-                    if cursor is None:
+                    if cursor is None or len(found) > _MAX_TOOLS:
                         break
         except TimeoutError:
             raise BrokenToolError(f"{self._who} did not tell its tools within {seconds:g} s") from None
         except (MCPError, ToolError) as error:
-            raise BrokenToolError(f"{self._who} did not tell its tools: {_short(error)}") from None
+            why = f"they are more than {self._max_bytes:,} bytes" if self._is_too_much else _short(error)
+            raise BrokenToolError(f"{self._who} did not tell its tools: {why}") from None
         except Exception as error:
             raise BrokenToolError(f"{self._who} {self._unusable('tools/list', error)}") from None
+        if len(found) > _MAX_TOOLS:
+            raise BrokenToolError(f"{self._who} has more than {_MAX_TOOLS:,} tools, and cannot be used")
         return found
 
     async def call(self, name: str, arguments: dict[str, Any], seconds: float) -> CallToolResult:
@@ -111,6 +112,8 @@ class Connection:
         except TimeoutError:
             raise ToolError(f"{name} did not answer within {seconds:g} s") from None
         except MCPError as error:
+            if self._is_too_much:
+                raise ToolError(f"{name} answered with more than {self._max_bytes:,} bytes") from None
             if error.code == _CLOSED:
                 self._closing.set()
                 raise ToolError(f"{self._who} ended before it answered") from None
@@ -126,6 +129,10 @@ class Connection:
         if not self._opened.done():
             self._task.cancel()
         await asyncio.shield(asyncio.wait([self._task]))
+
+    def _too_much(self) -> None:
+        self._is_too_much = True
+        self._closing.set()
 
     def _unusable(self, request: str, error: Exception) -> str:
         """What to say of an answer that breaks the protocol, or the tool's own schema of its results."""
@@ -166,8 +173,7 @@ class Connection:
     async def _transport(self, stack: AsyncExitStack) -> Transport:
         server = self._server
         if server.transport == "stdio":
-            parameters = StdioServerParameters(command=server.command, args=list(server.args), env=dict(server.env))
-            return _process(parameters, server)
+            return process(server, max_bytes=self._max_bytes, on_too_much=self._too_much)
         if server.transport == "sse":
             return sse_client(server.url, httpx_client_factory=self._http_client)
         return streamable_http_client(server.url, http_client=await stack.enter_async_context(self._http_client()))
@@ -203,68 +209,15 @@ def _short(error: BaseException) -> str:
     return (str(first).strip().partition("\n")[0] or type(first).__name__)[:500]
 
 
-# Processes
-
-
-@asynccontextmanager
-async def _process(parameters: StdioServerParameters, server: Server) -> AsyncIterator[Any]:
-    """A server as a process. What it writes to stderr goes into our log."""
-    async with AsyncExitStack() as stack:
-        errors = await stack.enter_async_context(_logged(server))
-        streams = await stack.enter_async_context(stdio_client(parameters, errors))
-        # The process has it now; ours would keep the pipe open when it has ended.
-        errors.close()
-        yield streams
-
-
-@asynccontextmanager
-async def _logged(server: Server) -> AsyncIterator[TextIO]:
-    """Something to write to; each line is logged."""
-    reading, writing = os.pipe()
-    reader = asyncio.StreamReader()
-    transport, _ = await asyncio.get_running_loop().connect_read_pipe(
-        lambda: asyncio.StreamReaderProtocol(reader), os.fdopen(reading, "rb")
-    )
-    copying = asyncio.create_task(_copy(reader, server))
-    try:
-        with os.fdopen(writing, "w") as errors:
-            yield errors
-    finally:
-        # What the process said last; something that it left behind may hold the pipe open for longer.
-        await asyncio.wait([copying], timeout=1)
-        copying.cancel()
-        transport.close()
-        await asyncio.wait([copying])
-
-
-async def _copy(reader: asyncio.StreamReader, server: Server) -> None:
-    secrets = sorted({value for _, value in server.env if len(value) >= _MIN_SECRET}, key=len, reverse=True)
-    held = b""
-    while piece := await reader.read(65_536):
-        *lines, held = (held + piece).split(b"\n")
-        for line in lines:
-            _log(line, server, secrets)
-        held = held[: 2 * _MAX_LINE]
-    _log(held, server, secrets)
-
-
-def _log(line: bytes, server: Server, secrets: list[str]) -> None:
-    text = line.decode(errors="replace").rstrip()[:_MAX_LINE]
-    for secret in secrets:
-        text = text.replace(secret, "***")
-    if text:
-        # A terminal that shows the log must not be told what to do.
-        logger.info("%s: %s", server.tool, "".join(c if c.isprintable() else " " for c in text))
-
-
 # HTTP
 
 
 class _Bridge(httpx2.AsyncBaseTransport):
     """The package has an HTTP library of its own; this sends its requests with ours, through the outbound guard."""
 
-    def __init__(self, inner: httpx.AsyncBaseTransport) -> None:
+    def __init__(self, inner: httpx.AsyncBaseTransport, on_too_much: Callable[[], None]) -> None:
         self._inner = inner
+        self._on_too_much = on_too_much
         #: Why nothing was sent.
         self.refused: ErrandsError | None = None
 
@@ -282,21 +235,25 @@ class _Bridge(httpx2.AsyncBaseTransport):
         except ErrandsError as error:
             self.refused = error
             raise httpx2.ConnectError(str(error), request=request) from None
-        return httpx2.Response(
-            answer.status_code, headers=answer.headers.raw, stream=_Stream(answer, request), request=request
-        )
+        stream = _Stream(answer, request, self._on_too_much)
+        return httpx2.Response(answer.status_code, headers=answer.headers.raw, stream=stream, request=request)
 
 
 class _Stream(httpx2.AsyncByteStream):
-    def __init__(self, answer: httpx.Response, request: httpx2.Request) -> None:
+    def __init__(self, answer: httpx.Response, request: httpx2.Request, on_too_much: Callable[[], None]) -> None:
         self._answer = answer
         self._request = request
+        self._on_too_much = on_too_much
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
         assert isinstance(self._answer.stream, httpx.AsyncByteStream)
-        with _translated(self._request):
-            async for piece in self._answer.stream:
-                yield piece
+        try:
+            with _translated(self._request):
+                async for piece in self._answer.stream:
+                    yield piece
+        except AnswerTooLargeError as error:
+            self._on_too_much()
+            raise httpx2.ReadError(str(error), request=self._request) from None
 
     async def aclose(self) -> None:
         await self._answer.aclose()

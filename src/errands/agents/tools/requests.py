@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, TypeVar
 from urllib.parse import urlencode
 
@@ -16,7 +16,7 @@ from errands.agents.manifests.templates import references
 from errands.agents.manifests.tool_rules import METHODS
 from errands.agents.tools.addresses import Value, address
 from errands.agents.tools.base import BrokenToolError, Equipment, ToolError
-from errands.policy.cel import CelError, Program, Session, Variables, run, scopes
+from errands.policy.cel import CelError, Program, Session, Variables, evaluate, scopes
 from errands.policy.cel.values import Json
 from errands.policy.template import Template, compile_template
 
@@ -39,40 +39,40 @@ class Filling:
         self._variables = variables
         self._session = session
 
-    def value(self, source: str) -> Json:
+    async def value(self, source: str) -> Json:
         """The text, or the value itself when the text is one expression. Raises `ToolError`."""
-        return self._told(source, lambda template: template.value(self._variables, self._session))
+        return await self._told(source, lambda template: template.value(self._variables, self._session))
 
-    def text(self, source: str) -> str:
-        return _text(self.value(source))
+    async def text(self, source: str) -> str:
+        return _text(await self.value(source))
 
-    def everywhere(self, value: Any) -> Json:
+    async def everywhere(self, value: Any) -> Json:
         """Every text inside of a value filled in; keys stay as they are."""
         if isinstance(value, str):
-            return self.value(value)
+            return await self.value(value)
         if isinstance(value, dict):
-            return {key: self.everywhere(item) for key, item in value.items()}
+            return {key: await self.everywhere(item) for key, item in value.items()}
         if isinstance(value, list):
-            return [self.everywhere(item) for item in value]
+            return [await self.everywhere(item) for item in value]
         return value
 
-    def address(self, source: str) -> httpx.URL:
+    async def address(self, source: str) -> httpx.URL:
         """See `addresses`."""
-        return address(self._told(source, self._pieces))
+        return address(await self._told(source, self._pieces))
 
-    def _pieces(self, template: Template) -> list[str | Value]:
+    async def _pieces(self, template: Template) -> list[str | Value]:
         return [
-            Value(_text(run(piece, self._variables, self._session))) if isinstance(piece, Program) else piece
+            Value(_text(await evaluate(piece, self._variables, self._session))) if isinstance(piece, Program) else piece
             for piece in template.pieces
         ]
 
-    def _told(self, source: str, fill: Callable[[Template], T]) -> T:
+    async def _told(self, source: str, fill: Callable[[Template], Awaitable[T]]) -> T:
         try:
             template = compile_template(scopes.REQUEST, source)
         except CelError as error:
             raise BrokenToolError(f"a request of the tool cannot be used: {error}") from None
         try:
-            return fill(template)
+            return await fill(template)
         except CelError as error:
             raise ToolError(f"the request cannot be made: {error}") from None
 
@@ -112,16 +112,16 @@ async def _tokens(equipment: Equipment, request: Document, context: Mapping[str,
     return tokens
 
 
-def build(filling: Filling, request: Request, *, key: str) -> httpx.Request:
+async def build(filling: Filling, request: Request, *, key: str) -> httpx.Request:
     """The request to send; `key` is by what the service may recognise a repetition of it. Raises `ToolError`."""
-    method = filling.text(request.method or "GET").upper()
+    method = (await filling.text(request.method or "GET")).upper()
     if method not in METHODS:
         raise ToolError(f"the method {method[:20]!r} cannot be used; it must be one of {', '.join(METHODS)}")
-    url = filling.address(request.url or "")
+    url = await filling.address(request.url or "")
     headers = httpx.Headers()
     for name, source in (request.headers or {}).items():
-        put_header(headers, name, filling.text(source))
-    content = body(filling.everywhere(request.body), headers)
+        put_header(headers, name, await filling.text(source))
+    content = body(await filling.everywhere(request.body), headers)
     return finished(method, url, headers, content, key=key)
 
 

@@ -16,7 +16,7 @@ HIDDEN = "[secret]"
 
 
 class Secrets:
-    """The secrets of one tool. New ones, such as tokens that were just fetched, can be added."""
+    """Secrets to be hidden. New ones, such as tokens that were just fetched, can be added."""
 
     def __init__(self, values: Iterable[Json] = ()) -> None:
         self._forms: list[str] = []

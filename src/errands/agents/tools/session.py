@@ -61,7 +61,7 @@ class SessionBackend(Backend):
             session=Session(now=to_iso(system_clock())),
             values=state["session"],
         )
-        await send(self.equipment, build(filled, document.destroy, key=f"{self.equipment.task_id}-destroy"))
+        await send(self.equipment, await build(filled, document.destroy, key=f"{self.equipment.task_id}-destroy"))
 
     async def _made(
         self, request: Request | None, invocation: Invocation, *, key: str, values: Mapping[str, Json] | None = None
@@ -76,7 +76,7 @@ class SessionBackend(Backend):
             session=invocation.session,
             values=values,
         )
-        return await send(self.equipment, build(filled, request, key=key))
+        return await send(self.equipment, await build(filled, request, key=key))
 
 
 def _sessions(tool: Tool) -> list[StatefulSession]:

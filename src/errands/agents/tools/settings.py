@@ -18,12 +18,13 @@ from errands.agents.manifests.extra import from_extra
 from errands.agents.manifests.findings import suggestion
 from errands.errors import ConfigurationError
 
+_PREFIX = "ERRANDS_TOOL_"
 _FOREIGN = re.compile(r"[^A-Z0-9]+")
 
 
 def variable(tool: str, name: str) -> str:
     """The environment variable of a setting: `ERRANDS_TOOL_CRM__API_KEY` for `api.key` of `crm`."""
-    return "__".join(["ERRANDS_TOOL_" + _FOREIGN.sub("_", tool.upper()), _FOREIGN.sub("_", name.upper())])
+    return "__".join([_PREFIX + _FOREIGN.sub("_", tool.upper()), _FOREIGN.sub("_", name.upper())])
 
 
 def from_environment(tools: Iterable[Tool], environ: Mapping[str, str]) -> dict[str, dict[str, Any]]:
@@ -35,6 +36,12 @@ def from_environment(tools: Iterable[Tool], environ: Mapping[str, str]) -> dict[
             if text is not None:
                 found.setdefault(tool.name, {})[name] = _converted(text, schema)
     return found
+
+
+def unused_variables(tools: Iterable[Tool], environ: Mapping[str, str]) -> list[str]:
+    """Variables of the environment that look like settings of these tools and are none."""
+    known = {variable(tool.name, name) for tool in tools for name in schemas.properties(tool.settings)}
+    return sorted(name for name in environ if name.startswith(_PREFIX) and "__" in name and name not in known)
 
 
 def _converted(text: str, schema: schemas.Schema) -> Any:

@@ -38,7 +38,10 @@ def read_settings(path: str | Path, environ: Mapping[str, str]) -> Settings:
         raise ConfigurationError(f"the tool settings {path} are no text in UTF-8; save them as UTF-8") from None
     except yaml.YAMLError as error:
         line = f", line {error.problem_mark.line + 1}" if getattr(error, "problem_mark", None) else ""
-        raise ConfigurationError(f"{path}{line}: is no YAML ({getattr(error, 'problem', None) or 'unknown'})") from None
+        problem = getattr(error, "problem", None) or "unknown"
+        raise ConfigurationError(
+            f"{path}{line}: is no YAML ({problem}); mend the syntax there, and put texts with braces in quotes"
+        ) from None
     if not _is_settings(content):
         raise ConfigurationError(f"{path}: must have the names of tools, and under each of them its settings by name")
     return {

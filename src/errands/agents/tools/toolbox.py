@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
+from functools import cached_property
 from typing import Any
 
 import httpx
@@ -132,7 +133,7 @@ class Toolbox:
     @asynccontextmanager
     async def turn(self, *, task_id: str, files: Files | None = None) -> AsyncIterator[ToolTurn]:
         """One turn of a task; connections and processes live as long as it."""
-        transport = self._outbound.transport()
+        transport = self._outbound.transport(max_bytes=self._bounds.most_read)
         turn = ToolTurn(self._tools, lambda tool: self._bench(tool, task_id, files, transport))
         try:
             yield turn
@@ -142,7 +143,7 @@ class Toolbox:
 
     def _bench(self, tool: Tool, task_id: str, files: Files | None, transport: httpx.AsyncBaseTransport) -> Bench:
         values = tool_settings.resolved(tool, self._given.get(tool.name, {}))
-        secrets = Secrets(tool_settings.secrets(tool, values))
+        secrets = Secrets(self._secrets)
         equipment = Equipment(
             tool=tool,
             agent=self._agent,
@@ -158,6 +159,15 @@ class Toolbox:
             hide=secrets.hide_in,
         )
         return Bench(equipment, secrets)
+
+    @cached_property
+    def _secrets(self) -> list[Json]:
+        """Those of all tools, because a service may repeat what another tool has sent it."""
+        known: list[Json] = list(self._auth.values()) if isinstance(self._auth, Mapping) else []
+        for tool in self._tools.values():
+            values = tool_settings.resolved(tool, self._given.get(tool.name, {}))
+            known += tool_settings.secrets(tool, values)
+        return known
 
     def _token(self, secrets: Secrets) -> Auth:
         """Tokens are secrets, too, from the moment that they are known."""

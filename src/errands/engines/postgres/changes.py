@@ -223,7 +223,7 @@ class _Batch:
         scopes, states, counts = _columns(moved, 3)
         tasks, events, receipts, _ = await connection.fetchrow(
             QUERIES["store"],
-            *_columns(map(_task_row, sorted(self._touched.values(), key=_id)), 23),
+            *_columns(map(_task_row, sorted(self._touched.values(), key=_id)), 24),
             *_columns(self._events, 4),
             *_columns(
                 ((key, no, storable(task_id), at, since) for key, (no, task_id, at, since) in self._sorted_receipts()),
@@ -274,6 +274,7 @@ def _task_row(record: Record) -> tuple[Any, ...]:
         head.state.value,
         head.attempt,
         head.attempt_base,
+        head.given_back,
         storable(head.worker),
         head.due_at,
         head.unread,

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import secrets
 from typing import Any, NamedTuple
 from urllib.parse import parse_qsl, unquote, urlencode, urlsplit
 
 import asyncpg
 
 from errands.engines.passwords import without_password
-from errands.errors import ConfigurationError
+from errands.engines.postgres.failures import POOLED
+from errands.engines.postgres.sql import QUERIES
+from errands.errors import ConfigurationError, StorageError
 
 DEFAULT_SCHEMA = "errands"
 DEFAULT_POOL_SIZE = 10
@@ -21,8 +24,9 @@ _MOST_LANES = 4
 Connection = Any
 
 #: Said after connecting and not while: PgBouncer refuses parameters it does not know. The plans of our statements do
-#: not depend on what the tables hold, so they are made once, and always by index. A machine that vanished must not keep
-#: its connections, and with one of them the right to sweep, for the two hours after which systems notice by default.
+#: not depend on what the tables hold, so they are made once, and always by index; in its order, too, as a bitmap would
+#: read all that match and sort them for one page. A machine that vanished must not keep its connections, and with one
+#: of them the right to sweep, for the two hours after which systems notice by default.
 _SESSION = """
 SET search_path TO {schema};
 SET idle_in_transaction_session_timeout TO '3s';
@@ -32,6 +36,7 @@ SET tcp_keepalives_interval TO 10;
 SET tcp_keepalives_count TO 3;
 SET jit TO off;
 SET enable_seqscan TO off;
+SET enable_bitmapscan TO off;
 SET plan_cache_mode TO force_generic_plan
 """
 
@@ -119,6 +124,20 @@ async def connect(options: Options) -> Connection:
         connection.terminate()
         raise
     return connection
+
+
+async def check_session(connection: Connection, options: Options) -> None:
+    """Raises `StorageError` when a pooler gives the connection to others after each transaction: what a session has,
+    such as the schema, what it listens to and its locks, would get lost or be somebody else's."""
+    other = await connect(options)
+    try:
+        note = secrets.token_hex(4)
+        await connection.fetchval(QUERIES["note_session"], note)
+        await other.fetchval(QUERIES["note_session"], "")
+        if await connection.fetchval(QUERIES["session_note"]) != note:
+            raise StorageError(f"The database {options.name} {POOLED}")
+    finally:
+        await other.close(timeout=1.0)
 
 
 async def prepare(connection: Connection, options: Options) -> None:

@@ -19,12 +19,13 @@ from errands.engines.fanout import READ_SIZE
 from errands.engines.local import LocalEngine
 from errands.engines.postgres import jobs, reading, retention
 from errands.engines.postgres.changes import Changes, Process, SavedContext, Written
-from errands.engines.postgres.connection import Options, connect
+from errands.engines.postgres.connection import Options, check_session, connect
 from errands.engines.postgres.failures import explain
 from errands.engines.postgres.readers import Readers
 from errands.engines.postgres.schema import PostgresSchema, ensure_schema
 from errands.engines.postgres.watching import Watching
 from errands.engines.postgres.writer import Outcome, Writer
+from errands.engines.store_clock import goes_by_store
 from errands.errors import ConfigurationError, StorageError
 from errands.model.log import (
     AskingQuery,
@@ -61,7 +62,7 @@ class PostgresEngine(LocalEngine):
         patience: float = 10.0,
         command_timeout: float = 15.0,
     ) -> None:
-        super().__init__(clock=clock, retention=retention)
+        super().__init__(clock=goes_by_store(clock), retention=retention)
         self._options = Options.parse(url, patience=patience, command_timeout=command_timeout)
         self._poll_interval = poll_interval
         self._writer: Writer | None = None
@@ -83,7 +84,9 @@ class PostgresEngine(LocalEngine):
         try:
             connection = await connect(self._options)
             try:
+                await check_session(connection, self._options)
                 await ensure_schema(connection, self._options)
+                await reading.compare_clock(connection, self.clock, f"the database {self._options.name}")
                 readers = Readers(self._options)
                 await readers.start()
             except BaseException:

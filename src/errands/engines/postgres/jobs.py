@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from errands.engines.postgres.connection import Connection
 from errands.engines.postgres.reading import contents
 from errands.engines.postgres.records import read_record, readable, storable
+from errands.engines.postgres.retention import forget
 from errands.engines.postgres.sql import QUERIES
 from errands.errors import ConcurrencyError, TaskNotFoundError
 from errands.model.core import TERMINAL_STATES
@@ -49,4 +50,4 @@ async def delete(connection: Connection, task_id: str, scope: Scope) -> None:
         raise TaskNotFoundError(taskId=task_id)
     if record.head.state not in TERMINAL_STATES:
         raise ConcurrencyError(f"task {task_id} is {record.head.state.short}: only ended tasks can be deleted")
-    await connection.execute(QUERIES["forget_tasks"], [storable(task_id)])
+    await forget(connection, [storable(task_id)])

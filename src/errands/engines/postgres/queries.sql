@@ -5,7 +5,7 @@
 -- A task's row, in the order of `records.read_record`.
 tasks.id, tasks.no, tasks.tenant, tasks.owner, tasks.agent, tasks.context_id, tasks.folded, tasks.trimmed,
 tasks.watcher, tasks.version, tasks.state, tasks.attempt, tasks.attempt_base, tasks.worker, tasks.due_at, tasks.unread,
-tasks.cancel_requested, tasks.direct, tasks.created_at, tasks.updated_at, tasks.status_at, tasks.asks
+tasks.cancel_requested, tasks.direct, tasks.created_at, tasks.updated_at, tasks.status_at, tasks.asks, tasks.given_back
 
 -- name: lock
 -- What a batch of changes is checked against; in the order of ids, so that two batches never wait for each other.
@@ -13,7 +13,8 @@ SELECT {record} FROM tasks WHERE id = ANY($1::text[]) ORDER BY id FOR UPDATE
 
 -- name: known_receipts
 -- Which of a batch's receipts are known, by which tasks, since when.
-SELECT key, task_id, at FROM receipts WHERE key = ANY($1::bytea[])
+SELECT key, task_id, at FROM receipts
+WHERE key = ANY($1::bytea[]) AND NOT EXISTS (SELECT 1 FROM remains WHERE remains.task = receipts.task)
 
 -- name: numbers
 -- A block of numbers for new tasks.
@@ -24,18 +25,20 @@ SELECT nextval('task_numbers') FROM generate_series(1, $1::integer)
 -- somebody else was faster. It leaves the batch's number behind, by which its fate can be learned later.
 WITH stored_tasks AS (
     INSERT INTO tasks (
-        id, no, scope, tenant, owner, agent, context_id, version, state, attempt, attempt_base, worker, due_at, unread,
-        cancel_requested, direct, created_at, updated_at, status_at, folded, trimmed, watcher, asks
+        id, no, scope, tenant, owner, agent, context_id, version, state, attempt, attempt_base,
+        given_back, worker, due_at, unread, cancel_requested, direct, created_at, updated_at, status_at, folded, trimmed,
+        watcher, asks
     )
     SELECT * FROM unnest(
         $1::text[], $2::bigint[], $3::bigint[], $4::text[], $5::text[], $6::text[], $7::text[], $8::integer[],
-        $9::text[], $10::integer[], $11::integer[], $12::text[], $13::bigint[], $14::integer[], $15::boolean[],
-        $16::boolean[], $17::bigint[], $18::bigint[], $19::bigint[], $20::integer[], $21::integer[], $22::text[],
-        $23::text[]
+        $9::text[], $10::integer[], $11::integer[], $12::integer[], $13::text[], $14::bigint[], $15::integer[],
+        $16::boolean[], $17::boolean[], $18::bigint[], $19::bigint[], $20::bigint[], $21::integer[], $22::integer[],
+        $23::text[], $24::text[]
     )
     ON CONFLICT (id) DO UPDATE SET
         version = excluded.version, state = excluded.state, attempt = excluded.attempt,
-        attempt_base = excluded.attempt_base, worker = excluded.worker, due_at = excluded.due_at,
+        attempt_base = excluded.attempt_base, given_back = excluded.given_back,
+        worker = excluded.worker, due_at = excluded.due_at,
         unread = excluded.unread, cancel_requested = excluded.cancel_requested, direct = excluded.direct,
         updated_at = excluded.updated_at, status_at = excluded.status_at, folded = excluded.folded,
         watcher = excluded.watcher, asks = excluded.asks
@@ -43,37 +46,37 @@ WITH stored_tasks AS (
     RETURNING 1
 ), stored_events AS (
     INSERT INTO events (task, version, kind, data)
-    SELECT * FROM unnest($24::bigint[], $25::integer[], $26::text[], $27::bytea[])
+    SELECT * FROM unnest($25::bigint[], $26::integer[], $27::text[], $28::bytea[])
     ON CONFLICT (task, version) DO UPDATE SET data = excluded.data WHERE excluded.version = 0
     RETURNING 1
 ), stored_receipts AS (
     INSERT INTO receipts (key, task, task_id, at)
     SELECT key, task, task_id, at
-    FROM unnest($28::bytea[], $29::bigint[], $30::text[], $31::bigint[], $32::bigint[]) AS new (key, task, task_id, at, since)
+    FROM unnest($29::bytea[], $30::bigint[], $31::text[], $32::bigint[], $33::bigint[]) AS new (key, task, task_id, at, since)
     ON CONFLICT (key) DO UPDATE SET task = excluded.task, task_id = excluded.task_id, at = excluded.at
     WHERE receipts.at < (
-        SELECT since FROM unnest($28::bytea[], $32::bigint[]) AS wanted (key, since) WHERE wanted.key = excluded.key
-    )
+        SELECT since FROM unnest($29::bytea[], $33::bigint[]) AS wanted (key, since) WHERE wanted.key = excluded.key
+    ) OR EXISTS (SELECT 1 FROM remains WHERE remains.task = receipts.task)
     RETURNING 1
 ), stored_contexts AS (
     INSERT INTO contexts (tenant, owner, agent, context_id, value, updated_at)
-    SELECT * FROM unnest($33::text[], $34::text[], $35::text[], $36::text[], $37::bytea[], $38::bigint[])
+    SELECT * FROM unnest($34::text[], $35::text[], $36::text[], $37::text[], $38::bytea[], $39::bigint[])
     ON CONFLICT (tenant, owner, agent, context_id)
     DO UPDATE SET value = excluded.value, updated_at = excluded.updated_at
 ), stored_tallies AS (
     INSERT INTO tallies (scope, state, shard, tasks)
-    SELECT scope, state, $41::integer, difference
-    FROM unnest($39::bigint[], $40::text[], $42::bigint[]) AS moved (scope, state, difference)
+    SELECT scope, state, $42::integer, difference
+    FROM unnest($40::bigint[], $41::text[], $43::bigint[]) AS moved (scope, state, difference)
     ON CONFLICT (scope, state, shard) DO UPDATE SET tasks = tallies.tasks + excluded.tasks
 ), stored_batch AS (
-    INSERT INTO writers (process, lane, batch) VALUES ($45::text, $46::integer, $47::bigint)
+    INSERT INTO writers (process, lane, batch) VALUES ($46::text, $47::integer, $48::bigint)
     ON CONFLICT (process, lane) DO UPDATE SET batch = excluded.batch, at = now()
 )
 SELECT
     (SELECT count(*) FROM stored_tasks),
     (SELECT count(*) FROM stored_events),
     (SELECT count(*) FROM stored_receipts),
-    (SELECT count(pg_notify($43::text, payload)) FROM unnest($44::text[]) AS payload)
+    (SELECT count(pg_notify($44::text, payload)) FROM unnest($45::text[]) AS payload)
 
 -- name: begin_writing
 -- Makes the row of a connection that is going to write, so that whoever asks for it waits for what is under way.
@@ -167,9 +170,9 @@ AND tasks.status_at <= $7::bigint AND tasks.status_at <= $8::bigint AND (tasks.s
 ORDER BY tasks.status_at DESC, tasks.id LIMIT $10::bigint
 
 -- fragment: since_changed
--- The second phase of a listing: what has left the order since the listing began.
-AND tasks.status_at > $7::bigint AND tasks.created_at <= $7::bigint AND tasks.id > $8::text
-ORDER BY tasks.id LIMIT $9::bigint
+-- The second phase of a listing: what has left the order since the listing began. OFFSET has it looked for by when it
+-- changed: PostgreSQL would else walk all tasks in the order of their ids, because that is the order of the page.
+AND tasks.status_at > $7::bigint AND tasks.created_at <= $7::bigint AND tasks.id > $8::text OFFSET 0
 
 -- name: list_scope_in_order
 -- A page of the scope's tasks, first phase.
@@ -187,7 +190,13 @@ ORDER BY found.id LIMIT $9::bigint
 
 -- name: count_scope
 -- How many tasks of the scope have changed since a moment.
-SELECT count(*) FROM unnest($2::text[]) AS states (state) CROSS JOIN LATERAL (SELECT 1 {of_scope}) AS found
+-- As the tallies do, it goes by the hash alone: then the index `tasks_listed` has all that is needed.
+SELECT coalesce(sum(found.tasks), 0)::bigint
+FROM unnest($2::text[]) AS states (state)
+CROSS JOIN LATERAL (
+    SELECT count(*) AS tasks FROM tasks
+    WHERE tasks.scope = $1::bigint AND tasks.state = states.state AND tasks.status_at >= $3::bigint
+) AS found
 
 -- name: tally
 -- How many tasks of the scope there are, without looking at them.
@@ -199,7 +208,9 @@ SELECT tasks.id, tasks.status_at {of_context} {in_order}
 
 -- name: list_context_since_changed
 -- A page of a context's tasks, second phase.
-SELECT tasks.id, tasks.status_at {of_context} {since_changed}
+SELECT found.id, found.status_at
+FROM (SELECT tasks.id, tasks.status_at {of_context} {since_changed}) AS found
+ORDER BY found.id LIMIT $9::bigint
 
 -- name: count_context
 -- How many tasks of the context match.
@@ -253,19 +264,50 @@ SELECT id FROM tasks WHERE worker = $1 AND cancel_requested AND due_at IS NOT NU
 SELECT {record} FROM tasks WHERE due_at IS NOT NULL AND due_at > $1 AND worker <> '' ORDER BY created_at, id
 
 -- name: forget_tasks
--- Removes ended tasks with their logs and receipts, and counts them out.
+-- Removes ended tasks, and counts them out. What a log has that is longer than the bound is left for later.
 WITH gone AS (
-    DELETE FROM tasks WHERE id = ANY($1::text[]) RETURNING no, scope, state
+    DELETE FROM tasks WHERE id = ANY($1::text[]) RETURNING no, version, scope, state
+), whole AS (
+    SELECT no FROM gone WHERE version <= $2::integer
 ), gone_events AS (
-    DELETE FROM events WHERE task IN (SELECT no FROM gone)
+    DELETE FROM events WHERE task IN (SELECT no FROM whole)
 ), gone_receipts AS (
-    DELETE FROM receipts WHERE task IN (SELECT no FROM gone)
+    DELETE FROM receipts WHERE task IN (SELECT no FROM whole)
+), left_over AS (
+    INSERT INTO remains (task, version) SELECT no, version FROM gone WHERE version > $2::integer
 ), gone_tallies AS (
     INSERT INTO tallies (scope, state, shard, tasks)
     SELECT scope, state, 0, -count(*) FROM gone GROUP BY scope, state ORDER BY scope, state
     ON CONFLICT (scope, state, shard) DO UPDATE SET tasks = tallies.tasks + excluded.tasks
 )
 SELECT count(*) FROM gone
+
+-- name: some_remains
+-- A deleted task that has left something, and up to which version, unless somebody else is at it.
+SELECT task, version FROM remains ORDER BY task LIMIT 1 FOR UPDATE SKIP LOCKED
+
+-- name: clear_events
+-- Removes the events of one task between two versions, the second one included.
+DELETE FROM events WHERE task = $1 AND version > $2::integer AND version <= $3::integer
+
+-- name: trim_events
+-- The same for what is cut off a log that goes on: records stay.
+DELETE FROM events WHERE task = $1 AND version > $2::integer AND version <= $3::integer AND kind <> 'record'
+
+-- name: clear_receipts
+-- Removes some receipts of one task, and says how many.
+WITH gone AS (
+    DELETE FROM receipts WHERE key IN (SELECT key FROM receipts WHERE task = $1 LIMIT $2) RETURNING 1
+)
+SELECT count(*) FROM gone
+
+-- name: note_remains
+-- Notes up to which version a deleted task has still left something.
+UPDATE remains SET version = $2 WHERE task = $1
+
+-- name: forget_remains
+-- Nothing is left of a deleted task.
+DELETE FROM remains WHERE task = $1
 
 -- fragment: ended
 -- What retention may delete, word for word as in the index tasks_ended_by_state.
@@ -274,12 +316,12 @@ state IN ('TASK_STATE_COMPLETED', 'TASK_STATE_FAILED', 'TASK_STATE_CANCELED', 'T
 -- name: ended_before
 -- Tasks that ended in one state and have not changed since a moment, the oldest first, and how long their logs are;
 -- those that somebody is writing to are left out.
-SELECT id, version - trimmed FROM tasks WHERE {ended} AND state = $1 AND updated_at <= $2
+SELECT id, version FROM tasks WHERE {ended} AND state = $1 AND updated_at <= $2
 ORDER BY updated_at, id LIMIT $3 FOR UPDATE SKIP LOCKED
 
 -- name: longest_ended
 -- The ended tasks that have not changed for the longest time: the oldest of each state, put together.
-SELECT id, version - trimmed FROM tasks WHERE id IN (
+SELECT id, version FROM tasks WHERE id IN (
     SELECT oldest.id FROM unnest(
         ARRAY['TASK_STATE_COMPLETED', 'TASK_STATE_FAILED', 'TASK_STATE_CANCELED', 'TASK_STATE_REJECTED']
     ) AS states (state), LATERAL (
@@ -311,10 +353,6 @@ FROM (SELECT id, version - trimmed AS length FROM tasks WHERE id > $2 ORDER BY i
 -- The same when that is many: their own index knows them.
 SELECT id FROM tasks WHERE version - trimmed > 1000 AND version - trimmed > $1 ORDER BY id
 
--- name: trim_events
--- Removes the events of one task up to a version, and leaves the snapshot and the records.
-DELETE FROM events WHERE task = $1 AND version > 0 AND version <= $2 AND kind <> 'record'
-
 -- name: save_snapshot
 -- Replaces the snapshot of one task.
 INSERT INTO events (task, version, kind, data) VALUES ($1, 0, 'snapshot', $2)
@@ -337,14 +375,26 @@ RETURNING tasks.id, tasks.version
 -- Where watched tasks stand.
 SELECT id, version FROM tasks WHERE id = ANY($1::text[])
 
+-- name: server_time
+-- Milliseconds since 1970, as the server has it.
+SELECT (extract(epoch FROM clock_timestamp()) * 1000)::bigint
+
 -- name: has_work
 -- Whether any task is due or wanted canceled; among the live ones, which partial indexes list.
 SELECT EXISTS (SELECT 1 FROM tasks WHERE due_at IS NOT NULL AND due_at <= $1)
     OR EXISTS (SELECT 1 FROM tasks WHERE cancel_requested AND due_at IS NOT NULL)
 
 -- name: check
--- Fails when the tables cannot be read.
-SELECT count(*) FROM schema_versions
+-- Fails when the tables cannot be read; says whether they cannot be written to.
+SELECT current_setting('transaction_read_only')::boolean FROM schema_versions LIMIT 1
+
+-- name: note_session
+-- Leaves a note that only this connection can see.
+SELECT set_config('errands.session', $1, false)
+
+-- name: session_note
+-- The note; another one, or none, on a connection that is not ours alone.
+SELECT current_setting('errands.session', true)
 
 -- name: sweeper
 -- Whether this connection may sweep now: one replica at a time.
@@ -372,8 +422,21 @@ SELECT
     EXISTS (SELECT 1 FROM pg_tables WHERE schemaname = $1)
 
 -- name: schema_lock
--- Lets one process at a time change the schema; held until the transaction ends.
-SELECT pg_advisory_xact_lock(hashtext('errands schema ' || $1::text), 2)
+-- Lets one process at a time change the schema; held until the transaction ends. Whoever does not get it must not wait
+-- in a transaction: an index that is built meanwhile would wait for that one.
+SELECT pg_try_advisory_xact_lock(hashtext('errands schema ' || $1::text), 2)
+
+-- name: schema_lock_long
+-- The same beyond transactions: held until the connection ends.
+SELECT pg_try_advisory_lock(hashtext('errands schema ' || $1::text), 2)
+
+-- name: schema_patience
+-- Lets an index wait for transactions that began before it, as it must.
+SET lock_timeout TO 0; SET statement_timeout TO 0
+
+-- name: index_is_valid
+-- Whether an index is complete; false when whoever built it was interrupted, no row when there is none.
+SELECT indisvalid AND indisready FROM pg_index WHERE indexrelid = to_regclass($1)
 
 -- name: schema_pause
 -- Holds replicas up until the upgrade is done. Before anything else: one that is in the middle of something could

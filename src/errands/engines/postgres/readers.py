@@ -12,9 +12,9 @@ import asyncpg
 
 from errands.engines.postgres import reading
 from errands.engines.postgres.connection import Connection, Options, arguments, prepare
-from errands.engines.postgres.failures import explain, is_in_the_way, is_lost
+from errands.engines.postgres.failures import READ_ONLY, explain, is_crowded, is_in_the_way, is_lost
 from errands.engines.probe import SOON, Probe
-from errands.errors import ErrandsError
+from errands.errors import ErrandsError, StorageError
 
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
@@ -27,7 +27,7 @@ class Readers:
     def __init__(self, options: Options) -> None:
         self._options = options
         self._closing = False
-        #: Raises `StorageError` when the tables cannot be read right now.
+        #: Raises `StorageError` when the tables cannot be read right now, or not written to.
         self.check = Probe(f"The database {options.name}", self._check)
         self._pool: Any = asyncpg.create_pool(
             # None that must be there: while the server is away, the pool would try and complain without end.
@@ -51,7 +51,15 @@ class Readers:
         return await self._call(self._options.patience, lambda connection: function(connection, *args, **kwargs))
 
     async def _check(self) -> None:
-        await self._call(min(SOON, self._options.patience), reading.check)
+        patience = min(SOON, self._options.patience)
+        if await self._call(patience, reading.is_read_only):
+            await self.renew()
+            if await self._call(patience, reading.is_read_only):
+                raise StorageError(f"The database {self._options.name} {READ_ONLY}")
+
+    async def renew(self) -> None:
+        """Makes all connections again when they are next used: their address may lead to another server by now."""
+        await self._pool.expire_connections()
 
     async def _call(self, patience: float, function: Callable[[Connection], Awaitable[_T]]) -> _T:
         deadline = asyncio.get_running_loop().time() + patience
@@ -62,7 +70,7 @@ class Readers:
             except ErrandsError:
                 raise
             except Exception as error:
-                may_pass = is_lost(error) or is_in_the_way(error)
+                may_pass = is_lost(error) or is_in_the_way(error) or is_crowded(error)
                 if self._closing or not may_pass or asyncio.get_running_loop().time() > deadline:
                     raise explain(error, self._options.name) from error
             await asyncio.sleep(_PAUSE)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from errands.clock import Clock
 from errands.engines.listing import leave_out_artifacts, still_matching
 from errands.engines.paging import Cursor, read_token
 from errands.engines.postgres.connection import Connection
@@ -19,6 +20,7 @@ from errands.engines.postgres.records import (
     storable,
 )
 from errands.engines.postgres.sql import QUERIES
+from errands.engines.store_clock import StoreClock
 from errands.errors import TaskNotFoundError
 from errands.model.core import UNSPECIFIED, TaskState
 from errands.model.log import AskingQuery, Event, ListPage, ListQuery, LogSlice, RunningTask, Scope, StoredTask
@@ -83,9 +85,17 @@ async def load_context(connection: Connection, scope: Scope, context_id: str) ->
     return value
 
 
-async def check(connection: Connection) -> None:
-    """Fails when the tables cannot be read."""
-    await connection.fetchval(QUERIES["check"])
+async def compare_clock(connection: Connection, clock: Clock, name: str) -> None:
+    """Puts a clock right that goes by the server's."""
+    if isinstance(clock, StoreClock):
+        asked = clock.own()
+        theirs = await connection.fetchval(QUERIES["server_time"])
+        clock.compare(asked, theirs, clock.own(), name)
+
+
+async def is_read_only(connection: Connection) -> bool:
+    """Whether nothing can be written. Fails when the tables cannot be read."""
+    return bool(await connection.fetchval(QUERIES["check"]))
 
 
 async def wanted_canceled(connection: Connection, worker: str) -> list[str]:
@@ -190,7 +200,8 @@ class _Listing:
         if self._is_whole:
             total: int = await self._connection.fetchval(QUERIES["tally"], *self._filters[:2])
         else:
-            total = await self._connection.fetchval(QUERIES[f"count_{self._subject}"], *self._filters)
+            filters = self._filters[:3] if self._subject == "scope" else self._filters
+            total = await self._connection.fetchval(QUERIES[f"count_{self._subject}"], *filters)
         return total
 
 

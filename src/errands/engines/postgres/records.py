@@ -79,14 +79,15 @@ def read_record(row: Row) -> Record:
             updated_at=row[19],
             status_at=row[20],
             asks=readable(row[21]),
+            given_back=row[22],
         ),
     )
 
 
 def read_events(row: Row) -> list[Event]:
     """The arrays at the end of a row, after its record; a snapshot, of version 0, comes first."""
-    versions = row[22]
-    return [] if versions is None else list(map(Event, versions, row[23], row[24]))
+    versions = row[23]
+    return [] if versions is None else list(map(Event, versions, row[24], row[25]))
 
 
 def read_stored(row: Row) -> StoredTask:

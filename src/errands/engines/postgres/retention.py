@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 
 from errands.engines.base import Retention
 from errands.engines.postgres.connection import Connection
@@ -48,6 +48,8 @@ async def _sweep(connection: Connection, retention: Retention, now: int) -> int:
     if retention.ended_at_most is not None:
         while count := await _forget_excess(connection, retention.ended_at_most):
             deleted += count
+    while await _clear(connection):
+        pass
     if retention.contexts_after is not None:
         before = now - int(retention.contexts_after * 1000)
         while await connection.fetchval(QUERIES["forget_contexts"], before, SWEEP_TASKS):
@@ -73,8 +75,29 @@ async def _forget_some(connection: Connection, query: str, *values: object) -> i
             events += length
             if events >= SWEEP_EVENTS:
                 break
-        count: int = await connection.fetchval(QUERIES["forget_tasks"], ids) if ids else 0
-        return count
+        return await forget(connection, ids) if ids else 0
+
+
+async def forget(connection: Connection, ids: Sequence[str]) -> int:
+    """Deletes ended tasks; says how many. What is left of a long log is nobody's any more, and `sweep` removes it."""
+    count: int = await connection.fetchval(QUERIES["forget_tasks"], ids, SWEEP_EVENTS)
+    return count
+
+
+async def _clear(connection: Connection) -> bool:
+    """Removes a piece of what a deleted task has left; false when nothing is left."""
+    async with connection.transaction():
+        found = await connection.fetchrow(QUERIES["some_remains"])
+        if found is None:
+            return False
+        no, version = found
+        await connection.execute(QUERIES["clear_events"], no, version - SWEEP_EVENTS, version)
+        receipts = await connection.fetchval(QUERIES["clear_receipts"], no, SWEEP_EVENTS)
+        if version >= SWEEP_EVENTS or receipts:
+            await connection.execute(QUERIES["note_remains"], no, max(version - SWEEP_EVENTS, -1))
+        else:
+            await connection.execute(QUERIES["forget_remains"], no)
+        return True
 
 
 async def _trim_all(connection: Connection, keep: int) -> None:
@@ -114,6 +137,6 @@ async def _trim(connection: Connection, key: str, keep: int) -> bool:
             stored = (await contents(connection, [key]))[key]
             await connection.execute(QUERIES["save_snapshot"], record.no, encode(stored.task))
             record.folded = record.head.version
-        await connection.execute(QUERIES["trim_events"], record.no, upto)
+        await connection.execute(QUERIES["trim_events"], record.no, record.trimmed, upto)
         await connection.execute(QUERIES["trim"], key, upto, record.folded)
         return True

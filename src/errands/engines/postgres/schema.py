@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from functools import partial
+from itertools import takewhile
 from typing import NamedTuple, TypeVar
 
 from errands.engines.base import Schema
-from errands.engines.postgres.connection import Connection, Options, connect
+from errands.engines.postgres.connection import Connection, Options, check_session, connect
 from errands.engines.postgres.failures import explain, is_in_the_way
 from errands.engines.postgres.sql import QUERIES, Migration, migrations
 from errands.errors import StorageError
@@ -18,6 +20,15 @@ _T = TypeVar("_T")
 _TRIES, _PAUSE = 20, 0.5
 #: Seconds that one statement of an upgrade may take.
 _LONGEST = 86_400.0
+
+
+class SchemaBusyError(StorageError):
+    """Another process is changing the schema."""
+
+    def __init__(self, options: Options) -> None:
+        super().__init__(
+            f"Another process upgrades the tables of the database {options.name}. Try again when it is done"
+        )
 
 
 class State(NamedTuple):
@@ -70,39 +81,76 @@ async def ensure_schema(connection: Connection, options: Options) -> None:
 
 
 async def _apply(connection: Connection, options: Options, *, only_when_empty: bool = False) -> State:
-    """Applies what is missing, in one transaction; returns how the database stood before.
+    """Applies what is missing; returns how the database stood before."""
+    before = await _try(lambda: _apply_once(connection, options, only_when_empty))
+    while not only_when_empty and (missing := _missing(await look(connection, options))):
+        if missing[0].indexes:
+            await _try(partial(_build_indexes, options, missing[0]))
+        else:
+            await _try(lambda: _apply_once(connection, options, only_when_empty))
+    return before
 
-    Replicas at work may be in the way, for a moment; somebody else's open transaction may be for longer.
-    """
+
+async def _try(step: Callable[[], Awaitable[_T]]) -> _T:
+    """Replicas at work may be in the way, for a moment; somebody else's open transaction may be for longer."""
     for _ in range(_TRIES - 1):
         try:
-            return await _apply_once(connection, options, only_when_empty)
+            return await step()
         except Exception as error:
-            if not is_in_the_way(error):
+            if not (is_in_the_way(error) or isinstance(error, SchemaBusyError)):
                 raise
         await asyncio.sleep(_PAUSE)
-    return await _apply_once(connection, options, only_when_empty)
+    return await step()
 
 
 async def _apply_once(connection: Connection, options: Options, only_when_empty: bool) -> State:
+    """Applies, in one transaction, what is missing up to the first migration that must not be in one."""
     async with connection.transaction():
-        await connection.execute(QUERIES["schema_lock"], options.schema)
+        if not await connection.fetchval(QUERIES["schema_lock"], options.schema):
+            raise SchemaBusyError(options)
         # Looked at under the lock: another process may have been faster.
         state = await look(connection, options)
         if not state.has_schema:
             await connection.execute(f'CREATE SCHEMA "{options.schema}"')
         if state.version and only_when_empty:
             return state
-        if state.version and _missing(state):
+        together = _together(state)
+        if state.version and together:
             await connection.execute(QUERIES["schema_pause"])
-        for migration in _missing(state):
-            await connection.execute(migration.script)
+        for migration in together:
+            await connection.execute(migration.at_once)
             await connection.execute(QUERIES["schema_applied"], migration.version, migration.oldest)
         return state
 
 
 def _missing(state: State) -> list[Migration]:
     return [migration for migration in migrations() if migration.version > state.version]
+
+
+def _together(state: State) -> list[Migration]:
+    """The first of the missing migrations, those that may be in one transaction: in an empty database all of them."""
+    return list(takewhile(lambda migration: state.version == 0 or not migration.indexes, _missing(state)))
+
+
+async def _build_indexes(options: Options, migration: Migration) -> None:
+    """Builds indexes while others write. Begun again after a failure, it goes on where it was."""
+    # On a connection of its own, which has more patience than others, and with which the lock goes.
+    connection = await connect(options._replace(command_timeout=_LONGEST))
+    try:
+        if not await connection.fetchval(QUERIES["schema_lock_long"], options.schema):
+            raise SchemaBusyError(options)
+        if migration not in _missing(await look(connection, options)):
+            return
+        await connection.execute(QUERIES["schema_patience"])
+        for name, statement in migration.indexes.items():
+            is_valid = await connection.fetchval(QUERIES["index_is_valid"], name)
+            if is_valid is False:
+                await connection.execute(f"DROP INDEX CONCURRENTLY {name}")
+            if not is_valid:
+                await connection.execute(statement)
+        await connection.execute(QUERIES["schema_applied"], migration.version, migration.oldest)
+    finally:
+        await connection.close(timeout=1.0)
 
 
 class PostgresSchema(Schema):
@@ -123,6 +171,7 @@ class PostgresSchema(Schema):
             # Making an index of many tasks takes its time.
             connection = await connect(self._options._replace(command_timeout=_LONGEST))
             try:
+                await check_session(connection, self._options)
                 return await work(connection)
             finally:
                 await connection.close(timeout=1.0)
@@ -142,12 +191,33 @@ class PostgresSchema(Schema):
 
     async def _sql(self, connection: Connection) -> str:
         state = await look(connection, self._options)
-        schema = f'"{self._options.schema}"'
-        lines = ["BEGIN;"] + ([] if state.has_schema else [f"CREATE SCHEMA {schema};"])
-        lines.append(f"SET LOCAL search_path TO {schema};")
+        lines: list[str] = []
+        while missing := _missing(state):
+            together = _together(state)
+            lines += self._in_transaction(state, together) if together else self._beside_writers(missing[0])
+            state = State(has_schema=True, version=(together or missing[:1])[-1].version, oldest=state.oldest)
+        return "\n".join([*lines, ""]) if lines else ""
+
+    def _in_transaction(self, state: State, together: list[Migration]) -> list[str]:
+        lines = ["BEGIN;"] + ([] if state.has_schema else [f'CREATE SCHEMA "{self._options.schema}";'])
+        lines.append(f'SET LOCAL search_path TO "{self._options.schema}";')
         if state.version:
             lines.append(f"{QUERIES['schema_pause']};")
-        for version, oldest, script in (missing := _missing(state)):
-            applied = QUERIES["schema_applied"].replace("$1", str(version)).replace("$2", str(oldest))
-            lines += [script.rstrip(), f"{applied};"]
-        return "\n".join([*lines, "COMMIT;", ""]) if missing else ""
+        for migration in together:
+            lines += [migration.at_once.rstrip(), _applied(migration)]
+        return [*lines, "COMMIT;"]
+
+    def _beside_writers(self, migration: Migration) -> list[str]:
+        lines = [
+            "-- Not in a transaction, so that others write meanwhile. When it fails, run it again from here.",
+            f'SET search_path TO "{self._options.schema}";',
+            f"{QUERIES['schema_patience']};",
+        ]
+        for name, statement in migration.indexes.items():
+            lines += [f"DROP INDEX CONCURRENTLY IF EXISTS {name};", f"{statement};"]
+        return [*lines, _applied(migration)]
+
+
+def _applied(migration: Migration) -> str:
+    statement = QUERIES["schema_applied"].replace("$1", str(migration.version))
+    return statement.replace("$2", str(migration.oldest)) + ";"

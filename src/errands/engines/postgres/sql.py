@@ -10,6 +10,7 @@ from errands.engines.statements import read_migrations, read_queries
 
 _PACKAGE = files(__package__)
 _OLDEST = re.compile(r"^-- oldest: (\d+)$", re.MULTILINE)
+_INDEX = re.compile(r"CREATE (?:UNIQUE )?INDEX CONCURRENTLY (\w+) [^;]+")
 
 QUERIES = read_queries(_PACKAGE)
 
@@ -19,6 +20,17 @@ class Migration(NamedTuple):
     #: The oldest schema version whose code can still run on this one.
     oldest: int
     script: str
+
+    @property
+    def indexes(self) -> dict[str, str]:
+        """The statements by the names of the indexes that they build, when it is a migration that builds them while
+        others write: nothing else is in it then, and it is no transaction."""
+        return {match[1]: match[0] for match in _INDEX.finditer(self.script)}
+
+    @property
+    def at_once(self) -> str:
+        """The same for tables that nobody uses yet."""
+        return self.script.replace("INDEX CONCURRENTLY", "INDEX")
 
 
 def migrations() -> list[Migration]:

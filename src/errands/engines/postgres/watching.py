@@ -12,6 +12,7 @@ from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Any
 
+from errands.clock import Clock
 from errands.engines.fanout import READ_SIZE, Fanout
 from errands.engines.postgres import reading
 from errands.engines.postgres.connection import Connection, Options, connect
@@ -38,7 +39,7 @@ class Watching:
         readers: Readers,
         fanout: Fanout,
         wake_workers: Callable[[], None],
-        clock: Callable[[], int],
+        clock: Clock,
         poll_interval: float,
     ) -> None:
         self._options = options
@@ -60,6 +61,7 @@ class Watching:
         self._broken = asyncio.Event()
         self._listening: asyncio.Task[None] | None = None
         self.is_listening = asyncio.Event()
+        self._was_heard = False
         self._stopped = False
 
     def start(self) -> None:
@@ -117,6 +119,10 @@ class Watching:
                 connection.add_termination_listener(lambda _: self._broken.set())
                 self._broken.clear()
                 await connection.add_listener(self._options.schema, self._hear)
+                if self._was_heard:
+                    # After a failover the others may have been made again too soon, and lead to a standby.
+                    await self._readers.renew()
+                self._was_heard = True
                 self.is_listening.set()
                 pause = FIRST_PAUSE
                 while not self._broken.is_set():
@@ -150,11 +156,16 @@ class Watching:
         """Looks whether there is anything of which no note came; also the proof that the connection works."""
         watched = self._fanout.watched()
         self._seen = {task_id: self._seen[task_id] for task_id in watched if task_id in self._seen}
-        for task_id, version in (await reading.versions(connection, watched) if watched else {}).items():
+        seen = list(self._seen)
+        found = await reading.versions(connection, watched) if watched else {}
+        for task_id, version in found.items():
             if task_id not in self._seen:
                 self.watch(task_id)
             elif version > self._seen[task_id]:
                 self._follow(task_id, self._seen[task_id])
+        # Gone with a failover to a standby that had not heard of it, say: whoever waits for it finds out.
+        self._fanout.nudge(task_id for task_id in seen if task_id not in found)
+        await reading.compare_clock(connection, self._clock, f"the database {self._options.name}")
         if await connection.fetchval(QUERIES["has_work"], self._clock()):
             self._wake_workers()
 

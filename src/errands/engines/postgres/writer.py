@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from errands.engines.postgres.changes import Changes, SavedContext
 from errands.engines.postgres.connection import Connection, Options
-from errands.engines.postgres.failures import explain, is_in_the_way, is_lost
+from errands.engines.postgres.failures import explain, is_crowded, is_in_the_way, is_lost, is_read_only
 from errands.engines.postgres.link import FIRST_PAUSE, LONGEST_PAUSE, Link
 from errands.errors import ErrandsError, StorageError
 from errands.model.log import Change
@@ -102,13 +102,25 @@ class Writer:
             self._busy.update(job.key for job in jobs)
             self._first[link] = jobs[0].number
             prepared = await self._prepare(link, jobs)
+        if is_crowded(prepared) and self._is_patient(jobs):
+            return await self._leave_to_others(link, jobs)
         try:
             self._deliver(await self._finish(link, jobs, prepared))
         finally:
-            self._busy.difference_update(job.key for job in jobs)
-            del self._first[link]
-            self._news.set()
+            self._let_go(link, jobs)
         return True
+
+    async def _leave_to_others(self, link: Link, jobs: list[Job]) -> bool:
+        """The server has no room for this lane's connection: lanes that have one do the work, and this one rests."""
+        self._queue.extendleft(reversed(jobs))
+        self._let_go(link, jobs)
+        await asyncio.sleep(LONGEST_PAUSE)
+        return True
+
+    def _let_go(self, link: Link, jobs: list[Job]) -> None:
+        self._busy.difference_update(job.key for job in jobs)
+        del self._first[link]
+        self._news.set()
 
     async def _next(self) -> list[Job]:
         """Jobs that may share a transaction, as soon as there are any; none when nothing will follow."""
@@ -164,10 +176,12 @@ class Writer:
             result = await self._commit(link, prepared)
             if not isinstance(result, Exception):
                 return list(zip(jobs, result, strict=True))
-            if not is_lost(result) and len(jobs) > 1 and not isinstance(result, StorageError):
+            is_unconnected = is_lost(result) or is_crowded(result)
+            concerns_all = is_unconnected or is_read_only(result) or isinstance(result, StorageError)
+            if not concerns_all and len(jobs) > 1:
                 return await self._one_by_one(link, jobs)
-            is_final = not (is_lost(result) or is_in_the_way(result))
-            if is_final or self._loop.time() - jobs[0].at > self._options.patience:
+            is_final = not (is_unconnected or is_in_the_way(result))
+            if is_final or not self._is_patient(jobs):
                 return self._failed(jobs, result)
             await asyncio.sleep(pause)
             pause = min(2 * pause, LONGEST_PAUSE)
@@ -185,7 +199,7 @@ class Writer:
             except Exception as error:
                 failure = error
         assert isinstance(failure, Exception)
-        if is_lost(failure):
+        if is_lost(failure) or is_read_only(failure):
             link.drop()
             self._changes.forget_numbers()
         else:
@@ -198,6 +212,9 @@ class Writer:
         for job in jobs:
             outcomes += await self._finish(link, [job], await self._prepare(link, [job]))
         return outcomes
+
+    def _is_patient(self, jobs: list[Job]) -> bool:
+        return self._loop.time() - jobs[0].at <= self._options.patience
 
     def _failed(self, jobs: list[Job], error: Exception) -> list[Outcome]:
         # An error of its own for each: callers may add to it.

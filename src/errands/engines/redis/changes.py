@@ -161,7 +161,7 @@ class Judge:
         """What removes a task, beside its receipts."""
         keys = self._keys
         commands: list[Command] = [
-            ["DEL", keys.task(task_id), keys.log(task_id), keys.records(task_id)],
+            ["UNLINK", keys.task(task_id), keys.log(task_id), keys.records(task_id)],
             ["ZREM", keys.queue(record.scope.agent), task_id],
             ["SREM", keys.canceling, task_id],
             ["ZREM", keys.asking, task_id],
@@ -171,16 +171,22 @@ class Judge:
         listings = keys.listings(record.scope, record.context_id, record.head.state)
         return commands + [["ZREM", listing, task_id] for listing in listings]
 
-    def trim(self, task_id: str, stand: Stand, upto: int, snapshot: bytes) -> Trim:
-        """Cuts a log off up to a version; what is cut off lives on in the snapshot, and records by themselves."""
+    def trim(self, task_id: str, stand: Stand, upto: int, snapshot: bytes | None) -> tuple[Trim, Stand]:
+        """Cuts a log off up to a version; what is cut off lives on in the snapshot, and records by themselves.
+
+        Without a snapshot the one that is stored reaches far enough. The stand is what follows once it is written.
+        """
         assert stand.record is not None
         keys, head = self._keys, stand.record.head
-        fields = msgspec.structs.replace(stand.record, trimmed=upto).fields()
+        record = msgspec.structs.replace(stand.record, trimmed=upto)
+        fields = record.fields()
+        hash_fields: Command = ["HSET", keys.task(task_id), "record", fields[0]]
+        if snapshot is not None:
+            hash_fields += ("snapshot", blob(snapshot), "folded", str(head.version))
         kept = head.version - upto
-        commands: list[Command] = [
-            ["HSET", keys.task(task_id), "record", fields[0], "snapshot", blob(snapshot), "folded", str(head.version)],
-            ["ZADD", keys.long, str(kept), task_id],
-        ]
+        place: Command = ["ZADD", keys.long, str(kept), task_id]
         if kept <= self._long_log:
-            commands[-1] = ["ZREM", keys.long, task_id]
-        return Trim(id=task_id, expected=stand.fields, upto=str(upto), commands=commands)
+            place = ["ZREM", keys.long, task_id]
+        return Trim(id=task_id, expected=stand.fields, upto=str(upto), commands=[hash_fields, place]), Stand(
+            record, fields
+        )

@@ -14,11 +14,13 @@ from redis.asyncio import BlockingConnectionPool, Connection, Redis, SSLConnecti
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 
+from errands.clock import Clock
 from errands.engines.probe import Probe
 from errands.engines.redis.failures import explain, is_passing, is_read_only, moved_to
 from errands.engines.redis.jobs import PROGRAM, Job, pack
 from errands.engines.redis.keys import Keys
 from errands.engines.redis.options import Options
+from errands.engines.store_clock import StoreClock
 from errands.errors import StorageError
 
 logger = logging.getLogger(__name__)
@@ -46,7 +48,7 @@ class Link:
         self._sha = ""
         self._calls: set[asyncio.Future[Any]] = set()
         self.client = self._connect()
-        #: Raises `StorageError` when the server does not answer right now.
+        #: Raises `StorageError` when the server does not answer right now, or can no longer be used.
         self.check = Probe(f"Redis at {options.server}", self._check)
 
     @property
@@ -67,7 +69,12 @@ class Link:
             "retry": Retry(NoBackoff(), 0),
         }
         if self._options.tls:
-            options |= {"connection_class": SSLConnection, "ssl_ca_certs": self._options.ssl_ca_certs}
+            options |= {
+                "connection_class": SSLConnection,
+                "ssl_ca_certs": self._options.ssl_ca_certs,
+                "ssl_certfile": self._options.ssl_certfile,
+                "ssl_keyfile": self._options.ssl_keyfile,
+            }
         pool = BlockingConnectionPool(max_connections=MAX_CONNECTIONS, timeout=self._timeout, **options)
         return Redis.from_pool(pool)
 
@@ -78,7 +85,17 @@ class Link:
         return connection
 
     async def _check(self) -> None:
-        await self.guard(lambda: self.client.ping(), patience=0)
+        try:
+            info = await self.guard(lambda: self.client.info(), patience=0)
+        except StorageError as error:
+            if not isinstance(error.__cause__, redis_errors.ResponseError):
+                raise
+            # It does not say what it is like, but it may answer.
+            await self.guard(lambda: self.client.ping(), patience=0)
+            return
+        if is_replica(info):
+            await self._recover()  # the name may lead to another server by now
+        self._examine_use(info)
 
     async def close(self) -> None:
         if self._calls:
@@ -181,6 +198,15 @@ class Link:
         await asyncio.sleep(RETRY_AFTER)
         return True
 
+    async def compare_clock(self, clock: Clock) -> None:
+        """Puts a clock right that goes by the server's, when that says what time it is."""
+        if isinstance(clock, StoreClock):
+            asked = clock.own()
+            with suppress(StorageError):
+                theirs = (await self.do("info", "server")).get("server_time_usec")
+                if theirs is not None:
+                    clock.compare(asked, theirs // 1000, clock.own(), f"Redis at {self.server}")
+
     async def _turn_to(self, address: tuple[str, int]) -> None:
         former, self._address = self.client, address
         self.client = self._connect()
@@ -227,7 +253,17 @@ class Link:
             )
             return
         self._examine_version(str(info.get("redis_version", "")))
-        if info.get("role") == "slave":
+        self._examine_use(info)
+        if not info.get("aof_enabled"):
+            logger.warning(
+                "Redis at %s writes no append-only file: what was accepted since its last snapshot is lost when it "
+                "stops. Set appendonly yes (CONFIG SET appendonly yes)",
+                self.server,
+            )
+
+    def _examine_use(self, info: dict[str, Any]) -> None:
+        """What may change while it runs."""
+        if is_replica(info):
             raise StorageError(
                 f"Redis at {self.server} is a read-only replica of {info.get('master_host')}:"
                 f"{info.get('master_port')}. Put the address of the primary into the URL"
@@ -238,12 +274,6 @@ class Link:
                 f"Redis at {self.server} may evict tasks when its memory is full: maxmemory-policy is {policy}. "
                 "Set it to noeviction (CONFIG SET maxmemory-policy noeviction), or use a server of its own for tasks"
             )
-        if not info.get("aof_enabled"):
-            logger.warning(
-                "Redis at %s writes no append-only file: what was accepted since its last snapshot is lost when it "
-                "stops. Set appendonly yes (CONFIG SET appendonly yes)",
-                self.server,
-            )
 
     def _examine_version(self, version: str) -> None:
         numbers = tuple(int(part) for part in re.findall(r"\d+", version)[:2])
@@ -251,3 +281,7 @@ class Link:
             raise StorageError(
                 f"Redis at {self.server} is release {version}, and errands needs 6.2 or newer (or Valkey). Upgrade it"
             )
+
+
+def is_replica(info: dict[str, Any]) -> bool:
+    return info.get("role") == "slave"

@@ -23,6 +23,7 @@ from errands.engines.redis.reading import Reader
 from errands.engines.redis.records import read_stand, stored_task
 from errands.engines.redis.sweeping import Sweeper
 from errands.engines.redis.writer import Writer
+from errands.engines.store_clock import goes_by_store
 from errands.errors import ConcurrencyError, StorageError, TaskNotFoundError
 from errands.model.core import TERMINAL_STATES
 from errands.model.log import (
@@ -66,7 +67,7 @@ class RedisEngine(LocalEngine):
     ) -> None:
         """`timeout`: seconds that one answer may take. `patience`: seconds for which calls wait for a server that is
         away. `poll_interval`: seconds between looks while other processes cannot be heard."""
-        super().__init__(clock=clock, retention=retention)
+        super().__init__(clock=goes_by_store(clock), retention=retention)
         self._options = Options.from_url(url)
         self._keys = Keys(self._options.prefix)
         self._timeout = timeout
@@ -89,6 +90,7 @@ class RedisEngine(LocalEngine):
         link = Link(self._options, self._keys, timeout=self._timeout, patience=self._patience)
         try:
             await link.examine()
+            await link.compare_clock(self.clock)
         except BaseException:
             await link.close()
             raise
@@ -156,6 +158,7 @@ class RedisEngine(LocalEngine):
         await self._open.writer.submit(job)
 
     async def sweep(self, every: float = 0.0) -> int:
+        await self._open.link.compare_clock(self.clock)
         return await self._open.sweeper.sweep(self.retention, self.clock(), int(every * 1000))
 
     # Leases

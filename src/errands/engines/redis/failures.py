@@ -44,6 +44,7 @@ _CODES = {
     "MISCONF": "cannot write to its disk and takes no writes; nothing was changed. Look into its log, free some space",
     "NOREPLICAS": "has too few replicas to take writes (min-replicas-to-write); nothing was changed. Start one",
     "NOPERM": _FORBIDDEN,
+    "DB index is out of range": "has no database of this number. Name another one at the end of the URL",
     "NOAUTH": "wants a user and a password. Put them into the URL: redis://user:password@host:6379",
 }
 _CODE = re.compile(rf"\b({'|'.join(_CODES)})\b")

@@ -45,6 +45,8 @@ class Forget(Job, tag="forget"):
     id: str
     expected: Fields
     commands: list[Command]
+    #: Fields of the task's hash that are gone through at most.
+    most: int = 1000
 
 
 class Trim(Job, tag="trim"):

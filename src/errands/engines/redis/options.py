@@ -13,7 +13,8 @@ from errands.errors import ConfigurationError
 DEFAULT_PREFIX = "errands"
 
 _PREFIX = re.compile(r"[A-Za-z0-9_.:-]{1,64}")
-_OPTIONS = ("prefix", "ssl_ca_certs")
+_TLS_OPTIONS = ("ssl_ca_certs", "ssl_certfile", "ssl_keyfile")
+_OPTIONS = ("prefix", *_TLS_OPTIONS)
 
 
 class Options(msgspec.Struct, frozen=True, kw_only=True):
@@ -25,7 +26,10 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     username: str | None = None
     password: str | None = None
     tls: bool = False
+    #: Files: the authorities that are believed, and the certificate that this process shows, with its key.
     ssl_ca_certs: str | None = None
+    ssl_certfile: str | None = None
+    ssl_keyfile: str | None = None
     prefix: str = DEFAULT_PREFIX
 
     @property
@@ -54,13 +58,17 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
             raise ConfigurationError(
                 f"storage {shown!r}: a prefix has 1 to 64 letters, digits or any of _ . : -, not {prefix!r}"
             )
+        tls = parts.scheme.lower().partition("+")[0] == "rediss"
+        files = {name: given[name] for name in _TLS_OPTIONS if name in given}
+        if files and not tls:
+            raise ConfigurationError(f"storage {shown!r}: {', '.join(files)} goes with TLS: write rediss://")
         return cls(
             host=parts.hostname or "localhost",
             port=port,
             db=db,
             username=unquote(parts.username) if parts.username else None,
             password=unquote(parts.password) if parts.password else None,
-            tls=parts.scheme.lower().partition("+")[0] == "rediss",
-            ssl_ca_certs=given.get("ssl_ca_certs"),
+            tls=tls,
             prefix=prefix,
+            **files,
         )

@@ -10,7 +10,7 @@ from redis.asyncio.lock import Lock
 from errands.engines.base import Retention
 from errands.engines.redis.changes import Judge
 from errands.engines.redis.connection import Link
-from errands.engines.redis.jobs import Forget, ForgetContexts, Job, Run, Stands
+from errands.engines.redis.jobs import Command, Forget, ForgetContexts, Job, Run, Stands
 from errands.engines.redis.keys import Keys
 from errands.engines.redis.reading import Reader
 from errands.engines.redis.records import read_stand
@@ -20,6 +20,7 @@ from errands.model.core import TERMINAL_STATES
 
 #: What one batch removes at most: other writes wait that long.
 SWEEP_TASKS = 100
+SWEEP_EVENTS = 1000
 #: Seconds after which a process that died while it swept no longer keeps the others from it.
 LOCK_SECONDS = 60.0
 
@@ -43,6 +44,7 @@ class Sweeper:
         try:
             if not await self._begin(now, every):
                 return 0
+            await self._sort_ended(lock)
             deleted = 0
             for state, before in retention.moments(now).items():
                 deleted += await self._forget_ended(lock, self._keys.ended(state), before)
@@ -51,7 +53,7 @@ class Sweeper:
             if retention.contexts_after is not None:
                 await self._forget_contexts(now - int(retention.contexts_after * 1000))
             if retention.events_per_task is not None:
-                await self._trim_all(retention.events_per_task)
+                await self._trim_all(lock, retention.events_per_task)
             return deleted
         finally:
             with suppress(StorageError):  # it expired, or was never there
@@ -79,6 +81,22 @@ class Sweeper:
     async def _hold(self, lock: Lock) -> None:
         with suppress(StorageError):
             await self._link.guard(lambda: lock.reacquire())
+
+    async def _sort_ended(self, lock: Lock) -> None:
+        """Puts tasks that an older release has noted as ended where those of their states are."""
+        unsorted = self._keys.ended_unsorted
+        with suppress(StorageError):  # a server whose memory is full takes nothing, and is swept all the same
+            while names := await self._link.do("zrange", unsorted, 0, SWEEP_TASKS - 1):
+                ids = [name.decode() for name in names]
+                commands: list[Command] = []
+                for task_id, fields in zip(ids, await self._link.ask(Stands(ids=ids)), strict=True):
+                    record = read_stand(fields).record
+                    if record is not None and record.head.state in TERMINAL_STATES:
+                        ended = self._keys.ended(record.head.state)
+                        commands.append(["ZADD", ended, str(record.head.updated_at), task_id])
+                    commands.append(["ZREM", unsorted, task_id])
+                await self._link.ask(Run(commands=commands))
+                await self._hold(lock)
 
     async def _forget_ended(self, lock: Lock, ended: str, before: int) -> int:
         deleted = 0
@@ -130,19 +148,36 @@ class Sweeper:
         while int((await self._link.ask(ForgetContexts(before=str(before), limit=SWEEP_TASKS)))[0]):
             pass
 
-    async def _trim_all(self, keep: int) -> None:
+    async def _trim_all(self, lock: Lock, keep: int) -> None:
         # A tenth over the bound before trimming, so that a growing log is cut rarely.
         bound = keep + keep // 10
         names = await self._link.do("zrangebyscore", self._keys.long, f"({bound}", "+inf")
         for name in names:
             await self._trim(name.decode(), keep)
+            await self._hold(lock)
 
     async def _trim(self, task_id: str, keep: int) -> None:
-        """Brings the snapshot up to date and cuts the log. One that changes meanwhile is left to the next sweep."""
+        """Brings the snapshot up to date and cuts the log, piece by piece.
+
+        One that changes before the first piece is off is left to the next sweep.
+        """
         (fields,) = await self._link.ask(Stands(ids=[task_id]))
         stand = read_stand(fields)
         (stored,) = await self._reader.load_all([task_id])
         if stand.record is None or stored is None or stored.version != stand.record.head.version:
             return
-        upto = stand.record.head.version - keep
-        await self._link.ask(self._judge.trim(task_id, stand, upto, encode(stored.task)))
+        snapshot: bytes | None = encode(stored.task)
+        # What comes meanwhile is not in the snapshot, and left to the next sweep.
+        goal = stored.version - keep
+        trimmed = stand.record.trimmed
+        while trimmed < goal:
+            upto = min(goal, trimmed + SWEEP_EVENTS)
+            job, after = self._judge.trim(task_id, stand, upto, snapshot)
+            word, *fields = await self._link.ask(job)
+            if word == b"written":
+                stand, snapshot = after, None
+            elif snapshot is None:
+                stand = read_stand(fields)
+            else:
+                return
+            trimmed = goal if stand.record is None else stand.record.trimmed

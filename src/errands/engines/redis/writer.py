@@ -1,8 +1,8 @@
 """The one pen of a process: whatever is asked for while a batch is on its way becomes the next batch.
 
 One batch at a time keeps the commits to one task in the order of their calls, and lets one round trip serve many tasks.
-Where a task stands is remembered from the last answer, so that a change to it is usually judged without asking first;
-when that is out of date the script says so and nothing was written.
+Where a task that is run here stands is remembered from the last answer, so that a change to it is usually judged
+without asking first; when that is out of date the script says so and nothing was written.
 
 A batch whose answer was lost with the connection is sent again under the same number: the server knows whether it was
 done (see `lua/6_batch.lua`), so that a caller hears the truth. Only when the server stays away is it told that nobody
@@ -27,7 +27,7 @@ from errands.engines.redis.keys import Keys
 from errands.engines.redis.records import NOWHERE, Stand, read_stand
 from errands.errors import DuplicateMessageError, ErrandsError, StorageError
 from errands.model.core import TERMINAL_STATES
-from errands.model.log import Change
+from errands.model.log import LEASE, Change
 
 logger = logging.getLogger(__name__)
 
@@ -72,13 +72,18 @@ class Writer:
         return future
 
     def know(self, task_id: str, stand: Stand) -> None:
-        """Remembers where a task stands; a task that has ended is hardly written to again."""
+        """Remembers where a task stands that is run here, as long as it is: it is written to again and again."""
         self._known.pop(task_id, None)
-        if stand.record is None or stand.record.head.state in TERMINAL_STATES:
+        if stand.record is None or not stand.record.head.worker or stand.record.head.state in TERMINAL_STATES:
             return
         self._known[task_id] = stand
         if len(self._known) > MAX_KNOWN:
             del self._known[next(iter(self._known))]
+
+    def _learn(self, change: Change, stand: Stand) -> None:
+        """What somebody writes who does not run the task is hardly followed by more."""
+        if change.fence is not None or change.work is LEASE or change.task_id in self._known:
+            self.know(change.task_id, stand)
 
     async def stop(self) -> None:
         """Writes what is queued, then ends."""
@@ -132,7 +137,7 @@ class Writer:
                     _finish(entry.future, answer)
                 elif answer[0] == b"stale":
                     fresh[entry.work.task_id] = stand = read_stand(answer[1:])
-                    self.know(entry.work.task_id, stand)
+                    self._learn(entry.work, stand)
                     batch.append(entry)
                 else:
                     self._settle(entry, entry.work, judged, answer)
@@ -180,7 +185,7 @@ class Writer:
             return
         assert judged is not None
         assert judged.stand.record is not None
-        self.know(change.task_id, judged.stand)
+        self._learn(change, judged.stand)
         self._deliver(change, judged)
         _finish(entry.future, judged.stand.record.head.version)
 

@@ -125,7 +125,7 @@ class _Batch:
         for record in self._touched.values():
             tasks += _columns(record)
         self._write("insert_events", self._events, 3)
-        self._write("upsert_tasks", tasks, 21)
+        self._write("upsert_tasks", tasks, 22)
         self._write("upsert_receipts", self._receipts, 3)
 
     def _write(self, query: str, values: list[object], width: int) -> None:
@@ -151,6 +151,7 @@ def _columns(record: Record) -> tuple[object, ...]:
         head.state.value,
         head.attempt,
         head.attempt_base,
+        head.given_back,
         head.worker,
         head.due_at,
         head.unread,

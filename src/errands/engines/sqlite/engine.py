@@ -157,6 +157,8 @@ class SQLiteEngine(LocalEngine):
         if retention.ended_at_most is not None:
             while count := await self._write(partial(jobs.forget_excess, at_most=retention.ended_at_most)):
                 deleted += count
+        while await self._write(jobs.clear_remains):
+            pass
         if retention.contexts_after is not None:
             before = now - int(retention.contexts_after * 1000)
             while await self._write(partial(jobs.forget_contexts, before=before)):

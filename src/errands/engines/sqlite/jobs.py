@@ -11,7 +11,7 @@ from collections.abc import Sequence
 import msgspec
 
 from errands.engines.sqlite.reading import contents
-from errands.engines.sqlite.records import Record, folded_task, read_record, stored_task
+from errands.engines.sqlite.records import VERSION_BITS, Record, folded_task, read_record, stored_task
 from errands.engines.sqlite.sql import QUERIES, repeated
 from errands.errors import ConcurrencyError, TaskNotFoundError
 from errands.model.base import encode
@@ -22,7 +22,7 @@ _read_held = msgspec.json.Decoder(list[tuple[int, str, int, int]]).decode
 
 #: What one job of retention removes at most: other writes wait that long.
 SWEEP_TASKS = 200
-SWEEP_EVENTS = 10_000
+SWEEP_EVENTS = 2000
 
 
 def claim(
@@ -69,7 +69,7 @@ def delete(connection: sqlite3.Connection, task_id: str, scope: Scope) -> None:
         raise TaskNotFoundError(taskId=task_id)
     if record.head.state not in TERMINAL_STATES:
         raise ConcurrencyError(f"task {task_id} is {record.head.state.short}: only ended tasks can be deleted")
-    _forget(connection, record.no)
+    _forget(connection, record.no, record.head.version)
 
 
 def begin_sweep(connection: sqlite3.Connection, now: int, every: int) -> bool:
@@ -102,7 +102,7 @@ def _forget_some(connection: sqlite3.Connection, found: Sequence[tuple[int, int]
     """Deletes tasks, given by number and events, until it is enough for one transaction."""
     forgotten = events = 0
     for no, length in found:
-        _forget(connection, no)
+        _forget(connection, no, length)
         forgotten += 1
         events += length
         if events >= SWEEP_EVENTS:
@@ -110,11 +110,29 @@ def _forget_some(connection: sqlite3.Connection, found: Sequence[tuple[int, int]
     return forgotten
 
 
-def _forget(connection: sqlite3.Connection, no: int) -> None:
-    first, after = Record.places(no)
-    connection.execute(QUERIES["forget_events"], (first, after))
-    connection.execute(QUERIES["forget_receipts"], (no,))
+def _forget(connection: sqlite3.Connection, no: int, version: int) -> None:
+    """Deletes a task. What is left of a long log is nobody's any more, and `clear_remains` goes on with it."""
     connection.execute(QUERIES["forget_task"], (no,))
+    _clear(connection, no, version)
+
+
+def clear_remains(connection: sqlite3.Connection) -> bool:
+    """Removes a piece of what a deleted task has left; false when nothing is left."""
+    found = connection.execute(QUERIES["some_remains"]).fetchone()
+    if found is not None:
+        _clear(connection, *found)
+    return found is not None
+
+
+def _clear(connection: sqlite3.Connection, no: int, version: int) -> None:
+    """Removes as much as one transaction may of what a deleted task has left up to a version, and notes the rest."""
+    base, rest = no << VERSION_BITS, version - SWEEP_EVENTS
+    connection.execute(QUERIES["forget_events"], (base + max(rest + 1, 0), base + version + 1))
+    receipts = connection.execute(QUERIES["forget_receipts"], (no, SWEEP_EVENTS)).rowcount
+    if rest >= 0 or receipts == SWEEP_EVENTS:
+        connection.execute(QUERIES["leave"], (no, max(rest, -1)))
+    else:
+        connection.execute(QUERIES["forget_remains"], (no,))
 
 
 def trim(connection: sqlite3.Connection, task_id: str, keep: int) -> bool:
@@ -130,7 +148,7 @@ def trim(connection: sqlite3.Connection, task_id: str, keep: int) -> bool:
         task = folded_task(contents(connection, [record])[record.no])
         connection.execute(repeated("insert_events", 1), (record.base, "snapshot", encode(task)))
         record.folded = record.head.version
-    connection.execute(QUERIES["trim_events"], (record.base + 1, record.base + upto + 1))
+    connection.execute(QUERIES["trim_events"], (record.base + record.trimmed + 1, record.base + upto + 1))
     connection.execute(QUERIES["trim"], (upto, record.folded, record.no))
     return True
 

@@ -8,7 +8,8 @@ json_array(
     tasks.no, tasks.id, tasks.tenant, tasks.owner, tasks.agent, tasks.context_id, tasks.folded, tasks.trimmed,
     json_object(
         'version', tasks.version, 'state', tasks.state, 'attempt', tasks.attempt,
-        'attempt_base', tasks.attempt_base, 'worker', tasks.worker, 'due_at', tasks.due_at,
+        'attempt_base', tasks.attempt_base, 'given_back', tasks.given_back,
+        'worker', tasks.worker, 'due_at', tasks.due_at,
         'unread', tasks.unread, 'cancel_requested', tasks.cancel_requested, 'direct', tasks.direct,
         'asks', tasks.asks,
         'created_at', tasks.created_at, 'updated_at', tasks.updated_at, 'status_at', tasks.status_at
@@ -16,10 +17,11 @@ json_array(
 )
 
 -- name: look
--- What a batch of changes is checked against: the rows of its tasks, and the highest number given to a task so far.
+-- What a batch of changes is checked against: the rows of its tasks, and the highest number that belongs to one, or to
+-- what a deleted one has left.
 SELECT
     (SELECT json_group_array({record}) FROM tasks WHERE id IN (SELECT value FROM json_each(?))),
-    (SELECT max(no) FROM tasks)
+    max(ifnull((SELECT max(no) FROM tasks), 0), ifnull((SELECT max(task) FROM remains), 0))
 
 -- name: known_receipts
 -- Which of a batch's receipts are known, by which tasks, since when.
@@ -35,12 +37,13 @@ ON CONFLICT (place) DO UPDATE SET data = excluded.data WHERE excluded.kind = 'sn
 -- name: upsert_tasks
 -- Writes heads; the guards repeat what was checked before, and a row they hold back is missing in the row count.
 INSERT INTO tasks (
-    no, id, tenant, owner, agent, context_id, version, state, attempt, attempt_base, worker, due_at, unread,
+    no, id, tenant, owner, agent, context_id, version, state, attempt, attempt_base, given_back, worker, due_at, unread,
     cancel_requested, direct, asks, created_at, updated_at, status_at, folded, trimmed
-) VALUES /*each*/ (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+) VALUES /*each*/ (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
 ON CONFLICT (no) DO UPDATE SET
     version = excluded.version, state = excluded.state, attempt = excluded.attempt,
-    attempt_base = excluded.attempt_base, worker = excluded.worker, due_at = excluded.due_at,
+    attempt_base = excluded.attempt_base, given_back = excluded.given_back,
+    worker = excluded.worker, due_at = excluded.due_at,
     unread = excluded.unread, cancel_requested = excluded.cancel_requested, direct = excluded.direct,
     asks = excluded.asks,
     updated_at = excluded.updated_at, status_at = excluded.status_at, folded = excluded.folded
@@ -238,8 +241,20 @@ DELETE FROM events WHERE place >= ? AND place < ?
 DELETE FROM events WHERE place >= ? AND place < ? AND kind <> 'record'
 
 -- name: forget_receipts
--- Removes the receipts of one task.
-DELETE FROM receipts WHERE task = ?
+-- Removes so many receipts of one task.
+DELETE FROM receipts WHERE (digest, task) IN (SELECT digest, task FROM receipts WHERE task = ? LIMIT ?)
+
+-- name: leave
+-- Notes up to which version a task that is deleted leaves something.
+INSERT INTO remains (task, version) VALUES (?, ?) ON CONFLICT (task) DO UPDATE SET version = excluded.version
+
+-- name: some_remains
+-- A deleted task that has left something, and up to which version.
+SELECT task, version FROM remains LIMIT 1
+
+-- name: forget_remains
+-- Nothing is left of a deleted task.
+DELETE FROM remains WHERE task = ?
 
 -- name: forget_task
 -- Removes one task's row.
@@ -256,7 +271,7 @@ ON CONFLICT (one) DO UPDATE SET at = excluded.at WHERE abs(excluded.at - sweeps.
 
 -- name: ended_before
 -- Tasks that ended in one state and have not changed since a moment, the oldest first, and how long their logs are.
-SELECT no, version - trimmed FROM tasks WHERE {ended} AND state = ? AND updated_at <= ?
+SELECT no, version FROM tasks WHERE {ended} AND state = ? AND updated_at <= ?
 ORDER BY updated_at, no LIMIT ?
 
 -- fragment: in_turn
@@ -265,19 +280,19 @@ ORDER BY updated_at, no LIMIT :limit
 
 -- name: longest_ended
 -- The ended tasks that have not changed for the longest time: the oldest of each state, put together.
-SELECT no, length FROM (
+SELECT no, version FROM (
     SELECT * FROM (
-        SELECT no, version - trimmed AS length, updated_at FROM tasks
+        SELECT no, version, updated_at FROM tasks
         WHERE {ended} AND state = 'TASK_STATE_COMPLETED' {in_turn}
     )
     UNION ALL SELECT * FROM (
-        SELECT no, version - trimmed, updated_at FROM tasks WHERE {ended} AND state = 'TASK_STATE_FAILED' {in_turn}
+        SELECT no, version, updated_at FROM tasks WHERE {ended} AND state = 'TASK_STATE_FAILED' {in_turn}
     )
     UNION ALL SELECT * FROM (
-        SELECT no, version - trimmed, updated_at FROM tasks WHERE {ended} AND state = 'TASK_STATE_CANCELED' {in_turn}
+        SELECT no, version, updated_at FROM tasks WHERE {ended} AND state = 'TASK_STATE_CANCELED' {in_turn}
     )
     UNION ALL SELECT * FROM (
-        SELECT no, version - trimmed, updated_at FROM tasks WHERE {ended} AND state = 'TASK_STATE_REJECTED' {in_turn}
+        SELECT no, version, updated_at FROM tasks WHERE {ended} AND state = 'TASK_STATE_REJECTED' {in_turn}
     )
 ) {in_turn}
 

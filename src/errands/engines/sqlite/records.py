@@ -42,11 +42,6 @@ class Record(msgspec.Struct, array_like=True, gc=False):
         """Where the task's log begins in `events`."""
         return self.no << VERSION_BITS
 
-    @staticmethod
-    def places(no: int) -> tuple[int, int]:
-        """The first place of a task's log and the one after its last."""
-        return no << VERSION_BITS, (no + 1) << VERSION_BITS
-
 
 # Not strict: SQLite has no booleans, 0 and 1 stand for them.
 read_record = msgspec.json.Decoder(Record, strict=False).decode

@@ -4,7 +4,8 @@ The engine is cel-expr-python (extra `policy`); only `environment.py` and `value
 """
 
 from errands.policy.cel.errors import CallFailed, CelError, Suspended
-from errands.policy.cel.program import Perform, Program, compile, evaluate, finish, run  # noqa: A004 - the word for it
+from errands.policy.cel.evaluating import Perform, evaluate, finish
+from errands.policy.cel.program import Program, compile, run  # noqa: A004 - the word for it
 from errands.policy.cel.scopes import Scope
 from errands.policy.cel.session import Call, Session
 from errands.policy.cel.variables import Variables

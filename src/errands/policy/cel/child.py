@@ -1,7 +1,7 @@
-"""Evaluations in a process of their own, for expressions that nobody can trust.
+"""Evaluations in a process of their own, for expressions that nobody can trust and those that may take long.
 
 The engine cannot be interrupted, so only a process can be stopped. `main` answers one `Request` after the other and
-never waits for a call: it says which one is pending, and the parent (`errands.agents.evaluators`) asks again with a
+never waits for a call: it says which one is pending, and the parent (`errands.policy.cel.evaluators`) asks again with a
 session that has its result. Nothing is kept between requests but what was compiled.
 """
 
@@ -17,10 +17,11 @@ from typing import Any, BinaryIO
 
 import msgspec
 
-from errands.policy.cel import scopes
 from errands.policy.cel.errors import CelError, Suspended
 from errands.policy.cel.program import compile, run  # noqa: A004 - the word for it
+from errands.policy.cel.scopes import Scope
 from errands.policy.cel.session import Call, Session
+from errands.policy.cel.tokens import Needs
 from errands.policy.cel.values import Json
 from errands.policy.cel.variables import Variables
 
@@ -32,12 +33,15 @@ HEAD = struct.Struct(">I")
 
 
 class Request(msgspec.Struct, frozen=True, kw_only=True):
-    """A script, and how far it has come."""
+    """An expression, what it needs to see, and how far it has come."""
 
+    scope: Scope
     source: str
-    capabilities: tuple[str, ...]
-    mount: bool
+    condition: bool = False
+    context: dict[str, Json] | None = None
+    values: dict[str, Json] = {}
     session: Session
+    place: str = ""
     #: Of processor time.
     seconds: float
 
@@ -63,9 +67,12 @@ Answer = Value | Pending | Failed
 
 
 def answer(request: Request) -> Answer:
-    scope = scopes.script(request.capabilities, mount=request.mount)
     try:
-        return Value(run(compile(scope, request.source), Variables(), request.session))
+        program = compile(request.scope, request.source, condition=request.condition)
+        # The context is already no more than it needs.
+        program = msgspec.structs.replace(program, needs=Needs(whole=True))
+        variables = Variables(request.context, **request.values)
+        return Value(run(program, variables, request.session, place=request.place))
     except Suspended as suspended:
         return Pending(suspended.call)
     except CelError as error:

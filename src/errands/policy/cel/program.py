@@ -1,24 +1,35 @@
-"""Compiling and evaluating: what the rest of errands uses of the language."""
+"""Compiling, and one evaluation on the spot."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Awaitable, Callable
+from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any
 
 import msgspec
 
+from errands.policy.cel.effort import Effort, effort
 from errands.policy.cel.environment import engine, environment
-from errands.policy.cel.errors import CallFailed, CelError, Suspended
+from errands.policy.cel.errors import CelError, Suspended
+from errands.policy.cel.mistakes import syntax, unknown_name
 from errands.policy.cel.scopes import Scope
-from errands.policy.cel.session import CURRENT, Call, Pass, Session
-from errands.policy.cel.tokens import PRESENT, Needs, Rewritten, copying, depth, growth, needs, rewrite_presence, tokens
+from errands.policy.cel.session import CURRENT, Pass, Session
+from errands.policy.cel.tokens import (
+    PRESENT,
+    Needs,
+    Rewritten,
+    Token,
+    copying,
+    depth,
+    growth,
+    names,
+    needs,
+    rewrite_presence,
+    tokens,
+)
 from errands.policy.cel.values import Json, Result, longest
 from errands.policy.cel.variables import Variables
-
-#: Performs one call and returns its result. Raises `CallFailed` for a failure to remember, `Suspended` to wait.
-Perform = Callable[[Call], Awaitable[Any]]
 
 #: The engine's own bound for expressions; brackets that keep to it are quickly judged.
 MAX_DEPTH = 32
@@ -40,7 +51,7 @@ _NO_MEMORY = "bad_alloc"
 #: What to do about an error of an evaluation, by words of the engine's message.
 _HINTS = {
     "Key not found": "ask with has(...) before reading a field that may be absent",
-    "No matching overload": "the operands have types that do not go together; convert with int(), double() or string()",
+    "o matching overload": "the operands have types that do not go together; convert with int(), double() or string()",
     "Index error": "ask for size(...) before reading an item",
     "recursion": _SIMPLER,
     "budget": "loop over fewer items",
@@ -57,10 +68,18 @@ class Program(msgspec.Struct, frozen=True, eq=False):
     #: It must give true or false.
     condition: bool
     needs: Needs
+    #: The variables that it names.
+    names: frozenset[str]
     #: See `tokens.copying`.
     copying: int
+    effort: Effort
     #: The engine's own.
     expression: Any
+
+    @property
+    def may_be_map(self) -> bool:
+        """Whether it can give a map, as far as that is known before it is evaluated."""
+        return str(self.expression.return_type()).startswith(("MAP", "DYN"))
 
 
 @lru_cache(maxsize=1024)
@@ -81,26 +100,26 @@ def compile(scope: Scope, source: str, *, condition: bool = False) -> Program:  
     try:
         expression = environment(scope).compile(rewritten.source)
     except _ENGINE_ERRORS as error:
-        raise _compile_error(scope, source, rewritten, str(error)) from None
+        raise _compile_error(scope, source, row, rewritten, str(error)) from None
     if condition and expression.return_type() not in (engine().Type.BOOL, engine().Type.DYN):
         kind = str(expression.return_type()).lower()
         raise CelError(
             source, f"a condition must be true or false, not {kind}", hint="compare the value with something"
         )
-    return Program(scope, source, condition, needs(row), copying(row), expression)
+    return Program(scope, source, condition, needs(row), names(row), copying(row), effort(row), expression)
 
 
-def _compile_error(scope: Scope, source: str, rewritten: Rewritten, text: str) -> CelError:
+def _compile_error(scope: Scope, source: str, row: Sequence[Token], rewritten: Rewritten, text: str) -> CelError:
     found = _PLACE.search(text)
     if found is None:
         return CelError(source, _problem(text), hint=_hint(text))
     line, column, problem = int(found[1]), int(found[2]), _problem(found[3])
-    hint = _hint(problem)
     undeclared = _UNDECLARED.search(problem)
     if undeclared is not None:
-        name = undeclared[1].removeprefix(f"{PRESENT}.").partition(".")[0]
-        problem = f"{name!r} is not available in {scope.name}"
-        hint = f"available are {scope.describe()}, and the functions of the language"
+        problem, hint = unknown_name(scope, undeclared[1].removeprefix(f"{PRESENT}."), row)
+    else:
+        problem, hint = syntax(problem, row)
+        hint = _hint(problem) or hint
     if line < 1:
         return CelError(source, problem, hint=hint)
     line, column = rewritten.original(line, column)
@@ -155,33 +174,6 @@ def _no_condition(source: str, kind: Any) -> CelError:
     return CelError(
         source, f"a condition must be true or false, not {str(kind).lower()}", hint="compare the value with something"
     )
-
-
-async def evaluate(
-    program: Program, variables: Variables, session: Session, *, perform: Perform | None = None, place: str = ""
-) -> Json:
-    """The value of the expression; its calls are made one after the other by `perform`.
-
-    Without `perform`, or when it raises `Suspended`, the evaluation stops with `Suspended`. Settle the call in the
-    session and evaluate again, in this process or another: no call that has finished is made again.
-    """
-    while True:
-        try:
-            return run(program, variables, session, place=place)
-        except Suspended as suspended:
-            if perform is None:
-                raise
-            await finish(suspended.call, session, perform)
-
-
-async def finish(call: Call, session: Session, perform: Perform) -> None:
-    """Makes a call and keeps its result in the session. What `perform` raises beside `CallFailed` comes out."""
-    try:
-        result = await perform(call)
-    except CallFailed as failure:
-        session.fail(call, str(failure))
-    else:
-        session.settle(call, result)
 
 
 def _problem(text: str) -> str:

@@ -6,6 +6,8 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
+from errands.policy.cel.scopes import ALIASES
+
 _TOKEN = re.compile(
     r"""
     (?P<space>\s+|//[^\n]*)
@@ -63,6 +65,13 @@ def depth(row: Sequence[Token]) -> int:
     return deepest
 
 
+def is_macro(row: Sequence[Token], index: int) -> bool:
+    """Whether the token is the name of a macro that loops."""
+    if row[index].text not in _MACROS or not 0 < index < len(row) - 1:
+        return False
+    return row[index - 1].text == "." and row[index + 1].text == "("
+
+
 def growth(row: Sequence[Token]) -> int:
     """By how much macros may multiply a value: the product, over all of them, of how often one copies its variable.
 
@@ -70,7 +79,7 @@ def growth(row: Sequence[Token]) -> int:
     """
     product = 1
     for index in range(1, len(row) - 3):
-        if row[index].text not in _MACROS or row[index - 1].text != "." or row[index + 1].text != "(":
+        if not is_macro(row, index):
             continue
         variable = row[index + 2].text
         body = row[index + 4 : closing(row, index + 1)]
@@ -90,6 +99,11 @@ def copying(row: Sequence[Token]) -> int:
         return 0
     sums = sum(token.kind == "sign" and token.text == "+" for token in row)
     return max(sums + 1, growth(row)) if sums else 1
+
+
+def names(row: Sequence[Token]) -> frozenset[str]:
+    """All names that may be those of variables, in their long forms."""
+    return frozenset(ALIASES.get(token.text, token.text) for token in row if token.kind == "name")
 
 
 class Needs(NamedTuple):

@@ -13,10 +13,13 @@ import msgspec
 Json = Any
 
 _MAX_DEPTH = 64
+_CONTAINERS = frozenset({dict, list, tuple})
 _INT64 = range(-(2**63), 2**63)
 #: A result larger than this, counted in values and in characters, is refused before it is built.
 _MAX_VALUES = 100_000
 _MAX_CHARACTERS = 10_000_000
+#: Lists and maps beyond so many values are too large to be looked into.
+MOST_SEEN = 200_000
 
 
 class ValueTooLarge(ValueError):
@@ -46,6 +49,40 @@ def normalise(value: Any, depth: int = _MAX_DEPTH) -> Json:
         return normalise(msgspec.to_builtins(value, str_keys=True), depth - 1)
     except TypeError as error:
         raise ValueError(f"not a JSON value: {error}") from None
+
+
+def as_seen(value: Any) -> Json:
+    """The same, as expressions see it: lists and maps beyond the first 200,000 values are JSON text.
+
+    Millions of values would take seconds. What expects a list finds a text there and fails, as it should.
+    """
+    return normalise(value if values_in(value, MOST_SEEN) <= MOST_SEEN else _cut(value, [MOST_SEEN]))
+
+
+def values_in(value: Any, most: int) -> int:
+    """How many values are in lists and maps, as far as it matters: counting stops soon after `most`."""
+    found, open_ = 0, [value]
+    while open_ and found <= most:
+        one = open_.pop()
+        if type(one) is dict:
+            found += len(one)
+            open_ += [item for item in one.values() if type(item) in _CONTAINERS]
+        elif type(one) in _CONTAINERS:
+            found += len(one)
+            if found <= most:
+                open_ += [item for item in one if type(item) in _CONTAINERS]
+    return found
+
+
+def _cut(value: Any, left: list[int]) -> Any:
+    if type(value) not in _CONTAINERS:
+        return value
+    left[0] -= len(value)
+    if left[0] < 0:
+        return _as_text(value)
+    if type(value) is dict:
+        return {key: _cut(item, left) for key, item in value.items()}
+    return [_cut(item, left) for item in value]
 
 
 def _text(value: str) -> str:

@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+import msgspec
+
 from errands.policy.cel.environment import environment
 from errands.policy.cel.scopes import Scope
 from errands.policy.cel.tokens import CAPABILITIES, PRESENT, Needs
-from errands.policy.cel.values import Json, longest, normalise
+from errands.policy.cel.values import Json, as_seen, longest
 
 
 class Variables:
@@ -19,8 +21,9 @@ class Variables:
 
     def __init__(self, context: Mapping[str, Json] | None = None, **values: Any) -> None:
         self._context = context
-        self._values = {name: normalise(value) for name, value in values.items()}
+        self._values = {name: as_seen(value) for name, value in values.items()}
         self._longest: dict[tuple[Scope, Needs], int] = {}
+        self._sizes: dict[tuple[Scope, Needs, frozenset[str]], int] = {}
         self._activations: dict[tuple[Scope, str, Needs], Any] = {}
 
     def activation(self, scope: Scope, now: str, needs: Needs) -> Any:
@@ -39,14 +42,33 @@ class Variables:
             self._longest[key] = longest(self._visible(scope, "", needs))
         return self._longest[key]
 
+    def size(self, scope: Scope, needs: Needs, names: frozenset[str]) -> int:
+        """The bytes, as JSON, of all that an expression looks at."""
+        key = (scope, needs, names)
+        if key not in self._sizes:
+            self._sizes[key] = len(msgspec.json.encode(self.named(scope, needs, names)))
+        return self._sizes[key]
+
+    def named(
+        self, scope: Scope, needs: Needs, names: frozenset[str]
+    ) -> tuple[dict[str, Json] | None, dict[str, Json]]:
+        """What an expression with these names looks at: of the context, and beside it."""
+        context, values = self._seen(scope, needs)
+        return context, {name: value for name, value in values.items() if name in names}
+
+    def _seen(self, scope: Scope, needs: Needs) -> tuple[dict[str, Json] | None, dict[str, Json]]:
+        values = {name: value for name, value in self._values.items() if name in scope.variables}
+        has_context = self._context is not None and "context" in scope.variables
+        return project(self._context or {}, needs) if has_context else None, values
+
     def _visible(self, scope: Scope, now: str, needs: Needs) -> dict[str, Json]:
-        visible = {name: value for name, value in self._values.items() if name in scope.variables}
+        context, visible = self._seen(scope, needs)
         if "now" in scope.variables:
             visible["now"] = now
         if "event" in scope.variables:
             visible[PRESENT] = dict.fromkeys(visible, True)
-        if self._context is not None and "context" in scope.variables:
-            visible["context"] = project(self._context, needs)
+        if context is not None:
+            visible["context"] = context
         return visible
 
 

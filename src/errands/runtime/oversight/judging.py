@@ -7,7 +7,7 @@ import msgspec
 from errands.policy.cel import Call, CallFailed, Session, Suspended
 from errands.policy.document import CompiledPolicy
 from errands.policy.limits import Exceeded
-from errands.policy.pipeline import Invocation, Outcome, Subject, run_steps
+from errands.policy.pipeline import Invocation, Outcome, StepSuspended, Subject, run_steps
 from errands.policy.records import Answered, Decided, Waiting
 from errands.policy.steps import Steps
 from errands.runtime.decisions import log_decision
@@ -23,14 +23,16 @@ class Judge:
     async def steps(self, steps: Steps, subject: Subject, *, key: str = "", call: str | None = None) -> Outcome:
         """What the steps decide about `subject`; `call` is the capability call they stand around.
 
-        Raises `Suspended` while one of them waits. Steps with the same `key` then go on where they stopped.
+        Raises `StepSuspended` while one of them waits. Steps with the same `key` then go on where they stopped.
         """
         session, waiting = self._session(key)
         try:
             outcome = await run_steps(steps, subject, session, invoke=_refuse, perform=_wait)
-        except Suspended as suspended:
+        except StepSuspended as suspended:
             if suspended.call != waiting:
-                self._run.note(Waiting(at=self._run.now(), call=suspended.call, session=session, key=key))
+                hidden = suspended.value if steps.phase.subject == "output" else None
+                at = self._run.now()
+                self._run.note(Waiting(at=at, call=suspended.call, session=session, key=key, subject=hidden))
             raise
         for decision in outcome.decisions:
             self._decided(decision.step, decision.action, decision.told, decision.detail, call)

@@ -21,7 +21,7 @@ from errands.model.core import (
 )
 from errands.model.log import EventKind
 from errands.runtime.journal import new_id
-from errands.runtime.run import content_part
+from errands.runtime.run import whole_part
 from errands.runtime.turn import Ending
 
 
@@ -147,7 +147,7 @@ def new_parts(before: Task, after: Task, message: Message | None = None) -> list
 
 def as_values(parts: list[Part]) -> dict[str, Any]:
     """Parts as the context has them."""
-    return {"message": [content_part(part) for part in parts]}
+    return {"message": [whole_part(part) for part in parts]}
 
 
 def as_parts(value: Any, originals: list[Part]) -> list[Part]:
@@ -158,7 +158,7 @@ def as_parts(value: Any, originals: list[Part]) -> list[Part]:
     shown = [value] if isinstance(value, str) else value.get("message") if isinstance(value, dict) else None
     if not isinstance(shown, list):
         raise ValueError("what a transform has made is neither a text nor a map with a message, a list of parts")
-    known = [(content_part(part), part) for part in originals]
+    known = [(whole_part(part), part) for part in originals]
     return [_as_part(part, known) for part in shown]
 
 
@@ -168,11 +168,15 @@ def _as_part(shown: Any, known: list[tuple[dict[str, Any], Part]]) -> Part:
             return part
     if isinstance(shown, str):
         return Part(text=shown)
+    metadata = shown.get("metadata") if isinstance(shown, dict) else None
+    if not isinstance(metadata, dict | None):
+        raise ValueError("the metadata of a part of a transformed message is no map")
     if isinstance(shown, dict) and isinstance(shown.get("text"), str):
         media_type = shown.get("mimeType")
-        return Part(text=shown["text"], media_type=None if media_type == "text/plain" else media_type)
+        plain = None if media_type == "text/plain" else media_type
+        return Part(text=shown["text"], media_type=plain, metadata=metadata)
     if isinstance(shown, dict) and "data" in shown:
-        return Part(data=shown["data"], media_type=shown.get("mimeType"))
+        return Part(data=shown["data"], media_type=shown.get("mimeType"), metadata=metadata)
     raise ValueError("a part of a transformed message has neither text nor data, and is no part of the original")
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import msgspec
 
 from errands.clock import from_iso
@@ -18,11 +20,10 @@ from errands.model.core import (
     Task,
 )
 from errands.model.log import EventKind, RequestOptions, StoredTask
-from errands.policy.cel import Suspended
 from errands.policy.cel.values import Json
 from errands.policy.document import NO_POLICY, CompiledPolicy
 from errands.policy.limits import Exceeded, check_age, parse_duration
-from errands.policy.pipeline import Locked, Passed, Subject
+from errands.policy.pipeline import Locked, Passed, StepSuspended, Subject
 from errands.policy.records import Ended, InputPassed, OutputGiven, OutputHeld
 from errands.policy.steps import Steps
 from errands.runtime.journal import Journal
@@ -202,12 +203,14 @@ class Oversight(Recorder):
         key = f"{steps.phase.subject}:{self._key}:{self.policy.version}"
         try:
             outcome = await self.judge(run).steps(steps, Subject(context=run.plain, **value), key=key)
-        except Suspended as suspended:
-            call, subject = suspended.call, value.get("input")
+        except StepSuspended as suspended:
+            call = suspended.call
             if held is not None and _unshown(run) is None:
                 run.note(OutputHeld(at=run.now(), values=value["output"], turn=held.stored()))
             ids = {"task_id": self._turn.task_id, "context_id": self._turn.context_id}
-            question = review_message(call, subject, **ids) if held is None else held_review_message(call, **ids)
+            question = (
+                review_message(call, suspended.value, **ids) if held is None else held_review_message(call, **ids)
+            )
             await self._suspend(call, question)
             return None
         if isinstance(outcome, Passed):
@@ -220,11 +223,17 @@ class Oversight(Recorder):
     async def _parts(self, run: Run, passed: Passed, originals: list[Part]) -> list[Part] | None:
         """What a transform has made of parts; None when that is of no use, and the task has ended."""
         try:
+            _check_metadata(passed.value)
             return as_parts(passed.value, originals)
         except ValueError as error:
             self.judge(run).unusable("guardrails", str(error))
             await self.stop(run, "restricted", "refused by policy")
             return None
+
+
+def _check_metadata(value: Json) -> None:
+    if isinstance(value, dict) and not isinstance(value.get("metadata"), dict | None):
+        raise ValueError("the metadata of a transformed message is no map")
 
 
 def _unshown(run: Run) -> OutputHeld | None:
@@ -237,5 +246,9 @@ def _unshown(run: Run) -> OutputHeld | None:
     return None
 
 
-def _changed(message: Message, values: dict[str, object] | None) -> Message:
-    return message if values is None else msgspec.structs.replace(message, parts=as_parts(values, message.parts))
+def _changed(message: Message, values: dict[str, Any] | None) -> Message:
+    """The message as a transform has left it; what it says nothing of stays."""
+    if values is None:
+        return message
+    metadata = values.get("metadata", message.metadata)
+    return msgspec.structs.replace(message, parts=as_parts(values, message.parts), metadata=metadata)

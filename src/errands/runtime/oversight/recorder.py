@@ -20,8 +20,9 @@ from errands.policy.records import Ended, InputArrived, ModelCalled, Started
 from errands.runtime.journal import Journal, new_id
 from errands.runtime.oversight.capability import CapabilityCall
 from errands.runtime.oversight.judging import Judge
+from errands.runtime.oversight.output import as_values
 from errands.runtime.review_messages import reviewer_of
-from errands.runtime.run import Run, content_parts, inputs
+from errands.runtime.run import Run, inputs
 from errands.runtime.turn import Ending, Turn
 
 _ENDS = {"limit_exceeded": FAILED, "restricted": REJECTED}
@@ -74,7 +75,9 @@ class Recorder:
             )
             run.note(started)
         if not run.has_input(self._key):
-            values = {"message": content_parts(message)}
+            # All that the agent can read: what it makes of metadata nobody knows.
+            beside = {"metadata": message.metadata, "request_metadata": options.metadata}
+            values = as_values(message.parts) | {name: value for name, value in beside.items() if value}
             run.note(InputArrived(at=run.now(), values=values, message_id=self._key))
 
     @property

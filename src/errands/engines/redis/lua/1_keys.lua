@@ -13,6 +13,7 @@
 --   canceling            set of live tasks that are wanted canceled
 --   asking               sorted set of tasks that wait for one user's answer, by status_at
 --   ended:STATE          sorted set of the tasks that ended in this state, by updated_at
+--   ended                the same for all states, as releases before wrote it; retention sorts them
 --   long                 sorted set of tasks with a long log, by the events that are kept
 --   context:SCOPE:ID     what an agent remembers; `contexts` is the sorted set of them by time
 --   answer:PROCESS       the number of the last batch of a process and what it was answered; expires

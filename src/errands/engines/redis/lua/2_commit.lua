@@ -5,7 +5,7 @@ local function known_receipt(job)
     local known = job.receipt and redis.call('GET', job.receipt)
     if known then
         local at, task = string.match(known, '^(%-?%d+) (.*)$')
-        if tonumber(at) >= job.receipt_since then
+        if tonumber(at) >= job.receipt_since and redis.call('EXISTS', BASE .. 'task:' .. task) == 1 then
             return task
         end
     end
@@ -42,12 +42,15 @@ jobs.commit = function(job)
 end
 
 -- Removes a task that still stands as expected, with its log and those of its receipts that no other task has replaced.
+-- Their memory is freed beside the commands of others; receipts that are too many for that are left to expire.
 jobs.forget = function(job)
     local found = stand_of(job.id)
     if not same(found, job.expected) then
         return {'stale', unpack(found)}
     end
-    for _, field in ipairs(redis.call('HKEYS', BASE .. 'task:' .. job.id)) do
+    local task = BASE .. 'task:' .. job.id
+    local fields = redis.call('HLEN', task) > job.most and {} or redis.call('HKEYS', task)
+    for _, field in ipairs(fields) do
         if string.sub(field, 1, 2) == 'r:' then
             local receipt = BASE .. 'receipt:' .. string.sub(field, 3)
             local known = redis.call('GET', receipt)

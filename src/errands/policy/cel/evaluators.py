@@ -1,4 +1,4 @@
-"""Processes that evaluate what nobody can trust: warm, few, and killed when they take too long.
+"""Processes that evaluate what nobody can trust or what may take long: warm, few, and killed when they take too long.
 
 What runs in them is `errands.policy.cel.child`.
 """
@@ -10,6 +10,7 @@ import contextlib
 import os
 import sys
 from asyncio.subprocess import DEVNULL, PIPE, Process
+from contextvars import ContextVar
 
 import msgspec
 
@@ -77,6 +78,19 @@ class Evaluators:
         self._closed = True
         while self._idle:
             await self._idle.pop().kill()
+
+
+_CURRENT: ContextVar[Evaluators | None] = ContextVar("errands_evaluators", default=None)
+
+
+def current_evaluators() -> Evaluators | None:
+    """Those of the turn that is run here; None where nobody else would have to wait for a long evaluation."""
+    return _CURRENT.get()
+
+
+def use_evaluators(evaluators: Evaluators) -> None:
+    """They are the current ones from here on, and in all tasks that are begun from here."""
+    _CURRENT.set(evaluators)
 
 
 class _Died(Exception):

@@ -1,0 +1,44 @@
+"""A bound on what a provider may send, put on the HTTP client of whichever package talks to it."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from typing import Any
+
+from errands.outbound import Meter
+
+#: JSON may write one character with six.
+_WRITTEN_OUT = 6
+
+
+def bound(provider: Any, max_bytes: int) -> None:
+    """Has the provider's client stop reading an answer, or one event of a stream, that is longer than that.
+
+    Nearly all of the packages use httpx or its successor; with one that does not, only what has come is counted.
+    """
+    client = getattr(getattr(provider, "client", None), "_client", None)
+    hooks = getattr(client, "event_hooks", None)
+    if client is None or not isinstance(hooks, dict):
+        return
+
+    async def meter(response: Any) -> None:
+        kind = response.headers.get("content-type", "")
+        response.stream = _metered(response.stream, Meter(max_bytes * _WRITTEN_OUT, kind))
+
+    client.event_hooks = {**hooks, "response": [*hooks.get("response", []), meter]}
+
+
+def _metered(stream: Any, meter: Meter) -> Any:
+    """The stream again. What a response is read from must be of its own library."""
+    [base] = [kind for kind in type(stream).__mro__ if kind.__name__ == "AsyncByteStream"]
+
+    class Metered(base):  # type: ignore[misc, valid-type]
+        async def __aiter__(self) -> AsyncIterator[bytes]:
+            async for piece in stream:
+                meter.count(piece)
+                yield piece
+
+        async def aclose(self) -> None:
+            await stream.aclose()
+
+    return Metered()

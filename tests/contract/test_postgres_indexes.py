@@ -1,0 +1,186 @@
+"""Indexes that are built while others write: nobody waits, and what was interrupted is mended."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from errands.engines.postgres import PostgresEngine, schema, sql
+from errands.engines.postgres.connection import Options, connect
+from errands.engines.postgres.sql import Migration
+from errands.errors import StorageError
+from tests.contract.changes import Changes, ManualClock
+from tests.postgres import own_schema, shared_server
+
+pytestmark = pytest.mark.anyio
+
+NEWEST = sql.migrations()[-1].version
+INDEXES = """-- Two indexes.
+-- oldest: 2
+
+CREATE INDEX CONCURRENTLY tasks_by_worker ON tasks (worker);
+CREATE INDEX CONCURRENTLY tasks_by_state ON tasks (state) WHERE due_at IS NOT NULL;
+"""
+#: Those that are being built wait for transactions that began before.
+WAITING = "SELECT pid FROM pg_stat_activity WHERE query LIKE 'CREATE INDEX CONCURRENTLY%' AND wait_event_type = 'Lock'"
+
+
+@pytest.fixture
+async def url(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """A database of this release, which learns of one migration more."""
+    url = own_schema(tmp_path)
+    async with PostgresEngine(url):
+        pass
+    known = sql.migrations()
+    further = [*known, Migration(NEWEST + 1, 2, INDEXES), Migration(NEWEST + 2, 2, "CREATE TABLE further (n integer);")]
+    monkeypatch.setattr(schema, "migrations", lambda: further)
+    return url
+
+
+@pytest.fixture
+async def old(url: str, clock: ManualClock, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[PostgresEngine]:
+    """A replica of the release before, at work."""
+    engine = PostgresEngine(url, clock=clock)
+    with monkeypatch.context() as patch:
+        patch.setattr(schema, "migrations", sql.migrations)
+        await engine.open()
+    yield engine
+    await engine.close()
+
+
+@pytest.fixture
+async def holder(url: str) -> AsyncIterator[Any]:
+    """Somebody whose transaction an index has to wait for."""
+    connection = await connect(Options.parse(url))
+    await connection.execute("SET idle_in_transaction_session_timeout TO 0")
+    await connection.execute("BEGIN; LOCK TABLE tasks IN ROW EXCLUSIVE MODE")
+    yield connection
+    await connection.close()
+
+
+async def being_built(url: str) -> int:
+    """The server's process that builds an index, once it waits."""
+    connection = await connect(Options.parse(url))
+    try:
+        while (pid := await connection.fetchval(WAITING)) is None:
+            await asyncio.sleep(0.01)
+        return int(pid)
+    finally:
+        await connection.close()
+
+
+async def valid(url: str) -> dict[str, bool]:
+    """Which of the indexes there are, and whether they are complete."""
+    connection = await connect(Options.parse(url))
+    try:
+        rows = await connection.fetch(
+            "SELECT c.relname, i.indisvalid FROM pg_index i JOIN pg_class c ON c.oid = i.indexrelid "
+            "WHERE i.indrelid = 'tasks'::regclass AND c.relname LIKE 'tasks_by_%'"
+        )
+        return {row[0]: row[1] for row in rows}
+    finally:
+        await connection.close()
+
+
+BOTH = {"tasks_by_worker": True, "tasks_by_state": True}
+
+
+async def test_replicas_write_on_while_an_index_is_built(
+    url: str, old: PostgresEngine, holder: Any, changes: Changes
+) -> None:
+    upgrading = asyncio.ensure_future(PostgresEngine(url).schema.upgrade())
+    await being_built(url)
+    assert await old.commit(changes.start()) == 2
+    for number in range(20):
+        assert await old.commit(changes.chunk()) == 3 + number
+    assert not upgrading.done()
+    assert (await valid(url))["tasks_by_worker"] is False
+    await holder.execute("COMMIT")
+    assert await upgrading == (NEWEST, NEWEST + 2)
+    assert await valid(url) == BOTH
+    assert await old.commit(changes.complete()) == 23
+
+
+async def test_an_index_whose_building_was_interrupted_is_built_again(
+    url: str, old: PostgresEngine, holder: Any
+) -> None:
+    upgrading = asyncio.ensure_future(PostgresEngine(url).schema.upgrade())
+    pid = await being_built(url)
+    await holder.execute("SELECT pg_terminate_backend($1)", pid)
+    with pytest.raises(StorageError):
+        await upgrading
+    await holder.execute("COMMIT")
+    assert await valid(url) == {"tasks_by_worker": False}
+    with pytest.raises(StorageError, match=f"schema version {NEWEST}"):
+        await PostgresEngine(url).schema.check()
+    assert await PostgresEngine(url).schema.upgrade() == (NEWEST, NEWEST + 2)
+    assert await valid(url) == BOTH
+    assert await PostgresEngine(url).schema.check() == NEWEST + 2
+
+
+async def test_who_upgrades_while_an_index_is_built_waits_and_is_told_so(
+    url: str, holder: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    upgrading = asyncio.ensure_future(PostgresEngine(url).schema.upgrade())
+    await being_built(url)
+    with monkeypatch.context() as patch:
+        patch.setattr(schema, "_TRIES", 2)
+        with pytest.raises(StorageError, match="Another process upgrades"):
+            await PostgresEngine(url).schema.upgrade()
+    waiting = asyncio.ensure_future(PostgresEngine(url).schema.upgrade())
+    await holder.execute("COMMIT")
+    assert await upgrading == (NEWEST, NEWEST + 2)
+    assert (await waiting)[1] == NEWEST + 2
+
+
+async def test_the_printed_sql_builds_them_beside_writers_and_mends_what_was_interrupted(url: str, holder: Any) -> None:
+    upgrading = asyncio.ensure_future(PostgresEngine(url).schema.upgrade())
+    await holder.execute("SELECT pg_terminate_backend($1)", await being_built(url))
+    await holder.execute("COMMIT")
+    with pytest.raises(StorageError):
+        await upgrading
+    script = await PostgresEngine(url).schema.sql()
+    before, after = script.index("Not in a transaction"), script.index("BEGIN;")
+    assert (
+        before
+        < script.index("CREATE INDEX CONCURRENTLY tasks_by_worker")
+        < after
+        < script.index("CREATE TABLE further")
+    )
+    await asyncio.to_thread(shared_server().run_script, script)
+    assert await PostgresEngine(url).schema.check() == NEWEST + 2
+    assert await PostgresEngine(url).schema.sql() == ""
+    assert await valid(url) == BOTH
+
+
+async def test_in_an_empty_database_they_are_made_with_the_tables(tmp_path: Path, url: str) -> None:
+    empty = own_schema(tmp_path / "other")
+    assert "CONCURRENTLY" not in await PostgresEngine(empty).schema.sql()
+    assert await PostgresEngine(empty).schema.upgrade() == (0, NEWEST + 2)
+    assert await valid(empty) == BOTH
+
+
+#: Those before were made when no release had tables yet.
+FIRST_RELEASED = 6
+
+
+def test_no_migration_builds_an_index_that_writers_wait_for() -> None:
+    for migration in sql.migrations():
+        made = set(re.findall(r"CREATE TABLE (\w+)", migration.script))
+        indexed = re.findall(r"CREATE (?:UNIQUE )?INDEX \w+ ON (\w+)", migration.script)
+        if migration.version >= FIRST_RELEASED:
+            assert made.issuperset(indexed), f"migration {migration.version}: CREATE INDEX CONCURRENTLY in its own file"
+
+
+def test_a_migration_that_builds_indexes_beside_writers_does_nothing_else() -> None:
+    for migration in [*sql.migrations(), Migration(NEWEST + 1, 2, INDEXES)]:
+        script = re.sub(r"--.*\n", "", migration.script)
+        rest = script
+        for statement in migration.indexes.values():
+            rest = rest.replace(f"{statement};", "")
+        assert rest == script or not rest.strip(), f"migration {migration.version}"

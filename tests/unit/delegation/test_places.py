@@ -1,0 +1,110 @@
+"""Turns that wait for what they have handed down, where there is room for one turn only, on every engine."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from errands import Settings
+from errands.agents.delegation.local import LocalDelegate
+from errands.model.card_config import AgentCardConfig
+from errands.model.core import COMPLETED
+from errands.runtime.context import TaskContext
+from errands.runtime.inner import InnerAgents
+from errands.runtime.worker import Worker
+from errands.server.app import A2AServer
+from errands.testing import connect
+from tests.unit.delegation.support import errand_of, started_run
+
+pytestmark = pytest.mark.anyio
+
+DEPTH = 3
+
+
+class Matryoshka(Worker):
+    """Hands its message down until it is deep enough; the innermost waits for the gate."""
+
+    def __init__(self, delegate: LocalDelegate | None = None) -> None:
+        self.delegate = delegate
+        self.begun: list[int] = []
+        self.deepest = asyncio.Event()
+        self.gate = asyncio.Event()
+
+    async def handle(self, ctx: TaskContext) -> None:
+        depth = ctx._options.depth
+        self.begun.append(depth)
+        if depth >= DEPTH:
+            self.deepest.set()
+            await self.gate.wait()
+            await ctx.complete("innermost")
+            return
+        assert self.delegate is not None
+        delegated = await self.delegate.run(errand_of(ctx, await started_run(ctx)))
+        await ctx.complete(f"{depth}({delegated.output['message'][0]['text']})")
+
+
+def settings(**fields: float) -> Settings:
+    return Settings(max_concurrent_tasks=1, poll_interval=0.1, **fields)  # type: ignore[arg-type]
+
+
+def alone(storage: str, **fields: float) -> tuple[A2AServer, Matryoshka]:
+    """An agent that hands work to itself."""
+    inner = InnerAgents()
+    doll = Matryoshka(LocalDelegate("Doll", inner))
+    card = AgentCardConfig(name="Doll", description=".")
+    return A2AServer(worker=doll, agent_card=card, inner=inner, storage=storage, settings=settings(**fields)), doll
+
+
+async def test_an_agent_that_hands_work_to_itself_does_not_wait_for_its_own_place(storage: str) -> None:
+    server, doll = alone(storage)
+    doll.gate.set()
+    async with asyncio.timeout(30), connect(server) as client:
+        assert (await client.send("go")).text == "0(1(2(innermost)))"
+        assert doll.begun == [0, 1, 2, 3]
+        # Every place is given back.
+        assert (await client.send("again")).text == "0(1(2(innermost)))"
+
+
+async def test_agents_that_hand_work_to_each_other_do_not_wait_for_each_others_places(storage: str) -> None:
+    inner = InnerAgents()
+    ping, pong = Matryoshka(LocalDelegate("pong", inner)), Matryoshka(LocalDelegate("Ping", inner))
+    ping.gate.set()
+    pong.gate.set()
+    inner.workers["pong"] = pong
+    card = AgentCardConfig(name="Ping", description=".")
+    server = A2AServer(worker=ping, agent_card=card, inner=inner, storage=storage, settings=settings())
+    async with asyncio.timeout(30), connect(server) as client:
+        assert (await client.send("go")).text == "0(1(2(innermost)))"
+        assert (ping.begun, pong.begun) == ([0, 2], [1, 3])
+
+
+async def test_the_place_of_a_turn_that_waits_is_not_for_others(storage: str) -> None:
+    server, doll = alone(storage)
+    async with asyncio.timeout(30), connect(server) as client:
+        first = asyncio.create_task(client.send("first"))
+        await doll.deepest.wait()
+        second = await client.send("second", blocking=False)
+        await server.adapter.poll()
+        assert doll.begun == [0, 1, 2, 3]
+        assert second.state == "submitted"
+        doll.gate.set()
+        assert (await first).text == "0(1(2(innermost)))"
+        await server.engine.wait_for_state(second.task_id, server.scope(), frozenset({COMPLETED}), 20)
+        assert doll.begun == [0, 1, 2, 3] * 2
+
+
+async def test_a_task_that_is_waited_for_is_taken_up_though_there_is_no_place(storage: str) -> None:
+    if storage == "memory":
+        return  # nothing is left of it when the server has stopped
+    server, doll = alone(storage, drain_timeout=0)
+    async with asyncio.timeout(30), connect(server) as client:
+        task_id = (await client.send("go", blocking=False)).task_id
+        await doll.deepest.wait()
+    # All four were given back to the queue, and one can be taken up at a time.
+    server, doll = alone(storage)
+    doll.gate.set()
+    async with asyncio.timeout(30), connect(server) as client:
+        while (result := await client.get_task(task_id)).state != "completed":
+            await asyncio.sleep(0.05)
+        assert result.text == "0(1(2(innermost)))"

@@ -1,0 +1,232 @@
+"""Evaluations that would hold the process are told beforehand, made in another one, and ended in time."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import msgspec
+import pytest
+
+from errands import Part, TaskContext
+from errands.policy import cel
+from errands.policy.cel import CelError, Session, Suspended, Variables, evaluate, scopes
+from errands.policy.cel.effort import LONG
+from errands.policy.cel.evaluating import is_long
+from errands.policy.cel.evaluators import Evaluators, use_evaluators
+from errands.policy.cel.values import MOST_SEEN, as_seen
+from errands.policy.context import plain
+from errands.policy.records import Decided
+from errands.runtime.settings import Settings
+from tests.unit.oversight.support import around, before, reason, serving
+from tests.unit.policy.support import NOW, a_run
+from tests.unit.support import Agent, ThreadedAgent
+
+pytestmark = pytest.mark.anyio
+
+#: As much text as a request may have, nearly.
+GREATEST = "a" * (Settings().max_body_bytes - 10_000)
+NUMBERS = "[0, 1, 2, 3, 4, 5, 6, 7, 8, 9]"
+#: 10,000 times a search that takes a second, if anybody let it.
+HOSTILE = f"{NUMBERS}.all(a, {NUMBERS}.all(b, {NUMBERS}.all(c, !{{0}}.matches('(a?){{{{30}}}}z'))))"
+
+
+def a_message(text: str, parts: int = 1) -> dict[str, Any]:
+    return {"message": [{"mimeType": "text/plain", "text": text}] * parts}
+
+
+def long(source: str, input: Any, session: Session | None = None) -> bool:  # noqa: A002 - the language's word
+    program = cel.compile(scopes.BEFORE, source)
+    return is_long(program, Variables(plain(a_run()), input=input), session or Session(NOW))
+
+
+@pytest.mark.parametrize(
+    ("source", "length"),
+    [
+        ("input.message[0].text.contains('password')", 500_000),
+        ("input.message.exists(part, has(part.text) && part.text.contains('password'))", 500_000),
+        ("!input.message.exists(part, part.text.matches('[0-9]{4}-[0-9]{4}'))", 30_000),
+        ("size(input.message) > 0 && context.user.id != ''", 500_000),
+        ("context.capabilities.slack_post.count_successful < 20", 5_000_000),
+        ("['a', 'b', 'c'].all(word, !input.message[0].text.contains(word))", 100_000),
+    ],
+)
+def test_what_policies_usually_ask_is_evaluated_on_the_spot(source: str, length: int) -> None:
+    assert not long(source, a_message("a" * length))
+
+
+@pytest.mark.parametrize(
+    ("source", "input"),
+    [
+        ("input.message[0].text.contains('password')", a_message("a" * 3_000_000)),
+        ("input.message[0].text.matches('(a?){900}z')", a_message("a" * 10_000)),
+        ("input.message[0].text.matches(input.message[0].mimeType)", a_message("a" * 10_000)),
+        ("input.message.all(p, input.message.all(q, p.text != q.text))", a_message("a" * 100, parts=100)),
+        ("['a', 'b', 'c'].all(word, !input.message[0].text.contains(word))", a_message("a" * 1_000_000)),
+        ("[1, 2].map(n, input.message[0].text + input.message[0].text).size() > 1", a_message("a" * 300_000)),
+        ("input.rows.map(row, row)", {"rows": list(range(1_500))}),
+        ("input.rows[0] == 1", {"rows": list(range(MOST_SEEN))} | a_message("a" * LONG)),
+    ],
+)
+def test_what_may_take_long_is_known_before_it_is_evaluated(source: str, input: Any) -> None:  # noqa: A002
+    assert long(source, input)
+
+
+def test_what_calls_have_given_counts_too() -> None:
+    program = cel.compile(scopes.TOOL_WITH_MOUNT, "mount.read('notes').contains('x')")
+    session, variables = Session(NOW), Variables({}, input={})
+    assert not is_long(program, variables, session)
+    with pytest.raises(Suspended) as suspended:
+        cel.run(program, variables, session)
+    session.settle(suspended.value.call, "a" * LONG)
+    assert is_long(program, variables, session)
+
+
+# In another process
+
+
+@pytest.fixture
+async def evaluators(anyio_backend: str) -> AsyncIterator[Evaluators]:
+    made = Evaluators(timeout=30, most=1)
+    yield made
+    await made.close()
+
+
+async def elsewhere(evaluators: Evaluators, program: cel.Program, variables: Variables, session: Session) -> Any:
+    """The value, from another process however short it is."""
+    found: Any = await evaluate(program, variables, session)
+
+    async def there() -> Any:
+        use_evaluators(evaluators)
+        return await evaluate(long_winded(program), variables, session)
+
+    assert await asyncio.create_task(there()) == found
+    assert evaluators._idle
+    return found
+
+
+def long_winded(program: cel.Program) -> cel.Program:
+    """The same, which claims to be long."""
+    return msgspec.structs.replace(program, effort=program.effort._replace(passes=LONG))
+
+
+@pytest.mark.parametrize(
+    ("source", "value"),
+    [
+        ("context.user.id + input.name + now", f"annx{NOW}"),
+        ("c.cap.slack_post.count_successful", 0),
+        ("c.cap.slack_post.count_successful + context.capabilities._meta.count", 3),
+        ("has(event) || !has(input.none)", True),
+        ("context.cap != {} && context != {}", True),
+        ("[input].map(one, one.put('b', 1))", [{"b": 1, "name": "x"}]),
+    ],
+)
+async def test_an_expression_gives_the_same_in_another_process(evaluators: Evaluators, source: str, value: Any) -> None:
+    variables = Variables(plain(a_run()), input={"name": "x"})
+    assert await elsewhere(evaluators, cel.compile(scopes.BEFORE, source), variables, Session(NOW)) == value
+
+
+async def test_calls_of_a_long_expression_are_made_here(evaluators: Evaluators) -> None:
+    program = long_winded(cel.compile(scopes.BEFORE, "review('bob') && !review('eve')", condition=True))
+    asked: list[str] = []
+
+    async def perform(call: cel.Call) -> bool:
+        asked.append(call.arguments[0])
+        return asked[-1] == "bob"
+
+    use_evaluators(evaluators)
+    variables = Variables(plain(a_run()), input={})
+    assert await evaluate(program, variables, Session(NOW), perform=perform, place="before[0]") is True
+    assert asked == ["bob", "eve"]
+
+
+async def test_an_error_in_another_process_is_an_error_here(evaluators: Evaluators) -> None:
+    use_evaluators(evaluators)
+    for source, problem in (("input.none == 1", "Key not found"), ("input.name", "must be true or false, not string")):
+        program = long_winded(cel.compile(scopes.BEFORE, source, condition=True))
+        with pytest.raises(CelError, match=problem):
+            await evaluate(program, Variables({}, input={"name": "x"}), Session(NOW))
+
+
+# A hostile message
+
+
+@contextmanager
+def heartbeat() -> Iterator[list[float]]:
+    """The pauses between the beats of the event loop."""
+    pauses: list[float] = []
+
+    async def beat() -> None:
+        last = time.monotonic()
+        while True:
+            await asyncio.sleep(0.01)
+            now = time.monotonic()
+            pauses.append(now - last)
+            last = now
+
+    beating = asyncio.get_running_loop().create_task(beat())
+    try:
+        yield pauses
+    finally:
+        beating.cancel()
+
+
+async def finish(ctx: TaskContext) -> None:
+    await ctx.complete("Done.")
+
+
+async def test_the_loop_beats_while_the_greatest_message_meets_a_costly_guardrail() -> None:
+    rule = before({"assert": HOSTILE.format("input.message[0].text"), "error_message": "No."})
+    async with serving(Agent(finish), policy=rule) as server:
+        begun = time.monotonic()
+        with heartbeat() as pauses:
+            result = await server.client.send(GREATEST)
+        assert time.monotonic() - begun < 30
+        assert (result.state, result.text, reason(result)) == ("rejected", "No.", "restricted")
+        [decided] = [record for record in await server.records(result) if isinstance(record, Decided)]
+        assert decided.outcome == "error: lock_task"
+        assert "it took longer than 2 s" in decided.detail
+        assert len(pauses) > 50
+        assert max(pauses) < 1.5
+        assert (await server.client.send("short")).text == "Done."
+
+
+@pytest.mark.parametrize("kind", [Agent, ThreadedAgent])
+async def test_the_loop_beats_while_a_call_with_a_long_text_meets_a_costly_step(kind: Any) -> None:
+    async def pay(ctx: TaskContext) -> None:
+        async with ctx.capability("pay", {"text": GREATEST}):
+            raise AssertionError("it is blocked")
+
+    def pay_in_a_thread(ctx: Any) -> None:
+        with ctx.capability("pay", {"text": GREATEST}):
+            raise AssertionError("it is blocked")
+
+    worker = kind(pay if kind is Agent else pay_in_a_thread)
+    rule = around("pay", before=[{"assert": HOSTILE.format("input.text"), "error_message": "No."}])
+    async with serving(worker, policy=rule) as server:
+        with heartbeat() as pauses:
+            result = await server.client.send("go")
+        assert (result.state, result.text) == ("failed", "No.")
+        assert max(pauses) < 1.5
+
+
+async def test_millions_of_values_are_not_looked_into_and_fail_what_expects_a_list() -> None:
+    rows = [0] * 3_000_000
+    rule = before({"assert": "input.message[0].data.rows.all(row, row == 0)", "error_message": "No."})
+    async with serving(Agent(finish), policy=rule) as server:
+        with heartbeat() as pauses:
+            result = await server.client.send([Part(data={"rows": rows})])
+        assert (result.state, result.text) == ("rejected", "No.")
+        assert max(pauses) < 1.5
+        assert (await server.client.send([Part(data={"rows": rows[:1000]})])).text == "Done."
+
+
+def test_lists_and_maps_beyond_so_many_values_are_text() -> None:
+    many = [1] * MOST_SEEN
+    assert as_seen({"a": many, "b": {"c": 1}}) == {"a": msgspec.json.encode(many).decode(), "b": '{"c":1}'}
+    few = {"a": [1] * (MOST_SEEN - 4), "b": {"c": 1}}
+    assert as_seen(few) == few
+    assert as_seen([[[]] * MOST_SEEN, "x"])[1] == "x"
