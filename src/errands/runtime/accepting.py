@@ -287,7 +287,7 @@ class Acceptor:
 
     def _options_of(self, request: SendMessageRequest, call: CallContext) -> RequestOptions:
         configuration = request.configuration
-        depth = call.depth or told_depth(request.message)
+        depth = call.depth or (told_depth(request.message.metadata) if request.message.metadata else 0)
         if configuration is None:
             if not (request.metadata or call.extensions or call.parent or call.email or depth):
                 return PLAIN

@@ -14,8 +14,6 @@ from collections.abc import Iterator
 from contextlib import AbstractContextManager, AsyncExitStack, contextmanager, suppress
 from typing import Any
 
-import msgspec
-
 from errands import lifecycle
 from errands.errors import (
     ConcurrencyError,
@@ -25,24 +23,23 @@ from errands.errors import (
     TaskNotFoundError,
     TaskTerminalStateError,
 )
-from errands.model.core import CANCELED, WORKING
+from errands.model.core import WORKING
 from errands.model.log import LEASE, Change, RequestOptions, Scope, StoredTask
 from errands.policy.cel.evaluators import Evaluators, use_evaluators
 from errands.policy.document import CompiledPolicy
 from errands.runtime.active import ActiveTask
-from errands.runtime.context import TaskContext, current_position
+from errands.runtime.context import TaskContext
 from errands.runtime.dependencies import DependencyContainer
 from errands.runtime.execution import Execution
 from errands.runtime.handler import Handler
 from errands.runtime.journal import Journal, status_draft, status_update
 from errands.runtime.settings import ServerRole, Settings
+from errands.runtime.stopping import Stopper
 from errands.runtime.turn import Turn
-from errands.runtime.waiting import WaitingContexts
+from errands.runtime.waiting import WaitingContexts, current_message_id, stored_options
 from errands.runtime.worker import Worker
 
 logger = logging.getLogger(__name__)
-
-_decode_options = msgspec.json.Decoder(RequestOptions).decode
 
 
 class WorkerAdapter:
@@ -65,7 +62,8 @@ class WorkerAdapter:
         self.agent = agent
         self._deps = deps
         self._settings = settings
-        self._evaluators = evaluators
+        # Without a policy there are no expressions.
+        self._evaluators = evaluators if policy is not None or worker.keeps_records else None
         self._policy = None if worker.keeps_records else policy
         self._handler = Handler(worker, max_attempts=settings.max_attempts, threads=settings.max_concurrent_tasks)
         #: See `Worker.chooses_reply`.
@@ -87,7 +85,7 @@ class WorkerAdapter:
         self._reserved = 0
         #: Tasks of this agent that turns of this process wait for.
         self._awaited: dict[str, Scope] = {}
-        self._forcing: set[asyncio.Task[None]] = set()
+        self.stopper = Stopper(self.running, force_timeout=settings.cancel_force_timeout)
         self._lease_ms = int(settings.lease_seconds * 1000)
         #: No lease of a turn that runs here ends before this moment.
         self._held_until = 0
@@ -248,9 +246,9 @@ class WorkerAdapter:
         try:
             while True:
                 if options is None:
-                    options = await self._stored_options(stored)
+                    options = await stored_options(self._engine, stored)
                 if request_context is None:
-                    request_context = self.waiting.take(execution.task_id, _current_message_id(stored))
+                    request_context = self.waiting.take(execution.task_id, current_message_id(stored))
                 if stored.head.state is not WORKING and not self.chooses_reply:
                     stored = await self._begin(stored)
                 execution.ctx = TaskContext(
@@ -263,7 +261,7 @@ class WorkerAdapter:
                 )
                 # It may have been wanted canceled before there was a context that could be told.
                 if stored.head.cancel_requested or execution.cancel_requested:
-                    self._signal_cancel(execution)
+                    self.stopper.signal(execution)
                 if not await self._handler.run(execution, execution.ctx):
                     return
                 stored = await self._engine.load(execution.task_id, stored.scope)
@@ -315,49 +313,6 @@ class WorkerAdapter:
             head=lifecycle.advance(stored.head, change),
             scope=stored.scope,
         )
-
-    async def _stored_options(self, stored: StoredTask) -> RequestOptions:
-        """What the sender asked for beside the message, from the log: after a queue or a crash."""
-        current = _current_message_id(stored)
-        after = 0
-        while True:
-            log = await self._engine.read(stored.task.id, stored.scope, after)
-            for event in log.events:
-                if event.kind == "request" and (options := _decode_options(event.data)).message_id == current:
-                    return options
-            if not log.events:
-                return RequestOptions()
-            after = log.events[-1].version
-
-    # Stopping turns
-
-    def request_cancel(self, task_id: str) -> bool:
-        """Tells a turn of this process that it is wanted canceled; false when it does not run here."""
-        execution = self.running.get(task_id)
-        if execution is None:
-            return False
-        self._signal_cancel(execution)
-        return True
-
-    def _signal_cancel(self, execution: Execution) -> None:
-        execution.signal_cancel()
-        if execution.force_timer is None:
-            execution.force_timer = self._loop.call_later(self._settings.cancel_force_timeout, self._force, execution)
-
-    def _force(self, execution: Execution) -> None:
-        if self.running.get(execution.task_id) is execution:
-            forcing = self._loop.create_task(self._cancel_by_force(execution))
-            self._forcing.add(forcing)
-            forcing.add_done_callback(self._forcing.discard)
-
-    async def _cancel_by_force(self, execution: Execution) -> None:
-        # The log first: the task is canceled even when the handler does not let itself be stopped.
-        try:
-            if execution.ctx is not None and not execution.turn_ended:
-                await execution.ctx._turn.end(CANCELED)
-        except ErrandsError as error:
-            logger.info("task %s was not canceled by force: %s", execution.task_id, error)
-        execution.stop("force")
 
     # Loops
 
@@ -425,6 +380,7 @@ class WorkerAdapter:
             await self._journal.commit(change)
         except BaseException:
             self._reserved -= 1
+            self._notice_idle()
             raise
         self.start(StoredTask(task=stored.task, head=lifecycle.advance(head, change), scope=stored.scope), now)
 
@@ -438,9 +394,7 @@ class WorkerAdapter:
         if not self.running:
             return
         for task_id in await self._engine.wanted_canceled(self.worker_id):
-            execution = self.running.get(task_id)
-            if execution is not None and not execution.cancel_requested:
-                self._signal_cancel(execution)
+            self.stopper.request(task_id)
 
     async def _extend(self) -> None:
         until = self.lease_until(self._journal.now())
@@ -451,8 +405,8 @@ class WorkerAdapter:
                 continue
             if signal.lost:
                 execution.stop("lost")
-            elif signal.cancel_requested and not execution.cancel_requested:
-                self._signal_cancel(execution)
+            elif signal.cancel_requested:
+                self.stopper.signal(execution)
         self._held_until = until
 
     async def _sweep_loop(self) -> None:
@@ -467,7 +421,3 @@ class WorkerAdapter:
             logger.warning("the store did not answer; trying again: %s", error)
         except Exception:
             logger.exception("something went wrong beside the tasks; trying again")
-
-
-def _current_message_id(stored: StoredTask) -> str:
-    return (stored.task.history or [])[current_position(stored)].message_id

@@ -40,7 +40,7 @@ class Canceler:
                 break
             except (ConcurrencyError, LeaseLostError, TaskTerminalStateError):
                 continue
-        self._adapter.request_cancel(task_id)
+        self._adapter.stopper.request(task_id)
         stored = await self._settled(stored, until)
         if self._adapter.hears_cancel and stored.state not in TERMINAL_STATES and stored.head.worker:
             # Whoever held it has died, or does not react: this process lets go in its place, and it is fenced off.

@@ -8,8 +8,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from errands.model.core import Message
-
 #: In the metadata of the first message of a task that another agent has handed down: by how many it was, at least 1.
 DEPTH = "errands/delegation-depth"
 #: Nobody hands work down so often.
@@ -20,9 +18,9 @@ def depth_metadata(depth: int) -> dict[str, Any]:
     return {DEPTH: depth}
 
 
-def told_depth(message: Message) -> int:
-    """What the sender says; 0 when they say nothing that makes sense."""
-    told = (message.metadata or {}).get(DEPTH)
+def told_depth(metadata: dict[str, Any]) -> int:
+    """What the sender of a message says in its metadata; 0 when they say nothing that makes sense."""
+    told = metadata.get(DEPTH)
     if isinstance(told, float) and told.is_integer():
         # Some bindings have no other numbers.
         told = int(told)

@@ -1,4 +1,4 @@
-"""The request contexts of messages that wait for their turn: in this process's memory and nowhere else."""
+"""What came with messages that wait for their turn: options in the log, request contexts in memory and nowhere else."""
 
 from __future__ import annotations
 
@@ -6,8 +6,16 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+import msgspec
+
+from errands.engines.base import Engine
+from errands.model.log import RequestOptions, StoredTask
+from errands.runtime.context import current_position
+
 #: Tasks whose contexts are kept at most, the newest. What another process took up is never asked for here.
 MOST_TASKS = 10_000
+
+_decode_options = msgspec.json.Decoder(RequestOptions).decode
 
 
 class WaitingContexts:
@@ -44,3 +52,21 @@ class WaitingContexts:
     def forget(self, task_id: str) -> None:
         """The task has ended, or another process runs it: nothing here will be asked for."""
         self._contexts.pop(task_id, None)
+
+
+async def stored_options(engine: Engine, stored: StoredTask) -> RequestOptions:
+    """What the sender asked for beside the message, from the log: after a queue or a crash."""
+    current = current_message_id(stored)
+    after = 0
+    while True:
+        log = await engine.read(stored.task.id, stored.scope, after)
+        for event in log.events:
+            if event.kind == "request" and (options := _decode_options(event.data)).message_id == current:
+                return options
+        if not log.events:
+            return RequestOptions()
+        after = log.events[-1].version
+
+
+def current_message_id(stored: StoredTask) -> str:
+    return (stored.task.history or [])[current_position(stored)].message_id
