@@ -12,6 +12,7 @@ import random
 import signal
 import statistics
 import sys
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -27,7 +28,8 @@ from tests.cluster.load import Load
 pytestmark = [pytest.mark.anyio, pytest.mark.cluster, pytest.mark.timeout(300)]
 
 LONG = bool(os.environ.get("ERRANDS_SOAK"))
-KILLS = 30 if LONG else 5
+#: At least so long, and so many.
+SECONDS, KILLS = (60, 30) if LONG else (0, 5)
 REPLICAS = 3
 
 #: A store's URL, and what restarts its server.
@@ -79,10 +81,11 @@ async def test_a_cancel_reaches_the_worker_on_another_replica_at_once(store: Sto
 
 
 async def _break_things(cluster: Cluster, restart_store: Callable[[], None]) -> None:
-    for kill in range(KILLS):
+    until = time.monotonic() + SECONDS
+    while cluster.kills < KILLS or time.monotonic() < until:
         await asyncio.sleep(random.uniform(0.2, 1.5))
         await cluster.replace_one()
-        if kill == KILLS // 2:
+        if cluster.kills == KILLS // 2:
             await asyncio.to_thread(restart_store)
 
 
