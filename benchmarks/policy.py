@@ -16,7 +16,7 @@ from collections.abc import Callable
 from errands.policy import cel
 from errands.policy.cel import Session, Variables, run, scopes
 from errands.policy.cel.evaluators import Evaluators, use_evaluators
-from errands.policy.context import Context, CurrentContext, fold, plain, replay, start
+from errands.policy.context import Context, CurrentContext, plain, replay, start
 from errands.policy.pipeline import Invocation, Passed, Subject, run_steps
 from errands.policy.records import CapabilityFinished, InputArrived, ModelCalled, Started
 from errands.policy.steps import Phase, StepConfig, compile_steps
@@ -79,7 +79,6 @@ def measure(functions: int, times: int) -> None:
     report(f"whole context, again, {size}", microseconds(lambda: run(whole, shared, session), times))
     report(f"whole context, fresh, {size}", microseconds(fresh(whole), max(5, times // 20)))
     report(f"one step of a pipeline, fresh, {size}", step(seen, times))
-    report(f"fold one record, {size}", microseconds(lambda: fold(context, record), times))
     report(f"context as expressions see it, from nothing, {size}", microseconds(lambda: plain(context), times // 5))
     current = CurrentContext(context)
 
