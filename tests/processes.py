@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import subprocess
 import sys
 
@@ -21,17 +22,22 @@ class Process:
         self._process: subprocess.Popen[bytes] | None = None
 
     @property
-    def pid(self) -> int:
-        assert self._process is not None
-        return self._process.pid
+    def pid(self) -> int | None:
+        """None while it has not been started, and when it was killed."""
+        return None if self._process is None else self._process.pid
+
+    @property
+    def environment(self) -> dict[str, str]:
+        return dict(os.environ)
 
     def start(self) -> None:
-        self._process = subprocess.Popen(self._command)
+        self._process = subprocess.Popen(self._command, env=self.environment)
 
     def kill(self) -> None:
         if self._process is not None:
             self._process.kill()
             self._process.wait()
+            self._process = None
 
     async def ready(self) -> None:
         """Waits until it takes requests."""

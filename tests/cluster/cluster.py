@@ -2,45 +2,31 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 import random
 import signal
-import subprocess
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-import httpx
-
 import errands
-from tests.ports import free_port
+from tests.processes import Process
 
 ROOT = Path(__file__).parents[2]
 
 
-class Replica:
-    """A server at a fixed address; its processes come and go."""
-
+class Replica(Process):
     def __init__(
         self, storage: str, *options: str, source: Path | None = None, module: str = "tests.cluster.replica"
     ) -> None:
         """`source`: where the package is, when it is not the one that is tested. `module`: the program that it runs."""
-        port = free_port()
-        self.url = f"http://127.0.0.1:{port}"
-        self._arguments = [sys.executable, "-m", module, str(port), storage, *options]
+        super().__init__(module, storage, *options)
         self.source = source
-        self._process: subprocess.Popen[bytes] | None = None
 
     @property
-    def pid(self) -> int | None:
-        return None if self._process is None else self._process.pid
-
-    def start(self) -> None:
+    def environment(self) -> dict[str, str]:
         source = self.source or Path(errands.__file__).parents[1]
-        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(map(str, (source, ROOT)))}
-        self._process = subprocess.Popen(self._arguments, env=environment)
+        return {**os.environ, "PYTHONPATH": os.pathsep.join(map(str, (source, ROOT)))}
 
     def stop(self) -> None:
         """Lets it finish what it is at."""
@@ -52,24 +38,6 @@ class Replica:
     def has_died(self) -> bool:
         """Whether its process ended without being told to."""
         return self._process is not None and self._process.poll() == -signal.SIGKILL
-
-    def kill(self) -> None:
-        if self._process is not None:
-            self._process.kill()
-            self._process.wait()
-            self._process = None
-
-    async def ready(self) -> None:
-        async with httpx.AsyncClient(timeout=1.0) as client:
-            while True:
-                assert self._process is not None
-                assert self._process.poll() is None, "a replica ended by itself"
-                try:
-                    if (await client.get(f"{self.url}/health/ready")).status_code == 200:
-                        return
-                except httpx.HTTPError:
-                    pass
-                await asyncio.sleep(0.02)
 
 
 class Cluster:

@@ -21,7 +21,7 @@ from errands.model.core import (
     TaskStatusUpdateEvent,
     text_of,
 )
-from errands.model.log import Change, Draft, Event, Scope, StoredTask, Work
+from errands.model.log import Change, Draft, Event, ListQuery, Scope, StoredTask, Work
 
 AGENT = "agent"
 ME = Scope("tenant", "me", AGENT)
@@ -178,3 +178,17 @@ async def collect(subscription: Subscription, upto: int) -> list[int]:
         assert events is not None, "the subscription ended early"
         versions += [event.version for event in events]
     return versions
+
+
+async def whole_life(engine: Engine, changes: Changes, clock: Clock) -> None:
+    """All that a server does with a store, once, with an engine that keeps nothing after the end."""
+    await engine.commit(changes.create(receipt=b"digest"))
+    (stored,) = await engine.claim(WORKER, [AGENT], 1, clock() + LEASE_MS)
+    subscription = engine.subscribe("t", ME, 0)
+    await engine.commit(changes.working(fence=stored.head.attempt))
+    await engine.commit(changes.complete(fence=stored.head.attempt))
+    assert await collect(subscription, 3) == [1, 2, 3]
+    subscription.close()
+    assert (await engine.list(ListQuery(scope=ME))).total_size == 1
+    await engine.save_context(ME, "c", b"value")
+    assert await engine.sweep() == 1

@@ -16,8 +16,7 @@ from errands.engines.base import Retention
 from errands.engines.postgres import PostgresEngine
 from errands.errors import StorageError, TaskNotFoundError
 from errands.model.core import TERMINAL_STATES
-from errands.model.log import ListQuery
-from tests.contract.changes import AGENT, LEASE_MS, ME, WORKER, Changes, ManualClock, collect
+from tests.contract.changes import AGENT, LEASE_MS, ME, WORKER, Changes, ManualClock, whole_life
 from tests.postgres import administering, own_database, own_schema, shared_server
 
 pytestmark = pytest.mark.anyio
@@ -262,16 +261,7 @@ async def test_a_user_with_the_rights_that_the_page_lists_can_do_everything_but_
         retention = Retention(ended_after=0.0, contexts_after=0.0, events_per_task=1)
         url = shared_server().url("agent", database)
         async with PostgresEngine(url, clock=clock, retention=retention) as engine:
-            await engine.commit(changes.create(receipt=b"digest"))
-            (stored,) = await engine.claim(WORKER, [AGENT], 1, clock() + LEASE_MS)
-            subscription = engine.subscribe("t", ME, 0)
-            await engine.commit(changes.working(fence=stored.head.attempt))
-            await engine.commit(changes.complete(fence=stored.head.attempt))
-            assert await collect(subscription, 3) == [1, 2, 3]
-            subscription.close()
-            assert (await engine.list(ListQuery(scope=ME))).total_size == 1
-            await engine.save_context(ME, "c", b"value")
-            assert await engine.sweep() == 1
+            await whole_life(engine, changes, clock)
         with pytest.raises(asyncpg.InsufficientPrivilegeError):
             await _execute(url, "DROP TABLE errands.tasks")
 

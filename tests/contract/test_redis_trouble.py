@@ -16,7 +16,18 @@ from errands.engines.redis import RedisEngine
 from errands.errors import StorageError
 from errands.model.core import TaskState
 from errands.model.log import ListQuery
-from tests.contract.changes import AGENT, LEASE_MS, ME, WORKER, Changes, ManualClock, collect, log_of, text_in
+from tests.contract.changes import (
+    AGENT,
+    LEASE_MS,
+    ME,
+    WORKER,
+    Changes,
+    ManualClock,
+    collect,
+    log_of,
+    text_in,
+    whole_life,
+)
 from tests.redis_server import Server
 from tests.waiting import happens
 
@@ -121,16 +132,7 @@ async def test_the_rights_that_the_page_lists_are_enough(server: Server, changes
     url = f"redis://errands:password@127.0.0.1:{server.port}/0"
     retention = Retention(ended_after=0.0, contexts_after=0.0, events_per_task=1)
     async with RedisEngine(url, clock=clock, retention=retention) as engine:
-        await engine.commit(changes.create(receipt=b"digest"))
-        (stored,) = await engine.claim(WORKER, [AGENT], 1, clock() + LEASE_MS)
-        subscription = engine.subscribe("t", ME, 0)
-        await engine.commit(changes.working(fence=stored.head.attempt))
-        await engine.commit(changes.complete(fence=stored.head.attempt))
-        assert await collect(subscription, 3) == [1, 2, 3]
-        subscription.close()
-        assert (await engine.list(ListQuery(scope=ME))).total_size == 1
-        await engine.save_context(ME, "c", b"value")
-        assert await engine.sweep() == 1
+        await whole_life(engine, changes, clock)
 
 
 async def test_a_replica_is_refused(server: Server, tmp_path: Path) -> None:
