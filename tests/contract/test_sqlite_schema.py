@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import sqlite3
-from contextlib import closing
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +12,7 @@ import pytest
 
 from errands.engines.base import Retention
 from errands.engines.sqlite import SQLiteEngine, sql
-from errands.engines.sqlite.connection import APPLICATION_ID, Options, open_writer
+from errands.engines.sqlite.connection import APPLICATION_ID, Options, check_ownership, open_writer
 from errands.errors import StorageError
 from errands.model.core import TaskState
 from errands.model.log import AskingQuery, Draft
@@ -73,6 +73,24 @@ async def test_a_database_of_another_program_is_refused_and_left_as_it_is(path: 
         await SQLiteEngine(path).open()
     assert content(path) == before
     assert [file.name for file in path.parent.iterdir()] == ["tasks.db"]
+
+
+@pytest.mark.parametrize(
+    "moment", ["PRAGMA application_id", "PRAGMA user_version", "SELECT count(*) FROM sqlite_master"]
+)
+def test_tables_that_another_process_makes_meanwhile_are_not_taken_for_another_programs(
+    path: Path, moment: str
+) -> None:
+    options = Options(str(path), "NORMAL", busy_timeout=0.0)
+
+    def meanwhile(statement: str) -> None:
+        if statement == moment:
+            with suppress(StorageError):
+                open_writer(options).close()
+
+    with closing(sqlite3.connect(path)) as connection:
+        connection.set_trace_callback(meanwhile)
+        assert check_ownership(connection, str(path)) in (0, NEWEST)
 
 
 async def test_an_empty_file_becomes_a_database(path: Path, changes: Changes) -> None:

@@ -81,8 +81,16 @@ def _number(connection: sqlite3.Connection, query: str) -> int:
 
 def check_ownership(connection: sqlite3.Connection, path: str) -> int:
     """The schema's version, 0 when there is none. Raises `StorageError` for what this release must not touch."""
-    application = _number(connection, "PRAGMA application_id")
-    version = _number(connection, "PRAGMA user_version")
+    # In one transaction: another process may make the tables at this very moment.
+    connection.execute("BEGIN")
+    try:
+        application = _number(connection, "PRAGMA application_id")
+        version = _number(connection, "PRAGMA user_version")
+        tables = _number(connection, "SELECT count(*) FROM sqlite_master")
+    finally:
+        # Some errors have ended it already.
+        if connection.in_transaction:
+            connection.execute("ROLLBACK")
     if application == APPLICATION_ID:
         newest = sql.migrations()[-1][0]
         if version > newest:
@@ -90,7 +98,7 @@ def check_ownership(connection: sqlite3.Connection, path: str) -> int:
                 f"The database {path} has schema version {version}, but this version of errands knows only "
                 f"{newest}: a newer errands wrote it. Upgrade errands, or name another file"
             )
-    elif application or version or _number(connection, "SELECT count(*) FROM sqlite_master"):
+    elif application or version or tables:
         raise StorageError(
             f"The database {path} belongs to another program; it was left as it is. "
             "Name a file of its own for errands; it is created when it does not exist"
