@@ -7,10 +7,8 @@ unless told otherwise, because memory is the one store that must not only ever g
 from __future__ import annotations
 
 import heapq
-from bisect import bisect_right
 from collections import OrderedDict
 from collections.abc import Sequence
-from operator import attrgetter
 
 import msgspec
 
@@ -19,9 +17,9 @@ from errands.clock import Clock, system_clock
 from errands.engines.base import Events, Ids, Retention, Running, Tasks
 from errands.engines.fanout import READ_SIZE
 from errands.engines.local import LocalEngine
+from errands.engines.memory.rows import Row
 from errands.engines.paging import Cursor, read_token
 from errands.errors import ConcurrencyError, DuplicateMessageError, TaskNotFoundError
-from errands.model.base import encode
 from errands.model.core import TERMINAL_STATES, Task, TaskState
 from errands.model.log import (
     KEEP,
@@ -31,7 +29,6 @@ from errands.model.log import (
     AskingQuery,
     Change,
     Event,
-    Head,
     Lease,
     LeaseSignal,
     ListPage,
@@ -44,36 +41,8 @@ from errands.model.log import (
 
 DEFAULT_RETENTION = Retention(ended_after=3600.0, ended_at_most=10_000, events_per_task=20_000, contexts_after=86_400.0)
 
-#: The log of an ended task is kept in one piece when it has no more events than this.
-PACKED_EVENTS = 32
-
-_pack = msgspec.msgpack.Encoder().encode
-_unpack = msgspec.msgpack.Decoder(list[Event]).decode
-_version = attrgetter("version")
-_decode = msgspec.json.Decoder(Task).decode
-
 # Inside the class, `list` is the method.
 Signals = list[LeaseSignal]
-
-
-class _Row(msgspec.Struct, gc=False):
-    """One task: its head, its log, and the snapshot up to `folded`.
-
-    What is kept of an ended task is bytes: thousands of them as objects would push out of the processor's caches
-    what the running ones need.
-    """
-
-    scope: Scope
-    context_id: str
-    head: Head
-    events: list[Event] = []
-    snapshot: Task | bytes | None = None
-    folded: int = 0
-    #: Records among the events that were cut off.
-    records: list[Event] = []
-    #: The whole log of an ended task, if it is short; `events` and `snapshot` are then empty.
-    packed: bytes | None = None
-    receipts: tuple[bytes, ...] = ()
 
 
 class MemoryEngine(LocalEngine):
@@ -85,7 +54,7 @@ class MemoryEngine(LocalEngine):
 
     def __init__(self, *, clock: Clock = system_clock, retention: Retention | None = None) -> None:
         super().__init__(clock=clock, retention=retention or DEFAULT_RETENTION)
-        self._rows: dict[str, _Row] = {}
+        self._rows: dict[str, Row] = {}
         #: (due_at, task_id), a heap: entries that no longer match their row are passed over.
         self._ready: list[tuple[int, str]] = []
         self._leased: set[str] = set()
@@ -121,11 +90,10 @@ class MemoryEngine(LocalEngine):
         row = self._rows.get(task_id)
         if row is None:
             lifecycle.accept(None, change)
-            row = self._rows[task_id] = _Row(change.scope, change.context_id, lifecycle.advance(NEW, change), [])
+            row = self._rows[task_id] = Row(change.scope, change.context_id, lifecycle.advance(NEW, change), [])
         elif row.scope == change.scope:
             lifecycle.accept(row.head, change)
-            if row.packed is not None:
-                row.events, row.packed = _unpack(row.packed), None
+            row.unpack()
             row.head = lifecycle.advance(row.head, change)
         else:
             lifecycle.accept(None, change)
@@ -158,7 +126,8 @@ class MemoryEngine(LocalEngine):
         if change.work is READY or change.cancel_requested:
             self._wake_workers()
         if len(row.events) > self._most_events:
-            self._trim(row)
+            assert self.retention.events_per_task is not None
+            row.trim(self.retention.events_per_task)
         return head.version
 
     def _check_receipt(self, receipt: bytes, change: Change) -> None:
@@ -181,45 +150,22 @@ class MemoryEngine(LocalEngine):
         if until < self._next_expiry:
             self._next_expiry = until
 
-    def _end(self, task_id: str, row: _Row, task: Task | None) -> None:
-        """Keeps a task that ended as bytes; `task` is the whole of it, if the writer knows it."""
-        if len(row.events) == row.head.version <= PACKED_EVENTS:
-            row.packed, row.events = _pack(row.events), []
-            if row.folded:
-                row.snapshot, row.folded = None, 0
-        elif task is not None:
-            row.snapshot, row.folded = encode(task), row.head.version
-        elif isinstance(row.snapshot, Task):
-            row.snapshot = encode(row.snapshot)
+    def _end(self, task_id: str, row: Row, task: Task | None) -> None:
+        row.pack(task)
         if self._canceling:
             self._canceling.discard(task_id)
         self._ended[task_id] = None
         if self.retention.ended_at_most is not None and len(self._ended) > self.retention.ended_at_most:
             self._drop(next(iter(self._ended)))
 
-    def _row(self, task_id: str, scope: Scope) -> _Row:
+    def _row(self, task_id: str, scope: Scope) -> Row:
         row = self._rows.get(task_id)
         if row is None or row.scope != scope:
             raise TaskNotFoundError(taskId=task_id)
         return row
 
-    def _stored(self, row: _Row) -> StoredTask:
-        task = _decode(row.snapshot) if isinstance(row.snapshot, bytes) else row.snapshot
-        if row.packed is not None:
-            return StoredTask(task=lifecycle.fold(None, _unpack(row.packed)), head=row.head, scope=row.scope)
-        if row.folded < row.head.version:
-            tail = row.events[bisect_right(row.events, row.folded, key=_version) :]
-            row.snapshot = task = lifecycle.fold(task, tail)
-            row.folded = row.head.version
-        assert task is not None
-        return StoredTask(task=task, head=row.head, scope=row.scope)
-
-    def _listed(self, row: _Row, query: ListQuery) -> StoredTask:
-        stored = self._stored(row)
-        return stored if query.with_artifacts else _without_artifacts(stored)
-
     async def load(self, task_id: str, scope: Scope) -> StoredTask:
-        return self._stored(self._row(task_id, scope))
+        return self._row(task_id, scope).stored()
 
     async def scope_of(self, task_id: str) -> Scope:
         row = self._rows.get(task_id)
@@ -229,8 +175,8 @@ class MemoryEngine(LocalEngine):
 
     async def list(self, query: ListQuery) -> ListPage:
         cursor = read_token(query.page_token) if query.page_token else Cursor(self.clock(), 2**62, "")
-        matches = [(task_id, row) for task_id, row in self._rows.items() if _matches(row, query)]
-        page: list[tuple[str, _Row]] = []
+        matches = [(task_id, row) for task_id, row in self._rows.items() if row.matches(query)]
+        page: list[tuple[str, Row]] = []
         if not cursor.changed:
             walk = [
                 (task_id, row)
@@ -256,7 +202,7 @@ class MemoryEngine(LocalEngine):
             cursor = Cursor(cursor.as_of, 0, changed[: room or None][-1][0], changed=True)
         done = cursor.changed and len(changed) <= room
         return ListPage(
-            tasks=[self._listed(row, query) for _, row in page],
+            tasks=[row.stored() if query.with_artifacts else row.without_artifacts() for _, row in page],
             next_page_token="" if done else cursor.token(),
             total_size=len(matches),
         )
@@ -264,9 +210,9 @@ class MemoryEngine(LocalEngine):
     async def asking(self, query: AskingQuery) -> Tasks:
         task_ids = self._asking if query.task_id is None else self._asking & {query.task_id}
         rows = [(task_id, self._rows[task_id]) for task_id in task_ids]
-        found = [(row.head.status_at, task_id, row) for task_id, row in rows if _is_asked(row, query)]
+        found = [(row.head.status_at, task_id, row) for task_id, row in rows if row.is_asked(query)]
         found.sort(key=lambda item: item[:2])
-        return [_without_artifacts(self._stored(row)) for _, _, row in found[: query.limit]]
+        return [row.without_artifacts() for _, _, row in found[: query.limit]]
 
     async def delete(self, task_id: str, scope: Scope) -> None:
         row = self._row(task_id, scope)
@@ -297,7 +243,7 @@ class MemoryEngine(LocalEngine):
                 continue
             row.head = msgspec.structs.replace(row.head, attempt=row.head.attempt + 1, worker=worker, due_at=until)
             self._lease(task_id, until)
-            claimed.append(self._stored(row))
+            claimed.append(row.stored())
         for entry in others:
             heapq.heappush(self._ready, entry)
         return claimed
@@ -364,16 +310,11 @@ class MemoryEngine(LocalEngine):
         return agents is None or row.scope.agent in agents
 
     async def read(self, task_id: str, scope: Scope, after: int, limit: int = READ_SIZE) -> LogSlice:
-        row = self._row(task_id, scope)
-        events = row.events if row.packed is None else _unpack(row.packed)
-        first = events[0].version if events else row.head.version + 1
-        start = bisect_right(events, after, key=_version)
-        return LogSlice(events[start : start + limit], gap=after + 1 < first)
+        return self._row(task_id, scope).slice(after, limit)
 
     async def records(self, task_id: str, scope: Scope) -> Events:
         row = self._row(task_id, scope)
-        events = row.events if row.packed is None else _unpack(row.packed)
-        return row.records + [event for event in events if event.kind == "record"]
+        return row.records + [event for event in row.log() if event.kind == "record"]
 
     async def sweep(self, every: float = 0.0) -> int:
         now = self.clock()
@@ -415,38 +356,7 @@ class MemoryEngine(LocalEngine):
         if row.receipts and not receipts:
             del self._receipts[row.scope]
 
-    def _trim(self, row: _Row) -> None:
-        assert self.retention.events_per_task is not None
-        self._stored(row)
-        cut = len(row.events) - self.retention.events_per_task
-        row.records = row.records + [event for event in row.events[:cut] if event.kind == "record"]
-        del row.events[:cut]
 
-
-def _advance(cursor: Cursor, page: Sequence[tuple[str, _Row]]) -> Cursor:
+def _advance(cursor: Cursor, page: Sequence[tuple[str, Row]]) -> Cursor:
     task_id, row = page[-1]
     return Cursor(cursor.as_of, row.head.status_at, task_id)
-
-
-def _without_artifacts(stored: StoredTask) -> StoredTask:
-    if stored.task.artifacts:
-        stored.task = msgspec.structs.replace(stored.task, artifacts=None)
-    return stored
-
-
-def _is_asked(row: _Row, query: AskingQuery) -> bool:
-    return (
-        (query.tenant is None or row.scope.tenant == query.tenant)
-        and (query.agent is None or row.scope.agent == query.agent)
-        and (query.users is None or row.head.asks in query.users)
-    )
-
-
-def _matches(row: _Row, query: ListQuery) -> bool:
-    head = row.head
-    return (
-        row.scope == query.scope
-        and (query.context_id is None or row.context_id == query.context_id)
-        and (query.state is None or head.state == query.state)
-        and (query.status_after is None or head.status_at >= query.status_after)
-    )

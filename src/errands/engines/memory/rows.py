@@ -1,0 +1,107 @@
+"""What the memory engine keeps of a task."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from operator import attrgetter
+
+import msgspec
+
+from errands import lifecycle
+from errands.model.base import encode
+from errands.model.core import Task
+from errands.model.log import AskingQuery, Event, Head, ListQuery, LogSlice, Scope, StoredTask
+
+#: The log of an ended task is kept in one piece when it has no more events than this.
+PACKED_EVENTS = 32
+
+_pack = msgspec.msgpack.Encoder().encode
+_unpack = msgspec.msgpack.Decoder(list[Event]).decode
+_version = attrgetter("version")
+_decode = msgspec.json.Decoder(Task).decode
+
+
+class Row(msgspec.Struct, gc=False):
+    """One task: its head, its log, and the snapshot up to `folded`.
+
+    What is kept of an ended task is bytes: thousands of them as objects would push out of the processor's caches
+    what the running ones need.
+    """
+
+    scope: Scope
+    context_id: str
+    head: Head
+    events: list[Event] = []
+    snapshot: Task | bytes | None = None
+    folded: int = 0
+    #: Records among the events that were cut off.
+    records: list[Event] = []
+    #: The whole log of an ended task, if it is short; `events` and `snapshot` are then empty.
+    packed: bytes | None = None
+    receipts: tuple[bytes, ...] = ()
+
+    def pack(self, task: Task | None) -> None:
+        """Keeps what has ended as bytes; `task` is the whole of it, if the writer knows it."""
+        if len(self.events) == self.head.version <= PACKED_EVENTS:
+            self.packed, self.events = _pack(self.events), []
+            if self.folded:
+                self.snapshot, self.folded = None, 0
+        elif task is not None:
+            self.snapshot, self.folded = encode(task), self.head.version
+        elif isinstance(self.snapshot, Task):
+            self.snapshot = encode(self.snapshot)
+
+    def unpack(self) -> None:
+        if self.packed is not None:
+            self.events, self.packed = _unpack(self.packed), None
+
+    def log(self) -> list[Event]:
+        """What has not been cut off of it."""
+        return self.events if self.packed is None else _unpack(self.packed)
+
+    def slice(self, after: int, limit: int) -> LogSlice:
+        events = self.log()
+        first = events[0].version if events else self.head.version + 1
+        start = bisect_right(events, after, key=_version)
+        return LogSlice(events[start : start + limit], gap=after + 1 < first)
+
+    def stored(self) -> StoredTask:
+        task = _decode(self.snapshot) if isinstance(self.snapshot, bytes) else self.snapshot
+        if self.packed is not None:
+            return StoredTask(task=lifecycle.fold(None, _unpack(self.packed)), head=self.head, scope=self.scope)
+        if self.folded < self.head.version:
+            tail = self.events[bisect_right(self.events, self.folded, key=_version) :]
+            self.snapshot = task = lifecycle.fold(task, tail)
+            self.folded = self.head.version
+        assert task is not None
+        return StoredTask(task=task, head=self.head, scope=self.scope)
+
+    def without_artifacts(self) -> StoredTask:
+        stored = self.stored()
+        if stored.task.artifacts:
+            stored.task = msgspec.structs.replace(stored.task, artifacts=None)
+        return stored
+
+    def trim(self, keep: int) -> None:
+        """Cuts the oldest events off, all but their records."""
+        # They must be in the snapshot before.
+        self.stored()
+        cut = len(self.events) - keep
+        self.records = self.records + [event for event in self.events[:cut] if event.kind == "record"]
+        del self.events[:cut]
+
+    def is_asked(self, query: AskingQuery) -> bool:
+        return (
+            (query.tenant is None or self.scope.tenant == query.tenant)
+            and (query.agent is None or self.scope.agent == query.agent)
+            and (query.users is None or self.head.asks in query.users)
+        )
+
+    def matches(self, query: ListQuery) -> bool:
+        head = self.head
+        return (
+            self.scope == query.scope
+            and (query.context_id is None or self.context_id == query.context_id)
+            and (query.state is None or head.state == query.state)
+            and (query.status_after is None or head.status_at >= query.status_after)
+        )
