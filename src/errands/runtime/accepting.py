@@ -235,7 +235,8 @@ class Acceptor:
                 self._adapter.release()
                 raise
         else:
-            if not stored.head.version:
+            # What is handed down is part of a task that was taken.
+            if not stored.head.version and not call.parent:
                 await self._pressure.admit(change)
             with self._adapter.queueing(task.id, request.message.message_id, call.request_context):
                 await self._journal.commit(change, events.updates)

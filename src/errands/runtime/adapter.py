@@ -358,7 +358,9 @@ class WorkerAdapter:
             if task_id in self.running or not self._has_room(awaited=True):
                 continue
             with suppress(TaskNotFoundError, ConcurrencyError, LeaseLostError, TaskTerminalStateError):
-                await self._take_up(await self._engine.load(task_id, scope))
+                stored = await self._engine.load(task_id, scope)
+                if not self.draining:
+                    await self._take_up(stored)
 
     async def _take_up(self, stored: StoredTask) -> None:
         """Leases a task that is due."""
@@ -368,7 +370,8 @@ class WorkerAdapter:
         change = Change(
             task_id=stored.task.id,
             scope=stored.scope,
-            # Somebody else may be faster.
+            # It may have been settled since, and somebody else may be faster.
+            expected=head.version,
             fence=head.attempt,
             at=now,
             work=LEASE,
@@ -398,10 +401,12 @@ class WorkerAdapter:
 
     async def _extend(self) -> None:
         until = self.lease_until(self._journal.now())
-        leases = [execution.lease for execution in self.running.values()]
+        held = dict(self.running)
+        leases = [execution.lease for execution in held.values()]
         for signal in await self._engine.extend(self.worker_id, leases, until) if leases else ():
-            execution = self.running.get(signal.task_id)
-            if execution is None or execution.turn_ended:
+            execution = held[signal.task_id]
+            # It may be over, and the task run here again by another one.
+            if self.running.get(signal.task_id) is not execution or execution.turn_ended:
                 continue
             if signal.lost:
                 execution.stop("lost")

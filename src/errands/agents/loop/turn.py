@@ -135,7 +135,8 @@ class TaskTurn:
             return False
         run = course.run
         course.check(check_age(self._plan.limits, run.context, run.now_ms()))
-        before = run.context.input[-1] if run.context.input else None
+        # Not from the context, in which very large values are cut.
+        before = next((record.values for record in reversed(run.records) if isinstance(record, InputArrived)), None)
         try:
             values = read_input(self._plan, key, message, before)
         except ArgumentsError as error:

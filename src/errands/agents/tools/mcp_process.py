@@ -152,20 +152,22 @@ def _kill(child: Process, how: signal.Signals) -> None:
 
 async def _copy(child: Process, command: Command) -> None:
     assert child.stderr is not None
-    secrets = sorted({value for _, value in command.env if len(value) >= _MIN_SECRET}, key=len, reverse=True)
+    # A secret of several lines comes line by line.
+    parts = {part.strip() for _, value in command.env for part in (value, *value.splitlines())}
+    secrets = sorted((part for part in parts if len(part) >= _MIN_SECRET), key=len, reverse=True)
     held = b""
     while piece := await child.stderr.read(65_536):
         *lines, held = (held + piece).split(b"\n")
         for line in lines:
             _log(line, command, secrets)
-        held = held[: 2 * _MAX_LINE]
+        held = held[: 16 * _MAX_LINE]
     _log(held, command, secrets)
 
 
 def _log(line: bytes, command: Command, secrets: list[str]) -> None:
-    text = line.decode(errors="replace").rstrip()[:_MAX_LINE]
+    text = line.decode(errors="replace").rstrip()
     for secret in secrets:
         text = text.replace(secret, "***")
-    if text:
+    if text := text[:_MAX_LINE]:
         # A terminal that shows the log must not be told what to do.
         logger.info("%s: %s", command.tool, "".join(c if c.isprintable() else " " for c in text))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 from errands.engines.postgres.connection import Connection, Options, connect
-from errands.engines.postgres.failures import is_in_the_way, is_lost
+from errands.engines.postgres.failures import is_crowded, is_in_the_way, is_lost
 from errands.engines.postgres.sql import QUERIES
 from errands.errors import StorageError
 
@@ -95,7 +95,7 @@ class Link:
             except Exception as trouble:
                 if is_lost(trouble):
                     self.drop()
-                elif not is_in_the_way(trouble):
+                elif not (is_in_the_way(trouble) or is_crowded(trouble)):
                     break
             # Not reachable, or the server itself has not noticed yet.
             await asyncio.sleep(pause)

@@ -297,7 +297,8 @@ DELETE FROM events WHERE task = $1 AND version > $2::integer AND version <= $3::
 -- name: clear_receipts
 -- Removes some receipts of one task, and says how many.
 WITH gone AS (
-    DELETE FROM receipts WHERE key IN (SELECT key FROM receipts WHERE task = $1 LIMIT $2) RETURNING 1
+    -- Asked again: one of them may be a newer task's by the time that it is locked.
+    DELETE FROM receipts WHERE task = $1 AND key IN (SELECT key FROM receipts WHERE task = $1 LIMIT $2) RETURNING 1
 )
 SELECT count(*) FROM gone
 

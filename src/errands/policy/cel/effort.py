@@ -23,6 +23,8 @@ _LARGEST_PATTERN = 100_000
 _PIECE = re.compile(r"\\.|\[(?:\\.|[^\]\\])*\]|\{(\d{1,5})(?:,(\d{0,5}))?\}|.", re.DOTALL)
 #: For each item of a list that is copied whenever it grows by one.
 _COPIED = 10
+#: Bytes that a search compares in the time of one that is passed over, at worst.
+_SEARCHED = 500
 #: Values that are as good as nothing take time, too.
 _SMALLEST = 100
 _CONSTANTS = frozenset({"true", "false", "null", "in"})
@@ -40,17 +42,23 @@ class Effort(NamedTuple):
     #: Whether it has loops, and whether they build lists.
     loops: bool
     copies: bool
+    #: Searches for texts that do not stand in it: the work grows with the square of what they go over.
+    searches: int
 
     def least(self, size: int) -> int:
         """The work over values of `size` bytes when nothing is to be looped over."""
-        return max(size, _SMALLEST) * self.passes
+        return self._once(size) * self.passes
 
     def of(self, size: int, items: int) -> int:
         """The work over values of `size` bytes, the longest list or map of which has `items`."""
         items = max(items, self.items)
         copied = items * items * _COPIED if self.copies else 0
         loops: int = min(items**self.nesting, _MOST_LOOPS)
-        return (max(size, _SMALLEST) + copied) * self.passes * loops
+        return (self._once(size) + copied) * self.passes * loops
+
+    def _once(self, size: int) -> int:
+        size = max(size, _SMALLEST)
+        return size + self.searches * size * size // _SEARCHED
 
 
 def effort(row: Sequence[Token]) -> Effort:
@@ -63,6 +71,7 @@ def effort(row: Sequence[Token]) -> Effort:
         items=1 + sum(token.kind == "sign" and token.text == "," for token in row),
         loops=any(is_macro(row, index) for index in range(len(row))),
         copies=copying(row) > 0,
+        searches=sum(_is_search(row, index) for index in range(len(row))),
     )
 
 
@@ -72,6 +81,13 @@ def _is_operation(row: Sequence[Token], index: int) -> bool:
     if token.kind == "sign":
         return token.text in ("+", "=")
     return token.text == "in" or (token.kind == "name" and _is_called(row, index))
+
+
+def _is_search(row: Sequence[Token], index: int) -> bool:
+    """A search for a text that only an evaluation knows."""
+    if row[index].text != "contains" or not _is_called(row, index):
+        return False
+    return any(token.kind == "name" for token in row[index + 2 : closing(row, index + 1)])
 
 
 def _is_called(row: Sequence[Token], index: int) -> bool:

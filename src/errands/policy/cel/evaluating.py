@@ -11,7 +11,7 @@ from errands.policy.cel.child import Failed, Pending, Request
 from errands.policy.cel.effort import LONG
 from errands.policy.cel.errors import CallFailed, CelError, Suspended
 from errands.policy.cel.evaluators import EvaluationStopped, Evaluators, current_evaluators
-from errands.policy.cel.program import Program, run
+from errands.policy.cel.program import Program, check_seen, run
 from errands.policy.cel.session import Call, Session
 from errands.policy.cel.values import Json
 from errands.policy.cel.variables import Variables
@@ -62,6 +62,7 @@ def is_long(program: Program, variables: Variables, session: Session) -> bool:
 async def _run_elsewhere(
     evaluators: Evaluators, program: Program, variables: Variables, session: Session, place: str
 ) -> Json:
+    check_seen(program, variables)
     context, values = variables.named(program.scope, program.needs, program.names)
     request = Request(
         scope=program.scope,

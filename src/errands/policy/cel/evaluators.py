@@ -144,4 +144,6 @@ class _Evaluator:
     async def kill(self) -> None:
         with contextlib.suppress(ProcessLookupError):
             self._process.kill()
+        # `wait` waits for the pipes, too, and nobody reads what is left in them.
+        self._process._transport.close()  # type: ignore[attr-defined]
         await asyncio.shield(self._process.wait())

@@ -28,7 +28,7 @@ from errands.policy.cel.tokens import (
     rewrite_presence,
     tokens,
 )
-from errands.policy.cel.values import Json, Result, longest
+from errands.policy.cel.values import MOST_SEEN, Json, Result, longest
 from errands.policy.cel.variables import Variables
 
 #: The engine's own bound for expressions; brackets that keep to it are quickly judged.
@@ -128,6 +128,7 @@ def _compile_error(scope: Scope, source: str, row: Sequence[Token], rewritten: R
 
 def run(program: Program, variables: Variables, session: Session, *, place: str = "") -> Json:
     """One evaluation without waiting. Raises `Suspended` for the first call without a result, `CelError` for errors."""
+    check_seen(program, variables)
     if program.copying:
         _check_items(program, variables, session)
     current = Pass(session, place)
@@ -142,6 +143,12 @@ def run(program: Program, variables: Variables, session: Session, *, place: str 
     if current.pending is not None:
         raise Suspended(current.pending)
     return _result(program, value)
+
+
+def check_seen(program: Program, variables: Variables) -> None:
+    """Raises `CelError` when the expression names a value that is too large to be seen as it is."""
+    for name in variables.too_large & program.names & program.scope.variables:
+        raise CelError(program.source, f"{name} has more than {MOST_SEEN:,} values", hint="send less at once")
 
 
 def _check_items(program: Program, variables: Variables, session: Session) -> None:

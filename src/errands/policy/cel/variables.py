@@ -10,7 +10,7 @@ import msgspec
 from errands.policy.cel.environment import environment
 from errands.policy.cel.scopes import Scope
 from errands.policy.cel.tokens import CAPABILITIES, PRESENT, Needs
-from errands.policy.cel.values import Json, as_seen, longest
+from errands.policy.cel.values import MOST_SEEN, Json, as_seen, longest, values_in
 
 
 class Variables:
@@ -22,6 +22,8 @@ class Variables:
     def __init__(self, context: Mapping[str, Json] | None = None, **values: Any) -> None:
         self._context = context
         self._values = {name: as_seen(value) for name, value in values.items()}
+        #: What is not seen as it is: a comparison with it would be no error, and wrong.
+        self.too_large = frozenset(name for name, value in values.items() if values_in(value, MOST_SEEN) > MOST_SEEN)
         self._longest: dict[tuple[Scope, Needs], int] = {}
         self._sizes: dict[tuple[Scope, Needs, frozenset[str]], int] = {}
         self._activations: dict[tuple[Scope, str, Needs], Any] = {}

@@ -21,7 +21,7 @@ from errands.model.core import (
 )
 from errands.model.log import EventKind
 from errands.runtime.journal import new_id
-from errands.runtime.run import whole_part
+from errands.runtime.run import content_part, whole_part
 from errands.runtime.turn import Ending
 
 
@@ -159,6 +159,8 @@ def as_parts(value: Any, originals: list[Part]) -> list[Part]:
     if not isinstance(shown, list):
         raise ValueError("what a transform has made is neither a text nor a map with a message, a list of parts")
     known = [(whole_part(part), part) for part in originals]
+    # Without its metadata it is known as well: dropped by the transform, or recorded before there was any.
+    known += [(content_part(part), msgspec.structs.replace(part, metadata=None)) for part in originals if part.metadata]
     return [_as_part(part, known) for part in shown]
 
 
