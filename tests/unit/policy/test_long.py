@@ -230,3 +230,26 @@ def test_lists_and_maps_beyond_so_many_values_are_text() -> None:
     few = {"a": [1] * (MOST_SEEN - 4), "b": {"c": 1}}
     assert as_seen(few) == few
     assert as_seen([[[]] * MOST_SEEN, "x"])[1] == "x"
+
+
+# Values that are too large to be seen
+
+
+@pytest.mark.parametrize(
+    "source", ["input.to != ['boss']", "input.to == ['boss']", "has(input.to)", "size(input.rows) > 0"]
+)
+@pytest.mark.parametrize("size", [0, MOST_SEEN + 1])
+async def test_an_expression_fails_that_names_a_value_too_large_to_be_seen_as_it_is(source: str, size: int) -> None:
+    program = cel.compile(scopes.BEFORE, source, condition=True)
+    variables = Variables(plain(a_run()), input={"rows": [0] * size, "to": ["boss"]})
+    if not size:
+        assert await evaluate(program, variables, Session(NOW)) is (source in ("input.to == ['boss']", "has(input.to)"))
+        return
+    with pytest.raises(CelError, match=r"input has more than 200,000 values .*: send less at once"):
+        await evaluate(program, variables, Session(NOW))
+
+
+def test_a_search_for_a_text_that_comes_with_the_message_is_long_sooner() -> None:
+    texts = {"text": "a" * 800_000, "word": "a" * 400_000 + "b"}
+    assert long("input.text.contains(input.word)", texts)
+    assert not long("input.text.contains('b')", texts)
