@@ -239,7 +239,7 @@ async def test_no_expression_of_a_manifest_holds_the_server_up(tmp_path: Path, w
         """Counts."""
         return what
 
-    looked = 'context.input[0].message[0].text.matches("(a?){30}z")'
+    looked = 'context.input[0].message[0].text.matches("(a?){900}z")'
     costly = f"{LOOPS}.all(a, {LOOPS}.all(b, {LOOPS}.all(c, !{looked})))"
     text = f"{AGENT}\n{where % costly}\n"
     tools = [count] if "count" in where else []
@@ -252,7 +252,8 @@ async def test_no_expression_of_a_manifest_holds_the_server_up(tmp_path: Path, w
             now = time.monotonic()
             longest, last = max(longest, now - last), now
         task = await saying
-        assert longest < 1.5
+        # On the spot one of them takes half a minute; a busy machine may stand still for a moment.
+        assert longest < 15
         if tools:
             assert desk.model.results() == [{"error": "what: has no value yet; something else has to be done first"}]
         else:
