@@ -31,7 +31,7 @@ class Writers:
 
     def serve(self) -> Served:
         target = f"writer_{'1_3' if self._sdk.protocol == '1.0' else '0_3'}.py"
-        settings = {"storage": self._storage, "lease_seconds": "1", "poll_interval": "0.1"}
+        settings = {"storage": self._storage, "lease_seconds": "2", "poll_interval": "0.1"}
         return serving_executor(self._sdk, target, port=self._port, **settings)
 
 

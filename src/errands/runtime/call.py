@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from errands.model.log import Event, Scope
+from errands.model.log import Scope
 
 
 class CallContext(msgspec.Struct):
@@ -49,7 +49,3 @@ class EventStream:
 
     def __aiter__(self) -> AsyncIterator[list[StreamItem]]:
         return self._batches
-
-
-def streamed(events: list[Event], kinds: frozenset[str]) -> list[StreamItem]:
-    return [StreamItem(event.version, event.data) for event in events if event.kind in kinds]

@@ -9,9 +9,9 @@ import msgspec
 from errands.engines.base import Engine
 from errands.lifecycle import trim
 from errands.model.base import encode
-from errands.model.core import StreamResponse, TaskState
+from errands.model.core import StreamResponse, TaskState, TaskStatusUpdateEvent
 from errands.model.log import STREAMED_KINDS, Event, StoredTask
-from errands.runtime.call import CallContext, EventStream, StreamItem, streamed
+from errands.runtime.call import CallContext, EventStream, StreamItem
 from errands.runtime.reviewers import reduced
 
 _decode = msgspec.json.Decoder(StreamResponse).decode
@@ -32,22 +32,26 @@ class Streams:
         *,
         caught_up: bool = False,
         waits: bool = False,
+        chooses: bool = False,
     ) -> EventStream:
         """`first`, then what happens after version `after`, until the task is in one of the states `until`.
 
-        `waits` says that the state it is in now is not yet the one that is meant.
+        `waits` says that the state it is in now is not yet the one that is meant, and `chooses` that a task which the
+        agent publishes first is to stand for ours.
         """
         subscription = self._engine.subscribe(stored.task.id, call.scope, after, caught_up=caught_up)
 
         async def batches() -> AsyncIterator[list[StreamItem]]:
+            has_task = after > 0 and not chooses
             try:
                 if first:
                     yield first
                 if stored.state in until and after >= stored.version and not waits:
                     return
                 while (events := await subscription.next(self._keep_alive)) is not None:
-                    items = streamed(events, STREAMED_KINDS)
+                    items = _shown(events, has_task)
                     if items or not events:
+                        has_task = has_task or bool(items)
                         yield items
                     if _settles(events, until):
                         return
@@ -85,6 +89,27 @@ def trim_item(item: StreamItem, history_length: int) -> StreamItem:
 def snapshot(stored: StoredTask) -> StreamItem:
     """The task as it stands."""
     return StreamItem(stored.version, encode(StreamResponse(task=stored.task)))
+
+
+def _shown(events: list[Event], has_task: bool) -> list[StreamItem]:
+    """What a stream shows of these events. A task comes first or not at all: clients add updates to it."""
+    items: list[StreamItem] = []
+    for event in events:
+        if event.kind in STREAMED_KINDS:
+            data = _as_update(event.data) if has_task and event.kind == "task" else event.data
+            items.append(StreamItem(event.version, data))
+            has_task = True
+    return items
+
+
+def _as_update(data: bytes) -> bytes:
+    """The status of a published task; its artifacts are events of their own."""
+    task = _decode(data).task
+    assert task is not None
+    update = TaskStatusUpdateEvent(
+        task_id=task.id, context_id=task.context_id or "", status=task.status, metadata=task.metadata
+    )
+    return encode(StreamResponse(status_update=update))
 
 
 def _settles(events: list[Event], until: frozenset[TaskState]) -> bool:

@@ -139,9 +139,18 @@ class TaskManager:
         length = request.configuration.history_length if request.configuration else None
         shape = None if length is None else partial(trim_item, history_length=length)
         first = accepted.first if shape is None else [shape(item) for item in accepted.first]
-        stored, waits = accepted.stored, not accepted.settled
-        stream = self._streams.follow(stored, call, stored.version, first, SETTLED_STATES, caught_up=True, waits=waits)
-        return chosen(self._engine, stored, stream, shape) if self._is_to_choose(accepted) else stream
+        stored, chooses = accepted.stored, self._is_to_choose(accepted)
+        stream = self._streams.follow(
+            stored,
+            call,
+            stored.version,
+            first,
+            SETTLED_STATES,
+            caught_up=True,
+            waits=not accepted.settled,
+            chooses=chooses,
+        )
+        return chosen(self._engine, stored, stream, shape) if chooses else stream
 
     # From inside
 

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from errands import (
+    A2AClient,
     Artifact,
     EventQueue,
     InvalidAgentResponseError,
@@ -158,6 +159,64 @@ async def test_a_task_that_is_published_again_adds_to_what_is_known(storage: str
     assert result.raw_task is not None
     assert (result.text, result.raw_task.metadata) == ("one two", {"a": 1, "b": 2})
     assert spoken(result) == ["hi"]
+
+
+def publish_whole_task(gate: Gate, state: TaskState, start: bool) -> Act:
+    """At the gate the task is published with all that there is of it."""
+
+    async def execute(context: RequestContext, queue: EventQueue) -> None:
+        if start:
+            await updater_of(context, queue).start_work()
+        await gate()
+        artifacts = [Artifact("a", [Part(text="all")])]
+        await queue.enqueue_event(new_task(context, state, metadata={"by": "agent"}, artifacts=artifacts))
+        await updater_of(context, queue).complete()
+
+    return execute
+
+
+async def seen_since_gate(client: A2AClient, gate: Gate, task_id: str) -> list[tuple[str, str | None, str | None]]:
+    subscription = client.subscribe(task_id)
+    events = [await anext(subscription)]
+    gate.open()
+    events += [event async for event in subscription]
+    return [(event.kind, event.state, event.text) for event in events]
+
+
+async def test_whoever_has_the_task_is_shown_a_published_one_as_updates(storage: str) -> None:
+    gate = Gate()
+    async with executing(publish_whole_task(gate, TaskState.WORKING, start=True), storage) as client:
+        task_id = (await client.send("hi", blocking=False)).task_id
+        await gate.reached.wait()
+        assert await seen_since_gate(client, gate, task_id) == [
+            ("task", "working", None),
+            ("status", "working", None),
+            ("artifact", None, "all"),
+            ("status", "completed", None),
+        ]
+        kept = await client.get_task(task_id)
+    assert kept.raw_task is not None
+    assert (kept.text, kept.raw_task.metadata) == ("all", {"by": "agent"})
+
+
+async def test_whoever_came_before_the_agents_first_task_is_shown_it_as_updates(storage: str) -> None:
+    gate = Gate()
+    async with executing(publish_whole_task(gate, TaskState.SUBMITTED, start=False), storage) as client:
+        events = client.stream("hi")
+        first = asyncio.create_task(anext(events))
+        await gate.reached.wait()
+        [waiting] = (await client.list_tasks()).tasks
+        assert await seen_since_gate(client, gate, waiting.task_id) == [
+            ("task", "submitted", None),
+            ("status", "submitted", None),
+            ("artifact", None, "all"),
+            ("status", "completed", None),
+        ]
+        # Whom it answers sees the agent's task itself, and no other.
+        shown = [await first, *[event async for event in events]]
+    assert [event.kind for event in shown] == ["task", "artifact", "status"]
+    assert isinstance(shown[0].raw, Task)
+    assert shown[0].raw.metadata == {"by": "agent"}
 
 
 async def test_a_message_that_comes_meanwhile_is_not_lost_when_a_task_is_published(storage: str) -> None:

@@ -116,7 +116,7 @@ class TurnQueue(EventQueue):
         self.pause = state if state in PAUSED_STATES else None
 
     async def _task(self, task: Task) -> None:
-        """A task is what is new in it, and its status."""
+        """A task is what is new in it, and its status. Streams show it in this way to whoever has the task already."""
         self._check_ids(task.id, task.context_id)
         status = self._checked(task.status)
         current = self._turn.task
@@ -125,15 +125,17 @@ class TurnQueue(EventQueue):
         for artifact in artifacts:
             _check_artifact(artifact)
         settles = status.state in SETTLED_STATES
-        if said or artifacts or task.metadata or not settles:
+        if said or task.metadata or not settles:
             known = msgspec.structs.replace(
                 current,
                 status=current.status if settles else status,
                 history=[*(current.history or ()), *said] or None,
-                artifacts=_merged(current, artifacts),
                 metadata={**(current.metadata or {}), **(task.metadata or {})} or None,
             )
             await self._emit("task", StreamResponse(task=known))
+        for artifact in artifacts:
+            update = TaskArtifactUpdateEvent(self._turn.task_id, self._turn.context_id, artifact)
+            await self._emit("artifact", StreamResponse(artifact_update=update))
         if settles:
             await self._status(status)
 
@@ -189,8 +191,3 @@ def _new_messages(task: Task, current: Task) -> list[Message]:
 def _new_artifacts(task: Task, current: Task) -> list[Artifact]:
     known = {artifact.artifact_id: artifact for artifact in current.artifacts or ()}
     return [artifact for artifact in task.artifacts or () if known.get(artifact.artifact_id) != artifact]
-
-
-def _merged(current: Task, new: list[Artifact]) -> list[Artifact] | None:
-    artifacts = {artifact.artifact_id: artifact for artifact in (*(current.artifacts or ()), *new)}
-    return list(artifacts.values()) or None

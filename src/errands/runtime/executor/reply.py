@@ -10,7 +10,7 @@ from errands.engines.base import Engine
 from errands.model.base import encode
 from errands.model.core import COMPLETED, StreamResponse
 from errands.model.log import STREAMED_KINDS, StoredTask
-from errands.runtime.call import EventStream, StreamItem, streamed
+from errands.runtime.call import EventStream, StreamItem
 
 Shape = Callable[[StreamItem], StreamItem]
 
@@ -21,7 +21,7 @@ async def first_published(engine: Engine, stored: StoredTask, timeout: float | N
     """The task once the agent has published something about it, or as it is after `timeout` seconds of silence."""
     subscription = engine.subscribe(stored.task.id, stored.scope, stored.version, caught_up=True)
     try:
-        while (events := await subscription.next(timeout)) and not streamed(events, STREAMED_KINDS):
+        while (events := await subscription.next(timeout)) and not any(e.kind in STREAMED_KINDS for e in events):
             pass
     finally:
         subscription.close()
