@@ -136,4 +136,4 @@ class Served(Running):
 class LongServed(Served):
     """For several tests."""
 
-    deadline = 300.0
+    deadline = 1800.0
