@@ -161,6 +161,9 @@ async def test_who_gets_no_connection_at_all_is_told_what_to_do(changes: Changes
             await engine.commit(changes.create("before"))
             await admin.execute("ALTER ROLE crowded CONNECTION LIMIT 0")
             await admin.execute("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = $1", database)
+            # Whoever still took a broken connection for a good one might find out when its patience is over.
+            while await admin.fetchval("SELECT count(*) FROM pg_stat_activity WHERE datname = $1", database):
+                await asyncio.sleep(0.01)
             results = await asyncio.gather(
                 *(engine.commit(changes.create(str(number))) for number in range(20)),
                 engine.load("before", ME),
