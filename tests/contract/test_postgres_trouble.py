@@ -200,7 +200,11 @@ async def test_what_became_of_a_commit_is_learned_though_the_server_is_crowded(
             await admin.execute("ALTER ROLE squeezed CONNECTION LIMIT 0")
             proxy.cut = "after"
             writing = asyncio.ensure_future(engine.commit(changes.chunk(expected=2)))
-            while proxy.refusals < 3 and not writing.done():
+            while not proxy.cuts:
+                await asyncio.sleep(0.01)
+            # From now on only whoever wants to learn what became of the commit asks for a connection.
+            refusals = proxy.refusals
+            while proxy.refusals < refusals + 2 and not writing.done():
                 await asyncio.sleep(0.01)
             await admin.execute("ALTER ROLE squeezed CONNECTION LIMIT -1")
             assert await writing == 3
