@@ -432,8 +432,18 @@ SELECT pg_try_advisory_xact_lock(hashtext('errands schema ' || $1::text), 2)
 SELECT pg_try_advisory_lock(hashtext('errands schema ' || $1::text), 2)
 
 -- name: schema_patience
--- Lets an index wait for transactions that began before it, as it must.
-SET lock_timeout TO 0; SET statement_timeout TO 0
+-- Lets an upgrade take its time whatever the server allows others, in this transaction or on this connection. Not every
+-- release of PostgreSQL has all of these bounds.
+SELECT set_config(name, '0', $1) FROM pg_settings
+WHERE name IN ('statement_timeout', 'transaction_timeout', 'idle_session_timeout')
+
+-- name: schema_short_waits
+-- While a lock is waited for that nobody else can have, everybody waits: rather try again. Whoever vanished lets go.
+SET LOCAL lock_timeout TO '1s'; SET LOCAL idle_in_transaction_session_timeout TO '1min'
+
+-- name: schema_long_waits
+-- Lets an index wait for transactions that began before it, as it must; nobody waits for that.
+SET lock_timeout TO 0
 
 -- name: index_is_valid
 -- Whether an index is complete; false when whoever built it was interrupted, no row when there is none.
