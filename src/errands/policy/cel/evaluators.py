@@ -141,7 +141,7 @@ class _Evaluator:
         return await self._process.stdout.readexactly(size)
 
     async def kill(self) -> None:
-        # That kills it, too. `wait` waits for the pipes, and nobody reads what is left in them; and asyncio complains of a
-        # process that it finds dead here before it has noticed, as one that was killed just before may be.
+        # That kills it, too. `wait` waits for the pipes, and nobody reads what is left in them; and asyncio complains
+        # of a process that it finds dead here before it has noticed, as one that was killed just before may be.
         self._process._transport.close()  # type: ignore[attr-defined]
         await asyncio.shield(self._process.wait())
