@@ -24,8 +24,8 @@ from errands.errors import ConfigurationError
 from errands.runtime.settings import ServerRole
 from errands.server.app import A2AServer
 
-#: Seconds that a connection is kept open for the next request: longer than clients and load balancers do (a minute, as a
-#: rule), since one that is closed just when a request comes loses it.
+#: Seconds that a connection is kept open for the next request. Clients and load balancers keep theirs for a minute at
+#: most, as a rule: one that is closed just when a request comes loses it.
 KEPT_OPEN = 75
 
 TargetText = Annotated[
