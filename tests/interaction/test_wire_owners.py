@@ -96,3 +96,13 @@ async def test_nobody_comes_in_by_naming_an_open_path_in_another_place(host: str
 def test_keys_that_would_let_anybody_in_are_refused(keys: Any) -> None:
     with pytest.raises(ConfigurationError, match="list of keys"):
         ApiKeyMiddleware(keys)
+
+
+@pytest.mark.parametrize("header", ["Bearer", "Bearer ", "bearer   ", "Basic x", ""])
+async def test_no_token_is_not_looked_up(header: str) -> None:
+    async def anybody(token: str) -> dict[str, Any]:
+        return {"sub": "me"}
+
+    async with http(serve(Echo(), middlewares=[BearerTokenMiddleware(anybody)])) as client:
+        assert (await client.get("/tasks", headers={"Authorization": header})).status_code == 401
+        assert (await client.get("/tasks", headers={"Authorization": "Bearer t"})).status_code == 200

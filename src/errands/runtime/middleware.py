@@ -51,7 +51,7 @@ class BearerTokenMiddleware(A2AMiddleware):
 
     `verify` gives the token's claims or None. The claim `sub` becomes the owner; without one, a digest of the
     token, so that callers are kept apart and no secret is stored. The claim `email` is the caller's address for
-    reviews, unless `email_verified` says that nobody has checked it.
+    reviews when `email_verified` says that somebody has checked it: some providers let users write what they like there.
     """
 
     def __init__(
@@ -69,13 +69,13 @@ class BearerTokenMiddleware(A2AMiddleware):
         if _path_of(request) in self._exclude_paths:
             return
         scheme, _, token = request.headers.get("authorization", "").partition(" ")
-        claims = await self._verify(token.strip()) if scheme.lower() == "bearer" else None
+        claims = await self._verify(token.strip()) if scheme.lower() == "bearer" and token.strip() else None
         if claims is None:
             raise AuthenticationRequiredError(scheme="Bearer", realm=self._realm)
         envelope.context["auth_claims"] = claims
         envelope.context["auth_token"] = token.strip()
         envelope.owner = str(claims.get("sub") or digest_of(token.strip()))
-        if claims.get("email") and claims.get("email_verified", True) in (True, "true"):
+        if claims.get("email") and claims.get("email_verified") in (True, "true"):
             envelope.email = str(claims["email"])
 
 
