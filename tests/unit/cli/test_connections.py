@@ -23,7 +23,7 @@ PATIENCE = 0.2
 
 
 class Impatient(Connection):
-    patience = PATIENCE
+    patience = stall = PATIENCE
 
 
 class Agent:
