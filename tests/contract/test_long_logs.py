@@ -173,7 +173,8 @@ UNLOCKS: dict[str, Callable[[str], Awaitable[None]]] = {"postgresql": _unlock_po
 
 async def sweep_until_killed(store: str, storage: str, what: str) -> None:
     """Lets a process begin to remove, that dies on the way."""
-    killed = subprocess.run([sys.executable, "-m", "tests.contract.interrupted", storage, what], check=False)
+    program = [sys.executable, "-m", "tests.contract.interrupted", storage, what]
+    killed = await asyncio.to_thread(subprocess.run, program, check=False)
     assert killed.returncode == -9
     if store in UNLOCKS:
         await UNLOCKS[store](storage)
