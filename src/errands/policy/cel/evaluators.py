@@ -142,6 +142,6 @@ class _Evaluator:
 
     async def kill(self) -> None:
         # It kills the process and lets go of the pipes, for which `wait` waits and which nobody reads. Killed beforehand,
-        # it may be found dead here before asyncio has noticed, which then complains of a process that it does not know.
+        # it might be found dead here before asyncio notices, which then complains of a process that it does not know.
         self._process._transport.close()  # type: ignore[attr-defined]
         await asyncio.shield(self._process.wait())
