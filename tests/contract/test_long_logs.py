@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import subprocess
 import sys
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
+import anyio
 import pytest
 from redis.asyncio import Redis
 
@@ -173,8 +173,7 @@ UNLOCKS: dict[str, Callable[[str], Awaitable[None]]] = {"postgresql": _unlock_po
 
 async def sweep_until_killed(store: str, storage: str, what: str) -> None:
     """Lets a process begin to remove, that dies on the way."""
-    program = [sys.executable, "-m", "tests.contract.interrupted", storage, what]
-    killed = await asyncio.to_thread(subprocess.run, program, check=False)
+    killed = await anyio.run_process([sys.executable, "-m", "tests.contract.interrupted", storage, what], check=False)
     assert killed.returncode == -9
     if store in UNLOCKS:
         await UNLOCKS[store](storage)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ import pytest
 
 from errands.engines.base import Retention
 from errands.engines.postgres import PostgresEngine, connection, retention
-from errands.engines.postgres.connection import MIN_POOL_SIZE
+from errands.engines.postgres.connection import MIN_POOL_SIZE, connect
 from errands.errors import ConfigurationError, DuplicateMessageError
 from errands.model.core import TaskState
 from errands.model.log import Head, Lease, ListQuery, Scope
@@ -259,3 +260,35 @@ async def test_a_batch_that_finds_a_known_message_is_still_one_batch(engine: Pos
     )
     assert isinstance(results.pop(3), DuplicateMessageError)
     assert results == [2] * 9 + [3]
+
+
+async def test_a_receipt_that_a_newer_task_takes_over_is_not_cleared_with_the_former_one(
+    engine: PostgresEngine, changes: Changes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(retention, "SWEEP_EVENTS", 1)
+    await engine.commit(changes.start("former", receipt=b"digest"))
+    await engine.commit(changes.complete("former"))
+    await engine.delete("former", ME)
+    async with patient_connection(engine) as newer, patient_connection(engine) as sweeper:
+        # As a commit of another replica does, which takes its time.
+        await newer.execute("BEGIN; UPDATE receipts SET task = task + 1, task_id = 'newer'")
+        sweeping = asyncio.ensure_future(retention.sweep(sweeper, Retention(), 0, 0))
+        waits = "SELECT 1 FROM pg_locks WHERE transactionid = pg_current_xact_id()::xid AND NOT granted"
+        while not await newer.fetchval(waits):
+            assert not sweeping.done()
+        await newer.execute("COMMIT")
+        await sweeping
+    assert await ask(engine, "SELECT task_id FROM receipts") == [("newer",)]
+    with pytest.raises(DuplicateMessageError):
+        await engine.commit(changes.create("again", receipt=b"digest"))
+
+
+@asynccontextmanager
+async def patient_connection(engine: PostgresEngine) -> AsyncIterator[Any]:
+    """One that waits for others as long as it takes, and for which they do."""
+    connection = await connect(engine._options._replace(command_timeout=600))
+    try:
+        await connection.execute("SET lock_timeout TO 0; SET idle_in_transaction_session_timeout TO 0")
+        yield connection
+    finally:
+        connection.terminate()

@@ -18,7 +18,7 @@ from errands.model.core import TERMINAL_STATES
 from errands.model.log import ListQuery
 from tests.contract.changes import AGENT, LEASE_MS, ME, WORKER, Changes, ManualClock, collect, log_of
 from tests.contract.health import impatient, trouble_of
-from tests.postgres import Server, own_schema, own_server, shared_server, url_for
+from tests.postgres import Server, administering, own_database, own_schema, own_server, shared_server, url_for
 
 pytestmark = pytest.mark.anyio
 
@@ -90,6 +90,8 @@ class Proxy:
         self.pauses = False
         #: Whether the server hears that somebody leaves.
         self.hears_goodbyes = True
+        #: How many connections the server has refused because there are too many.
+        self.refusals = 0
 
     def through(self, url: str) -> str:
         return url.replace(str(Path(self._target).parent), self._folder.name)
@@ -143,6 +145,7 @@ class Proxy:
                         await writer.drain()
                         await asyncio.sleep(0.2)
                     break
+                self.refusals += b"C53300\0" in data
                 writer.write(data)
                 await writer.drain()
         writer.close()
@@ -189,6 +192,31 @@ async def test_a_claim_whose_end_was_not_heard_gives_what_it_took(
     assert claimed.head.attempt == 1
     assert proxy.cuts == 1
     assert await engine.commit(changes.working(fence=1)) == 2
+
+
+async def test_what_became_of_a_commit_is_learned_though_the_server_is_crowded(
+    proxy: Proxy, changes: Changes, clock: ManualClock
+) -> None:
+    async with own_database() as database, administering() as admin:
+        with suppress(asyncpg.DuplicateObjectError):
+            await admin.execute("CREATE ROLE squeezed LOGIN")
+        await admin.execute("ALTER ROLE squeezed CONNECTION LIMIT -1")
+        await admin.execute(f"ALTER DATABASE {database} OWNER TO squeezed")
+        url = proxy.through(shared_server().url("squeezed", database))
+        async with PostgresEngine(url, clock=clock, patience=60) as engine:
+            await engine.commit(changes.start())
+            await admin.execute("ALTER ROLE squeezed CONNECTION LIMIT 0")
+            proxy.cut = "after"
+            writing = asyncio.ensure_future(engine.commit(changes.chunk(expected=2)))
+            while not proxy.cuts:
+                await asyncio.sleep(0.01)
+            # From now on only whoever wants to learn what became of the commit asks for a connection.
+            refusals = proxy.refusals
+            while proxy.refusals < refusals + 2 and not writing.done():
+                await asyncio.sleep(0.01)
+            await admin.execute("ALTER ROLE squeezed CONNECTION LIMIT -1")
+            assert await writing == 3
+            assert [event.version for event in await log_of(engine)] == [1, 2, 3]
 
 
 async def test_broken_connections_are_made_again_and_nobody_notices(

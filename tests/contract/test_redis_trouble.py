@@ -15,8 +15,8 @@ from redis.asyncio import Redis
 
 from errands.engines.base import Retention
 from errands.engines.redis import RedisEngine
-from errands.errors import StorageError
-from errands.model.core import TaskState
+from errands.errors import StorageError, TaskNotFoundError
+from errands.model.core import TERMINAL_STATES, TaskState
 from errands.model.log import ListQuery
 from tests.contract.changes import (
     AGENT,
@@ -283,6 +283,29 @@ async def test_a_subscriber_hears_on_after_a_restart(
         await other.commit(changes.chunk())
         assert await reading == [3, 4, 5]
         subscription.close()
+
+
+async def test_who_waits_for_a_task_that_the_server_has_lost_is_told(
+    server: Server, engine: RedisEngine, changes: Changes
+) -> None:
+    for task_id in ("t", "another"):
+        await engine.commit(changes.start(task_id))
+    subscription, kept = engine.subscribe("t", ME, 2), engine.subscribe("another", ME, 2)
+    waiting = asyncio.ensure_future(engine.wait_for_state("t", ME, TERMINAL_STATES, None))
+    await until(lambda: engine._open.listener._heard >= {"t", "another"})
+    async with asking(server) as console:
+        await console.delete(engine._keys.task("t"), engine._keys.log("t"))
+        with pytest.raises(TaskNotFoundError):
+            await subscription.next()
+        with pytest.raises(TaskNotFoundError):
+            await waiting
+        await engine.commit(changes.chunk("another"))
+        assert await collect(kept, 3) == [3]
+        await console.flushall()
+        with pytest.raises(TaskNotFoundError):
+            await kept.next()
+    subscription.close()
+    kept.close()
 
 
 async def test_workers_are_woken_after_the_ear_was_lost(

@@ -15,9 +15,10 @@ import pytest
 from errands import Part, TaskContext
 from errands.policy import cel
 from errands.policy.cel import CelError, Session, Suspended, Variables, evaluate, scopes
+from errands.policy.cel.child import HEAD, Request
 from errands.policy.cel.effort import LONG
 from errands.policy.cel.evaluating import is_long
-from errands.policy.cel.evaluators import Evaluators, use_evaluators
+from errands.policy.cel.evaluators import Evaluators, _Evaluator, use_evaluators
 from errands.policy.cel.values import MOST_SEEN, as_seen
 from errands.policy.context import plain
 from errands.policy.records import Decided
@@ -150,6 +151,24 @@ async def test_an_error_in_another_process_is_an_error_here(evaluators: Evaluato
         program = long_winded(cel.compile(scopes.BEFORE, source, condition=True))
         with pytest.raises(CelError, match=problem):
             await evaluate(program, Variables({}, input={"name": "x"}), Session(NOW))
+
+
+async def test_a_process_that_is_killed_amid_a_long_answer_is_gone_though_nobody_reads_the_rest() -> None:
+    evaluator = await _Evaluator.start(512 * 1024 * 1024)
+    request = Request(
+        scope=scopes.BEFORE, source="input", values={"input": "a" * 4_000_000}, session=Session(NOW), seconds=30
+    )
+    stdin, stdout = evaluator._process.stdin, evaluator._process.stdout
+    assert stdin is not None
+    assert stdout is not None
+    content = msgspec.msgpack.encode(request)
+    stdin.write(HEAD.pack(len(content)) + content)
+    await stdin.drain()
+    # From then on it has taken all that it takes before somebody reads.
+    while not stdout._paused:  # type: ignore[attr-defined]
+        await asyncio.sleep(0.01)
+    await evaluator.kill()
+    assert evaluator._process.returncode is not None
 
 
 # A hostile message

@@ -141,7 +141,7 @@ class _Evaluator:
         return await self._process.stdout.readexactly(size)
 
     async def kill(self) -> None:
-        # It kills the process and lets go of the pipes, for which `wait` waits and which nobody reads. Killed before,
-        # it might be found dead here before asyncio notices, which then complains of a process that it does not know.
+        # That kills it, too. `wait` waits for the pipes, and nobody reads what is left in them; and asyncio complains
+        # of a process that it finds dead here before it has noticed, as one that was killed just before may be.
         self._process._transport.close()  # type: ignore[attr-defined]
         await asyncio.shield(self._process.wait())
