@@ -110,9 +110,11 @@ def own_server() -> Iterator[Server]:
     """One that may be stopped: nobody else uses it."""
     with tempfile.TemporaryDirectory() as folder:
         server = Server(Path(folder) / "data")
-        yield server
-        # It must not write into the folder while that is removed.
-        server.control("stop", "-m", "immediate")
+        try:
+            yield server
+        finally:
+            # It must not write into the folder while that is removed.
+            server.control("stop", "-m", "immediate")
 
 
 class _Cleaner:
