@@ -26,8 +26,12 @@ INDEXES = """-- Two indexes.
 CREATE INDEX CONCURRENTLY tasks_by_worker ON tasks (worker);
 CREATE INDEX CONCURRENTLY tasks_by_state ON tasks (state) WHERE due_at IS NOT NULL;
 """
-#: Those that are being built wait for transactions that began before.
-WAITING = "SELECT pid FROM pg_stat_activity WHERE query LIKE 'CREATE INDEX CONCURRENTLY%' AND wait_event_type = 'Lock'"
+#: Those that are being built wait for transactions that began before. Others may build theirs at the same time.
+WAITING = """
+SELECT pid FROM pg_stat_activity JOIN pg_locks USING (pid)
+WHERE query LIKE 'CREATE INDEX CONCURRENTLY%' AND wait_event_type = 'Lock'
+    AND relation = 'tasks'::regclass AND mode = 'ShareUpdateExclusiveLock'
+"""
 
 
 @pytest.fixture

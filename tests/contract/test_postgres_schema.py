@@ -142,6 +142,7 @@ async def test_an_upgrade_waits_for_whoever_is_in_the_way_and_they_for_it(
         old = await PostgresEngine(url, clock=clock).__aenter__()
     await old.commit(changes.start())
     writing = await connect(Options.parse(url))
+    await writing.execute("SET idle_in_transaction_session_timeout TO 0")
     await writing.execute("BEGIN")
     await writing.execute("SELECT 1 FROM tasks FOR UPDATE")
     upgrading = asyncio.ensure_future(PostgresEngine(url).schema.upgrade())
@@ -193,7 +194,7 @@ async def connection(url: str, request: pytest.FixtureRequest) -> AsyncIterator[
     scopes, analyze = request.param
     options = Options.parse(url)
     async with PostgresEngine(url):
-        connection = await connect(options)
+        connection = await connect(options._replace(command_timeout=120.0))
         await connection.execute(
             f"""
             INSERT INTO tasks

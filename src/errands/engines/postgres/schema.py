@@ -9,7 +9,7 @@ from itertools import takewhile
 from typing import NamedTuple, TypeVar
 
 from errands.engines.base import Schema
-from errands.engines.postgres.connection import Connection, Options, check_session, connect
+from errands.engines.postgres.connection import Connection, Options, check_session, connect, disconnect
 from errands.engines.postgres.failures import explain, is_in_the_way
 from errands.engines.postgres.sql import QUERIES, Migration, migrations
 from errands.errors import StorageError
@@ -153,7 +153,7 @@ async def _build_indexes(options: Options, migration: Migration) -> None:
                 await connection.execute(statement)
         await connection.execute(QUERIES["schema_applied"], migration.version, migration.oldest)
     finally:
-        await connection.close(timeout=1.0)
+        await disconnect(connection)
 
 
 class PostgresSchema(Schema):
@@ -177,7 +177,7 @@ class PostgresSchema(Schema):
                 await check_session(connection, self._options)
                 return await work(connection)
             finally:
-                await connection.close(timeout=1.0)
+                await disconnect(connection)
         except Exception as error:
             raise explain(error, self._options.name) from error
 
