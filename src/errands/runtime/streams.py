@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
+from contextlib import AbstractContextManager, nullcontext
 
 import msgspec
 
@@ -33,31 +34,33 @@ class Streams:
         caught_up: bool = False,
         waits: bool = False,
         chooses: bool = False,
+        while_open: AbstractContextManager[None] | None = None,
     ) -> EventStream:
         """`first`, then what happens after version `after`, until the task is in one of the states `until`.
 
         `waits` says that the state it is in now is not yet the one that is meant, and `chooses` that a task which the
-        agent publishes first is to stand for ours.
+        agent publishes first is to stand for ours. `while_open` holds for as long as somebody reads.
         """
         subscription = self._engine.subscribe(stored.task.id, call.scope, after, caught_up=caught_up)
 
         async def batches() -> AsyncIterator[list[StreamItem]]:
             has_task = after > 0 and not chooses
             try:
-                if first:
-                    yield first
-                if stored.state in until and after >= stored.version and not waits:
-                    return
-                while (events := await subscription.next(self._keep_alive)) is not None:
-                    items = _shown(events, has_task)
-                    if items or not events:
-                        has_task = has_task or bool(items)
-                        yield items
-                    if _settles(events, until):
+                with while_open or nullcontext():
+                    if first:
+                        yield first
+                    if stored.state in until and after >= stored.version and not waits:
                         return
-                if subscription.gap:
-                    async for batch in self._after_gap(stored, call, until):
-                        yield batch
+                    while (events := await subscription.next(self._keep_alive)) is not None:
+                        items = _shown(events, has_task)
+                        if items or not events:
+                            has_task = has_task or bool(items)
+                            yield items
+                        if _settles(events, until):
+                            return
+                    if subscription.gap:
+                        async for batch in self._after_gap(stored, call, until):
+                            yield batch
             finally:
                 subscription.close()
 
