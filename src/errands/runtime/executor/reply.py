@@ -7,10 +7,10 @@ from collections.abc import AsyncIterator, Callable
 import msgspec
 
 from errands.engines.base import Engine
-from errands.model.base import encode
 from errands.model.core import COMPLETED, StreamResponse
 from errands.model.log import STREAMED_KINDS, StoredTask
 from errands.runtime.call import EventStream, StreamItem
+from errands.runtime.streams import answer
 
 Shape = Callable[[StreamItem], StreamItem]
 
@@ -64,5 +64,5 @@ async def _choice(
     if first.status_update is not None and first.status_update.status.state is COMPLETED:
         current = await engine.load(stored.task.id, stored.scope)
         if current.head.direct:
-            return [StreamItem(batch[0].version, encode(StreamResponse(message=current.task.status.message)))]
+            return [answer(current)]
     return [*held, *batch]
