@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator
 import msgspec
 
 from errands.engines.base import Engine
+from errands.errors import UnavailableError
 from errands.lifecycle import trim
 from errands.model.base import encode
 from errands.model.core import (
@@ -47,6 +48,12 @@ class Streams:
         agent publishes first is to stand for ours.
         """
         subscription = self._engine.subscribe(stored.task.id, call.scope, after, caught_up=caught_up)
+        is_left = False
+
+        def leave() -> None:
+            nonlocal is_left
+            is_left = True
+            subscription.close()
 
         async def batches() -> AsyncIterator[list[StreamItem]]:
             has_task = after > 0 and not chooses
@@ -68,10 +75,13 @@ class Streams:
                 if subscription.gap:
                     async for batch in self._after_gap(stored, call, until, position if has_begun else None):
                         yield batch
+                elif not is_left:
+                    # Ended like any other, the stream would be taken for a task that has come to its end.
+                    raise UnavailableError("The server is shutting down; subscribe to the task to see how it goes on")
             finally:
                 subscription.close()
 
-        return EventStream(batches(), subscription.close)
+        return EventStream(batches(), leave)
 
     def follow_as_guest(self, stored: StoredTask, until: frozenset[TaskState]) -> EventStream:
         """What a reviewer sees of somebody else's task."""

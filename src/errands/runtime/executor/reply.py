@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Callable
 import msgspec
 
 from errands.engines.base import Engine
+from errands.errors import UnavailableError
 from errands.model.core import COMPLETED, StreamResponse
 from errands.model.log import STREAMED_KINDS, StoredTask
 from errands.runtime.call import EventStream, StreamItem
@@ -47,8 +48,11 @@ def chosen(engine: Engine, stored: StoredTask, stream: EventStream, shape: Shape
                     held = []
                 else:
                     yield batch
+        except UnavailableError:
+            # The server stops before the agent has published anything.
             if held:
                 yield held
+            raise
         finally:
             stream.close()
 
