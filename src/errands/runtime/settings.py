@@ -91,8 +91,9 @@ class Settings(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     protocol_versions: str = "1.0,0.3"
     #: Bytes a request body may have.
     max_body_bytes: Amount = 10 * 1024 * 1024
-    #: Seconds of silence on a stream after which a comment is sent.
-    keep_alive: Interval = 15.0
+    #: Seconds of silence on a stream after which a comment is sent. httpx, and the official clients with it, gives up
+    #: after 5 when nothing else is said.
+    keep_alive: Interval = 4.0
     #: The address clients reach the server at, when it is not the one they call.
     public_url: str | None = None
     #: Believe `X-Forwarded-*` headers: only behind a proxy that sets them itself.
