@@ -13,6 +13,7 @@ import uvicorn
 from uvicorn.supervisors import ChangeReload
 
 from errands.cli.banner import greeting, url_of
+from errands.cli.connections import Connection as HttpConnection
 from errands.cli.draining import AgentServer, Greet, Load
 from errands.cli.failures import UsageError, reporting
 from errands.cli.listening import bind, shared_port
@@ -208,7 +209,7 @@ def _config(target: Target, reload: bool, log_level: LogLevel | None) -> uvicorn
         # The reloader wants a name here; AgentServer puts the application in its place.
         "errands",
         loop="auto",
-        http="httptools",
+        http=HttpConnection,
         ws="none",
         lifespan="on",
         log_config=None,

@@ -131,6 +131,8 @@ class A2AServer:
         self.facts: dict[str, str] = {}
         #: Where HTTP listens, when whoever listens has said so: gRPC has no way to find out.
         self.http_address: tuple[str, int] | None = None
+        #: Whether only this machine can reach HTTP, likewise.
+        self.listens_locally = False
         self.started = False
         self._starting = asyncio.Lock()
         self._stop = asyncio.Event()
