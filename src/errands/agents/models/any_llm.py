@@ -15,7 +15,7 @@ from errands.agents.models.messages import messages, tools
 from errands.agents.models.providers import Provider, Providers, split
 from errands.agents.models.retrying import FailedTry, Patience
 from errands.errors import ConfigurationError
-from errands.outbound import AnswerTooLargeError
+from errands.unpacking import AnswerTooLargeError
 
 DEFAULT_TIMEOUT = 300.0
 
