@@ -120,6 +120,26 @@ async def test_usage_is_asked_for_when_streaming() -> None:
     assert server.requests[0].body["stream_options"] == {"include_usage": True}
 
 
+# Answers that are cut
+
+
+@pytest.mark.parametrize("reason", ["length", "content_filter"])
+async def test_why_an_answer_is_not_whole_is_told(reason: str, on_text: Heard | None) -> None:
+    answer = await ask(Reply(text="It is", finish_reason=reason), on_text=on_text)
+    assert (answer.text, answer.incomplete) == ("It is", reason)
+    whole = await ask(Reply(text="It is so."), on_text=on_text)
+    assert whole.incomplete is None
+
+
+@pytest.mark.parametrize("written", ["", '{"numb', '{"number": "A-17"'])
+async def test_a_call_that_was_cut_has_no_arguments(written: str, on_text: Heard | None) -> None:
+    calls = [Call(id="a", name="orders", arguments=""), Call(id="b", name="orders", arguments=written)]
+    answer = await ask(Reply(calls=calls, finish_reason="length"), on_text=on_text)
+    # Before the last one nothing is missing.
+    assert [call.arguments for call in answer.calls] == [{}, None]
+    assert (answer.calls[1].raw, answer.incomplete) == (written, "length")
+
+
 # Answers without an end
 
 

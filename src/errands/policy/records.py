@@ -96,6 +96,8 @@ class ModelCalled(Record, frozen=True, kw_only=True, tag="llm"):
     completion: int = 0
     text: str = ""
     calls: tuple[FunctionCall, ...] = ()
+    #: Why it was ended before the model was done: `length` or `content_filter`.
+    incomplete: str | None = None
 
 
 class _Call(Record, frozen=True, kw_only=True):

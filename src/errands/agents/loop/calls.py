@@ -153,7 +153,8 @@ class Calls:
         session = self._progress.session(key, at)
         try:
             if call.arguments is None:
-                raise ArgumentsError("the arguments are no JSON object")
+                cut = ", because the answer was cut off before its end; write less" if self._progress.is_cut else ""
+                raise ArgumentsError(f"the arguments are no JSON object{cut}")
             bound = await self._bound_in(session, routine, at)
             arguments = routine.arguments.resolve(call.arguments, bound)
         except ArgumentsError as error:

@@ -160,6 +160,11 @@ class Progress:
         return (*self._said, *(_exchange(self._answer, self._shown) if self._answer is not None else ()))
 
     @property
+    def is_cut(self) -> bool:
+        """Whether the answer that is being dealt with was ended before the model was done."""
+        return self._answer is not None and self._answer.incomplete is not None
+
+    @property
     def is_new(self) -> bool:
         """Whether the first input has just arrived."""
         return not self._said and not self._outputs and not self._passed

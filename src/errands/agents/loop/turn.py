@@ -32,6 +32,7 @@ from errands.policy.records import (
     InputArrived,
     InputPassed,
     InputRefused,
+    ModelCalled,
     OutputGiven,
     Started,
     ToolsClosed,
@@ -121,7 +122,7 @@ class TaskTurn:
                 case MakeCalls() as wanted:
                     await self._in_time(course, calls.make(wanted))
                 case GiveOutput(answer):
-                    await self._give(course, tools, answering, calls, answer.text, answer.at)
+                    await self._give(course, tools, answering, calls, answer)
                     return
 
     # Input
@@ -190,10 +191,11 @@ class TaskTurn:
     # Output
 
     async def _give(
-        self, course: Course, tools: ToolTurn, answering: Answering, calls: Calls, text: str, at: str
+        self, course: Course, tools: ToolTurn, answering: Answering, calls: Calls, answer: ModelCalled
     ) -> None:
         course.check(check_age(self._plan.limits, course.run.context, course.run.now_ms()))
-        output = await answering.output(text, at)
+        at = answer.at
+        output = await answering.output(answer.text, at)
         place = f"output:{course.progress.outputs}"
         key = course.session_key(place)
         outcome = await course.steps(
@@ -208,7 +210,7 @@ class TaskTurn:
         given = _as_output(outcome.value, output)
         if given is None:
             course.over("restricted", "The answer was held back: what a guardrail made of it is no answer.")
-        message = answer_message(self._ctx, given)
+        message = answer_message(self._ctx, given, answer.incomplete)
         artifacts = [answering.artifact(given)]
         state = COMPLETED if self._closes(course) else INPUT_REQUIRED
         course.note(OutputGiven(at=course.run.now(), values=given))
