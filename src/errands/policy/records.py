@@ -113,6 +113,9 @@ class _Call(Record, frozen=True, kw_only=True):
 class CapabilityBegan(_Call, frozen=True, kw_only=True, tag="began"):
     """It is about to be executed. Without a later record of the same call, nobody knows whether it was."""
 
+    #: What the function was then, in short: when the agent has been rewritten since, the call is decided anew.
+    form: str | None = None
+
 
 class CapabilityFinished(_Call, frozen=True, kw_only=True, tag="finished"):
     """It returned. `output` is the tool's own result, whatever later steps make of it."""

@@ -34,6 +34,7 @@ from tests.unit.delegation.support import (
     bare_errand,
     errand_of,
     family,
+    said,
     started_run,
 )
 from tests.unit.reviews.support import People, desk_of, verify

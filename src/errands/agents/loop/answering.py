@@ -29,7 +29,7 @@ logger = logging.getLogger(__name__)
 ARTIFACT = "answer"
 
 #: What the loop makes of ids: calls of steps and scripts, and sessions.
-_OUR_IDS = re.compile(r"^(input|output):|:(before|after|execute|script|[0-9a-f]{12})(:|$)")
+_OUR_IDS = re.compile(r"^(input|output):|:(before|after|execute|script|[0-9a-f]{12})([:@]|$)")
 _LONGEST_ID = 256
 
 

@@ -136,6 +136,11 @@ class Progress:
             case Answered():
                 self._answered.setdefault(record.key, []).append(record)
 
+    def forget(self, call: str) -> None:
+        """Has it that a call has not begun."""
+        del self.began[call]
+        self.calls.discard(call)
+
     def _close_answer(self) -> None:
         """What the model said and was told joins the conversation, in the order of its calls."""
         if self._answer is not None:
