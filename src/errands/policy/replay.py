@@ -97,7 +97,7 @@ class _Replay:
         match record:
             case InputArrived():
                 self._current.fold(record)
-                await self._boundary(record.at, "input", self._policy.before, input=self._context.input[-1])
+                await self._boundary(record.at, "input", self._policy.before, input=record.values)
             case OutputHeld(values=values):
                 await self._boundary(record.at, "output", self._policy.after, output=values)
             case OutputGiven(values=values):

@@ -18,8 +18,8 @@ from errands.policy.cel.effort import LONG
 from errands.policy.cel.evaluating import is_long
 from errands.policy.cel.evaluators import Evaluators, use_evaluators
 from errands.policy.cel.values import MOST_SEEN, as_seen
-from errands.policy.context import plain
-from errands.policy.records import Decided
+from errands.policy.context import CurrentContext, plain, start
+from errands.policy.records import CapabilityFinished, Decided, InputArrived, Started
 from errands.runtime.settings import Settings
 from tests.unit.oversight.support import around, before, reason, serving
 from tests.unit.policy.support import NOW, a_run
@@ -247,6 +247,65 @@ async def test_an_expression_fails_that_names_a_value_too_large_to_be_seen_as_it
         return
     with pytest.raises(CelError, match=r"input has more than 200,000 values .*: send less at once"):
         await evaluate(program, variables, Session(NOW))
+
+
+def a_long_run() -> CurrentContext:
+    """An input and a result of which expressions cannot see all, and another function."""
+    current = CurrentContext(start(Started(at=NOW, agent="a", user="ann", functions=("search", "pay"))))
+    rows = [0] * (MOST_SEEN + 1)
+    current.fold(
+        InputArrived(at=NOW, values={"message": [], "to": ["boss"], "rows": rows}, message_id="1"),
+        CapabilityFinished(at=NOW, call="1", function="search", arguments={"q": "x"}, output={"rows": rows}),
+        CapabilityFinished(at=NOW, call="2", function="pay", arguments={"to": "boss"}, output="ok"),
+    )
+    return current
+
+
+@pytest.mark.parametrize(
+    ("source", "part"),
+    [
+        ("context.input[0].rows != ['boss']", "input"),
+        ("c.input.last().to == ['boss']", "input"),
+        ("!(context.input.exists(one, one.to != ['boss']))", "input"),
+        ("size(context.input[0].rows) > 5", "input"),
+        ("context.input.size() + size(context.input[0].rows) > 5", "input"),
+        ("context.capabilities.search.outputs.last().rows != []", "capabilities.search"),
+        ("c.cap.search.outputs != []", "capabilities.search"),
+        ("context.capabilities['search'].outputs != []", "capabilities.search"),
+        ("!('x' in c.cap.search.inputs)", "capabilities.search"),
+        ("context.capabilities.search != context.capabilities.pay", "capabilities.search"),
+        ("context.capabilities.exists(name, name == 'nobody')", "capabilities.search"),
+        ("context['input'] != []", "(input|capabilities.search)"),
+        ("[context].exists(one, one.input != [])", "(input|capabilities.search)"),
+    ],
+)
+async def test_an_expression_fails_that_looks_into_a_part_of_the_context_that_is_cut(source: str, part: str) -> None:
+    program = cel.compile(scopes.BEFORE, source, condition=True)
+    with pytest.raises(CelError, match=rf"context\.{part} holds more than 200,000 values at once"):
+        await evaluate(program, Variables(a_long_run().plain(), input={}), Session(NOW))
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "size(context.input) == 1 && context.input.size() == 1",
+        "context.output == [] && context.user.id == 'ann' && size(c.output) == 0",
+        "context.capabilities.search.count_successful == 1 && c.cap.search.timestamps.size() == 1",
+        "context.capabilities._meta.count == 2",
+        "context.capabilities.pay.inputs.last().to == 'boss' && c.cap.pay.outputs == ['ok']",
+    ],
+)
+async def test_what_does_not_look_into_it_goes_on(source: str) -> None:
+    program = cel.compile(scopes.BEFORE, source, condition=True)
+    assert await evaluate(program, Variables(a_long_run().plain(), input={}), Session(NOW)) is True
+
+
+@pytest.mark.parametrize("source", ["input.message[0].data != {}", "context.input[0] != {}", "!has(input.rows)"])
+async def test_a_policy_that_compares_what_it_cannot_see_refuses_it(source: str) -> None:
+    async with serving(Agent(finish), policy=before({"assert": source, "error_message": "No."})) as server:
+        result = await server.client.send([Part(data={"rows": [0] * (MOST_SEEN + 1)})])
+        assert (result.state, result.text) == ("rejected", "No.")
+        assert (await server.client.send([Part(data={"rows": [0]})])).text == "Done."
 
 
 def test_a_search_for_a_text_that_comes_with_the_message_is_long_sooner() -> None:

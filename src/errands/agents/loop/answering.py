@@ -102,9 +102,8 @@ class Answering:
         run, message = self._course.run, [{"mimeType": "text/plain", "text": text}]
         if not self._plan.exposes:
             return {"message": message}
-        context = run.plain()
-        arrived = run.context.input[-1] if run.context.input else None
-        variables = Variables(context, input=arrived, output={"message": message}, runtime=self._course.runtime)
+        given = {"input": run.arrived, "output": {"message": message}, "runtime": self._course.runtime}
+        variables = Variables(run.plain(), **given)
         exposed: dict[str, Json] = {}
         for name, program in self._plan.exposes.items():
             try:

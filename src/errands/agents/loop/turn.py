@@ -136,10 +136,8 @@ class TaskTurn:
             return False
         run = course.run
         course.check(check_age(self._plan.limits, run.context, run.now_ms()))
-        # Not from the context, in which very large values are cut.
-        before = next((record.values for record in reversed(run.records) if isinstance(record, InputArrived)), None)
         try:
-            values = read_input(self._plan, key, message, before)
+            values = read_input(self._plan, key, message, run.arrived)
         except ArgumentsError as error:
             await self._refuse(course, key, str(error))
             return False

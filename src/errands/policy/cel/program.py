@@ -25,6 +25,7 @@ from errands.policy.cel.tokens import (
     growth,
     names,
     needs,
+    reads,
     rewrite_presence,
     tokens,
 )
@@ -68,6 +69,8 @@ class Program(msgspec.Struct, frozen=True, eq=False):
     #: It must give true or false.
     condition: bool
     needs: Needs
+    #: See `tokens.reads`.
+    reads: frozenset[tuple[str, ...]]
     #: The variables that it names.
     names: frozenset[str]
     #: See `tokens.copying`.
@@ -106,7 +109,7 @@ def compile(scope: Scope, source: str, *, condition: bool = False) -> Program:  
         raise CelError(
             source, f"a condition must be true or false, not {kind}", hint="compare the value with something"
         )
-    return Program(scope, source, condition, needs(row), names(row), copying(row), effort(row), expression)
+    return Program(scope, source, condition, needs(row), reads(row), names(row), copying(row), effort(row), expression)
 
 
 def _compile_error(scope: Scope, source: str, row: Sequence[Token], rewritten: Rewritten, text: str) -> CelError:
@@ -149,6 +152,10 @@ def check_seen(program: Program, variables: Variables) -> None:
     """Raises `CelError` when the expression names a value that is too large to be seen as it is."""
     for name in variables.too_large & program.names & program.scope.variables:
         raise CelError(program.source, f"{name} has more than {MOST_SEEN:,} values", hint="send less at once")
+    for part in variables.cut:
+        if "context" in program.scope.variables and any(part[: len(read)] == read for read in program.reads):
+            name = ".".join(("context", *part))
+            raise CelError(program.source, f"{name} holds more than {MOST_SEEN:,} values at once", hint="refuse them")
 
 
 def _check_items(program: Program, variables: Variables, session: Session) -> None:

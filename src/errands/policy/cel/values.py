@@ -56,7 +56,19 @@ def as_seen(value: Any) -> Json:
 
     Millions of values would take seconds. What expects a list finds a text there and fails, as it should.
     """
-    return normalise(value if values_in(value, MOST_SEEN) <= MOST_SEEN else _cut(value, [MOST_SEEN]))
+    return normalise(_cut(value, [MOST_SEEN]) if is_cut(value) else value)
+
+
+def is_cut(value: Any) -> bool:
+    """Whether expressions see something else than the value itself: a comparison with it would be no error, and wrong."""
+    return values_in(value, MOST_SEEN) > MOST_SEEN
+
+
+class SeenContext(dict[str, Json]):
+    """The context as expressions see it."""
+
+    #: Where something in it is cut: `("input",)`, `("output",)`, or `("capabilities", "search")` for one function.
+    cut: frozenset[tuple[str, ...]] = frozenset()
 
 
 def values_in(value: Any, most: int) -> int:

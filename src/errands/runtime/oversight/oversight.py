@@ -94,7 +94,7 @@ class Oversight(Recorder):
         if exceeded is not None:
             await self._stop_at(run, exceeded)
             return False
-        passed = await self._ask(run, self.policy.before, input=run.context.input[-1])
+        passed = await self._ask(run, self.policy.before, input=run.arrived)
         if passed is None:
             return False
         if passed.transformed and await self._parts(run, passed, self._message.parts) is None:
