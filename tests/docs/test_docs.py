@@ -381,6 +381,18 @@ def written(default: Any) -> str:
     return str(default)
 
 
+RATES = re.compile(r"[\d,.]+/s")
+
+
+@pytest.mark.parametrize(("page", "header"), [("README.md", "side by side"), ("docs/scaling.md", "store")])
+def test_a_figure_is_the_same_wherever_it_stands(page: str, header: str) -> None:
+    [work] = [found for found in tables((ROOT / "README.md").read_text()) if found.header[0] == "work"]
+    measured = RATES.findall(str(work.rows))
+    repeated = RATES.findall(str(table(page, header)))
+    assert repeated
+    assert set(repeated) <= set(measured)
+
+
 def test_every_reason_is_documented_with_its_codes() -> None:
     documented = {
         reason: [code(cell) for cell in row[1:6]] for reason, row in table("docs/serving.md", "reason").items()

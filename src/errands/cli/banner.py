@@ -9,9 +9,7 @@ from contextlib import suppress
 
 from rich.text import Text
 
-from errands.cli.target import given_engine
 from errands.cli.terminal import clean, one_line, out
-from errands.engines.passwords import without_password
 from errands.model.base import encode
 from errands.model.core import Message, Part, Role
 from errands.model.requests import SendMessageRequest
@@ -79,9 +77,5 @@ def curl(url: str) -> str:
 
 
 def storage_of(server: A2AServer) -> str:
-    """Where tasks live, without a password that may be in the address."""
-    engine = given_engine(server)
-    storage = server.settings.storage if engine is None else type(engine).__name__
-    if not server.engine.durable:
-        return f"{storage} (tasks are lost when the server stops)"
-    return without_password(storage)
+    """Where tasks live, and whether they stay there."""
+    return server.storage if server.engine.durable else f"{server.storage} (tasks are lost when the server stops)"

@@ -115,14 +115,19 @@ def serve(
 ) -> None:
     """Serve an agent over HTTP.
 
-    TARGET has an A2AServer, a function with @agent, or a Worker or AgentExecutor with an agent_card; or it is an agent
-    that is written in YAML.
+    TARGET is a program with an A2AServer, a function with @agent, or a Worker or AgentExecutor with an agent_card.
+
+    Or it is an agent that is written in YAML.
 
     SIGTERM and Ctrl-C let running tasks finish; a second one exits at once.
 
     Example:
 
         errands serve examples/echo.py --port 8000
+
+        errands serve examples/echo.py --workers 4 --storage postgresql://localhost/tasks
+
+        errands serve examples/support-agent --model scripted
     """
     with reporting():
         parsed = Target.parse(target)

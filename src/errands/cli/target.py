@@ -15,8 +15,7 @@ from typing import Any, NamedTuple
 from errands.agents.manifests import ManifestError
 from errands.agents.manifests.files import SUFFIXES
 from errands.cli.failures import CommandError, UsageError, blame
-from errands.engines.base import Engine
-from errands.errors import ConfigurationError, ErrandsError
+from errands.errors import ErrandsError
 from errands.interop import is_executor_class
 from errands.runtime.worker import Worker
 from errands.server.app import A2AServer
@@ -97,7 +96,7 @@ def load_server(text: str, storage: str | None = None, manifest: ManifestOptions
     try:
         server = _served(found)
         if storage is not None:
-            _put_on(server, storage)
+            server.use_storage(storage)
     except ErrandsError as error:
         raise CommandError(f"{text}: {error}") from None
     except Exception as error:
@@ -267,22 +266,6 @@ def _is_worker_class(value: Any) -> bool:
 
 def _is_own_worker_class(value: Any, module: ModuleType) -> bool:
     return _is_worker_class(value) and value.__module__ == module.__name__
-
-
-def given_engine(server: A2AServer) -> Engine | None:
-    """The engine that the program made itself, when it named no address."""
-    return server._engine
-
-
-def _put_on(server: A2AServer, storage: str) -> None:
-    engine = given_engine(server)
-    if engine is not None:
-        raise ConfigurationError(
-            f"its storage is a {type(engine).__name__} made by the program, which --storage cannot replace; leave "
-            "--storage out or give A2AServer an address"
-        )
-    # Read when the server starts, which it has not.
-    server.settings.storage = storage
 
 
 def _served(found: Any) -> A2AServer:

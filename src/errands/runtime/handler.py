@@ -133,7 +133,7 @@ class Handler:
         if ctx.is_cancelled:
             await ctx._turn.end(CANCELED)
             return
-        logger.error("handler of task %s returned without a lifecycle call", ctx.task_id)
+        logger.error("handler of task %s returned without a lifecycle call, or without awaiting one", ctx.task_id)
         await ctx._give_up(
             "The agent returned without finishing the task: a handler must call complete, respond, fail, "
             "reject, request_input or another lifecycle method before it returns."

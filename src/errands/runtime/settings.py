@@ -5,9 +5,10 @@ from __future__ import annotations
 import enum
 import os
 from collections.abc import Mapping
-from typing import Any
+from typing import Annotated, Any, get_args
 
 import msgspec
+from msgspec import Meta
 
 from errands.engines.passwords import without_password
 from errands.errors import ConfigurationError
@@ -29,61 +30,75 @@ class ServerRole(enum.StrEnum):
     WORKER = "worker"
 
 
+# What a setting may be; the description is what an error says.
+Role = Annotated[ServerRole, Meta(description="one of " + ", ".join(ServerRole))]
+Seconds = Annotated[float, Meta(ge=0, description="seconds (0 or more)")]
+Interval = Annotated[float, Meta(gt=0, description="seconds (more than 0)")]
+#: Less than nothing is less than a moment: what has just happened is outside of it, too.
+Window = Annotated[float, Meta(description="seconds")]
+Count = Annotated[int, Meta(ge=0, description="a whole number (0 or more)")]
+Amount = Annotated[int, Meta(ge=1, description="a whole number (1 or more)")]
+Port = Annotated[int, Meta(ge=0, le=65535, description="a port (0 to 65535)")]
+Flag = Annotated[bool, Meta(description="true or false")]
+_LEVELS = ("debug", "info", "warning", "error", "critical")
+LogLevel = Annotated[str, Meta(pattern=f"^(?i:{'|'.join(_LEVELS)})$", description="one of " + ", ".join(_LEVELS))]
+
+
 class Settings(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     """Built with `Settings.from_env()`; keyword arguments of `A2AServer` win over the environment."""
 
     #: Where tasks live: `memory`, `sqlite:///path`, `postgresql://host/database` or `redis://host`.
     storage: str = DEFAULT_STORAGE
     #: What this process does: `all`, `api` (takes requests, runs no turns) or `worker` (runs turns, takes no requests).
-    role: ServerRole = ServerRole.ALL
+    role: Role = ServerRole.ALL
     #: Seconds a blocking send waits before it answers with the task as it is. None: until the turn ends.
-    blocking_timeout: float | None = None
+    blocking_timeout: Seconds | None = None
     #: Seconds a worker has to react to a cancel before it is canceled by force.
-    cancel_force_timeout: float = 10.0
+    cancel_force_timeout: Seconds = 10.0
     #: Turns that run at the same time in this process; more wait in the queue. None: no bound.
-    max_concurrent_tasks: int | None = 1000
+    max_concurrent_tasks: Amount | None = 1000
     #: Seconds that the longest waiting task may have waited; beyond that new tasks are refused. None: no bound.
-    max_queue_age: float | None = 3600.0
+    max_queue_age: Seconds | None = 3600.0
     #: Tries of one turn before the task fails, counting the first.
-    max_attempts: int = 3
+    max_attempts: Amount = 3
     #: Seconds without a heartbeat after which another worker may take a task over.
-    lease_seconds: float = 30.0
+    lease_seconds: Interval = 30.0
     #: Seconds between looks for due tasks when nobody has given a sign.
-    poll_interval: float = 1.0
+    poll_interval: Interval = 1.0
     #: Seconds running turns have to finish when the server stops; the rest is given back to the queue.
-    drain_timeout: float = 10.0
+    drain_timeout: Seconds = 10.0
     #: Seconds in which the same message sent again finds its first task.
-    idempotency_window: float = 86_400.0
+    idempotency_window: Window = 86_400.0
     #: Seconds that ended tasks are kept after their last change. None: as the store does it, see docs/durability.md.
-    keep_ended_for: float | None = None
+    keep_ended_for: Seconds | None = None
     #: The same for tasks that completed. None: as `keep_ended_for` says.
-    keep_completed_for: float | None = None
+    keep_completed_for: Seconds | None = None
     #: The same for tasks that failed. None: as `keep_ended_for` says.
-    keep_failed_for: float | None = None
+    keep_failed_for: Seconds | None = None
     #: The same for tasks that were canceled. None: as `keep_ended_for` says.
-    keep_canceled_for: float | None = None
+    keep_canceled_for: Seconds | None = None
     #: The same for tasks that were rejected. None: as `keep_ended_for` says.
-    keep_rejected_for: float | None = None
+    keep_rejected_for: Seconds | None = None
     #: Ended tasks that are kept at most, the newest. None: as the store does it.
-    keep_ended_at_most: int | None = None
+    keep_ended_at_most: Count | None = None
     #: Events kept per task for readers that come late. None: as the store does it.
-    keep_events: int | None = None
+    keep_events: Count | None = None
     #: Seconds that `update_context` values are kept after their last change. None: as the store does it.
-    keep_contexts_for: float | None = None
+    keep_contexts_for: Seconds | None = None
     #: Seconds between two clean-ups of ended tasks, whatever the number of processes.
-    sweep_interval: float = 60.0
+    sweep_interval: Interval = 60.0
     #: The versions of A2A that are served, separated by commas.
     protocol_versions: str = "1.0,0.3"
     #: Bytes a request body may have.
-    max_body_bytes: int = 10 * 1024 * 1024
+    max_body_bytes: Amount = 10 * 1024 * 1024
     #: Seconds of silence on a stream after which a comment is sent.
-    keep_alive: float = 15.0
+    keep_alive: Interval = 15.0
     #: The address clients reach the server at, when it is not the one they call.
     public_url: str | None = None
     #: Believe `X-Forwarded-*` headers: only behind a proxy that sets them itself.
-    trust_forwarded: bool = False
+    trust_forwarded: Flag = False
     #: The port gRPC listens on; 0 takes a free one. None: no gRPC. Needs `errands[grpc]`.
-    grpc_port: int | None = None
+    grpc_port: Port | None = None
     #: The address gRPC listens on; 0.0.0.0 means every one.
     grpc_host: str = "127.0.0.1"
     #: Where clients reach gRPC, as `host:port`, when it is not where it listens.
@@ -97,22 +112,22 @@ class Settings(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     #: The key for it, when it is not in the provider's own variable.
     model_api_key: str | None = None
     #: Seconds a model has for one answer, tries included.
-    model_timeout: float = 300.0
+    model_timeout: Interval = 300.0
     #: Bytes an answer of a model may have.
-    model_max_bytes: int = 5 * 1024 * 1024
+    model_max_bytes: Amount = 5 * 1024 * 1024
     #: Where tools and agents of manifests may connect to beside public addresses: addresses, networks and host names,
     #: separated by commas.
     outbound_allow: str | None = None
     #: Seconds a request of a tool may take.
-    tool_timeout: float = 30.0
+    tool_timeout: Interval = 30.0
     #: Bytes an answer to a tool, or of a remote agent, may have.
-    tool_max_bytes: int = 5 * 1024 * 1024
+    tool_max_bytes: Amount = 5 * 1024 * 1024
     #: The file with what the tools of manifests need, by the names of the tools.
     tool_settings: str | None = None
     #: How often work may be handed down from agent to agent.
-    max_delegation_depth: int = 5
+    max_delegation_depth: Count = 5
     #: Level of the `errands` logger.
-    log_level: str | None = None
+    log_level: LogLevel | None = None
 
     def __repr__(self) -> str:
         shown = {
@@ -133,14 +148,33 @@ class Settings(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
         values.update({name: value for name, value in overrides.items() if value is not None})
         return cls(**values)
 
+    def check(self) -> None:
+        """Raises `ConfigurationError` for a value that does not fit: a program may have said anything."""
+        for field in msgspec.structs.fields(self):
+            value = getattr(self, field.name)
+            try:
+                msgspec.convert(value, field.type)
+            except msgspec.ValidationError:
+                shown = "…" if field.name in SECRET else repr(value)
+                raise ConfigurationError(f"{field.name}={shown} does not fit; write {_wanted(field.type)}") from None
+
 
 def _convert(name: str, annotation: Any, text: str) -> Any:
     if text.strip().lower() in ("", "none", "null") and annotation is not str:
         text = "null"
     try:
         return msgspec.convert(text, annotation, strict=False)
-    except msgspec.ValidationError as error:
-        raise ConfigurationError(f"{ENV_PREFIX}{name.upper()}={text!r}: {error}") from None
+    except msgspec.ValidationError:
+        variable = ENV_PREFIX + name.upper()
+        raise ConfigurationError(f"{variable}={text!r} does not fit; write {_wanted(annotation)}") from None
+
+
+def _wanted(annotation: Any) -> str:
+    """What a setting may be, in words."""
+    if described := getattr(annotation, "__metadata__", None):
+        return str(described[0].description)
+    options = ("none" if option is type(None) else _wanted(option) for option in get_args(annotation))
+    return " or ".join(options) or "a text"
 
 
 def get_settings() -> Settings:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 from errands.engines.base import Engine
+from errands.engines.passwords import without_password
 from errands.errors import ConfigurationError, StorageError
 from errands.interop import Card, Executor
 from errands.model.card_config import AgentCardConfig
@@ -185,6 +186,23 @@ class A2AServer:
         for worker in (self._worker, *self._inner.workers.values()):
             if worker.keeps_records:
                 worker.hold_to(self._policy)
+
+    def use_storage(self, url: str) -> None:
+        """Keeps the tasks at this address, instead of the one given before; call it before the server is started.
+
+        Raises `ConfigurationError` when the program has made the engine itself.
+        """
+        if self._engine is not None:
+            raise ConfigurationError(
+                f"its storage is a {self.storage} made by the program, which an address such as --storage cannot "
+                "replace; leave that out, or give A2AServer an address"
+            )
+        self.settings.storage = url
+
+    @property
+    def storage(self) -> str:
+        """Where tasks live: an address without its password, or the class of an engine that the program has made."""
+        return without_password(self.settings.storage) if self._engine is None else type(self._engine).__name__
 
     @property
     def app(self) -> A2AApp:

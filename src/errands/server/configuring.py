@@ -49,6 +49,8 @@ def given_worker(
     if (worker is None) == (executor is None):
         raise ConfigurationError("an agent is given once: pass worker=... or executor=..., and not both")
     if executor is None:
+        if isinstance(worker, type):
+            raise ConfigurationError(f"worker={worker.__name__} is a class; pass an object of it: {worker.__name__}()")
         if not isinstance(worker, Worker):
             raise ConfigurationError(f"worker must be an instance of errands.Worker, not {type(worker).__name__}")
         if builder is not None:
@@ -64,6 +66,8 @@ def checked_card(
     """The card, if a server can show it. `has_extended` is whether there is another one for who is known."""
     if card is None:
         raise ConfigurationError("an agent needs a card: pass agent_card=AgentCardConfig(...)")
+    if not card.name:
+        raise ConfigurationError("an agent needs a name: its tasks are found by it; pass AgentCardConfig(name=...)")
     for binding in (card.protocol, *bindings):
         check_binding(binding)
     if has_extended:
@@ -106,6 +110,7 @@ def given_settings(settings: Settings | None, **overrides: Any) -> Settings:
         values.update({name: value for name, value in overrides.items() if value is not None})
         found = Settings(**values)
     found.role = _role(found.role)
+    found.check()
     return found
 
 
@@ -133,6 +138,8 @@ def grpc_server() -> type[GrpcServer]:
 
 def given_engine(storage: str | Engine | None, settings: Settings, **others: str | Engine | None) -> Engine | None:
     """The store, when it is not the address in the settings; `others` may only name it once more."""
+    if not isinstance(storage, str | Engine | None):
+        raise ConfigurationError(f"storage={storage!r} is neither a URL such as 'sqlite:///tasks.db' nor an Engine")
     if not isinstance(storage, Engine):
         engine_from_url(settings.storage)  # a wrong address is told now, not at the start
     storage = storage or settings.storage

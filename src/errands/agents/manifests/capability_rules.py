@@ -13,6 +13,8 @@ from errands.agents.manifests.tool_rules import check_address, needs_mount
 from errands.policy.cel.scopes import BINDING
 from errands.policy.steps import StepConfig
 
+_MISSING = "load it, too; a function in Python is given as A2AServer.from_manifest(..., tools=[...])"
+
 
 class CapabilityRules:
     """The rules for the capabilities of one agent."""
@@ -38,7 +40,7 @@ class CapabilityRules:
             problem = f"is neither a tool nor an agent of the namespace {self._agent.namespace}"
             elsewhere = self._library.namespaces_of(ref)
             remedy = f"{ref} is in {' and '.join(elsewhere)}; put both into one namespace" if elsewhere else ""
-            place.error(problem, remedy or suggestion(ref, self._library.names(self._agent), "load it, too"))
+            place.error(problem, remedy or suggestion(ref, self._library.names(self._agent), _MISSING))
 
     # Tools
 

@@ -1,0 +1,77 @@
+"""What a server is configured with is looked at when it is made: what cannot be meant is told, with what to write."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from errands import A2AServer, AgentCardConfig, Settings, TaskContext, Worker
+from errands.errors import ConfigurationError
+
+CARD = AgentCardConfig(name="Echo", description="Echoes.")
+
+
+class Echo(Worker):
+    async def handle(self, ctx: TaskContext) -> None:
+        await ctx.complete(ctx.user_text)
+
+
+@pytest.mark.parametrize(
+    ("variable", "text", "remedy"),
+    [
+        ("ERRANDS_LEASE_SECONDS", "soon", r"seconds \(more than 0\)"),
+        ("ERRANDS_LEASE_SECONDS", "0", r"seconds \(more than 0\)"),
+        ("ERRANDS_DRAIN_TIMEOUT", "-1", r"seconds \(0 or more\)"),
+        ("ERRANDS_MAX_ATTEMPTS", "0", r"a whole number \(1 or more\)"),
+        ("ERRANDS_MAX_CONCURRENT_TASKS", "0", r"a whole number \(1 or more\) or none"),
+        ("ERRANDS_GRPC_PORT", "65536", r"a port \(0 to 65535\) or none"),
+        ("ERRANDS_TRUST_FORWARDED", "perhaps", "true or false"),
+        ("ERRANDS_ROLE", "boss", "one of all, api, worker"),
+        ("ERRANDS_LOG_LEVEL", "loud", "one of debug, info, warning, error, critical or none"),
+    ],
+)
+def test_a_variable_that_does_not_fit_is_named_with_what_to_write(variable: str, text: str, remedy: str) -> None:
+    with pytest.raises(ConfigurationError, match=f"^{variable}='{text}' does not fit; write {remedy}$"):
+        Settings.from_env({variable: text})
+
+
+def test_what_a_variable_may_say_is_taken() -> None:
+    settings = Settings.from_env(
+        {
+            "ERRANDS_LOG_LEVEL": "INFO",
+            "ERRANDS_MAX_CONCURRENT_TASKS": "none",
+            "ERRANDS_DRAIN_TIMEOUT": "0",
+            "ERRANDS_ROLE": "api",
+        }
+    )
+    assert (settings.log_level, settings.max_concurrent_tasks, settings.drain_timeout) == ("INFO", None, 0.0)
+    assert settings.role == "api"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "problem"),
+    [
+        ({"settings": Settings(lease_seconds=-1)}, r"lease_seconds=-1 does not fit; write seconds \(more than 0\)"),
+        ({"settings": Settings(poll_interval=0)}, "poll_interval=0 does not fit"),
+        (
+            {"max_concurrent_tasks": 0},
+            r"max_concurrent_tasks=0 does not fit; write a whole number \(1 or more\) or none",
+        ),
+        ({"max_concurrent_tasks": "5"}, "max_concurrent_tasks='5' does not fit"),
+        ({"grpc_port": -1}, "grpc_port=-1 does not fit"),
+        ({"storage": 5}, "storage=5 is neither a URL"),
+        ({"worker": Echo}, r"worker=Echo is a class; pass an object of it: Echo\(\)"),
+        ({"agent_card": AgentCardConfig(name="", description="Echoes.")}, "an agent needs a name"),
+    ],
+)
+def test_a_server_that_cannot_be_meant_is_not_made(arguments: dict[str, Any], problem: str) -> None:
+    with pytest.raises(ConfigurationError, match=f"^{problem}"):
+        A2AServer(**{"worker": Echo(), "agent_card": CARD, **arguments})
+
+
+def test_a_key_of_a_wrong_kind_is_not_shown() -> None:
+    key: Any = b"hunter2"
+    with pytest.raises(ConfigurationError, match=r"^model_api_key=… does not fit") as raised:
+        A2AServer(worker=Echo(), agent_card=CARD, settings=Settings(model_api_key=key))
+    assert "hunter2" not in str(raised.value)
