@@ -50,11 +50,15 @@ class Packed:
         self.app = Starlette(
             routes=[
                 Route("/openapi.json", lambda request: self._packed(json.dumps(DOCUMENT))),
-                Route("/text", lambda request: self._packed(self.text, "text/plain")),
+                Route("/text", self._text),
                 Route("/mcp/{kind:path}", self._mcp, methods=["POST", "GET", "DELETE"]),
                 Route("/agent/.well-known/agent-card.json", lambda request: self._packed(json.dumps(self.text))),
             ]
         )
+
+    async def _text(self, request: Request) -> Response:
+        self.asked.append(request.headers.get("accept-encoding", ""))
+        return self._packed(self.text, "text/plain")
 
     def _packed(self, text: str, kind: str = "application/json") -> Response:
         content = self.pack(text.encode())
@@ -100,7 +104,7 @@ async def called(folder: Path, made: Json) -> Any:
 
 async def test_a_packed_answer_of_a_tool_is_read(tmp_path: Path, service: Packed, made: Json) -> None:
     assert "as it was meant" in str(await called(tmp_path, made))
-    assert set(service.asked) <= {"gzip, deflate"}
+    assert set(service.asked) <= {"gzip, deflate", "identity"}
 
 
 async def test_what_is_in_an_answer_counts(tmp_path: Path, service: Packed, made: Json) -> None:
@@ -114,6 +118,18 @@ async def test_what_is_in_an_answer_counts(tmp_path: Path, service: Packed, made
         "the MCP server of crm ended before it answered",
     }
     assert str(told.value) in expected
+
+
+@pytest.mark.parametrize(
+    ("wanted", "asked"), [(None, "identity"), ("deflate", "deflate"), ("br, gzip", "gzip, deflate")]
+)
+async def test_a_manifest_may_ask_for_packed_answers(
+    tmp_path: Path, service: Packed, wanted: str | None, asked: str
+) -> None:
+    headers = {} if wanted is None else {"headers": {"Accept-Encoding": wanted}}
+    request = {"method": "GET", "url": f"{service.url}/text", **headers}
+    assert await called(tmp_path, tool(actions=[action("go", "stateless_http", request)])) == "as it was meant"
+    assert service.asked == [asked]
 
 
 async def test_an_answer_that_is_not_packed_as_it_says_is_an_error_of_the_call(tmp_path: Path, service: Packed) -> None:
