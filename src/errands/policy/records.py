@@ -96,6 +96,8 @@ class ModelCalled(Record, frozen=True, kw_only=True, tag="llm"):
     completion: int = 0
     text: str = ""
     calls: tuple[FunctionCall, ...] = ()
+    #: Why it was ended before the model was done: `length` or `content_filter`.
+    incomplete: str | None = None
 
 
 class _Call(Record, frozen=True, kw_only=True):
@@ -110,6 +112,9 @@ class _Call(Record, frozen=True, kw_only=True):
 
 class CapabilityBegan(_Call, frozen=True, kw_only=True, tag="began"):
     """It is about to be executed. Without a later record of the same call, nobody knows whether it was."""
+
+    #: What the function was then, in short: when the agent has been rewritten since, the call is decided anew.
+    form: str | None = None
 
 
 class CapabilityFinished(_Call, frozen=True, kw_only=True, tag="finished"):
