@@ -1,9 +1,9 @@
 """How claim, list and commit on PostgreSQL depend on how many tasks are stored: `python benchmarks/growth.py [URL]`.
 
-Fills the schema `errands_growth` of the database at URL with 1 k, 100 k and 1 M tasks of ten owners in turn, prints the
-median latency of each operation and the plans of a claim and a listing, and drops the schema again. Without a URL it
-starts a server of its own. Ends with an error when a claim or a listing takes more than twice as long with the most
-tasks.
+Fills the schema `errands_growth` of the database at URL with 1 k, 100 k and 1 M tasks of ten owners in turn, of whom
+one has a single conversation, prints the median latency of each operation and the plans of a claim and of listings, and
+drops the schema again. Without a URL it starts a server of its own. Ends with an error when a claim or a page of a
+listing takes more than twice as long with the most tasks.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from time import perf_counter
 from typing import Any
 
 import asyncpg
+import msgspec
 
 from errands.clock import system_clock
 from errands.engines.base import Engine
@@ -34,6 +35,8 @@ SIZES = (1_000, 100_000, 1_000_000)
 #: A tenth of the tasks each; the first of them is who asks.
 SCOPES = [Scope("", f"owner {number}", "agent") for number in range(10)]
 SCOPE = SCOPES[0]
+#: Whose tasks are all of one conversation.
+TALKER = SCOPES[1]
 #: Somebody with a few tasks among all these.
 NEWCOMER = Scope("", "newcomer", "agent")
 FEW = 5
@@ -43,7 +46,7 @@ STATES = [state.value for state in TaskState if state is not UNSPECIFIED]
 FILL = """
 INSERT INTO tasks
 SELECT 'stored ' || n, -n, ($3::bigint[])[n % 10 + 1], '', 'owner ' || n % 10, 'agent',
-    'context ' || n / 100 * 10 + n % 10, 1,
+    CASE WHEN n % 10 = 1 THEN 'long' ELSE 'context ' || n / 100 * 10 + n % 10 END, 1,
     CASE WHEN n / 10 % 2 = 0 THEN 'TASK_STATE_INPUT_REQUIRED' ELSE 'TASK_STATE_COMPLETED' END, 1, 1, '', NULL, 0,
     false, false, n, n, n, 0, 0, ''
 FROM generate_series($1::bigint, $2::bigint) AS n
@@ -102,6 +105,15 @@ async def measure(engine: Engine, stored: int, ids: Sequence[str]) -> dict[str, 
     async def list_context(number: int) -> None:
         assert (await engine.list(ListQuery(scope=SCOPE, context_id="context 10"))).total_size == 10
 
+    conversation = ListQuery(scope=TALKER, context_id="long")
+    following = (await engine.list(conversation)).next_page_token
+
+    async def begin_conversation(number: int) -> None:
+        assert (await engine.list(conversation)).total_size == stored / len(SCOPES)
+
+    async def list_conversation(number: int) -> None:
+        assert len((await engine.list(msgspec.structs.replace(conversation, page_token=following))).tasks) == 50
+
     async def list_few(number: int) -> None:
         assert (await engine.list(ListQuery(scope=NEWCOMER))).total_size % FEW == 0
 
@@ -122,6 +134,8 @@ async def measure(engine: Engine, stored: int, ids: Sequence[str]) -> dict[str, 
         "list": list_all,
         "list by state": list_state,
         "list by context": list_context,
+        "list on in a long one": list_conversation,
+        "begin a list of that": begin_conversation,
         "list of a few": list_few,
         "list of none": list_none,
     }
@@ -133,6 +147,8 @@ PLANNED: dict[str, tuple[Any, ...]] = {
     "due": ("agent", 2**62, 10),
     "list_scope_in_order": (scope_key(SCOPE), STATES, 0, *SCOPE, 2**62, 2**62, "", 51),
     "list_scope_since_changed": (scope_key(NEWCOMER), STATES, 0, *NEWCOMER, 2**61, "", 51),
+    "list_context_in_order": (scope_key(TALKER), STATES, 0, *TALKER, 2**62, 2**62, "", 51, "long"),
+    "count_context": (scope_key(TALKER), STATES, 0, "long"),
 }
 
 

@@ -53,7 +53,7 @@ class Server:
         query = "&".join(f"{name}={value}" for name, value in {"host": str(self.socket_folder), **options}.items())
         return f"postgresql://{user}@/{database}?{query}"
 
-    def run_script(self, script: str) -> None:
+    def run_script(self, script: str, database: str = "postgres") -> None:
         """Has psql run it, statement by statement, as an administrator would."""
         command = [
             str(self._server.bin_path / "psql"),
@@ -64,7 +64,7 @@ class Server:
             "-h",
             str(self.socket_folder),
         ]
-        subprocess.run([*command, "-U", "postgres", "postgres"], input=script.encode(), check=True)
+        subprocess.run([*command, "-U", "postgres", database], input=script.encode(), check=True)
 
     def control(self, *command: str) -> None:
         """Runs pg_ctl: ("stop", "-m", "fast"), or ("start",)."""

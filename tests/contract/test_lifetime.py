@@ -14,12 +14,13 @@ from errands.model.core import TERMINAL_STATES
 from errands.model.log import Lease, ListQuery
 from tests.contract.changes import AGENT, LEASE_MS, ME, WORKER, Changes, ManualClock
 from tests.contract.conftest import OpenEngine
+from tests.contract.health import trouble_of
 
 pytestmark = pytest.mark.anyio
 
 
 async def test_the_check_of_an_open_engine_raises_nothing(engine: Engine) -> None:
-    await engine.check()
+    assert await trouble_of(engine) == ""
 
 
 async def test_an_engine_says_its_name(engine: Engine) -> None:
@@ -108,7 +109,7 @@ async def test_an_engine_can_be_opened_again_after_it_was_closed(stored_engine: 
 async def test_opening_an_open_engine_is_refused(stored_engine: Engine) -> None:
     with pytest.raises(StorageError, match="already open"):
         await stored_engine.open()
-    await stored_engine.check()
+    assert await trouble_of(stored_engine) == ""
 
 
 async def test_a_closed_engine_refuses_everything(stored_engine: Engine, changes: Changes, clock: ManualClock) -> None:

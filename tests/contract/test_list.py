@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import json
 from contextlib import suppress
+from typing import Any
 
 import msgspec
 import pytest
@@ -91,6 +92,28 @@ async def test_the_total_counts_all_matches_whatever_the_page(
     assert first.total_size == 5
     await engine.commit(changes.start("another"))
     assert (await engine.list(ListQuery(scope=ME, page_size=2, page_token=first.next_page_token))).total_size == 6
+
+
+@pytest.mark.parametrize("filters", [{"context_id": "shared"}, {"status_after": 0}])
+async def test_a_listing_that_is_filtered_may_be_counted_when_it_begins(
+    engine: Engine, changes: Changes, clock: ManualClock, filters: dict[str, Any]
+) -> None:
+    for number in range(5):
+        await engine.commit(changes.start(f"t{number}", context_id="shared"))
+    query = ListQuery(scope=ME, page_size=2, **filters)
+    first = await engine.list(query)
+    assert first.total_size == 5
+    await engine.commit(changes.start("another", context_id="shared"))
+    then = await engine.list(msgspec.structs.replace(query, page_token=first.next_page_token))
+    assert then.total_size == (6 if engine.name in ("memory", "redis") else 5)
+    assert (await engine.list(query)).total_size == 6
+
+
+@pytest.mark.parametrize("total", [-1, 2**31, "many"])
+async def test_a_token_with_a_total_that_cannot_be_is_refused(engine: Engine, total: object) -> None:
+    token = base64.urlsafe_b64encode(msgspec.json.encode([0, 0, "t", False, total])).decode()
+    with pytest.raises(InvalidParamsError, match="page token"):
+        await engine.list(ListQuery(scope=ME, page_token=token))
 
 
 async def test_only_the_scopes_own_tasks_are_listed(engine: Engine, changes: Changes) -> None:

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-import subprocess
+import asyncio
 import sys
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
+import anyio
 import pytest
 from redis.asyncio import Redis
 
 from errands.engines.base import Engine, Retention
 from errands.engines.postgres import retention as postgres_retention
 from errands.engines.postgres.connection import Options, connect
+from errands.engines.postgres.sql import QUERIES
 from errands.engines.redis import sweeping as redis_sweeping
 from errands.engines.redis.options import Options as RedisOptions
 from errands.engines.sqlite import jobs as sqlite_jobs
@@ -140,11 +142,22 @@ async def _keys_in_redis(storage: str) -> int:
     return sum(b":task:" in key or b":log:" in key or b":receipt:" in key or b":records:" in key for key in keys)
 
 
-async def _unlock(storage: str) -> None:
+async def _unlock_redis(storage: str) -> None:
     """Takes away what keeps others from sweeping, for a minute, after the process that was at it died."""
     options = RedisOptions.from_url(storage)
     async with Redis(host=options.host, port=options.port, db=options.db) as client:
         assert await client.delete(f"{{{options.prefix}}}:sweeper") == 1
+
+
+async def _unlock_postgres(storage: str) -> None:
+    """Waits until the server has noticed that the process died, and lets others sweep."""
+    connection = await connect(Options.parse(storage))
+    try:
+        while not await connection.fetchval(QUERIES["sweeper"]):
+            await asyncio.sleep(0.01)
+        await connection.fetchval(QUERIES["swept"])
+    finally:
+        await connection.close()
 
 
 COUNTS: dict[str, Callable[[str], Awaitable[int]]] = {
@@ -154,10 +167,16 @@ COUNTS: dict[str, Callable[[str], Awaitable[int]]] = {
 }
 
 
-def sweep_until_killed(storage: str, what: str) -> None:
+#: What has to be done before others can sweep.
+UNLOCKS: dict[str, Callable[[str], Awaitable[None]]] = {"postgresql": _unlock_postgres, "redis": _unlock_redis}
+
+
+async def sweep_until_killed(store: str, storage: str, what: str) -> None:
     """Lets a process begin to remove, that dies on the way."""
-    killed = subprocess.run([sys.executable, "-m", "tests.contract.interrupted", storage, what], check=False)
+    killed = await anyio.run_process([sys.executable, "-m", "tests.contract.interrupted", storage, what], check=False)
     assert killed.returncode == -9
+    if store in UNLOCKS:
+        await UNLOCKS[store](storage)
 
 
 @pytest.mark.parametrize("store", ["sqlite", "postgresql"])
@@ -166,7 +185,7 @@ async def test_a_task_that_is_half_deleted_is_gone_and_the_next_sweep_goes_on(st
     async with engine_from_url(storage) as engine:
         await long_task(engine, Changes(ManualClock()))
     whole = await COUNTS[store](storage)
-    sweep_until_killed(storage, "delete")
+    await sweep_until_killed(store, storage, "delete")
     assert 0 < await COUNTS[store](storage) < whole
     async with engine_from_url(storage, EVERYTHING_ENDED) as engine:
         assert await is_gone(engine)
@@ -179,9 +198,7 @@ async def test_a_log_that_is_half_cut_loads_as_before_and_the_next_sweep_goes_on
     storage = STORAGES[store](tmp_path)
     async with engine_from_url(storage) as engine:
         await long_task(engine, Changes(ManualClock()))
-    sweep_until_killed(storage, "trim")
-    if store == "redis":
-        await _unlock(storage)
+    await sweep_until_killed(store, storage, "trim")
     async with engine_from_url(storage, TRIMMED) as engine:
         version = (await engine.load("t", ME)).version
         assert (await engine.read("t", ME, 0)).gap

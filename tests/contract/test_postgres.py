@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +12,8 @@ import asyncpg
 import pytest
 
 from errands.engines.base import Retention
-from errands.engines.postgres import PostgresEngine, retention
-from errands.engines.postgres.connection import MIN_POOL_SIZE
+from errands.engines.postgres import PostgresEngine, connection, retention
+from errands.engines.postgres.connection import MIN_POOL_SIZE, connect
 from errands.errors import ConfigurationError, DuplicateMessageError
 from errands.model.core import TaskState
 from errands.model.log import Head, Lease, ListQuery, Scope
@@ -35,12 +36,12 @@ async def engine(url: str, clock: ManualClock) -> AsyncIterator[PostgresEngine]:
 
 async def ask(engine: PostgresEngine, query: str) -> list[Any]:
     """The rows that a connection of its own sees."""
-    connection = await asyncpg.connect(shared_server().url())
+    asking = await asyncpg.connect(shared_server().url())
     try:
-        await connection.execute(f'SET search_path TO "{engine._options.schema}"')
-        return [tuple(row) for row in await connection.fetch(query)]
+        await asking.execute(f'SET search_path TO "{engine._options.schema}"')
+        return [tuple(row) for row in await asking.fetch(query)]
     finally:
-        await connection.close()
+        await asking.close()
 
 
 async def test_every_field_of_a_head_has_its_column(engine: PostgresEngine) -> None:
@@ -203,7 +204,13 @@ async def test_an_engine_makes_no_more_connections_than_it_may(url: str, changes
         assert 2 <= count <= 4
 
 
-async def test_reading_goes_on_while_the_smallest_pool_sweeps(url: str, changes: Changes, clock: ManualClock) -> None:
+async def test_reading_goes_on_while_the_smallest_pool_sweeps(
+    url: str, changes: Changes, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # The sweep waits as long as it is made to, however slow the machine is.
+    patient = connection._SESSION.replace("lock_timeout TO '2s'", "lock_timeout TO 0")
+    assert patient != connection._SESSION
+    monkeypatch.setattr(connection, "_SESSION", patient)
     smallest = f"{url}&pool_size={MIN_POOL_SIZE}"
     async with PostgresEngine(smallest, clock=clock, retention=Retention(ended_after=0)) as engine:
         await engine.commit(changes.create("waiting"))
@@ -253,3 +260,35 @@ async def test_a_batch_that_finds_a_known_message_is_still_one_batch(engine: Pos
     )
     assert isinstance(results.pop(3), DuplicateMessageError)
     assert results == [2] * 9 + [3]
+
+
+async def test_a_receipt_that_a_newer_task_takes_over_is_not_cleared_with_the_former_one(
+    engine: PostgresEngine, changes: Changes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(retention, "SWEEP_EVENTS", 1)
+    await engine.commit(changes.start("former", receipt=b"digest"))
+    await engine.commit(changes.complete("former"))
+    await engine.delete("former", ME)
+    async with patient_connection(engine) as newer, patient_connection(engine) as sweeper:
+        # As a commit of another replica does, which takes its time.
+        await newer.execute("BEGIN; UPDATE receipts SET task = task + 1, task_id = 'newer'")
+        sweeping = asyncio.ensure_future(retention.sweep(sweeper, Retention(), 0, 0))
+        waits = "SELECT 1 FROM pg_locks WHERE transactionid = pg_current_xact_id()::xid AND NOT granted"
+        while not await newer.fetchval(waits):
+            assert not sweeping.done()
+        await newer.execute("COMMIT")
+        await sweeping
+    assert await ask(engine, "SELECT task_id FROM receipts") == [("newer",)]
+    with pytest.raises(DuplicateMessageError):
+        await engine.commit(changes.create("again", receipt=b"digest"))
+
+
+@asynccontextmanager
+async def patient_connection(engine: PostgresEngine) -> AsyncIterator[Any]:
+    """One that waits for others as long as it takes, and for which they do."""
+    connection = await connect(engine._options._replace(command_timeout=600))
+    try:
+        await connection.execute("SET lock_timeout TO 0; SET idle_in_transaction_session_timeout TO 0")
+        yield connection
+    finally:
+        connection.terminate()

@@ -15,7 +15,7 @@ from errands.engines.postgres.connection import Options, connect
 from errands.engines.postgres.sql import Migration
 from errands.errors import StorageError
 from tests.contract.changes import Changes, ManualClock
-from tests.postgres import own_schema, shared_server
+from tests.postgres import administering, own_database, own_schema, shared_server
 
 pytestmark = pytest.mark.anyio
 
@@ -26,8 +26,12 @@ INDEXES = """-- Two indexes.
 CREATE INDEX CONCURRENTLY tasks_by_worker ON tasks (worker);
 CREATE INDEX CONCURRENTLY tasks_by_state ON tasks (state) WHERE due_at IS NOT NULL;
 """
-#: Those that are being built wait for transactions that began before.
-WAITING = "SELECT pid FROM pg_stat_activity WHERE query LIKE 'CREATE INDEX CONCURRENTLY%' AND wait_event_type = 'Lock'"
+#: Those that are being built wait for transactions that began before. Others may build theirs at the same time.
+WAITING = """
+SELECT pid FROM pg_stat_activity JOIN pg_locks USING (pid)
+WHERE query LIKE 'CREATE INDEX CONCURRENTLY%' AND wait_event_type = 'Lock'
+    AND relation = 'tasks'::regclass AND mode = 'ShareUpdateExclusiveLock'
+"""
 
 
 @pytest.fixture
@@ -163,6 +167,84 @@ async def test_in_an_empty_database_they_are_made_with_the_tables(tmp_path: Path
     assert "CONCURRENTLY" not in await PostgresEngine(empty).schema.sql()
     assert await PostgresEngine(empty).schema.upgrade() == (0, NEWEST + 2)
     assert await valid(empty) == BOTH
+
+
+# Bounds that the server sets
+
+
+#: Fails unless these are the settings of whoever calls it.
+CHECK = """
+CREATE FUNCTION {schema}.checked(worker text, wanted text) RETURNS text LANGUAGE plpgsql IMMUTABLE AS $$
+DECLARE
+    found text := concat_ws(
+        ' ', current_setting('statement_timeout'), current_setting('lock_timeout'),
+        coalesce(nullif(current_setting('idle_session_timeout', true), ''), '0'),
+        coalesce(nullif(current_setting('transaction_timeout', true), ''), '0')
+    );
+BEGIN
+    IF found <> wanted THEN
+        RAISE 'the settings are %, not %', found, wanted;
+    END IF;
+    RETURN worker;
+END
+$$
+"""
+AT_ONCE = "SELECT checked('', '0 1s 0 0');"
+BESIDE = "CREATE INDEX CONCURRENTLY tasks_checked ON tasks (checked(worker, '0 0 0 0'));"
+
+
+@pytest.mark.parametrize("by", ["errands", "psql"])
+async def test_an_upgrade_goes_by_its_own_bounds_whatever_the_server_has(
+    tmp_path: Path, changes: Changes, monkeypatch: pytest.MonkeyPatch, by: str
+) -> None:
+    async with own_database() as database, administering() as admin:
+        url = shared_server().url(database=database)
+        async with PostgresEngine(url) as engine:
+            await engine.commit(changes.start())
+        await admin.execute(f"ALTER DATABASE {database} SET lock_timeout TO '1h'")
+        for name in await admin.fetch(
+            "SELECT name FROM pg_settings "
+            "WHERE name IN ('statement_timeout', 'transaction_timeout', 'idle_session_timeout')"
+        ):
+            await admin.execute(f"ALTER DATABASE {database} SET {name[0]} TO '1h'")
+        connection = await connect(Options.parse(url))
+        await connection.execute(CHECK.format(schema="errands"))
+        await connection.close()
+        known = sql.migrations()
+        further = [
+            Migration(NEWEST + 1, 2, AT_ONCE),
+            Migration(NEWEST + 2, 2, BESIDE),
+            Migration(NEWEST + 3, 2, AT_ONCE),
+        ]
+        monkeypatch.setattr(schema, "migrations", lambda: [*known, *further])
+        if by == "psql":
+            script = await PostgresEngine(url).schema.sql()
+            await asyncio.to_thread(shared_server().run_script, script, database)
+        else:
+            await PostgresEngine(url).schema.upgrade()
+        assert await PostgresEngine(url).schema.check() == NEWEST + 3
+
+
+async def test_nobody_waits_for_an_upgrade_that_waits_for_a_long_reader(
+    url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(schema, "migrations", lambda: [*sql.migrations(), Migration(NEWEST + 1, 2, "SELECT 1;")])
+    monkeypatch.setattr(schema, "_TRIES", 10_000)
+    reading, another = await connect(Options.parse(url)), await connect(Options.parse(url))
+    for connection in (reading, another):
+        # However slow the machine is, it is not they who give up.
+        await connection.execute("SET lock_timeout TO 0; SET idle_in_transaction_session_timeout TO 0")
+    await reading.execute("BEGIN; SELECT 1 FROM tasks")
+    upgrading = asyncio.ensure_future(PostgresEngine(url).schema.upgrade())
+    waits = "SELECT 1 FROM pg_locks WHERE NOT granted AND relation = 'tasks'::regclass"
+    for _ in range(3):
+        while not await reading.fetchval(waits):
+            assert not upgrading.done()
+        await another.execute("SELECT 1 FROM tasks")
+    await reading.execute("COMMIT")
+    assert await upgrading == (NEWEST, NEWEST + 1)
+    await reading.close()
+    await another.close()
 
 
 #: Those before were made when no release had tables yet.

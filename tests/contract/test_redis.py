@@ -14,7 +14,7 @@ import pytest
 from redis.asyncio import Redis
 
 from errands.engines.base import Retention
-from errands.engines.redis import RedisEngine, reading
+from errands.engines.redis import RedisEngine, listener, reading
 from errands.engines.redis.keys import Keys, scope_name
 from errands.engines.redis.options import Options
 from errands.engines.urls import engine_from_url
@@ -273,8 +273,10 @@ async def test_workers_are_not_woken_when_another_process_only_works_on(
 
 
 async def test_a_brief_wait_asks_the_server_for_no_channel(
-    engine: RedisEngine, url: str, console: Redis, changes: Changes
+    engine: RedisEngine, url: str, console: Redis, changes: Changes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    # However slow the machine is, the wait is a brief one.
+    monkeypatch.setattr(listener, "SETTLE_AFTER", 3600.0)
     with engine.expect("t", ME, TERMINAL_STATES) as expectation:
         version = await engine.commit(changes.start())
         await engine.commit(changes.complete())

@@ -14,6 +14,7 @@ import trustme
 from errands.engines.redis import RedisEngine
 from errands.errors import StorageError
 from tests.contract.changes import ME, Changes, ManualClock, collect
+from tests.contract.health import trouble_of
 from tests.redis_server import Server
 
 pytestmark = pytest.mark.anyio
@@ -100,4 +101,4 @@ async def test_a_server_that_wants_a_certificate_is_shown_one(
             await RedisEngine(url).open()
         with own.cert_chain_pems[0].tempfile() as certificate, own.private_key_pem.tempfile() as key:
             async with RedisEngine(f"{url}&ssl_certfile={certificate}&ssl_keyfile={key}") as engine:
-                await engine.check()
+                assert await trouble_of(engine) == ""

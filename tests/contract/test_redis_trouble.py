@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import signal
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
 from redis.asyncio import Redis
 
 from errands.engines.base import Retention
 from errands.engines.redis import RedisEngine
-from errands.errors import StorageError
-from errands.model.core import TaskState
+from errands.errors import StorageError, TaskNotFoundError
+from errands.model.core import TERMINAL_STATES, TaskState
 from errands.model.log import ListQuery
 from tests.contract.changes import (
     AGENT,
@@ -28,8 +30,9 @@ from tests.contract.changes import (
     text_in,
     whole_life,
 )
+from tests.contract.health import impatient, trouble_of
 from tests.redis_server import Server
-from tests.waiting import happens
+from tests.waiting import happens, until
 
 pytestmark = pytest.mark.anyio
 
@@ -82,7 +85,7 @@ async def test_a_wrong_password_is_refused_and_not_shown(tmp_path: Path) -> None
         with pytest.raises(StorageError, match="password"):
             await RedisEngine(server.url).open()
         async with RedisEngine(f"redis://:right@127.0.0.1:{server.port}/0") as engine:
-            await engine.check()
+            assert await trouble_of(engine) == ""
 
 
 async def test_a_database_that_there_is_not_is_refused(server: Server) -> None:
@@ -97,7 +100,7 @@ async def test_a_server_that_may_evict_is_refused(tmp_path: Path) -> None:
         async with asking(server) as console:
             await console.config_set("maxmemory-policy", "noeviction")
         async with RedisEngine(server.url) as engine:
-            await engine.check()
+            assert await trouble_of(engine) == ""
 
 
 async def test_a_server_without_an_append_only_file_is_warned_of(
@@ -113,7 +116,7 @@ async def test_a_server_that_does_not_show_its_setup_is_used_with_a_warning(
     async with asking(server) as console:
         await console.execute_command("ACL", "SETUSER", "agent", "on", ">pw", "~*", "&*", "+@all", "-info")  # type: ignore[no-untyped-call]
     async with RedisEngine(f"redis://agent:pw@127.0.0.1:{server.port}/0") as engine:
-        await engine.check()
+        assert await trouble_of(engine) == ""
     assert "make sure that maxmemory-policy is noeviction" in caplog.text
 
 
@@ -213,20 +216,18 @@ async def test_a_server_that_became_a_replica_refuses_commits(
         await console.replicaof("127.0.0.1", other.port)
         with pytest.raises(StorageError, match="read-only replica"):
             await engine.commit(changes.chunk())
-        with pytest.raises(StorageError, match=f"read-only replica of 127.0.0.1:{other.port}"):
-            await engine.check()
+        assert f"read-only replica of 127.0.0.1:{other.port}" in await trouble_of(engine)
         await console.replicaof("NO", "ONE")
-        await engine.check()
+        assert await trouble_of(engine) == ""
 
 
 async def test_a_server_that_begins_to_evict_makes_the_process_unready(server: Server, engine: RedisEngine) -> None:
     async with asking(server) as console:
         await console.config_set("maxmemory", "100mb")
         await console.config_set("maxmemory-policy", "allkeys-lru")
-        with pytest.raises(StorageError, match=r"may evict tasks.*allkeys-lru"):
-            await engine.check()
+        assert re.search("may evict tasks.*allkeys-lru", await trouble_of(engine))
         await console.config_set("maxmemory-policy", "noeviction")
-        await engine.check()
+        assert await trouble_of(engine) == ""
 
 
 async def test_commits_wait_for_a_server_that_restarts(server: Server, engine: RedisEngine, changes: Changes) -> None:
@@ -262,10 +263,9 @@ async def test_a_server_that_stays_away_refuses_everything_until_it_is_back(
         ):
             with suppress(StorageError):
                 assert await call == []  # nothing to extend
-        with pytest.raises(StorageError, match="cannot be reached"):
-            await engine.check()
+        assert "cannot be reached" in await trouble_of(engine)
         server.start()
-        await engine.check()
+        assert await trouble_of(engine) == ""
         assert await engine.commit(changes.chunk()) == 3
 
 
@@ -283,6 +283,29 @@ async def test_a_subscriber_hears_on_after_a_restart(
         await other.commit(changes.chunk())
         assert await reading == [3, 4, 5]
         subscription.close()
+
+
+async def test_who_waits_for_a_task_that_the_server_has_lost_is_told(
+    server: Server, engine: RedisEngine, changes: Changes
+) -> None:
+    for task_id in ("t", "another"):
+        await engine.commit(changes.start(task_id))
+    subscription, kept = engine.subscribe("t", ME, 2), engine.subscribe("another", ME, 2)
+    waiting = asyncio.ensure_future(engine.wait_for_state("t", ME, TERMINAL_STATES, None))
+    await until(lambda: engine._open.listener._heard >= {"t", "another"})
+    async with asking(server) as console:
+        await console.delete(engine._keys.task("t"), engine._keys.log("t"))
+        with pytest.raises(TaskNotFoundError):
+            await subscription.next()
+        with pytest.raises(TaskNotFoundError):
+            await waiting
+        await engine.commit(changes.chunk("another"))
+        assert await collect(kept, 3) == [3]
+        await console.flushall()
+        with pytest.raises(TaskNotFoundError):
+            await kept.next()
+    subscription.close()
+    kept.close()
 
 
 async def test_workers_are_woken_after_the_ear_was_lost(
@@ -306,15 +329,23 @@ async def test_forgotten_scripts_are_loaded_again(server: Server, engine: RedisE
 
 
 async def test_a_server_that_hangs_is_given_up_and_does_nothing_twice_when_it_goes_on(
-    server: Server, changes: Changes, clock: ManualClock
+    server: Server, changes: Changes, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async with RedisEngine(server.url, clock=clock, timeout=0.2) as engine:
+    async with impatient(RedisEngine(server.url, clock=clock, timeout=0.2, patience=60)) as engine:
         await engine.commit(changes.start())
         server.pause()
-        with pytest.raises(StorageError, match=r"did not answer in time|cannot be reached"):
-            await engine.check()
+        assert re.search("did not answer in time|cannot be reached", await trouble_of(engine))
+        link, tries = engine._open.link, 0
+        call = link.call
+
+        async def counted(*arguments: Any, **options: Any) -> Any:
+            nonlocal tries
+            tries += 1
+            return await call(*arguments, **options)
+
+        monkeypatch.setattr(link, "call", counted)
         commit = asyncio.ensure_future(engine.commit(changes.chunk()))
-        await asyncio.sleep(0.25)  # it is sent twice by now, and both wait in the server's sockets
+        await until(lambda: tries > 1)  # what was sent first waits in the server's sockets
         server.go_on()
         assert await commit == 3
         assert await engine.commit(changes.chunk()) == 4

@@ -184,7 +184,13 @@ def test_a_repeated_query_has_its_piece_once_for_every_row() -> None:
     assert sql.repeated("insert_events", 2).count("(?, ?, ?)") == 2
 
 
-# Retention and the queue stay cheap
+# Retention, the queue and conversations stay cheap
+
+LISTED = dict.fromkeys(("context_id", "tenant", "owner", "agent", "state", "id")) | dict.fromkeys(
+    ("status_after", "as_of", "status_at", "limit"), 0
+)
+#: All but the state and the order of ids, as those of the very same millisecond have it, are found in the index.
+CONVERSATION = "(context_id=? AND tenant=? AND owner=? AND agent=? AND status_at>?"
 
 
 @pytest.mark.parametrize(
@@ -193,6 +199,9 @@ def test_a_repeated_query_has_its_piece_once_for_every_row() -> None:
         ("ended_before", ("TASK_STATE_FAILED", 0, 200), "tasks_ended (state=? AND updated_at<?)"),
         ("longest_ended", {"limit": 200}, "tasks_ended (state=?)"),
         ("longest_due", ("agent", 0), "tasks_due (agent=? AND due_at<?)"),
+        ("list_context_in_order", LISTED, f"tasks_of_context {CONVERSATION}"),
+        ("list_context_since_changed", LISTED, f"tasks_of_context {CONVERSATION}"),
+        ("count_context", LISTED, f"COVERING INDEX tasks_of_context {CONVERSATION}"),
     ],
 )
 def test_what_is_asked_again_and_again_is_found_by_an_index(
@@ -204,6 +213,8 @@ def test_what_is_asked_again_and_again_is_found_by_an_index(
     looked_up = [step for step in plan if "tasks" in step]
     assert looked_up
     assert all(index in step and step.startswith("SEARCH") for step in looked_up), plan
+    # A page in order is not sorted as a whole.
+    assert query != "list_context_in_order" or "USE TEMP B-TREE FOR ORDER BY" not in plan
 
 
 async def test_nothing_is_left_of_a_task_that_is_deleted(path: Path, changes: Changes, clock: ManualClock) -> None:

@@ -30,7 +30,7 @@ if __name__ == "__main__":
     port, folder, lease = int(sys.argv[1]), Path(sys.argv[2]), float(sys.argv[3])
     storage = f"sqlite:///{folder / 'tasks.db'}"
     settings = Settings(
-        storage=storage, lease_seconds=lease, poll_interval=0.2, max_attempts=1000, cancel_force_timeout=0.1
+        storage=storage, lease_seconds=lease, poll_interval=0.2, max_attempts=1000, cancel_force_timeout=1.0
     )
     server = family(Child(folder), storage=storage, settings=settings)
     uvicorn.run(server.app, host="127.0.0.1", port=port, log_level="error")

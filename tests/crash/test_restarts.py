@@ -13,7 +13,7 @@ from tests.cluster.cluster import Replica
 from tests.conftest import STORAGES
 from tests.crash.patient import MAX_ATTEMPTS
 
-pytestmark = [pytest.mark.anyio, pytest.mark.crash, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.anyio, pytest.mark.crash, pytest.mark.timeout(300)]
 
 #: Many, and on the stores that take longer to begin with still more than a task has attempts.
 RESTARTS = {"sqlite": 10, "postgresql": MAX_ATTEMPTS + 1, "redis": MAX_ATTEMPTS + 1}

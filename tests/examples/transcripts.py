@@ -28,7 +28,7 @@ ADDRESS = "127.0.0.1:8000"
 _ID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-4[0-9a-f]{3}-[0-9a-f]{4}-[0-9a-f]{12}")
 _MOVING = [
     (re.compile(r"\d{4}-\d\d-\d\dT[\d:.]+Z"), "TIME"),
-    (re.compile(r"\b\d+s\b"), "SPAN"),
+    (re.compile(r"\b\d+[smh]\b"), "SPAN"),
     (re.compile(" +"), " "),
 ]
 

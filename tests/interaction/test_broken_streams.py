@@ -11,6 +11,7 @@ import pytest
 
 from errands.engines.redis import RedisEngine
 from errands.testing import http_client, serve
+from tests.contract.health import trouble_of
 from tests.interaction.agents import Gated
 from tests.redis_server import Server
 
@@ -54,5 +55,5 @@ async def test_a_reader_whose_store_goes_away_is_told_that_it_is_not_available(
         assert "Internal error" not in rest
         assert "Traceback" not in caplog.text
         store.start()
-        await engine.check()
+        assert await trouble_of(engine) == ""
         worker.gate.set()

@@ -21,6 +21,7 @@ from errands.engines.urls import engine_from_url
 from errands.runtime.settings import ServerRole
 from errands.testing import connect, serve
 from tests.conftest import STORAGES
+from tests.waiting import SOON
 
 pytestmark = [pytest.mark.anyio, pytest.mark.timeout(600)]
 
@@ -142,7 +143,7 @@ async def let_go(wanted: Callable[[], dict[str, int]], before: dict[str, int]) -
     """Waits until no container has more entries than before: some are tidied every second."""
     after: dict[str, int] = {}
     with suppress(TimeoutError):
-        async with asyncio.timeout(15):
+        async with asyncio.timeout(SOON):
             while (after := grown(wanted(), before)) != {}:
                 await asyncio.sleep(0.05)
     assert after == {}

@@ -140,7 +140,7 @@ class Lifecycle(RuleBasedStateMachine):
                 await asyncio.sleep(0)
             if all(self._waits(task_id) for task_id in self.adapter.running):
                 return
-            await self.engine.check()
+            await self.engine.running()
 
     def _waits(self, task_id: str) -> bool:
         turn = self.worker.turns.get(task_id)

@@ -112,7 +112,8 @@ class Storage(ABC):
         Every task that matched when the first page was asked for appears on some page, even when it changed
         in between: after the last page in order come those that changed since the first. A task may thus
         appear twice, the second time newer. A token stays good when its task is deleted or changed. Tasks
-        created after the first page do not appear. `total_size` counts all matches at the time of the call.
+        created after the first page do not appear. `total_size` counts all matches at the time of the call, or, with a
+        filter by context or time, at that of the first page.
         Raises `InvalidParamsError` for a token that is not one of ours.
         """
 

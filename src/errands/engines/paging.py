@@ -3,16 +3,20 @@
 The order is by status time, and that changes while a client turns pages. So a listing remembers when it began
 (`as_of`): the first phase walks back from there; the second one gives out, in the order of their ids, the tasks
 that changed since, because those have left the part of the order that is still to be walked.
+
+With some filters tasks can only be counted one by one. Such a listing is counted when it begins, and remembers that.
 """
 
 from __future__ import annotations
 
 import base64
 import binascii
+from typing import Annotated
 
 import msgspec
 
 from errands.errors import InvalidParamsError
+from errands.model.log import ListQuery
 
 
 class Cursor(msgspec.Struct, frozen=True, array_like=True):
@@ -25,6 +29,21 @@ class Cursor(msgspec.Struct, frozen=True, array_like=True):
     task_id: str
     #: The second phase: changed since `as_of`.
     changed: bool = False
+    #: How many tasks there were when the listing began; None: they are counted again for each page.
+    total: Annotated[int, msgspec.Meta(ge=0, lt=2**31)] | None = None
+
+    def at(self, status_at: int, task_id: str) -> Cursor:
+        """On from this task, in the first phase."""
+        return Cursor(self.as_of, status_at, task_id, total=self.total)
+
+    def changed_after(self, task_id: str) -> Cursor:
+        """On from this task, in the second phase."""
+        return Cursor(self.as_of, 0, task_id, changed=True, total=self.total)
+
+    def counted(self, total: int, query: ListQuery) -> Cursor:
+        """With the total, where the filters make counting a walk."""
+        is_walk = query.context_id is not None or query.status_after is not None
+        return msgspec.structs.replace(self, total=total) if is_walk else self
 
     def token(self) -> str:
         """The token for the client."""

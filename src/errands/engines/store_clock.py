@@ -28,6 +28,8 @@ class StoreClock:
 
     def compare(self, asked: int, theirs: int, answered: int, store: str) -> None:
         """`theirs` is the time of the store, read after `asked` and before `answered`, which are of `own`."""
+        if answered < asked:
+            return  # it was set back meanwhile, and what lies between the two says nothing
         difference = theirs - (asked + answered) // 2
         if abs(difference - self._correction) <= TOLERATED + (answered - asked) // 2:
             return

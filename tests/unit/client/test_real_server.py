@@ -6,7 +6,6 @@ import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack
 from typing import Any
-from urllib.parse import urlsplit
 
 import httpx
 import pytest
@@ -20,6 +19,7 @@ from errands.model.core import TaskState
 from errands.runtime.context import TaskContext
 from errands.runtime.worker import Worker
 from errands.server.app import A2AServer
+from tests.ports import free_port
 from tests.unit.client.agent import BINDINGS, ScriptedAgent, card, chunk, snapshot, status
 from tests.unit.client.serving import serving
 
@@ -206,7 +206,7 @@ async def test_a_message_whose_answer_was_lost_can_be_sent_again_and_is_done_onc
 
 
 async def test_an_agent_that_is_not_there_is_not_found() -> None:
-    async with serving(server_of(Talkative()).app) as url:
+    async with serving(server_of(Talkative()).app, free_port()) as url:
         pass
     with pytest.raises(AgentNotFoundError):
         await A2AClient(url, retry_delay=0).connect()
@@ -262,8 +262,8 @@ async def test_a_stream_outlasts_an_agent_that_dies_and_comes_back(binding: str)
     agent = Dying(binding)
     async with AsyncExitStack() as stack:
         first_life = await stack.enter_async_context(AsyncExitStack())
-        agent.url = await first_life.enter_async_context(serving(agent))
-        port = urlsplit(agent.url).port or 0
+        port = free_port()
+        agent.url = await first_life.enter_async_context(serving(agent, port))
         waits = 0
 
         async def sleep(seconds: float) -> None:

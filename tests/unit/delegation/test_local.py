@@ -17,6 +17,7 @@ from errands.model.core import Message, Part, Role, TaskState
 from errands.model.log import ListQuery, Scope, StoredTask
 from errands.model.requests import SendMessageRequest
 from errands.runtime.call import CallContext
+from errands.runtime.context import TaskContext
 from errands.runtime.inner import InnerAgents
 from errands.runtime.settings import Settings
 from errands.runtime.worker import Worker
@@ -37,6 +38,7 @@ from tests.unit.delegation.support import (
     started_run,
 )
 from tests.unit.reviews.support import People, desk_of, verify
+from tests.unit.support import until_cancelled
 
 pytestmark = pytest.mark.anyio
 
@@ -196,7 +198,11 @@ async def test_a_child_is_noted_even_when_its_parent_is_stopped_while_it_begins(
 
 
 async def test_a_child_that_a_crash_kept_from_being_noted_is_canceled_all_the_same(storage: str) -> None:
-    child = Held()
+    started = asyncio.Event()
+
+    async def work(ctx: TaskContext) -> None:
+        started.set()
+        await until_cancelled(ctx)
 
     class Forgetful(Parent):
         """Is interrupted as soon as its child has begun, and knows nothing of it afterwards."""
@@ -205,11 +211,11 @@ async def test_a_child_that_a_crash_kept_from_being_noted_is_canceled_all_the_sa
             if ctx.attempt == 1:
                 errand = bare_errand(ctx.task_id, ctx._stored.scope)
                 running = asyncio.create_task(self.delegate.run(errand))
-                await child.started.wait()
+                await started.wait()
                 running.cancel()
             await ctx.request_input("Go on?")
 
-    server = family(child, storage=storage, parent=Forgetful, cancel_force_timeout_s=0.05)
+    server = family(Does(work), storage=storage, parent=Forgetful)
     async with connect(server) as client:
         task = await client.send("hello")
         assert (await client.cancel(task.task_id)).state == "canceled"

@@ -8,13 +8,16 @@ import pytest
 
 from errands import Settings
 from errands.agents.delegation.local import LocalDelegate
+from errands.engines.urls import engine_from_url
+from errands.errors import OverloadedError
 from errands.model.card_config import AgentCardConfig
-from errands.model.core import COMPLETED
+from errands.model.core import COMPLETED, SUBMITTED, WORKING
 from errands.runtime.context import TaskContext
 from errands.runtime.inner import InnerAgents
+from errands.runtime.run import Run
 from errands.runtime.worker import Worker
 from errands.server.app import A2AServer
-from errands.testing import connect
+from errands.testing import ManualClock, connect
 from tests.unit.delegation.support import errand_of, started_run
 
 pytestmark = pytest.mark.anyio
@@ -108,3 +111,59 @@ async def test_a_task_that_is_waited_for_is_taken_up_though_there_is_no_place(st
         while (result := await client.get_task(task_id)).state != "completed":
             await asyncio.sleep(0.05)
         assert result.text == "0(1(2(innermost)))"
+
+
+class Twins(Worker):
+    """Hands its message down twice, the second time when it is told to; what it is handed waits for the gate."""
+
+    def __init__(self, delegate: LocalDelegate) -> None:
+        self.delegate = delegate
+        self.first, self.second, self.gate = asyncio.Event(), asyncio.Event(), asyncio.Event()
+        self.children: list[str] = []
+
+    async def handle(self, ctx: TaskContext) -> None:
+        if ctx._options.depth:
+            self.first.set()
+            await self.gate.wait()
+            await ctx.complete("child")
+        elif ctx.user_text == "go":
+            run = await started_run(ctx)
+            answers = await asyncio.gather(self._hand_down(ctx, run, "a"), self._hand_down(ctx, run, "b", self.second))
+            await ctx.complete(" and ".join(answers))
+        else:
+            await ctx.complete("stranger")
+
+    async def _hand_down(self, ctx: TaskContext, run: Run, call: str, when: asyncio.Event | None = None) -> str:
+        if when is not None:
+            await when.wait()
+
+        async def began(task_id: str) -> None:
+            self.children.append(task_id)
+
+        errand = errand_of(ctx, run, call=call, began=began)
+        return str((await self.delegate.run(errand)).output["message"][0]["text"])
+
+
+async def test_what_is_handed_down_waits_in_a_queue_that_takes_nothing_else(storage: str) -> None:
+    inner, clock, engine = InnerAgents(), ManualClock(), engine_from_url(storage)
+    engine.clock = clock
+    twins = Twins(LocalDelegate("Twins", inner))
+    card = AgentCardConfig(name="Twins", description=".")
+    server = A2AServer(
+        worker=twins, agent_card=card, inner=inner, storage=engine, settings=settings(max_queue_age=60.0)
+    )
+    async with connect(server, client={"max_retries": 0}) as client:
+        parent = asyncio.create_task(client.send("go"))
+        await twins.first.wait()
+        waits = await client.send("stranger", blocking=False)
+        clock.advance(seconds=3600)
+        with pytest.raises(OverloadedError):
+            await client.send("another")
+        twins.second.set()
+        while len(twins.children) < 2 and not parent.done():
+            await asyncio.sleep(0.01)
+        states = [(await server.tasks.get(task_id)).status.state for task_id in twins.children]
+        assert states == [WORKING, SUBMITTED]
+        twins.gate.set()
+        assert (await parent).text == "child and child"
+        await server.engine.wait_for_state(waits.task_id, server.scope(), frozenset({COMPLETED}), 20)

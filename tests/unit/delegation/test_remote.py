@@ -10,17 +10,19 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 
 from errands import AgentCardConfig, CapabilitiesConfig, TaskContext, Worker
 from errands.agents.delegation.base import DelegationError
 from errands.agents.delegation.remote import RemoteDelegate, _message
 from errands.client import A2AClient
-from errands.model.core import Message, Part, Role
+from errands.model.core import CANCELED, TERMINAL_STATES, Message, Part, Role
 from errands.model.log import Scope
 from errands.runtime.depth import DEPTH
 from errands.runtime.middleware import BearerTokenMiddleware
 from errands.testing import connect, serve
+from tests.ports import free_port
 from tests.unit.client.serving import serving
 from tests.unit.delegation.support import (
     Answers,
@@ -34,6 +36,7 @@ from tests.unit.delegation.support import (
     started_run,
 )
 from tests.unit.reviews.support import desk_of
+from tests.unit.support import Gate
 
 pytestmark = pytest.mark.anyio
 
@@ -213,13 +216,14 @@ async def test_a_remote_agent_may_be_restarted_meanwhile(tmp_path: Path) -> None
     storage = f"sqlite:///{tmp_path / 'tasks.db'}"
     first, second, ids = Held(), Held(), asyncio.Queue[str]()
     second.gate.set()
-    async with serving(serve(first, storage=storage).app) as url:
+    port = free_port()
+    async with serving(serve(first, storage=storage).app, port) as url:
         delegate = RemoteDelegate("far", url, patience=30)
         running = asyncio.create_task(delegate.run(bare_errand("p", HERE, began=ids.put)))
         await ids.get()
         await first.started.wait()
         first.gate.set()
-    async with serving(serve(second, storage=storage).app, port=int(url.rpartition(":")[2])):
+    async with serving(serve(second, storage=storage).app, port):
         assert (await running).output == HELLO
 
 
@@ -332,6 +336,37 @@ async def test_a_child_that_nobody_has_noted_is_canceled_by_its_errand() -> None
             await delegate.cancel_errand(bare_errand("p", HERE))
             assert (await client.get_task(sent.task_id)).state == "canceled"
         await delegate.cancel_errand(bare_errand("p", HERE))
+
+
+class Holding(httpx.AsyncHTTPTransport):
+    """A network on which a cancel takes its time."""
+
+    def __init__(self, gate: Gate) -> None:
+        super().__init__()
+        self._gate = gate
+
+    async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
+        if b"CancelTask" in request.content:
+            await self._gate()
+        return await super().handle_async_request(request)
+
+
+@pytest.mark.parametrize("noted", [True, False])
+async def test_a_remote_child_is_canceled_even_when_its_parents_time_is_up_before(noted: bool) -> None:
+    server, gate = serve(Held(), cancel_force_timeout_s=0.05), Gate()
+    async with serving(server.app) as url:
+        delegate = RemoteDelegate("far", url, http=lambda: httpx.AsyncClient(transport=Holding(gate)))
+        errand = bare_errand("p", HERE)
+        async with A2AClient(url) as client:
+            task_id = (await client.send(_message(errand), blocking=False)).task_id
+        canceling = asyncio.create_task(delegate.cancel(task_id, HERE) if noted else delegate.cancel_errand(errand))
+        await gate.reached.wait()
+        canceling.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await canceling
+        gate.open()
+        ended = await server.engine.wait_for_state(task_id, server.scope(), TERMINAL_STATES, None)
+        assert ended.state is CANCELED
 
 
 async def test_an_errand_that_cannot_be_canceled_is_logged(caplog: pytest.LogCaptureFixture) -> None:

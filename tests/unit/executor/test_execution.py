@@ -7,6 +7,7 @@ import pytest
 from errands import EventQueue, InvalidAgentResponseError, RequestContext, TaskState, TurnError
 from tests.unit.executor.agents import executing, updater_of, words
 from tests.unit.support import Gate, reaches, said
+from tests.waiting import until
 
 pytestmark = pytest.mark.anyio
 
@@ -77,9 +78,10 @@ async def test_once_execute_returned_the_queue_refuses_events(storage: str) -> N
     async with executing(execute, storage) as client:
         task_id = (await client.send("hi")).task_id
         before = await client.get_task(task_id)
+        # The answer comes when the end is durable, and execute hears of that at the same time.
+        await until(kept[0].is_closed)
         with pytest.raises(TurnError, match="queue is closed"):
             await kept[0].enqueue_event(words("late"))
-        assert kept[0].is_closed()
         assert await client.get_task(task_id) == before
 
 

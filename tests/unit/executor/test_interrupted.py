@@ -7,9 +7,10 @@ import asyncio
 import pytest
 
 from errands import EventQueue, LifecycleHooks, Message, RequestContext, Settings, TaskState
-from errands.testing import connect
+from errands.testing import connect, serve
 from tests.unit.executor.agents import Executor, Never, executing, updater_of, words
 from tests.unit.support import Gate, heard, reaches, spoken
+from tests.waiting import until
 
 pytestmark = pytest.mark.anyio
 
@@ -27,9 +28,12 @@ async def test_input_required_returns_and_the_request_resumes_once_input_is_prov
         await updater.start_work()
         await updater.complete(words(f"{len(task.history or [])} messages"))
 
-    async with executing(execute, storage) as client:
+    server = serve(Executor(execute), storage=storage)
+    async with connect(server) as client:
         asked = await client.send("tickets")
         assert (asked.state, asked.text) == ("input-required", "how many?")
+        # Before execute has returned the task would stay at work: see below.
+        await until(lambda: not server.adapter.running)
         done = await client.send("two", task_id=asked.task_id)
     assert (done.state, done.text) == ("completed", "3 messages")
     assert seen == [("tickets", None), ("two", "submitted")]

@@ -10,7 +10,7 @@ import pytest
 from errands import EventQueue, RequestContext
 from errands.testing import connect
 from tests.unit.executor.agents import Executor, Never, updater_of, words
-from tests.unit.support import Gate, said
+from tests.unit.support import Gate, heard, said
 
 pytestmark = pytest.mark.anyio
 
@@ -62,6 +62,7 @@ async def test_a_message_sent_to_one_waits_for_the_execution_of_the_other(file: 
         task_id = (await here.send("hi")).task_id
         await provider.reached.wait()
         sending = asyncio.create_task(there.send("second", task_id=task_id))
+        await heard(there, task_id, "second")
         stream = there.stream("third", task_id=task_id)
         assert (await anext(stream)).state == "auth-required"
         provider.open()

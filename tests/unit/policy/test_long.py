@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager
@@ -14,9 +15,10 @@ import pytest
 from errands import Part, TaskContext
 from errands.policy import cel
 from errands.policy.cel import CelError, Session, Suspended, Variables, evaluate, scopes
+from errands.policy.cel.child import HEAD, Request
 from errands.policy.cel.effort import LONG
 from errands.policy.cel.evaluating import is_long
-from errands.policy.cel.evaluators import Evaluators, use_evaluators
+from errands.policy.cel.evaluators import Evaluators, _Evaluator, use_evaluators
 from errands.policy.cel.values import MOST_SEEN, as_seen
 from errands.policy.context import plain
 from errands.policy.records import Decided
@@ -151,27 +153,76 @@ async def test_an_error_in_another_process_is_an_error_here(evaluators: Evaluato
             await evaluate(program, Variables({}, input={"name": "x"}), Session(NOW))
 
 
+async def test_a_process_that_is_killed_amid_a_long_answer_is_gone_though_nobody_reads_the_rest() -> None:
+    evaluator = await _Evaluator.start(512 * 1024 * 1024)
+    request = Request(
+        scope=scopes.BEFORE, source="input", values={"input": "a" * 4_000_000}, session=Session(NOW), seconds=30
+    )
+    stdin, stdout = evaluator._process.stdin, evaluator._process.stdout
+    assert stdin is not None
+    assert stdout is not None
+    content = msgspec.msgpack.encode(request)
+    stdin.write(HEAD.pack(len(content)) + content)
+    await stdin.drain()
+    # From then on it has taken all that it takes before somebody reads.
+    while not stdout._paused:  # type: ignore[attr-defined]
+        await asyncio.sleep(0.01)
+    await evaluator.kill()
+    assert evaluator._process.returncode is not None
+
+
 # A hostile message
 
 
-@contextmanager
-def heartbeat() -> Iterator[list[float]]:
-    """The pauses between the beats of the event loop."""
-    pauses: list[float] = []
+class Beats:
+    """The beats of the event loop, and of a thread beside it. A machine that is busy or stands still stops both."""
 
-    async def beat() -> None:
-        last = time.monotonic()
+    def __init__(self) -> None:
+        #: Seconds of computing, in the thread of the loop, between two beats of the loop.
+        self.computed: list[float] = []
+        #: Beats of the other thread between two beats of the loop.
+        self.missed: list[int] = []
+        self._others = 0
+        self._last = time.thread_time(), 0
+        self._over = threading.Event()
+
+    async def beat(self) -> None:
         while True:
             await asyncio.sleep(0.01)
-            now = time.monotonic()
-            pauses.append(now - last)
-            last = now
+            self._note()
 
-    beating = asyncio.get_running_loop().create_task(beat())
+    def _note(self) -> None:
+        now = time.thread_time(), self._others
+        self.computed.append(now[0] - self._last[0])
+        self.missed.append(now[1] - self._last[1])
+        self._last = now
+
+    def beat_beside(self) -> None:
+        while not self._over.wait(0.01):
+            self._others += 1
+
+    def end(self) -> None:
+        self._note()
+        self._over.set()
+
+    @property
+    def is_held_up(self) -> bool:
+        """Whether the loop did nothing else for a while: an evaluation in its midst takes minutes."""
+        return max(self.computed) > 10 or max(self.missed) > 150
+
+
+@contextmanager
+def heartbeat() -> Iterator[Beats]:
+    beats = Beats()
+    beating = asyncio.get_running_loop().create_task(beats.beat())
+    beside = threading.Thread(target=beats.beat_beside)
+    beside.start()
     try:
-        yield pauses
+        yield beats
     finally:
         beating.cancel()
+        beats.end()
+        beside.join()
 
 
 async def finish(ctx: TaskContext) -> None:
@@ -181,16 +232,14 @@ async def finish(ctx: TaskContext) -> None:
 async def test_the_loop_beats_while_the_greatest_message_meets_a_costly_guardrail() -> None:
     rule = before({"assert": HOSTILE.format("input.message[0].text"), "error_message": "No."})
     async with serving(Agent(finish), policy=rule) as server:
-        begun = time.monotonic()
-        with heartbeat() as pauses:
+        with heartbeat() as beats:
             result = await server.client.send(GREATEST)
-        assert time.monotonic() - begun < 30
         assert (result.state, result.text, reason(result)) == ("rejected", "No.", "restricted")
         [decided] = [record for record in await server.records(result) if isinstance(record, Decided)]
         assert decided.outcome == "error: lock_task"
         assert "it took longer than 2 s" in decided.detail
-        assert len(pauses) > 50
-        assert max(pauses) < 1.5
+        assert len(beats.computed) > 5
+        assert not beats.is_held_up
         assert (await server.client.send("short")).text == "Done."
 
 
@@ -207,20 +256,24 @@ async def test_the_loop_beats_while_a_call_with_a_long_text_meets_a_costly_step(
     worker = kind(pay if kind is Agent else pay_in_a_thread)
     rule = around("pay", before=[{"assert": HOSTILE.format("input.text"), "error_message": "No."}])
     async with serving(worker, policy=rule) as server:
-        with heartbeat() as pauses:
+        with heartbeat() as beats:
             result = await server.client.send("go")
         assert (result.state, result.text) == ("failed", "No.")
-        assert max(pauses) < 1.5
+        assert not beats.is_held_up
 
 
 async def test_millions_of_values_are_not_looked_into_and_fail_what_expects_a_list() -> None:
     rows = [0] * 3_000_000
+    async with serving(Agent(finish)) as server:
+        with heartbeat() as unwatched:
+            assert (await server.client.send([Part(data={"rows": rows})])).text == "Done."
     rule = before({"assert": "input.message[0].data.rows.all(row, row == 0)", "error_message": "No."})
     async with serving(Agent(finish), policy=rule) as server:
-        with heartbeat() as pauses:
+        with heartbeat() as beats:
             result = await server.client.send([Part(data={"rows": rows})])
         assert (result.state, result.text) == ("rejected", "No.")
-        assert max(pauses) < 1.5
+        # To read and write the message is work enough; to look into it would be many times as much.
+        assert sum(beats.computed) < 5 * sum(unwatched.computed)
         assert (await server.client.send([Part(data={"rows": rows[:1000]})])).text == "Done."
 
 

@@ -6,13 +6,12 @@ by another: it finds the child that its first try had begun, because the parent 
 
 from __future__ import annotations
 
-import asyncio
 import uuid
 from contextlib import suppress
 
 from errands.agents.delegation.base import Delegate, Delegated, DelegationError, Errand
 from errands.agents.delegation.outcome import outcome
-from errands.agents.delegation.unbroken import unbroken
+from errands.agents.delegation.unbroken import Cancels, unbroken
 from errands.errors import TaskNotCancelableError, TaskNotFoundError
 from errands.model.core import Message, Part, Role
 from errands.model.log import Scope
@@ -31,7 +30,7 @@ class LocalDelegate(Delegate):
         self._agent = agent
         self._agents = agents
         self._max_depth = max_depth
-        self._canceling: set[asyncio.Future[None]] = set()
+        self._cancels = Cancels()
 
     async def run(self, errand: Errand) -> Delegated:
         check_depth(errand, self._max_depth)
@@ -71,11 +70,7 @@ class LocalDelegate(Delegate):
         await self.cancel(child_id(errand.parent, errand.call), errand.scope)
 
     async def cancel(self, task_id: str, scope: Scope) -> None:
-        canceling = asyncio.ensure_future(self._cancel(task_id, scope))
-        self._canceling.add(canceling)
-        canceling.add_done_callback(self._canceling.discard)
-        # The parent's time may be up before the child's is; the child is canceled all the same.
-        await asyncio.shield(canceling)
+        await self._cancels.wait_for(self._cancel(task_id, scope))
 
     async def _cancel(self, task_id: str, scope: Scope) -> None:
         call = CallContext(scope=scope._replace(agent=self._agent))

@@ -21,7 +21,7 @@ import msgspec
 from errands.agents.delegation.base import Delegate, Delegated, DelegationError, Errand
 from errands.agents.delegation.local import MAX_DEPTH, check_depth, first_message
 from errands.agents.delegation.outcome import outcome, output_of
-from errands.agents.delegation.unbroken import unbroken
+from errands.agents.delegation.unbroken import Cancels, unbroken
 from errands.agents.tools.secrets import Secrets
 from errands.client import A2AClient, A2AClientError, NoCommonProtocolError
 from errands.errors import ErrandsError, TaskNotCancelableError, TaskNotFoundError, UnavailableError
@@ -62,6 +62,7 @@ class RemoteDelegate(Delegate):
         self._max_depth = max_depth
         self._patience = patience
         self._secrets = Secrets(_secrets(url, self._headers))
+        self._cancels = Cancels()
 
     async def run(self, errand: Errand) -> Delegated:
         try:
@@ -118,6 +119,9 @@ class RemoteDelegate(Delegate):
 
     async def cancel_errand(self, errand: Errand) -> None:
         """The message is sent again, which finds the child that nobody has noted, or begins what is canceled then."""
+        await self._cancels.wait_for(self._cancel_errand(errand))
+
+    async def _cancel_errand(self, errand: Errand) -> None:
         try:
             begun = await self._begin(errand)
         except DelegationError as error:
@@ -125,9 +129,12 @@ class RemoteDelegate(Delegate):
             logger.warning("what %s may do for task %s could not be canceled: %s", self._name, errand.parent, told)
             return
         if isinstance(begun, str):
-            await self.cancel(begun, errand.scope)
+            await self._cancel(begun)
 
     async def cancel(self, task_id: str, scope: Scope) -> None:
+        await self._cancels.wait_for(self._cancel(task_id))
+
+    async def _cancel(self, task_id: str) -> None:
         try:
             async with self._connected() as client:
                 await client.cancel(task_id)

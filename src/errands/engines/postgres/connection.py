@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import secrets
+from contextlib import suppress
 from typing import Any, NamedTuple
 from urllib.parse import parse_qsl, unquote, urlencode, urlsplit
 
@@ -137,7 +138,13 @@ async def check_session(connection: Connection, options: Options) -> None:
         if await connection.fetchval(QUERIES["session_note"]) != note:
             raise StorageError(f"The database {options.name} {POOLED}")
     finally:
-        await other.close(timeout=1.0)
+        await disconnect(other)
+
+
+async def disconnect(connection: Connection) -> None:
+    """Says goodbye. A server that has no time to hear it is no failure: what was to be done is done."""
+    with suppress(Exception):
+        await connection.close(timeout=1.0)
 
 
 async def prepare(connection: Connection, options: Options) -> None:

@@ -158,12 +158,6 @@ FROM tasks
 WHERE tasks.scope = $1::bigint AND tasks.state = states.state AND tasks.status_at >= $3::bigint
     AND tasks.tenant = $4::text AND tasks.owner = $5::text AND tasks.agent = $6::text
 
--- fragment: of_context
--- The tasks of one context; a context holds few tasks, so the others need not be walked.
-FROM tasks
-WHERE tasks.context_id = $1::text AND tasks.state = ANY($2::text[]) AND tasks.status_at >= $3::bigint
-    AND tasks.tenant = $4::text AND tasks.owner = $5::text AND tasks.agent = $6::text
-
 -- fragment: in_order
 -- The first phase of a listing: on from the last task, never past the moment the listing began.
 AND tasks.status_at <= $7::bigint AND tasks.status_at <= $8::bigint AND (tasks.status_at < $8::bigint OR tasks.id > $9::text)
@@ -203,18 +197,32 @@ CROSS JOIN LATERAL (
 SELECT coalesce(sum(tasks), 0)::bigint FROM tallies WHERE scope = $1::bigint AND state = ANY($2::text[])
 
 -- name: list_context_in_order
--- A page of a context's tasks, first phase.
-SELECT tasks.id, tasks.status_at {of_context} {in_order}
+-- A page of a context's tasks, first phase; each state is one run of the index `tasks_of_conversation`.
+SELECT found.id, found.status_at
+FROM unnest($2::text[]) AS states (state)
+CROSS JOIN LATERAL (
+    SELECT tasks.id, tasks.status_at {of_scope} AND tasks.context_id = $11::text {in_order}
+) AS found
+ORDER BY found.status_at DESC, found.id LIMIT $10::bigint
 
 -- name: list_context_since_changed
 -- A page of a context's tasks, second phase.
 SELECT found.id, found.status_at
-FROM (SELECT tasks.id, tasks.status_at {of_context} {since_changed}) AS found
+FROM unnest($2::text[]) AS states (state)
+CROSS JOIN LATERAL (
+    SELECT tasks.id, tasks.status_at {of_scope} AND tasks.context_id = $10::text {since_changed}
+) AS found
 ORDER BY found.id LIMIT $9::bigint
 
 -- name: count_context
--- How many tasks of the context match.
-SELECT count(*) {of_context}
+-- How many tasks of the context have changed since a moment, as `count_scope`: in the index `tasks_of_conversation`.
+SELECT coalesce(sum(found.tasks), 0)::bigint
+FROM unnest($2::text[]) AS states (state)
+CROSS JOIN LATERAL (
+    SELECT count(*) AS tasks FROM tasks
+    WHERE tasks.context_id = $4::text AND tasks.scope = $1::bigint AND tasks.state = states.state
+        AND tasks.status_at >= $3::bigint
+) AS found
 
 -- name: asking
 -- The tasks that wait for one user's answer; the index tasks_asking lists them and no other.
@@ -432,8 +440,18 @@ SELECT pg_try_advisory_xact_lock(hashtext('errands schema ' || $1::text), 2)
 SELECT pg_try_advisory_lock(hashtext('errands schema ' || $1::text), 2)
 
 -- name: schema_patience
--- Lets an index wait for transactions that began before it, as it must.
-SET lock_timeout TO 0; SET statement_timeout TO 0
+-- Lets an upgrade take its time whatever the server allows others, in this transaction or on this connection. Not every
+-- release of PostgreSQL has all of these bounds.
+SELECT set_config(name, '0', $1) FROM pg_settings
+WHERE name IN ('statement_timeout', 'transaction_timeout', 'idle_session_timeout')
+
+-- name: schema_short_waits
+-- While a lock is waited for that nobody else can have, everybody waits: rather try again. Whoever vanished lets go.
+SET LOCAL lock_timeout TO '1s'; SET LOCAL idle_in_transaction_session_timeout TO '1min'
+
+-- name: schema_long_waits
+-- Lets an index wait for transactions that began before it, as it must; nobody waits for that.
+SET lock_timeout TO 0
 
 -- name: index_is_valid
 -- Whether an index is complete; false when whoever built it was interrupted, no row when there is none.

@@ -129,8 +129,8 @@ async def page(connection: Connection, query: ListQuery, now: int) -> ListPage:
     if not all(map(is_text, (*query.scope, query.context_id or ""))):
         return ListPage(tasks=[], next_page_token="", total_size=0)
     listing = _Listing(connection, query)
-    ids, token = await listing.ids(cursor)
-    total = await listing.count()
+    total = await listing.count() if cursor.total is None else cursor.total
+    ids, token = await listing.ids(cursor.counted(total, query))
     found = await contents(connection, ids, with_artifacts=query.with_artifacts)
     tasks = still_matching(map(found.get, ids), query)
     if not query.with_artifacts:
@@ -159,8 +159,9 @@ class _Listing:
         self._subject = "scope" if query.context_id is None else "context"
         states = _STATES if query.state is None else [query.state.value]
         self._is_whole = query.status_after is None and query.context_id is None
+        self._context = () if query.context_id is None else (storable(query.context_id),)
         self._filters = (
-            scope_key(query.scope) if query.context_id is None else storable(query.context_id),
+            scope_key(query.scope),
             states,
             -_FAR if query.status_after is None else _bounded(query.status_after),
             *map(storable, query.scope),
@@ -177,11 +178,12 @@ class _Listing:
                 _bounded(cursor.status_at),
                 _place(cursor),
                 self._size + 1,
+                *self._context,
             )
             found = [row[0] for row in rows[: self._size]]
             if len(rows) > self._size:
-                return found, Cursor(cursor.as_of, rows[self._size - 1][1], readable(found[-1])).token()
-            cursor = Cursor(cursor.as_of, 0, "", changed=True)
+                return found, cursor.at(rows[self._size - 1][1], readable(found[-1])).token()
+            cursor = cursor.changed_after("")
         room = self._size - len(found)
         rows = await self._connection.fetch(
             QUERIES[f"list_{self._subject}_since_changed"],
@@ -189,19 +191,20 @@ class _Listing:
             _bounded(cursor.as_of),
             _place(cursor),
             room + 1,
+            *self._context,
         )
         found += [row[0] for row in rows[:room]]
         if len(rows) <= room:
             return found, ""
         last = readable(rows[room - 1][0]) if room else cursor.task_id
-        return found, Cursor(cursor.as_of, 0, last, changed=True).token()
+        return found, cursor.changed_after(last).token()
 
     async def count(self) -> int:
         if self._is_whole:
             total: int = await self._connection.fetchval(QUERIES["tally"], *self._filters[:2])
         else:
-            filters = self._filters[:3] if self._subject == "scope" else self._filters
-            total = await self._connection.fetchval(QUERIES[f"count_{self._subject}"], *filters)
+            counting = QUERIES[f"count_{self._subject}"]
+            total = await self._connection.fetchval(counting, *self._filters[:3], *self._context)
         return total
 
 

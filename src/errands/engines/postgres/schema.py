@@ -9,15 +9,15 @@ from itertools import takewhile
 from typing import NamedTuple, TypeVar
 
 from errands.engines.base import Schema
-from errands.engines.postgres.connection import Connection, Options, check_session, connect
+from errands.engines.postgres.connection import Connection, Options, check_session, connect, disconnect
 from errands.engines.postgres.failures import explain, is_in_the_way
 from errands.engines.postgres.sql import QUERIES, Migration, migrations
 from errands.errors import StorageError
 
 _T = TypeVar("_T")
 
-#: How often an upgrade is tried while others are in the way, and the seconds in between.
-_TRIES, _PAUSE = 20, 0.5
+#: How often an upgrade is tried while others are in the way, and the seconds in between, in which they go on.
+_TRIES, _PAUSE = 40, 0.5
 #: Seconds that one statement of an upgrade may take.
 _LONGEST = 86_400.0
 
@@ -108,6 +108,8 @@ async def _apply_once(connection: Connection, options: Options, only_when_empty:
     async with connection.transaction():
         if not await connection.fetchval(QUERIES["schema_lock"], options.schema):
             raise SchemaBusyError(options)
+        await connection.fetch(QUERIES["schema_patience"], True)
+        await connection.execute(QUERIES["schema_short_waits"])
         # Looked at under the lock: another process may have been faster.
         state = await look(connection, options)
         if not state.has_schema:
@@ -141,7 +143,8 @@ async def _build_indexes(options: Options, migration: Migration) -> None:
             raise SchemaBusyError(options)
         if migration not in _missing(await look(connection, options)):
             return
-        await connection.execute(QUERIES["schema_patience"])
+        await connection.fetch(QUERIES["schema_patience"], False)
+        await connection.execute(QUERIES["schema_long_waits"])
         for name, statement in migration.indexes.items():
             is_valid = await connection.fetchval(QUERIES["index_is_valid"], name)
             if is_valid is False:
@@ -150,7 +153,7 @@ async def _build_indexes(options: Options, migration: Migration) -> None:
                 await connection.execute(statement)
         await connection.execute(QUERIES["schema_applied"], migration.version, migration.oldest)
     finally:
-        await connection.close(timeout=1.0)
+        await disconnect(connection)
 
 
 class PostgresSchema(Schema):
@@ -174,11 +177,13 @@ class PostgresSchema(Schema):
                 await check_session(connection, self._options)
                 return await work(connection)
             finally:
-                await connection.close(timeout=1.0)
+                await disconnect(connection)
         except Exception as error:
             raise explain(error, self._options.name) from error
 
     async def _upgrade(self, connection: Connection) -> tuple[int, int]:
+        # It waits for indexes that are built on another one.
+        await connection.fetch(QUERIES["schema_patience"], False)
         before = await _apply(connection, self._options)
         after = await look(connection, self._options)
         check(after, self._options)
@@ -201,6 +206,7 @@ class PostgresSchema(Schema):
     def _in_transaction(self, state: State, together: list[Migration]) -> list[str]:
         lines = ["BEGIN;"] + ([] if state.has_schema else [f'CREATE SCHEMA "{self._options.schema}";'])
         lines.append(f'SET LOCAL search_path TO "{self._options.schema}";')
+        lines += [_with_values("schema_patience", "true"), f"{QUERIES['schema_short_waits']};"]
         if state.version:
             lines.append(f"{QUERIES['schema_pause']};")
         for migration in together:
@@ -211,7 +217,8 @@ class PostgresSchema(Schema):
         lines = [
             "-- Not in a transaction, so that others write meanwhile. When it fails, run it again from here.",
             f'SET search_path TO "{self._options.schema}";',
-            f"{QUERIES['schema_patience']};",
+            _with_values("schema_patience", "false"),
+            f"{QUERIES['schema_long_waits']};",
         ]
         for name, statement in migration.indexes.items():
             lines += [f"DROP INDEX CONCURRENTLY IF EXISTS {name};", f"{statement};"]
@@ -219,5 +226,12 @@ class PostgresSchema(Schema):
 
 
 def _applied(migration: Migration) -> str:
-    statement = QUERIES["schema_applied"].replace("$1", str(migration.version))
-    return statement.replace("$2", str(migration.oldest)) + ";"
+    return _with_values("schema_applied", migration.version, migration.oldest)
+
+
+def _with_values(query: str, *values: object) -> str:
+    """A statement as it is printed."""
+    statement = QUERIES[query]
+    for number, value in enumerate(values, 1):
+        statement = statement.replace(f"${number}", str(value))
+    return f"{statement};"

@@ -3,7 +3,8 @@
 The channel `work` is always heard, the channel of a task while somebody here watches it. A task that is watched only
 for a moment, like one that a blocking send waits for, is never asked for: what this process writes it knows anyway.
 Whatever was told before a channel was heard, or while the connection was away, is looked up: a subscription that begins
-makes the watchers look into the log, and as long as there is no connection they do so at every poll interval.
+makes the watchers look into the log, and as long as there is no connection they do so at every poll interval. Nobody
+tells of a task that the server has lost, in a failover or by FLUSHALL: that is looked up from time to time.
 """
 
 from __future__ import annotations
@@ -20,7 +21,11 @@ from redis.asyncio import Connection
 
 from errands.engines.fanout import Fanout
 from errands.engines.redis.connection import Link
+from errands.engines.redis.jobs import Stands
 from errands.engines.redis.keys import Keys
+from errands.engines.redis.reading import LOOK
+from errands.engines.redis.records import read_record
+from errands.errors import StorageError
 from errands.model.core import TaskState
 from errands.model.log import Event
 
@@ -28,7 +33,7 @@ logger = logging.getLogger(__name__)
 
 #: Seconds a task must have been watched before its channel is asked for.
 SETTLE_AFTER = 0.02
-#: Seconds between two looks at what is no longer watched.
+#: Seconds between two looks at what is no longer watched, or no longer there.
 TIDY_AFTER = 1.0
 #: Seconds of silence after which the connection is tried, and again after which it is given up.
 SILENCE = 2.0
@@ -52,6 +57,8 @@ class Listener:
         self._heard: set[str] = set()
         #: What was watched at the last look.
         self._seen: set[str] = set()
+        #: When it was last looked what the server has lost, on the loop's clock.
+        self._missed_at = 0.0
         self._watching = asyncio.Event()
         self._tasks = [
             asyncio.create_task(self._listen(), name="errands-redis-listener"),
@@ -152,6 +159,7 @@ class Listener:
             self._watching.clear()
             while not self._fanout.idle or self._heard:
                 await self._adjust()
+                await self._miss()
                 await self._rest()
 
     async def _rest(self) -> None:
@@ -177,3 +185,24 @@ class Listener:
                 await self._say("SUBSCRIBE", *map(self._keys.events, added))
             if dropped:
                 await self._say("UNSUBSCRIBE", *map(self._keys.events, dropped))
+
+    async def _miss(self) -> None:
+        """Whoever waits for a task that the server no longer has finds out."""
+        now = asyncio.get_running_loop().time()
+        if now - self._missed_at < TIDY_AFTER:
+            return
+        self._missed_at = now
+        heard = list(self._heard)
+        # A server that is away is the others' concern.
+        with suppress(StorageError):
+            for start in range(0, len(heard), LOOK):
+                await self._miss_some(heard[start : start + LOOK])
+
+    async def _miss_some(self, task_ids: list[str]) -> None:
+        keys = [self._keys.task(task_id) for task_id in task_ids]
+        there = await self._link.guard(lambda: self._link.client.exists(*keys), patience=0)
+        if there < len(keys):
+            stands = await self._link.ask(Stands(ids=task_ids))
+            self._fanout.nudge(
+                task_id for task_id, stand in zip(task_ids, stands, strict=True) if read_record(stand) is None
+            )

@@ -127,15 +127,15 @@ class _Listing:
             found = [task_id for task_id, _ in walked[: self._size]]
             if len(walked) > self._size:
                 task_id, status_at = walked[self._size - 1]
-                return found, Cursor(cursor.as_of, status_at, task_id).token()
-            cursor = Cursor(cursor.as_of, 0, "", changed=True)
+                return found, cursor.at(status_at, task_id).token()
+            cursor = cursor.changed_after("")
         room = self._size - len(found)
         changed = await self._since_changed(cursor)
         if len(changed) <= room:
             return found + changed, ""
         found += changed[:room]
         last = changed[room - 1] if room else cursor.task_id
-        return found, Cursor(cursor.as_of, 0, last, changed=True).token()
+        return found, cursor.changed_after(last).token()
 
     async def _in_order(self, cursor: Cursor) -> list[tuple[str, int]]:
         """The first phase: on from the last task, never past the moment the listing began; one more than a page."""

@@ -135,7 +135,7 @@ FROM tasks INDEXED BY tasks_listed
 WHERE tenant = :tenant AND owner = :owner AND agent = :agent AND status_at >= :status_after AND (:state IS NULL OR state = :state)
 
 -- fragment: of_context
--- The tasks a listing of one context is about; a context holds few tasks, so the others need not be walked.
+-- The tasks a listing of one context is about.
 FROM tasks INDEXED BY tasks_of_context
 WHERE context_id = :context_id AND tenant = :tenant AND owner = :owner AND agent = :agent
     AND status_at >= :status_after AND (:state IS NULL OR state = :state)

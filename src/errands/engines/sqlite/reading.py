@@ -126,8 +126,8 @@ def page(connection: sqlite3.Connection, query: ListQuery, now: int) -> ListPage
     cursor = read_token(query.page_token) if query.page_token else Cursor(now, _FAR, "")
     with _one_look(connection):
         listing = _Listing(connection, query)
-        records, token = listing.records(cursor)
-        total = listing.count()
+        total = listing.count() if cursor.total is None else cursor.total
+        records, token = listing.records(cursor.counted(total, query))
         found = contents(connection, records, with_artifacts=query.with_artifacts)
     tasks = [stored_task(record, found[record.no]) for record in records]
     if not query.with_artifacts:
@@ -183,15 +183,15 @@ class _Listing:
             found = self._rows("in_order", cursor, self._size + 1)
             if len(found) > self._size:
                 del found[self._size :]
-                return found, Cursor(cursor.as_of, found[-1].head.status_at, found[-1].id).token()
-            cursor = Cursor(cursor.as_of, 0, "", changed=True)
+                return found, cursor.at(found[-1].head.status_at, found[-1].id).token()
+            cursor = cursor.changed_after("")
         room = self._size - len(found)
         changed = self._rows("since_changed", cursor, room + 1)
         if len(changed) <= room:
             return found + changed, ""
         found += changed[:room]
         last = changed[room - 1].id if room else cursor.task_id
-        return found, Cursor(cursor.as_of, 0, last, changed=True).token()
+        return found, cursor.changed_after(last).token()
 
     def _rows(self, phase: str, cursor: Cursor, limit: int) -> list[Record]:
         position = {

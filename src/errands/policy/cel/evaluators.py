@@ -6,7 +6,6 @@ What runs in them is `errands.policy.cel.child`.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import os
 import sys
 from asyncio.subprocess import DEVNULL, PIPE, Process
@@ -142,8 +141,7 @@ class _Evaluator:
         return await self._process.stdout.readexactly(size)
 
     async def kill(self) -> None:
-        with contextlib.suppress(ProcessLookupError):
-            self._process.kill()
-        # `wait` waits for the pipes, too, and nobody reads what is left in them.
+        # That kills it, too. `wait` waits for the pipes, and nobody reads what is left in them; and asyncio complains
+        # of a process that it finds dead here before it has noticed, as one that was killed just before may be.
         self._process._transport.close()  # type: ignore[attr-defined]
         await asyncio.shield(self._process.wait())
