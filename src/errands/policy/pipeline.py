@@ -25,7 +25,7 @@ class Invocation(msgspec.Struct, frozen=True):
     arguments: dict[str, Json]
 
 
-#: Makes the call, without middleware, and records it. Raises `CallFailed`.
+#: Makes the call, without steps, and records it. Raises `CallFailed`.
 Invoke = Callable[[Invocation], Awaitable[Any]]
 
 

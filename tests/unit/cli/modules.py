@@ -13,7 +13,7 @@ _INSTALLED = tuple(sysconfig.get_paths()[kind] for kind in ("stdlib", "platstdli
 
 @contextmanager
 def forgotten_imports() -> Iterator[None]:
-    """Programs that are imported inside are forgotten after it; errands and what is installed must be there only once."""
+    """Programs imported inside are forgotten after it; errands and what is installed must be there only once."""
     modules, path = set(sys.modules), list(sys.path)
     try:
         yield

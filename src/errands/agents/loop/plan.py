@@ -12,10 +12,10 @@ from errands.agents.script import offer as script_offer
 from errands.policy import cel
 from errands.policy.cel import Program, scopes
 from errands.policy.cel.tokens import CAPABILITIES
-from errands.policy.document import MIDDLEWARE, NO_POLICY, CompiledPolicy, joined
+from errands.policy.document import NO_POLICY, CompiledPolicy, joined
 from errands.policy.limits import Limits, stricter
 from errands.policy.records import FunctionCall
-from errands.policy.steps import Phase, Step, Steps, compile_steps
+from errands.policy.steps import CAPABILITY_PHASES, Phase, Step, Steps, compile_steps
 from errands.policy.template import Template, compile_template
 
 
@@ -34,7 +34,7 @@ class Routine:
                 policy.steps(function.name, phase),
                 compile_steps(phase, getattr(capability, phase.value) or [], owner=owner),
             )
-            for phase in MIDDLEWARE
+            for phase in CAPABILITY_PHASES
         )
         #: Whether its calls depend on the calls before them: then they wait for these.
         self.looks_back = (

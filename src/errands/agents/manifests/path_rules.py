@@ -13,10 +13,9 @@ from errands.agents.manifests.functions import MESSAGE, Function
 from errands.agents.manifests.library import Library
 from errands.agents.manifests.paths import Shape, check_reads
 from errands.agents.manifests.schemas import properties
-from errands.agents.manifests.step_rules import MIDDLEWARE
 from errands.agents.manifests.templates import expressions_in
 from errands.policy import context as parts
-from errands.policy.steps import StepConfig
+from errands.policy.steps import CAPABILITY_PHASES, StepConfig
 
 
 def check_paths(agent: Agent, functions: Sequence[Function], library: Library, place: Place) -> None:
@@ -72,7 +71,7 @@ def _expressions(agent: Agent, functions: Sequence[Function], place: Place) -> I
         inner = place / "capabilities" / ref
         for key, source in (capability.bindings or {}).items():
             yield inner / "bindings" / key, source, None
-        for field in MIDDLEWARE:
+        for field in (phase.value for phase in CAPABILITY_PHASES):
             for index, step in enumerate(getattr(capability, field) or []):
                 yield from _in_step(step, inner / field / index, _arguments(functions, ref, step))
 
