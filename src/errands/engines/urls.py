@@ -65,7 +65,7 @@ def _postgres(url: str, retention: Retention | None) -> Engine:
     try:
         from errands.engines.postgres import PostgresEngine  # noqa: PLC0415 - asyncpg is an extra
     except ImportError as error:
-        raise ConfigurationError("PostgreSQL needs a package more: pip install 'errands[postgres]'") from error
+        raise ConfigurationError(f"PostgreSQL needs an extra ({error}): pip install 'errands[postgres]'") from None
     return PostgresEngine(url, retention=retention)
 
 
@@ -73,7 +73,7 @@ def _redis(url: str, retention: Retention | None) -> Engine:
     try:
         from errands.engines.redis import RedisEngine  # noqa: PLC0415 - redis is an extra
     except ImportError as error:
-        raise ConfigurationError("Redis needs a package more: pip install 'errands[redis]'") from error
+        raise ConfigurationError(f"Redis needs an extra ({error}): pip install 'errands[redis]'") from None
     return RedisEngine(url, retention=retention)
 
 
