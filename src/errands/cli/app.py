@@ -24,12 +24,13 @@ from errands.cli.tasks_watch import watch_task
 from errands.cli.version import version
 
 _HELP = "A durable runtime for A2A agents: serve one, talk to one, look after its tasks."
+_EXAMPLES = "\n\n    ".join(["errands serve examples/echo.py", 'errands send http://localhost:8000 "hello"'])
 _CODES = "\n".join(f"{code.value}: {meaning}" for code, meaning in EXIT_CODES.items())
 
 # Typer's own tracebacks show local variables, tokens among them.
 app = typer.Typer(
     name="errands",
-    help=f"{_HELP}\n\nExample:\n\n    errands serve examples/echo.py\n\nExit codes:\n\n{_CODES}",
+    help=f"{_HELP}\n\nExample:\n\n    {_EXAMPLES}\n\nExit codes:\n\n{_CODES}",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
