@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import re
 import subprocess
 import sys
@@ -37,6 +38,17 @@ class Echo(Worker):
 def test_a_variable_that_does_not_fit_is_named_with_what_to_write(variable: str, text: str, remedy: str) -> None:
     with pytest.raises(ConfigurationError, match=f"^{variable}='{text}' does not fit; write {remedy}$"):
         Settings.from_env({variable: text})
+
+
+def test_a_variable_that_is_misspelled_is_a_warning(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    for variable in ("ERRANDS_LEASE_SECOND", "ERRANDS_TOKEN", "ERRANDS_TOOL_WIKI__TOKEN", "ERRANDS_SOAK"):
+        monkeypatch.setenv(variable, "5")
+    with caplog.at_level(logging.WARNING, "errands"):
+        A2AServer(worker=Echo(), agent_card=CARD)
+    [warning] = [record.message for record in caplog.records if "is no setting" in record.message]
+    assert warning == "the variable ERRANDS_LEASE_SECOND is no setting; did you mean ERRANDS_LEASE_SECONDS?"
 
 
 def test_what_a_variable_may_say_is_taken() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import enum
 import os
 from collections.abc import Mapping
@@ -175,6 +176,18 @@ def _wanted(annotation: Any) -> str:
         return str(described[0].description)
     options = ("none" if option is type(None) else _wanted(option) for option in get_args(annotation))
     return " or ".join(options) or "a text"
+
+
+def misspelled(environ: Mapping[str, str]) -> dict[str, str]:
+    """Variables that are no settings but look like one, each with the one that is probably meant."""
+    variables = [ENV_PREFIX + name.upper() for name in Settings.__struct_fields__]
+    names = [variable.removeprefix(ENV_PREFIX) for variable in variables]
+    found: dict[str, str] = {}
+    for variable in sorted(environ):
+        if variable.startswith(ENV_PREFIX) and variable not in variables:
+            if close := difflib.get_close_matches(variable.removeprefix(ENV_PREFIX), names, 1, cutoff=0.8):
+                found[variable] = ENV_PREFIX + close[0]
+    return found
 
 
 def get_settings() -> Settings:
