@@ -180,13 +180,12 @@ def _wanted(annotation: Any) -> str:
 
 def misspelled(environ: Mapping[str, str]) -> dict[str, str]:
     """Variables that are no settings but look like one, each with the one that is probably meant."""
-    variables = [ENV_PREFIX + name.upper() for name in Settings.__struct_fields__]
-    names = [variable.removeprefix(ENV_PREFIX) for variable in variables]
+    known = [name.upper() for name in Settings.__struct_fields__]
     found: dict[str, str] = {}
-    for variable in sorted(environ):
-        if variable.startswith(ENV_PREFIX) and variable not in variables:
-            if close := difflib.get_close_matches(variable.removeprefix(ENV_PREFIX), names, 1, cutoff=0.8):
-                found[variable] = ENV_PREFIX + close[0]
+    for name in sorted(variable.removeprefix(ENV_PREFIX) for variable in environ if variable.startswith(ENV_PREFIX)):
+        close = difflib.get_close_matches(name, known, 1, cutoff=0.8)
+        if close and name not in known:
+            found[ENV_PREFIX + name] = ENV_PREFIX + close[0]
     return found
 
 
