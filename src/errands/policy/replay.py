@@ -18,7 +18,7 @@ from errands.policy.limits import (
     check_before_capability,
     check_before_model,
 )
-from errands.policy.pipeline import Invocation, Subject, run_steps
+from errands.policy.pipeline import StepCall, Subject, run_steps
 from errands.policy.records import (
     AnyRecord,
     CallEnded,
@@ -186,5 +186,5 @@ def _decided(records: list[AnyRecord]) -> dict[_Rule, list[str]]:
     return found
 
 
-async def _nothing(invocation: Invocation) -> None:
+async def _nothing(invocation: StepCall) -> None:
     raise CallFailed("nothing is invoked in a replay")

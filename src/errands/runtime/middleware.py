@@ -51,7 +51,7 @@ class BearerTokenMiddleware(A2AMiddleware):
 
     `verify` gives the token's claims or None. The claim `sub` becomes the owner; without one, a digest of the
     token, so that callers are kept apart and no secret is stored. The claim `email` is the caller's address for
-    reviews when `email_verified` says that somebody has checked it: some providers let users write what they like there.
+    reviews when `email_verified` says that somebody has checked it: some providers let users write what they like.
     """
 
     def __init__(

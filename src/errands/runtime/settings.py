@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import enum
 import os
 from collections.abc import Mapping
@@ -176,6 +177,17 @@ def _wanted(annotation: Any) -> str:
         return str(described[0].description)
     options = ("none" if option is type(None) else _wanted(option) for option in get_args(annotation))
     return " or ".join(options) or "a text"
+
+
+def misspelled(environ: Mapping[str, str]) -> dict[str, str]:
+    """Variables that are no settings but look like one, each with the one that is probably meant."""
+    known = [name.upper() for name in Settings.__struct_fields__]
+    found: dict[str, str] = {}
+    for name in sorted(variable.removeprefix(ENV_PREFIX) for variable in environ if variable.startswith(ENV_PREFIX)):
+        close = difflib.get_close_matches(name, known, 1, cutoff=0.8)
+        if close and name not in known:
+            found[ENV_PREFIX + name] = ENV_PREFIX + close[0]
+    return found
 
 
 def get_settings() -> Settings:

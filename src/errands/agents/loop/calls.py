@@ -21,7 +21,7 @@ from errands.policy.cel import Call, CallFailed, CelError, Session, Variables, e
 from errands.policy.cel.evaluators import Evaluators
 from errands.policy.cel.values import Json
 from errands.policy.limits import Limits, check_before_capability
-from errands.policy.pipeline import Blocked, Invocation, Invoke, Locked, Passed, Subject
+from errands.policy.pipeline import Blocked, Invoke, Locked, Passed, StepCall, Subject
 from errands.policy.records import (
     CallEnded,
     Caller,
@@ -328,7 +328,7 @@ class Calls:
     def invoker(self, place: str, at: str) -> Invoke:
         """Makes the calls of `invoke` steps at `place`: straight to the tool, and once, whatever the policy is."""
 
-        async def invoke(wanted: Invocation) -> Json:
+        async def invoke(wanted: StepCall) -> Json:
             call = f"{place}:{wanted.step}"
             ended = self._progress.ended.get(call)
             if ended is None:
@@ -339,7 +339,7 @@ class Calls:
 
         return invoke
 
-    async def _invoked(self, call: str, wanted: Invocation, at: str) -> CallEnded:
+    async def _invoked(self, call: str, wanted: StepCall, at: str) -> CallEnded:
         routine = self._repertoire.invoked(wanted.tool, wanted.capability)
         if routine is None:
             raise CallFailed(f"{wanted.tool} offers no {wanted.capability}")

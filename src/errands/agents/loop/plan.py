@@ -17,10 +17,10 @@ from errands.agents.script import offer as script_offer
 from errands.policy import cel
 from errands.policy.cel import Program, scopes
 from errands.policy.cel.tokens import CAPABILITIES
-from errands.policy.document import MIDDLEWARE, NO_POLICY, CompiledPolicy, joined
+from errands.policy.document import NO_POLICY, CompiledPolicy, joined
 from errands.policy.limits import Limits, stricter
 from errands.policy.records import FunctionCall
-from errands.policy.steps import Phase, Step, StepConfig, Steps, compile_steps
+from errands.policy.steps import CAPABILITY_PHASES, Phase, Step, StepConfig, Steps, compile_steps
 from errands.policy.template import Template, compile_template
 
 
@@ -30,7 +30,7 @@ class Routine:
     def __init__(self, function: Function, plan: Plan) -> None:
         capability, policy = plan.agent.capabilities.get(function.ref, Capability()), plan.policy
         self.function = function
-        steps = [step for phase in MIDDLEWARE for step in getattr(capability, phase.value) or []]
+        steps = [step for phase in CAPABILITY_PHASES for step in getattr(capability, phase.value) or []]
         self.form = plan.form(steps, [function.ref], function, capability)
         self.arguments = Arguments(function)
         self.bindings: dict[str, Program] = {
@@ -42,7 +42,7 @@ class Routine:
                 policy.steps(function.name, phase),
                 compile_steps(phase, getattr(capability, phase.value) or [], owner=owner),
             )
-            for phase in MIDDLEWARE
+            for phase in CAPABILITY_PHASES
         )
         #: Whether its calls depend on the calls before them: then they wait for these.
         self.looks_back = (
