@@ -126,8 +126,6 @@ def serve(
 
         errands serve examples/echo.py --port 8000
 
-        errands serve examples/echo.py --workers 4 --storage postgresql://localhost/tasks
-
         errands serve examples/support-agent --model scripted
     """
     with reporting():

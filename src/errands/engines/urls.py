@@ -66,7 +66,7 @@ def _postgres(url: str, retention: Retention | None) -> Engine:
     try:
         from errands.engines.postgres import PostgresEngine  # noqa: PLC0415 - asyncpg is an extra
     except ImportError as error:
-        raise ConfigurationError("PostgreSQL needs a package more: pip install 'errands[postgres]'") from error
+        raise ConfigurationError(f"PostgreSQL needs an extra ({error}): pip install 'errands[postgres]'") from None
     if "://" not in url:
         raise ConfigurationError(
             f"storage {without_password(url)!r}: write postgresql://user:password@host:port/database, with two slashes"
@@ -78,7 +78,7 @@ def _redis(url: str, retention: Retention | None) -> Engine:
     try:
         from errands.engines.redis import RedisEngine  # noqa: PLC0415 - redis is an extra
     except ImportError as error:
-        raise ConfigurationError("Redis needs a package more: pip install 'errands[redis]'") from error
+        raise ConfigurationError(f"Redis needs an extra ({error}): pip install 'errands[redis]'") from None
     return RedisEngine(url, retention=retention)
 
 

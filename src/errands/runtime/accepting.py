@@ -52,7 +52,7 @@ from errands.runtime.journal import Batch, Journal, new_id, status_update
 from errands.runtime.pressure import Pressure
 from errands.runtime.reviewers import Reviewers
 from errands.runtime.settings import Settings
-from errands.runtime.streams import snapshot
+from errands.runtime.streams import answer
 
 #: Messages that wait in one task at most.
 MOST_WAITING = 1000
@@ -86,7 +86,7 @@ class Accepted(msgspec.Struct, gc=False):
     def first(self) -> list[StreamItem]:
         """What a stream shows first."""
         if not self.drafts:
-            return [snapshot(self.stored)]
+            return [answer(self.stored)]
         return [
             StreamItem(version, draft.data)
             for version, draft in enumerate(self.drafts, 1)

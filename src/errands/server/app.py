@@ -215,8 +215,13 @@ class A2AServer:
 
     def as_fastapi_app(self, *, debug: bool = False, **fastapi_kwargs: Any) -> FastAPI:
         """The same as a FastAPI application, for programs that add routes of their own. Needs `errands[fastapi]`."""
-        from errands.server.fastapi import wrap  # noqa: PLC0415 - fastapi is an extra
-
+        try:
+            from errands.server.fastapi import wrap  # noqa: PLC0415 - fastapi is an extra
+        except ImportError as error:
+            problem = (
+                f"as_fastapi_app() needs an extra ({error}): pip install 'errands[fastapi]'; server.app needs none"
+            )
+            raise ConfigurationError(problem) from None
         return wrap(self, debug=debug, **fastapi_kwargs)
 
     def share(self) -> None:

@@ -10,6 +10,7 @@ from errands.server.streaming import send_stream
 from errands.server.visitors import is_json
 from errands.wire import jsonrpc, v1_0
 from errands.wire.dialect import Dialect
+from errands.wire.sse import plain_frame
 from errands.wire.status import JSONRPC_HTTP
 
 
@@ -42,7 +43,7 @@ async def serve(exchange: Exchange, dispatcher: Dispatcher) -> None:
         body = jsonrpc.error_bytes(request_id, dialect.jsonrpc_error(error))
         if wants_stream and dialect.refuses_in_stream and status == 200:
             await exchange.begin_stream()
-            await exchange.write(b"data: %b\n\n" % body, more=False)
+            await exchange.write(plain_frame(body), more=False)
         else:
             await exchange.respond(status, body, headers=error_headers(error))
         return
