@@ -14,7 +14,6 @@ from collections.abc import Iterator
 from contextlib import AbstractContextManager, AsyncExitStack, contextmanager, suppress
 from typing import Any
 
-from errands import lifecycle
 from errands.errors import (
     ConcurrencyError,
     ErrandsError,
@@ -24,7 +23,7 @@ from errands.errors import (
     TaskTerminalStateError,
 )
 from errands.model.core import WORKING
-from errands.model.log import LEASE, Change, RequestOptions, Scope, StoredTask
+from errands.model.log import RequestOptions, Scope, StoredTask
 from errands.policy.cel.evaluators import Evaluators, use_evaluators
 from errands.policy.document import CompiledPolicy
 from errands.runtime.active import ActiveTask
@@ -32,7 +31,8 @@ from errands.runtime.context import TaskContext
 from errands.runtime.dependencies import DependencyContainer
 from errands.runtime.execution import Execution
 from errands.runtime.handler import Handler
-from errands.runtime.journal import Journal, status_draft, status_update
+from errands.runtime.journal import Journal
+from errands.runtime.leasing import begin, lease
 from errands.runtime.places import Awaited, Places
 from errands.runtime.settings import ServerRole, Settings
 from errands.runtime.stopping import Stopper
@@ -249,7 +249,7 @@ class WorkerAdapter:
                 if request_context is None:
                     request_context = self.waiting.take(execution.task_id, current_message_id(stored))
                 if stored.head.state is not WORKING and not self.chooses_reply:
-                    stored = await self._begin(stored)
+                    stored = await begin(self._journal, stored)
                 execution.ctx = TaskContext(
                     self._journal,
                     stored,
@@ -291,27 +291,6 @@ class WorkerAdapter:
             self._wake.set()
         if self.draining:
             self._notice_idle()
-
-    async def _begin(self, stored: StoredTask) -> StoredTask:
-        """Shows that the task is at work."""
-        now = self._journal.now()
-        update = status_update(stored.task.id, stored.task.context_id or "", WORKING, now)
-        change = Change(
-            task_id=stored.task.id,
-            scope=stored.scope,
-            events=(status_draft(update),),
-            fence=stored.head.attempt,
-            at=now,
-            state=WORKING,
-        )
-        version = await self._journal.commit(change, [update])
-        if version != stored.version + 1:
-            return await self._engine.load(stored.task.id, stored.scope)
-        return StoredTask(
-            task=lifecycle.fold_updates(stored.task, [update]),
-            head=lifecycle.advance(stored.head, change),
-            scope=stored.scope,
-        )
 
     # Loops
 
@@ -363,28 +342,17 @@ class WorkerAdapter:
 
     async def _take_up(self, stored: StoredTask) -> None:
         """Leases a task that is due."""
-        now, head = self._journal.now(), stored.head
-        if head.due_at is None or head.due_at > now:
+        now = self._journal.now()
+        if stored.head.due_at is None or stored.head.due_at > now:
             return
-        change = Change(
-            task_id=stored.task.id,
-            scope=stored.scope,
-            # It may have been settled since, and somebody else may be faster.
-            expected=head.version,
-            fence=head.attempt,
-            at=now,
-            work=LEASE,
-            due_at=self.lease_until(now),
-            worker=self.worker_id,
-        )
         self._places.reserved += 1
         try:
-            await self._journal.commit(change)
+            leased = await lease(self._journal, stored, self.worker_id, now, self.lease_until(now))
         except BaseException:
             self._places.reserved -= 1
             self._notice_idle()
             raise
-        self.start(StoredTask(task=stored.task, head=lifecycle.advance(head, change), scope=stored.scope), now)
+        self.start(leased, now)
 
     async def _heartbeat_loop(self) -> None:
         while True:

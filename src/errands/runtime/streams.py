@@ -8,9 +8,17 @@ from contextlib import AbstractContextManager, nullcontext
 import msgspec
 
 from errands.engines.base import Engine
+from errands.errors import UnavailableError
 from errands.lifecycle import trim
 from errands.model.base import encode
-from errands.model.core import StreamResponse, TaskState, TaskStatusUpdateEvent
+from errands.model.core import (
+    COMPLETED,
+    StreamResponse,
+    Task,
+    TaskArtifactUpdateEvent,
+    TaskState,
+    TaskStatusUpdateEvent,
+)
 from errands.model.log import STREAMED_KINDS, Event, StoredTask
 from errands.runtime.call import CallContext, EventStream, StreamItem
 from errands.runtime.reviewers import reduced
@@ -42,9 +50,16 @@ class Streams:
         agent publishes first is to stand for ours. `while_open` holds for as long as somebody reads.
         """
         subscription = self._engine.subscribe(stored.task.id, call.scope, after, caught_up=caught_up)
+        is_left = False
+
+        def leave() -> None:
+            nonlocal is_left
+            is_left = True
+            subscription.close()
 
         async def batches() -> AsyncIterator[list[StreamItem]]:
             has_task = after > 0 and not chooses
+            position, has_begun = after, bool(first)
             try:
                 with while_open or nullcontext():
                     if first:
@@ -55,26 +70,35 @@ class Streams:
                         items = _shown(events, has_task)
                         if items or not events:
                             has_task = has_task or bool(items)
+                            has_begun = has_begun or bool(items)
                             yield items
+                        position = events[-1].version if events else position
                         if _settles(events, until):
                             return
                     if subscription.gap:
-                        async for batch in self._after_gap(stored, call, until):
+                        async for batch in self._after_gap(stored, call, until, position if has_begun else None):
                             yield batch
+                    elif not is_left:
+                        # Ended like any other, the stream would be taken for a task that has come to its end.
+                        raise UnavailableError(
+                            "The server is shutting down; subscribe to the task to see how it goes on"
+                        )
             finally:
                 subscription.close()
 
-        return EventStream(batches(), subscription.close)
+        return EventStream(batches(), leave)
 
     def follow_as_guest(self, stored: StoredTask, until: frozenset[TaskState]) -> EventStream:
         """What a reviewer sees of somebody else's task."""
         return reduced(self.follow(stored, CallContext(stored.scope), stored.version, [snapshot(stored)], until))
 
     async def _after_gap(
-        self, stored: StoredTask, call: CallContext, until: frozenset[TaskState]
+        self, stored: StoredTask, call: CallContext, until: frozenset[TaskState], position: int | None
     ) -> AsyncIterator[list[StreamItem]]:
+        """`position` is how far the stream has come; None when it has shown nothing yet."""
         current = await self._engine.load(stored.task.id, call.scope)
-        yield [snapshot(current)._replace(gap=True)]
+        items = [snapshot(current)] if position is None else _as_updates(current, position)
+        yield [item._replace(gap=True) for item in items]
         if current.state not in until:
             async for batch in self.follow(current, call, current.version, [], until):
                 yield batch
@@ -94,25 +118,52 @@ def snapshot(stored: StoredTask) -> StreamItem:
     return StreamItem(stored.version, encode(StreamResponse(task=stored.task)))
 
 
+def answer(stored: StoredTask) -> StreamItem:
+    """The task as it stands, or the message that is the whole answer."""
+    if not stored.head.direct or stored.state is not COMPLETED:
+        return snapshot(stored)
+    return StreamItem(stored.version, encode(StreamResponse(message=stored.task.status.message)))
+
+
 def _shown(events: list[Event], has_task: bool) -> list[StreamItem]:
     """What a stream shows of these events. A task comes first or not at all: clients add updates to it."""
     items: list[StreamItem] = []
     for event in events:
         if event.kind in STREAMED_KINDS:
-            data = _as_update(event.data) if has_task and event.kind == "task" else event.data
+            data = _as_update(_task_in(event.data)) if has_task and event.kind == "task" else event.data
             items.append(StreamItem(event.version, data))
             has_task = True
     return items
 
 
-def _as_update(data: bytes) -> bytes:
-    """The status of a published task; its artifacts are events of their own."""
+def _task_in(data: bytes) -> Task:
     task = _decode(data).task
     assert task is not None
+    return task
+
+
+def _as_update(task: Task) -> bytes:
+    """The status of a task that a stream has shown already; its artifacts are events of their own."""
     update = TaskStatusUpdateEvent(
         task_id=task.id, context_id=task.context_id or "", status=task.status, metadata=task.metadata
     )
     return encode(StreamResponse(status_update=update))
+
+
+def _as_updates(stored: StoredTask, position: int) -> list[StreamItem]:
+    """The task as it stands, for a stream that has shown it at `position`: its artifacts whole, then its status.
+
+    Only the last of them moves the reader on: one who is cut off in between has to have all of it again.
+    """
+    task = stored.task
+    artifacts = [
+        TaskArtifactUpdateEvent(task_id=task.id, context_id=task.context_id or "", artifact=artifact)
+        for artifact in task.artifacts or ()
+    ]
+    return [
+        *(StreamItem(position, encode(StreamResponse(artifact_update=update))) for update in artifacts),
+        StreamItem(stored.version, _as_update(task)),
+    ]
 
 
 def _settles(events: list[Event], until: frozenset[TaskState]) -> bool:
