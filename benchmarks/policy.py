@@ -17,7 +17,7 @@ from errands.policy import cel
 from errands.policy.cel import Session, Variables, run, scopes
 from errands.policy.cel.evaluators import Evaluators, use_evaluators
 from errands.policy.context import Context, CurrentContext, plain, replay, start
-from errands.policy.pipeline import StepCall, Passed, Subject, run_steps
+from errands.policy.pipeline import Passed, StepCall, Subject, run_steps
 from errands.policy.records import CapabilityFinished, InputArrived, ModelCalled, Started
 from errands.policy.steps import Phase, StepConfig, compile_steps
 from errands.policy.template import compile_template
