@@ -7,7 +7,7 @@ from contextlib import AbstractContextManager, nullcontext
 
 import msgspec
 
-from errands.engines.base import Engine
+from errands.engines.base import Engine, Subscription
 from errands.errors import UnavailableError
 from errands.lifecycle import trim
 from errands.model.base import encode
@@ -22,6 +22,8 @@ from errands.model.core import (
 from errands.model.log import STREAMED_KINDS, Event, StoredTask
 from errands.runtime.call import CallContext, EventStream, StreamItem
 from errands.runtime.reviewers import reduced
+
+_STOPPING = "The server is shutting down; subscribe to the task to see how it goes on"
 
 _decode = msgspec.json.Decoder(StreamResponse).decode
 
@@ -50,16 +52,9 @@ class Streams:
         agent publishes first is to stand for ours. `while_open` holds for as long as somebody reads.
         """
         subscription = self._engine.subscribe(stored.task.id, call.scope, after, caught_up=caught_up)
-        is_left = False
-
-        def leave() -> None:
-            nonlocal is_left
-            is_left = True
-            subscription.close()
+        reader = _Reader(subscription, after, has_task=after > 0 and not chooses, has_begun=bool(first))
 
         async def batches() -> AsyncIterator[list[StreamItem]]:
-            has_task = after > 0 and not chooses
-            position, has_begun = after, bool(first)
             try:
                 with while_open or nullcontext():
                     if first:
@@ -67,41 +62,65 @@ class Streams:
                     if stored.state in until and after >= stored.version and not waits:
                         return
                     while (events := await subscription.next(self._keep_alive)) is not None:
-                        items = _shown(events, has_task)
+                        items = reader.shown(events)
                         if items or not events:
-                            has_task = has_task or bool(items)
-                            has_begun = has_begun or bool(items)
                             yield items
-                        position = events[-1].version if events else position
                         if _settles(events, until):
                             return
                     if subscription.gap:
-                        async for batch in self._after_gap(stored, call, until, position if has_begun else None):
+                        async for batch in self._after_gap(stored, call, until, reader):
                             yield batch
-                    elif not is_left:
+                    elif not reader.has_left:
                         # Ended like any other, the stream would be taken for a task that has come to its end.
-                        raise UnavailableError(
-                            "The server is shutting down; subscribe to the task to see how it goes on"
-                        )
+                        raise UnavailableError(_STOPPING)
             finally:
                 subscription.close()
 
-        return EventStream(batches(), leave)
+        return EventStream(batches(), reader.leave)
 
     def follow_as_guest(self, stored: StoredTask, until: frozenset[TaskState]) -> EventStream:
         """What a reviewer sees of somebody else's task."""
         return reduced(self.follow(stored, CallContext(stored.scope), stored.version, [snapshot(stored)], until))
 
     async def _after_gap(
-        self, stored: StoredTask, call: CallContext, until: frozenset[TaskState], position: int | None
+        self, stored: StoredTask, call: CallContext, until: frozenset[TaskState], reader: _Reader
     ) -> AsyncIterator[list[StreamItem]]:
-        """`position` is how far the stream has come; None when it has shown nothing yet."""
         current = await self._engine.load(stored.task.id, call.scope)
-        items = [snapshot(current)] if position is None else _as_updates(current, position)
+        items = _as_updates(current, reader.position) if reader.has_begun else [snapshot(current)]
         yield [item._replace(gap=True) for item in items]
         if current.state not in until:
             async for batch in self.follow(current, call, current.version, [], until):
                 yield batch
+
+
+class _Reader:
+    """How far somebody who follows a task has come."""
+
+    def __init__(self, subscription: Subscription, position: int, *, has_task: bool, has_begun: bool) -> None:
+        self._subscription = subscription
+        #: The version up to which everything was shown.
+        self.position = position
+        #: Whether a task was shown in this stream, or in one that this one goes on with.
+        self._has_task = has_task
+        #: Whether anything was shown in this stream.
+        self.has_begun = has_begun
+        self.has_left = False
+
+    def leave(self) -> None:
+        self.has_left = True
+        self._subscription.close()
+
+    def shown(self, events: list[Event]) -> list[StreamItem]:
+        """What a stream shows of these events. A task comes first or not at all: clients add updates to it."""
+        items: list[StreamItem] = []
+        for event in events:
+            if event.kind in STREAMED_KINDS:
+                is_known = self._has_task and event.kind == "task"
+                items.append(StreamItem(event.version, _as_update(_task_in(event.data)) if is_known else event.data))
+                self._has_task = self.has_begun = True
+        if events:
+            self.position = events[-1].version
+        return items
 
 
 def trim_item(item: StreamItem, history_length: int) -> StreamItem:
@@ -123,17 +142,6 @@ def answer(stored: StoredTask) -> StreamItem:
     if not stored.head.direct or stored.state is not COMPLETED:
         return snapshot(stored)
     return StreamItem(stored.version, encode(StreamResponse(message=stored.task.status.message)))
-
-
-def _shown(events: list[Event], has_task: bool) -> list[StreamItem]:
-    """What a stream shows of these events. A task comes first or not at all: clients add updates to it."""
-    items: list[StreamItem] = []
-    for event in events:
-        if event.kind in STREAMED_KINDS:
-            data = _as_update(_task_in(event.data)) if has_task and event.kind == "task" else event.data
-            items.append(StreamItem(event.version, data))
-            has_task = True
-    return items
 
 
 def _task_in(data: bytes) -> Task:
