@@ -37,7 +37,7 @@ class Replica(Process):
     def gave_up(self) -> None:
         if self.source is None:
             super().gave_up()
-        # What was released cannot be mended: some had too little patience with a slow store. Whoever runs one tries again.
+        # What was released cannot be mended, and may have too little patience with a slow store: it is tried again.
         self.start()
 
     @property
