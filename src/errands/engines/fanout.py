@@ -37,6 +37,7 @@ class LocalSubscription(Subscription):
         #: The log may hold events that were not published to us.
         self._behind = not caught_up
         self._closed = False
+        self._ending = False
         self._gap = False
         self._waiter: asyncio.Future[bool] | None = None
 
@@ -61,6 +62,11 @@ class LocalSubscription(Subscription):
         self._behind = True
         self._wake()
 
+    def end(self) -> None:
+        """Closes it once its reader has what was published."""
+        self._ending = True
+        self._wake()
+
     def close(self) -> None:
         if not self._closed:
             self._closed = True
@@ -76,6 +82,9 @@ class LocalSubscription(Subscription):
         deadline = None if timeout is None else asyncio.get_running_loop().time() + timeout
         while not self._closed:
             events = self._from_buffer()
+            if not events and self._ending:
+                self.close()
+                break
             if not events and self._behind:
                 events = await self._from_log()
             if events:
@@ -120,9 +129,9 @@ class LocalSubscription(Subscription):
             self._waiter.set_result(True)
 
     async def _wait(self, deadline: float | None) -> bool:
-        if self._closed:
-            # It was closed while the log was read: the wake-up found nobody waiting and will not come again.
-            return False
+        if self._closed or self._ending:
+            # It was told so while the log was read: the wake-up found nobody waiting and will not come again.
+            return not self._closed
         loop = asyncio.get_running_loop()
         waiter: asyncio.Future[bool] = loop.create_future()
         self._waiter = waiter
@@ -271,8 +280,8 @@ class Fanout:
 
     def close(self) -> None:
         for subscriptions in list(self._subscriptions.values()):
-            for subscription in list(subscriptions):
-                subscription.close()
+            for subscription in subscriptions:
+                subscription.end()
         for waiters in self._waiters.values():
             for waiter in waiters:
                 waiter.abandon()

@@ -37,6 +37,7 @@ from tests.unit.delegation.support import (
 )
 from tests.unit.reviews.support import desk_of
 from tests.unit.support import Gate
+from tests.waiting import until
 
 pytestmark = pytest.mark.anyio
 
@@ -367,6 +368,7 @@ async def test_a_remote_child_is_canceled_even_when_its_parents_time_is_up_befor
         gate.open()
         ended = await server.engine.wait_for_state(task_id, server.scope(), TERMINAL_STATES, None)
         assert ended.state is CANCELED
+        await until(lambda: not delegate._cancels._running)
 
 
 async def test_an_errand_that_cannot_be_canceled_is_logged(caplog: pytest.LogCaptureFixture) -> None:
