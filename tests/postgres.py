@@ -14,8 +14,8 @@ import subprocess
 import tempfile
 import threading
 import warnings
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, suppress
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager, suppress
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -41,11 +41,18 @@ class Server:
         folder.mkdir(parents=True, exist_ok=True)
         with (Path(tempfile.gettempdir()) / f"errands-postgres-{os.getuid()}.lock").open("w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
-            self._server: Any = _package().get_server(folder, cleanup_mode="delete", start=False)
+            package = _package()
+            self._server: Any = package.get_server(folder, cleanup_mode="delete", start=False)
             self._server.ensure_pgdata_inited()
             configuration = folder / "postgresql.conf"
             if _CONFIGURATION not in configuration.read_text():
                 configuration.write_text(configuration.read_text() + _CONFIGURATION)
+            if not (folder / "postmaster.pid").exists():
+                # The package would give it ten seconds, which a busy machine may need.
+                self.socket_folder = package.utils.find_suitable_socket_dir(folder, self._server.runtime_path)
+                if self.socket_folder != folder:
+                    self.socket_folder.chmod(0o777)
+                self.control("start")
             self._server.start()
         self.socket_folder = Path(self._server.get_postmaster_info().socket_dir)
 
@@ -69,7 +76,7 @@ class Server:
     def control(self, *command: str) -> None:
         """Runs pg_ctl: ("stop", "-m", "fast"), or ("start",)."""
         log = self.folder / "log"
-        where = ["-w", "-D", str(self.folder), "-l", str(log), "-o", f'-h "" -k {self.socket_folder}']
+        where = ["-w", "-t", "150", "-D", str(self.folder), "-l", str(log), "-o", f'-h "" -k {self.socket_folder}']
         subprocess.run(
             [str(self._server.bin_path / "pg_ctl"), *command, *where],
             user=self._server.system_user,
@@ -96,6 +103,18 @@ def _package() -> Any:
 def shared_server() -> Server:
     run = os.environ.get("PYTEST_XDIST_TESTRUNUID") or str(os.getpid())
     return Server(Path(tempfile.gettempdir()) / f"errands-postgres-{run}")
+
+
+@contextmanager
+def own_server() -> Iterator[Server]:
+    """One that may be stopped: nobody else uses it."""
+    with tempfile.TemporaryDirectory() as folder:
+        server = Server(Path(folder) / "data")
+        try:
+            yield server
+        finally:
+            # It must not write into the folder while that is removed.
+            server.control("stop", "-m", "immediate")
 
 
 class _Cleaner:

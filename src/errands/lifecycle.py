@@ -36,7 +36,7 @@ from errands.model.core import (
     TaskArtifactUpdateEvent,
     TaskState,
 )
-from errands.model.log import IDLE, KEEP, LEASE, NEW, UNFOLDED_KINDS, Change, Draft, Event, Head
+from errands.model.log import IDLE, KEEP, LEASE, NEW, READY, UNFOLDED_KINDS, Change, Draft, Event, Head
 
 #: From where to where. A state that is missing on the left is terminal.
 TRANSITIONS: dict[TaskState, frozenset[TaskState]] = {
@@ -89,7 +89,9 @@ def accept(head: Head | None, change: Change) -> None:
     # Whoever takes the lease may name an attempt that nobody holds any more: nobody else has taken it in between.
     if change.fence is not None and (change.fence != head.attempt or not (head.worker or change.work is LEASE)):
         _refuse_fence(head, change)
-    if change.state is not None and head.state in TERMINAL_STATES:
+    # What has ended has no other state, and is not worked on again.
+    is_going_on = change.state is not None or change.work is LEASE or change.work is READY
+    if is_going_on and head.state in TERMINAL_STATES:
         raise TaskTerminalStateError(f"Task {change.task_id} is already {head.state.short}", taskId=change.task_id)
     if change.expected_states is not None and head.state not in change.expected_states:
         raise ConcurrencyError(f"task {change.task_id} is {head.state.short} now")

@@ -22,6 +22,7 @@ import httpcore
 import httpx
 
 from errands.errors import ConfigurationError, ErrandsError
+from errands.unpacking import Meter, Unpacking, UnpackingError, ask_for_known
 
 VARIABLE = "ERRANDS_OUTBOUND_ALLOW"
 
@@ -42,34 +43,6 @@ class OutboundError(ErrandsError):
     """Nothing was sent: errands may not connect to this address."""
 
 
-class AnswerTooLargeError(ErrandsError):
-    """More came than was asked for, and the rest was not read."""
-
-
-class Meter:
-    """Counts what comes of one answer. Of a stream of events each one counts for itself: there may be any number."""
-
-    def __init__(self, most: int, content_type: str) -> None:
-        self._most = most
-        self._is_stream = content_type.partition(";")[0].strip().lower() == "text/event-stream"
-        self._count = 0
-        #: The end of what came last: a blank line may come in two pieces.
-        self._tail = b""
-
-    def count(self, piece: bytes) -> None:
-        """Raises `AnswerTooLargeError`."""
-        self._count += len(piece)
-        if self._is_stream:
-            seen = self._tail + piece
-            end = max(seen.rfind(blank) for blank in (b"\n\n", b"\r\n\r\n", b"\r\r"))
-            if end >= 0:
-                self._count = len(seen) - end
-            self._tail = seen[-3:]
-        if self._count > self._most:
-            what = "one event of the answer" if self._is_stream else "the answer"
-            raise AnswerTooLargeError(f"{what} has more than {self._most:,} bytes")
-
-
 class Outbound:
     """Makes clients that reach public addresses, and those that `allow` names.
 
@@ -86,7 +59,11 @@ class Outbound:
         return cls(entry for entry in (allow or "").split(",") if entry.strip())
 
     def transport(self, *, max_bytes: int | None = None) -> httpx.AsyncBaseTransport:
-        """A connection pool of its own; close it. Reading more than `max_bytes` raises `AnswerTooLargeError`."""
+        """A connection pool of its own; close it.
+
+        Answers are unpacked. Reading more than `max_bytes` of one, or of one event of a stream, raises
+        `AnswerTooLargeError`.
+        """
         return _Transport(self._guard, self._certificates, max_bytes)
 
     def client(self, *, max_bytes: int | None = None, **options: Any) -> httpx.AsyncClient:
@@ -273,6 +250,7 @@ class _Transport(httpx.AsyncBaseTransport):
             port=request.url.port,
             target=request.url.raw_path,
         )
+        ask_for_known(request.headers)
         with _in_terms_of_httpx(request):
             response = await self._pool.handle_async_request(
                 httpcore.Request(
@@ -287,8 +265,8 @@ class _Transport(httpx.AsyncBaseTransport):
         meter = None if self._max_bytes is None else Meter(self._max_bytes, headers.get("content-type", ""))
         return httpx.Response(
             status_code=response.status,
+            stream=_Body(request, response.stream, Unpacking(headers.pop("content-encoding", ""), meter)),
             headers=headers,
-            stream=_Body(request, response.stream, meter),
             extensions=response.extensions,
         )
 
@@ -297,17 +275,16 @@ class _Transport(httpx.AsyncBaseTransport):
 
 
 class _Body(httpx.AsyncByteStream):
-    def __init__(self, request: httpx.Request, stream: Any, meter: Meter | None) -> None:
+    def __init__(self, request: httpx.Request, stream: Any, unpacking: Unpacking) -> None:
         self._request = request
         self._stream = stream
-        self._meter = meter
+        self._unpacking = unpacking
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
         with _in_terms_of_httpx(self._request):
             async for chunk in self._stream:
-                if self._meter is not None:
-                    self._meter.count(chunk)
-                yield chunk
+                for piece in self._unpacking.pieces(chunk):
+                    yield piece
 
     async def aclose(self) -> None:
         await self._stream.aclose()
@@ -329,3 +306,5 @@ def _in_terms_of_httpx(request: httpx.Request) -> Iterator[None]:
         yield
     except tuple(_FAILURES) as error:
         raise _FAILURES[type(error)](str(error), request=request) from error
+    except UnpackingError as error:
+        raise httpx.DecodingError(str(error), request=request) from error

@@ -19,6 +19,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import itertools
+import zlib
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from typing import Any
@@ -73,6 +74,8 @@ class Reply(msgspec.Struct, kw_only=True):
     finish_reason: str | None = "stop"
     #: What has no end: `text`, the `arguments` of a call, `calls`, or the `body` itself, which is one line.
     endless: str = ""
+    #: How the answer is packed: `gzip` or `deflate`.
+    packed: str = ""
     #: Sent as the body in place of everything else.
     raw: str | None = None
 
@@ -81,6 +84,20 @@ class Request(msgspec.Struct):
     path: str
     headers: dict[str, str]
     body: dict[str, Any]
+
+
+class Packing:
+    """One body on its way, packed as it is to be, or not at all."""
+
+    def __init__(self, name: str) -> None:
+        self.headers = {"Content-Encoding": name} if name else {}
+        self._zlib = zlib.compressobj(wbits=zlib.MAX_WBITS | (16 if name == "gzip" else 0)) if name else None
+
+    def pack(self, data: bytes) -> bytes:
+        return self._zlib.compress(data) + self._zlib.flush(zlib.Z_SYNC_FLUSH) if self._zlib else data
+
+    def end(self) -> bytes:
+        return self._zlib.flush() if self._zlib else b""
 
 
 class Cut(Exception):
@@ -158,16 +175,23 @@ class OpenAIServer:
         if reply.endless == "body":
             return await _endless_body(writer, request)
         if not request.body.get("stream"):
-            return await _write(writer, 200, msgspec.json.encode(_completion(reply, request, number)), reply.headers)
+            body = msgspec.json.encode(_completion(reply, request, number))
+            packing = Packing(reply.packed)
+            body = packing.pack(body) + packing.end()
+            return await _write(writer, 200, body, {**packing.headers, **reply.headers})
         return await self._stream(reply, _events(reply, request, number), writer)
 
     async def _stream(self, reply: Reply, events: Iterator[bytes], writer: asyncio.StreamWriter) -> None:
-        writer.write(_head(200, {"Content-Type": "text/event-stream", "Transfer-Encoding": "chunked", **reply.headers}))
+        packing = Packing(reply.packed)
+        fields = {"Content-Type": "text/event-stream", "Transfer-Encoding": "chunked"}
+        writer.write(_head(200, {**fields, **packing.headers, **reply.headers}))
         for index, data in enumerate(events):
             if index:
                 await self._reach(reply, index)
-            writer.write(_chunk(b"data: " + data + b"\n\n"))
+            writer.write(_chunk(packing.pack(b"data: " + data + b"\n\n")))
             await writer.drain()
+        if end := packing.end():
+            writer.write(_chunk(end))
         writer.write(_chunk(b""))
         await writer.drain()
 

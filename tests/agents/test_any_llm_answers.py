@@ -120,6 +120,26 @@ async def test_usage_is_asked_for_when_streaming() -> None:
     assert server.requests[0].body["stream_options"] == {"include_usage": True}
 
 
+# Answers that are cut
+
+
+@pytest.mark.parametrize("reason", ["length", "content_filter"])
+async def test_why_an_answer_is_not_whole_is_told(reason: str, on_text: Heard | None) -> None:
+    answer = await ask(Reply(text="It is", finish_reason=reason), on_text=on_text)
+    assert (answer.text, answer.incomplete) == ("It is", reason)
+    whole = await ask(Reply(text="It is so."), on_text=on_text)
+    assert whole.incomplete is None
+
+
+@pytest.mark.parametrize("written", ["", '{"numb', '{"number": "A-17"'])
+async def test_a_call_that_was_cut_has_no_arguments(written: str, on_text: Heard | None) -> None:
+    calls = [Call(id="a", name="orders", arguments=""), Call(id="b", name="orders", arguments=written)]
+    answer = await ask(Reply(calls=calls, finish_reason="length"), on_text=on_text)
+    # Before the last one nothing is missing.
+    assert [call.arguments for call in answer.calls] == [{}, None]
+    assert (answer.calls[1].raw, answer.incomplete) == (written, "length")
+
+
 # Answers without an end
 
 
@@ -139,3 +159,27 @@ async def test_an_answer_of_the_greatest_size_is_read() -> None:
     async with asking(Reply(text=text), Reply(text=text), max_bytes=20_000) as (_, model):
         assert (await model.ask(question(), Heard())).text == text
         assert (await model.ask(question())).text == text
+
+
+# Packed answers
+
+
+@pytest.mark.parametrize("packed", ["gzip", "deflate"])
+async def test_a_packed_answer_is_read(packed: str, on_text: Heard | None) -> None:
+    answer = await ask(Reply(text="twelve signs", packed=packed), on_text=on_text)
+    assert answer.text == "twelve signs"
+
+
+@pytest.mark.parametrize("packed", ["gzip", "deflate"])
+async def test_what_is_unpacked_counts(packed: str, on_text: Heard | None) -> None:
+    """A few kilobytes are sent; the provider's library must not unpack them."""
+    async with asking(Reply(text="x" * 1_000_000, packed=packed), max_bytes=20_000) as (server, model):
+        with pytest.raises(ModelError, match=r"did not come to an end within 20,000 bytes"):
+            await model.ask(question(), on_text)
+        assert len(server.requests) == 1
+
+
+async def test_a_provider_is_asked_for_nothing_that_cannot_be_unpacked() -> None:
+    async with asking(Reply(text="Hi")) as (server, model):
+        await model.ask(question())
+    assert server.requests[0].headers["accept-encoding"] == "gzip, deflate"

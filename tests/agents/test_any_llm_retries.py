@@ -124,3 +124,37 @@ async def test_an_error_in_a_stream_is_tried_again_while_no_text_was_told() -> N
     ):
         assert (await model.ask(question(), Heard())).text == "Yes."
     assert len(server.requests) == 2
+
+
+async def test_an_answer_without_a_word_and_without_a_call_is_tried_again(on_text: Heard | None) -> None:
+    async with asking(Reply(), Reply(text=" \n"), Reply(text="Here I am.")) as (server, model):
+        if on_text is None:
+            assert (await model.ask(question())).text == "Here I am."
+            assert len(server.requests) == 3
+            return
+        # The second has told a blank.
+        with pytest.raises(ModelError, match=r"answers without a word and without a call; try again$"):
+            await model.ask(question(), on_text)
+        assert len(server.requests) == 2
+
+
+async def test_a_model_that_never_says_anything_is_an_error() -> None:
+    told = await refused(*[Reply()] * 4)
+    assert told.endswith("answers without a word and without a call; try again (tried 4 times)")
+
+
+@pytest.mark.parametrize(
+    ("reason", "told"),
+    [
+        ("length", "reached the greatest length of an answer before it said anything: ask for less"),
+        ("content_filter", "holds the whole answer back (content_filter): ask for something else"),
+    ],
+)
+async def test_an_answer_that_was_cut_to_nothing_is_not_tried_again(
+    reason: str, told: str, on_text: Heard | None
+) -> None:
+    async with asking(Reply(finish_reason=reason)) as (server, model):
+        with pytest.raises(ModelError) as error:
+            await model.ask(question(), on_text)
+        assert told in str(error.value)
+        assert len(server.requests) == 1

@@ -18,7 +18,7 @@ from errands.agents.tools.functions import tool
 from errands.model.core import TaskState
 from errands.policy.records import CapabilityFinished, FunctionCall
 from errands.runtime.run import inputs
-from tests.agents.rig import ADDING, AGENT, at_work, call
+from tests.agents.rig import ADDING, AGENT, Replies, at_work, call, worker
 
 pytestmark = pytest.mark.anyio
 
@@ -82,7 +82,9 @@ capabilities:
         bindings: {{path: input.path}}
         error_message: No.
 """
-    instead = FunctionCall("x:before:before[0]", "check", {"path": "mine"})
+    made = worker(tmp_path, text, Replies(), tools=[check, delete])
+    form = (await made.repertoire()).routines["delete"].form
+    instead = FunctionCall(f"x:before@{form}:capabilities.delete.before[0]", "check", {"path": "mine"})
     replies = (call(instead), call(FunctionCall("x", "delete", {"path": "theirs"})), "Done.")
     async with at_work(tmp_path, text, *replies, tools=[check, delete]) as desk:
         await desk.say("Go")
@@ -92,7 +94,17 @@ capabilities:
 
 @pytest.mark.parametrize(
     "hostile",
-    ["", "x:before", "x:after:after[0]", "x:execute", "x:0123456789ab", "input:1", "x\r\nSet-Cookie: y", "x" * 300],
+    [
+        "",
+        "x:before",
+        "x:after:after[0]",
+        "x:execute",
+        "x:after@01234567:after[0]",
+        "x:0123456789ab",
+        "input:1",
+        "x\r\nSet-Cookie: y",
+        "x" * 300,
+    ],
 )
 async def test_an_id_that_could_stand_for_something_else_is_replaced(tmp_path: Path, hostile: str) -> None:
     async with at_work(tmp_path, ADDING, call(FunctionCall(hostile, "adder", {"a": 1})), "Done.") as desk:

@@ -90,6 +90,36 @@ async def test_arguments_that_are_no_json_are_told_to_the_model(tmp_path: Path) 
         assert desk.model.results() == [{"error": "the arguments are no JSON object"}]
 
 
+async def test_a_call_that_was_cut_is_told_to_the_model_and_not_made(tmp_path: Path) -> None:
+    cut = call(FunctionCall("x", "adder", None, '{"a": 1'), incomplete="length")
+    async with at_work(tmp_path, ADDING, cut, "Sorry.") as desk:
+        await desk.say("?")
+        told = "the arguments are no JSON object, because the answer was cut off before its end; write less"
+        assert desk.model.results() == [{"error": told}]
+
+
+@pytest.mark.parametrize("reason", ["length", "content_filter"])
+async def test_an_answer_that_is_not_whole_says_so(tmp_path: Path, storage: str, reason: str) -> None:
+    async with at_work(tmp_path, AGENT, say("It is", incomplete=reason), "It is so.", storage=storage) as desk:
+        task = await desk.say("Is it?")
+        assert (state(task), told(task)) == ("input-required", "It is")
+        assert task.status.message is not None
+        assert task.status.message.metadata == {"incomplete": reason}
+        task = await desk.say("Go on.")
+        assert task.status.message is not None
+        assert (told(task), task.status.message.metadata) == ("It is so.", None)
+
+
+@pytest.mark.parametrize("nothing", ["", " \n"])
+async def test_a_model_that_says_nothing_ends_the_task_and_its_tokens_count(tmp_path: Path, nothing: str) -> None:
+    async with at_work(tmp_path, AGENT, say(nothing, prompt_tokens=3)) as desk:
+        task = await desk.say("Hello?")
+        assert (state(task), told(task)) == ("failed", "The model answered without a word and without a call.")
+        assert task.status.message is not None
+        assert task.status.message.metadata == {"reason": "errored"}
+        assert (await desk.context()).llm.tokens.prompt == 3
+
+
 async def test_a_function_that_does_not_exist_is_told_to_the_model(tmp_path: Path) -> None:
     async with at_work(tmp_path, ADDING, call(("subtract", {})), "Sorry.") as desk:
         await desk.say("?")

@@ -62,4 +62,8 @@ async def check_readers(engine: Engine, load: Load) -> None:
 
 
 async def log_of(engine: Engine, task_id: str) -> list[Event]:
-    return (await engine.read(task_id, SCOPE, 0)).events
+    """The whole log, read piece by piece: on a slow machine it may have become long."""
+    events: list[Event] = []
+    while piece := (await engine.read(task_id, SCOPE, events[-1].version if events else 0)).events:
+        events += piece
+    return events

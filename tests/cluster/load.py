@@ -150,12 +150,16 @@ class Load(Acknowledged):
             async with self._client.stream("POST", url, json=json, headers=headers) as answer:
                 if answer.status_code == 200:
                     async for event in events_of(answer):
+                        if event.id is None:
+                            break  # an error: the store was away for too long
                         response = decode(event.data)
-                        seen.append((int(event.id or 0), response))
+                        seen.append((int(event.id), response))
                         task_id = task_id or (response.task.id if response.task else "")
-                    return task_id
-                await answer.aread()
-                assert _checked(answer).status_code == 200, answer.text
+                    else:
+                        return task_id
+                else:
+                    await answer.aread()
+                    assert _checked(answer).status_code == 200, answer.text
         self.reconnects += 1
         return task_id
 

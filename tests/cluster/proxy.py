@@ -27,7 +27,12 @@ class Proxy:
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._writers.add(writer)
         await self._flowing.wait()
-        other_reader, other_writer = await self._connect()
+        try:
+            other_reader, other_writer = await self._connect()
+        except OSError:
+            self._writers.remove(writer)
+            writer.close()
+            return
         self._writers.add(other_writer)
         await asyncio.gather(self._copy(reader, other_writer), self._copy(other_reader, writer))
         self._writers -= {writer, other_writer}

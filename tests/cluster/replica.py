@@ -62,6 +62,7 @@ def build(storage: str, *, waits_for_signs: bool = False) -> A2AServer:
     settings = Settings(lease_seconds=2.0, poll_interval=0.5, max_attempts=1000)
     if waits_for_signs:
         engine._poll_interval = settings.lease_seconds = settings.poll_interval = 3600.0  # type: ignore[attr-defined]
+        settings.cancel_force_timeout = 3600.0
     return A2AServer(
         worker=Player(),
         agent_card=AgentCardConfig(name=NAME, description="Plays.", capabilities=CapabilitiesConfig(streaming=True)),

@@ -39,11 +39,11 @@ Store = tuple[str, Callable[[], None]]
 @pytest.fixture(params=["postgresql", "redis"])
 def store(request: pytest.FixtureRequest) -> Iterator[Store]:
     """A server of its own, which loses what is only in its memory when it is restarted."""
-    with TemporaryDirectory() as folder:
-        if request.param == "postgresql":
-            database = postgres.Server(Path(folder) / "data")
+    if request.param == "postgresql":
+        with postgres.own_server() as database:
             yield database.url(), lambda: database.control("restart", "-m", "immediate")
-            return
+        return
+    with TemporaryDirectory() as folder:
         server = redis_server.Server(Path(folder) / "data")
         server.start()
 
@@ -75,9 +75,10 @@ async def test_a_cancel_reaches_the_worker_on_another_replica_at_once(store: Sto
         async with Load(cluster) as load:
             for _ in range(15):
                 await load.cancel()
-    # The handlers have seen them all; on a machine with time to spare it takes milliseconds.
+    # The handlers have seen them all, and nobody looks by itself more than once an hour.
     assert len(load.cancels) == 15
-    assert statistics.median(load.cancels) < 2
+    if LONG:
+        assert statistics.median(load.cancels) < 0.1
 
 
 async def _break_things(cluster: Cluster, restart_store: Callable[[], None]) -> None:

@@ -20,7 +20,7 @@ from tests.cluster.cluster import Replica, cluster_on
 from tests.cluster.load import Load
 from tests.cluster.proxy import Proxy, port_proxy, socket_proxy
 from tests.ports import free_port
-from tests.postgres import Server as PostgresServer
+from tests.postgres import own_server
 from tests.redis_server import Server as RedisServer
 
 pytestmark = [pytest.mark.anyio, pytest.mark.cluster]
@@ -37,12 +37,10 @@ class Network:
 
 @asynccontextmanager
 async def _postgres(folder: Path) -> AsyncIterator[Network]:
-    server = PostgresServer(folder / "data")
-    other = folder / "proxy"
-    other.mkdir()
     name = ".s.PGSQL.5432"
-    async with socket_proxy(server.socket_folder / name, other / name) as proxy:
-        yield Network(server.url(), server.url().replace(str(server.socket_folder), str(other)), proxy)
+    with own_server() as server:
+        async with socket_proxy(server.socket_folder / name, folder / name) as proxy:
+            yield Network(server.url(), server.url().replace(str(server.socket_folder), str(folder)), proxy)
 
 
 @asynccontextmanager
@@ -66,18 +64,23 @@ async def network(request: pytest.FixtureRequest) -> AsyncIterator[Network]:
 
 async def test_a_replica_that_is_cut_off_loses_its_task_and_recovers_by_itself(network: Network) -> None:
     with cluster_on([network.cuttable_url, network.url]) as cluster:
-        await cluster.start()
         lonely, other = cluster.replicas
+        lonely.start()
+        await lonely.ready()
         lonely_pid = lonely.pid
         async with Load(cluster) as load, engine_from_url(network.url) as engine:
             task_id = (await load.send_to(lonely, "talk")).id
             await _is_said_by(lonely, engine, task_id)
+            # Not before: where a machine stands still for longer than a lease, any replica may take a task over.
+            other.start()
+            await other.ready()
             network.proxy.pause()
             await _is_ready(lonely, False)
             # The lease runs out, and the other goes on, while the lonely one still wants to write.
             await _is_said_by(other, engine, task_id)
             await load.cancel_at(other, task_id)
             log = await log_of(engine, task_id)
+            other.kill()
             network.proxy.resume()
             await _is_ready(lonely, True)
             assert lonely.pid == lonely_pid

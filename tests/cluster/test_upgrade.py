@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterator
 from pathlib import Path
-from tempfile import TemporaryDirectory
 
 import pytest
 
@@ -19,7 +18,7 @@ from tests.cluster.checks import check_readers, check_tasks
 from tests.cluster.cluster import cluster_on
 from tests.cluster.history import git, source_at
 from tests.cluster.load import Load
-from tests.postgres import Server
+from tests.postgres import own_server
 
 pytestmark = [pytest.mark.anyio, pytest.mark.cluster, pytest.mark.timeout(300)]
 
@@ -50,8 +49,8 @@ def old_source(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def url() -> Iterator[str]:
-    with TemporaryDirectory() as folder:
-        yield Server(Path(folder) / "data").url()
+    with own_server() as server:
+        yield server.url()
 
 
 async def test_replicas_are_replaced_one_by_one_while_clients_work(url: str, old_source: Path) -> None:

@@ -22,7 +22,7 @@ from tests.cluster.history import git, source_at
 from tests.cluster.load import Load
 from tests.redis_server import Server
 
-pytestmark = [pytest.mark.anyio, pytest.mark.cluster, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.anyio, pytest.mark.cluster, pytest.mark.timeout(300)]
 
 ENGINE = "src/errands/engines/redis"
 #: What is stored, and how it is spelled.

@@ -150,6 +150,20 @@ async def test_an_ended_task_takes_no_further_state(engine: Engine, changes: Cha
         await engine.commit(changes.status("t", state))
 
 
+@pytest.mark.parametrize("work", [Work.READY, Work.LEASE])
+@pytest.mark.parametrize("fence", [None, 1])
+async def test_an_ended_task_is_not_worked_on_again(
+    engine: Engine, changes: Changes, clock: ManualClock, work: Work, fence: int | None
+) -> None:
+    await engine.commit(changes.start())
+    await engine.commit(changes.complete())
+    before = await engine.load("t", ME)
+    with pytest.raises(TaskTerminalStateError):
+        await engine.commit(changes.move(work=work, worker="another", due_at=clock(), fence=fence))
+    assert await engine.load("t", ME) == before
+    assert await engine.claim(WORKER, [AGENT], 1, clock() + LEASE_MS) == []
+
+
 async def test_the_holder_of_an_ended_task_is_told_that_it_ended(engine: Engine, changes: Changes) -> None:
     await engine.commit(changes.start())
     await engine.commit(changes.status("t", TaskState.CANCELED, work=Work.IDLE))

@@ -230,9 +230,10 @@ async def test_nobody_waits_for_an_upgrade_that_waits_for_a_long_reader(
 ) -> None:
     monkeypatch.setattr(schema, "migrations", lambda: [*sql.migrations(), Migration(NEWEST + 1, 2, "SELECT 1;")])
     monkeypatch.setattr(schema, "_TRIES", 10_000)
-    reading, another = await connect(Options.parse(url)), await connect(Options.parse(url))
+    # However slow the machine is, it is not they who give up.
+    patient = Options.parse(url)._replace(command_timeout=600)
+    reading, another = await connect(patient), await connect(patient)
     for connection in (reading, another):
-        # However slow the machine is, it is not they who give up.
         await connection.execute("SET lock_timeout TO 0; SET idle_in_transaction_session_timeout TO 0")
     await reading.execute("BEGIN; SELECT 1 FROM tasks")
     upgrading = asyncio.ensure_future(PostgresEngine(url).schema.upgrade())

@@ -39,9 +39,10 @@ async def test_many_subscribers_of_one_task_cost_one_read(
 ) -> None:
     one, other = pair
     await one.commit(changes.start())
-    # Caught up, so that none of them has to read the log before it waits.
-    subscriptions = [one.subscribe("t", ME, 2, caught_up=True) for _ in range(50)]
+    subscriptions = [one.subscribe("t", ME, 2) for _ in range(50)]
     await marked(one)
+    # Each has looked into the log by itself, and from now on waits to be told.
+    assert await asyncio.gather(*(subscription.next(timeout=0.01) for subscription in subscriptions)) == [[]] * 50
     await other.commit(changes.chunk())
     for seen in await asyncio.gather(*(collect(subscription, 3) for subscription in subscriptions)):
         assert seen == [3]

@@ -18,7 +18,7 @@ from errands.model.core import TERMINAL_STATES
 from errands.model.log import ListQuery
 from tests.contract.changes import AGENT, LEASE_MS, ME, WORKER, Changes, ManualClock, collect, log_of
 from tests.contract.health import impatient, trouble_of
-from tests.postgres import Server, administering, own_database, own_schema, shared_server, url_for
+from tests.postgres import Server, administering, own_database, own_schema, own_server, shared_server, url_for
 
 pytestmark = pytest.mark.anyio
 
@@ -299,11 +299,10 @@ async def test_a_server_that_stays_away_is_reported_when_patience_ends(
         assert await trouble_of(engine) == ""
 
 
-@pytest.fixture(scope="module")
-def own_server() -> Iterator[Server]:
-    """One that may be stopped: nobody else uses it."""
-    with tempfile.TemporaryDirectory() as folder:
-        yield Server(Path(folder) / "data")
+@pytest.fixture(scope="module", name="own_server")
+def the_own_server() -> Iterator[Server]:
+    with own_server() as server:
+        yield server
 
 
 async def test_a_server_that_is_restarted_is_found_again(

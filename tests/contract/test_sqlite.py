@@ -47,6 +47,28 @@ async def test_a_closed_engine_leaves_one_plain_file_behind(path: Path, changes:
     assert ask(path, "PRAGMA integrity_check") == [("ok",)]
 
 
+def rights_in(folder: Path) -> dict[str, int]:
+    return {file.name: file.stat().st_mode & 0o777 for file in folder.iterdir()}
+
+
+def make_shared(path: Path) -> None:
+    path.touch()
+    path.chmod(0o660)
+
+
+async def test_a_new_database_is_its_owners_alone(path: Path, engine: Engine, changes: Changes) -> None:
+    await engine.commit(changes.start())
+    rights = rights_in(path.parent)
+    assert rights.keys() >= {"tasks.db", "tasks.db-wal"}
+    assert set(rights.values()) == {0o600}
+
+
+async def test_a_file_that_is_there_keeps_its_rights(path: Path) -> None:
+    make_shared(path)
+    async with SQLiteEngine(path):
+        assert rights_in(path.parent)["tasks.db"] == 0o660
+
+
 async def test_the_file_says_whose_it_is_and_which_schema_it_has(path: Path, engine: Engine) -> None:
     assert ask(path, "PRAGMA application_id") == [(APPLICATION_ID,)]
     assert ask(path, "PRAGMA user_version") == [(sql.migrations()[-1][0],)]

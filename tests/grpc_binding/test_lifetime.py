@@ -165,6 +165,23 @@ async def test_stopping_lets_what_runs_finish_and_ends_the_streams() -> None:
         assert server.grpc_port is None
 
 
+async def test_a_stream_that_the_server_ends_says_that_the_task_goes_on() -> None:
+    worker = Gated()
+    server = serve(worker, grpc_port=0)
+    await server.start()
+    async with grpc.aio.insecure_channel(f"127.0.0.1:{server.grpc_port}") as channel:
+        stream = aiter(Served(server, channel).v1_0.SendStreamingMessage(send()))
+        await anext(stream)
+        await worker.started.wait()
+        server.engine.disconnect()
+        with pytest.raises(grpc.aio.AioRpcError) as refused:
+            async for _ in stream:
+                pass
+        assert refused.value.code() is grpc.StatusCode.UNAVAILABLE
+        worker.gate.set()
+        await server.stop()
+
+
 async def test_a_server_may_be_started_again_after_it_was_stopped() -> None:
     server = serve(Echo(), grpc_port=0)
     for _ in range(2):

@@ -75,7 +75,8 @@ async def test_a_stream_that_the_server_ends_early_is_not_done() -> None:
         streaming = asyncio.create_task(client.stream())
         await worker.started.wait()
         server.engine.disconnect()
-        assert "done" not in [event.event for event in await streaming]
+        events = [event.event for event in await streaming]
+    assert (events[-1], "done" in events) == ("error", False)
 
 
 async def test_an_agent_that_does_not_stream_says_so() -> None:

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from errands import Settings, TaskContext, Worker
 from errands.errors import PayloadTooLargeError
 from errands.server.exchange import Exchange, Receive
 from errands.testing import serve
@@ -124,3 +125,26 @@ def pieces_of(pieces: list[bytes]) -> Receive:
 
 async def nowhere(message: Any) -> None:
     pytest.fail("nothing is to be sent")
+
+
+class AsksOn(Worker):
+    async def handle(self, ctx: TaskContext) -> None:
+        await ctx.request_input("And then?")
+
+
+async def test_a_task_does_not_grow_without_end(binding: str, storage: str) -> None:
+    settings = Settings(storage=storage, max_body_bytes=4096)
+    async with http(serve(AsksOn(), settings=settings)) as client:
+        _, asked = await call(client, "SendMessage", {"message": message("x" * 3000)}, binding)
+        task_id, reason = asked["task"]["id"], None
+        sent = []
+        while reason is None:
+            sent.append(message("x" * 3000, taskId=task_id))
+            reason, error = await call(client, "SendMessage", {"message": sent[-1]}, binding)
+        assert reason == "PAYLOAD_TOO_LARGE"
+        assert "in a new task of the same context" in error["message"]
+        assert 10 * 4096 < len(sent) * 3500 < 20 * 4096
+        # The one before it was accepted: sent again, it is still answered.
+        assert (await call(client, "SendMessage", {"message": sent[-2]}, binding))[0] is None
+        assert (await call(client, "GetTask", {"id": task_id}, binding))[0] is None
+        assert (await call(client, "CancelTask", {"id": task_id}, binding))[0] is None

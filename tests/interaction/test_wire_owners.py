@@ -8,6 +8,7 @@ import pytest
 from starlette.requests import Request
 
 from errands import A2AMiddleware, ApiKeyMiddleware, BearerTokenMiddleware, RequestEnvelope
+from errands.errors import ConfigurationError
 from errands.testing import serve
 from tests.interaction.agents import Asks, Echo
 from tests.interaction.wire import call, http, message, rpc
@@ -80,3 +81,28 @@ async def test_each_api_key_is_an_owner_of_its_own() -> None:
         assert (await client.get("/tasks", headers={"X-API-Key": "k1"})).json()["totalSize"] == 1
         assert (await client.get("/tasks", headers={"X-API-Key": "k2"})).json()["totalSize"] == 0
         assert (await client.get("/tasks", headers={"X-API-Key": "k3"})).status_code == 401
+
+
+@pytest.mark.parametrize("host", ["x/open?", "x/open#", "x/open"])
+async def test_nobody_comes_in_by_naming_an_open_path_in_another_place(host: str) -> None:
+    guards = [ApiKeyMiddleware(["secret"], exclude_paths={"/open"})]
+    async with http(serve(Echo(), middlewares=guards)) as client:
+        for path in ("/message:send", "/message:send?/open", "/message:send/open", "//open/message:send"):
+            answer = await client.post(path, json={"message": message()}, headers={"Host": host})
+            assert answer.status_code in (401, 404)
+
+
+@pytest.mark.parametrize("keys", ["secret", [""], ["secret", ""]])
+def test_keys_that_would_let_anybody_in_are_refused(keys: Any) -> None:
+    with pytest.raises(ConfigurationError, match="list of keys"):
+        ApiKeyMiddleware(keys)
+
+
+@pytest.mark.parametrize("header", ["Bearer", "Bearer ", "bearer   ", "Basic x", ""])
+async def test_no_token_is_not_looked_up(header: str) -> None:
+    async def anybody(token: str) -> dict[str, Any]:
+        return {"sub": "me"}
+
+    async with http(serve(Echo(), middlewares=[BearerTokenMiddleware(anybody)])) as client:
+        assert (await client.get("/tasks", headers={"Authorization": header})).status_code == 401
+        assert (await client.get("/tasks", headers={"Authorization": "Bearer t"})).status_code == 200

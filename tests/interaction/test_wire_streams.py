@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+from collections.abc import Iterator
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -11,7 +14,7 @@ from errands import Settings
 from errands.engines.base import Retention
 from errands.engines.memory import MemoryEngine
 from errands.testing import serve
-from tests.interaction.agents import Asks, Echo, Gated, card
+from tests.interaction.agents import Asks, Echo, Gated, Patient, card
 from tests.interaction.wire import call, http, message, rpc
 
 pytestmark = pytest.mark.anyio
@@ -50,12 +53,53 @@ async def test_a_quiet_stream_is_kept_alive_with_comments() -> None:
         http(serve(worker, settings=settings)) as client,
         client.stream("POST", "/message:stream", json={"message": message()}) as answer,
     ):
+        lines = []
         async for line in answer.aiter_lines():
+            lines.append(line)
             if line == ": keep-alive":
                 worker.gate.set()
-                break
-        else:
-            pytest.fail("no comment came")
+    assert ": keep-alive" in lines
+    # An empty line after a comment is an event without data to the client of a2a-sdk 0.3.
+    assert {before.partition(":")[0] for before, line in pairwise(lines) if not line} == {"data"}
+
+
+def strings_in(value: Any) -> Iterator[str]:
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, dict | list):
+        for item in value.values() if isinstance(value, dict) else value:
+            yield from strings_in(item)
+
+
+@pytest.mark.parametrize("path", ["/", "/message:stream", "/a2a"])
+async def test_no_character_of_a_text_breaks_a_line(path: str) -> None:
+    text = "".join(map(chr, range(1, 0x2100))) + "\U0001f600"
+    method = "message/stream" if path == "/a2a" else "SendStreamingMessage"
+    async with http(serve(Echo())) as client:
+        body: Any = {"message": message(text)}
+        answer = await client.post(path, json=body if path == "/message:stream" else rpc(method, body))
+    # As Python splits lines, and with it the client of a2a-sdk 1.x: not only at those that events are made of.
+    lines = [line.partition(": ") for line in answer.text.splitlines() if line]
+    assert {name for name, _, _ in lines} <= {"id", "event", "data"}
+    assert f"Echo: {text}" in {
+        found for name, _, data in lines if name == "data" for found in strings_in(json.loads(data))
+    }
+
+
+async def test_a_stream_that_the_server_ends_says_that_the_task_goes_on(binding: str) -> None:
+    worker = Patient()
+    server = serve(worker, settings=Settings(storage="memory", drain_timeout=0.01))
+    async with http(server) as client:
+        body: Any = {"message": message()}
+        request = ("/", rpc("SendStreamingMessage", body)) if binding == "jsonrpc" else ("/message:stream", body)
+        streaming = asyncio.create_task(client.post(request[0], json=request[1]))
+        await worker.started.wait()
+        server.engine.disconnect()
+        *_, last = (await streaming).text.strip().split("\n\n")
+    name, data = last.split("\n")
+    error = json.loads(data.removeprefix("data: "))["error"]
+    assert name == "event: error"
+    assert error["data" if binding == "jsonrpc" else "details"][0]["reason"] == "UNAVAILABLE"
 
 
 async def test_events_that_are_no_longer_kept_are_told_as_a_gap_with_the_task_as_it_is() -> None:

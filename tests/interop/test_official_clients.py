@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import pytest
 
 from tests.interop.expectations import ERRANDS, expected
-from tests.interop.peers.conversation import STEPS
+from tests.interop.peers.conversation import KEEP_ALIVE_S, STEPS
 from tests.interop.sdks import BINDINGS, ROOT, SDKS, Sdk, conversation, interpreter
 from tests.unit.cli.processes import Served
 
@@ -31,7 +31,7 @@ def talk(request: pytest.FixtureRequest) -> Iterator[Talk]:
     """What the SDK's client has to tell about an errands agent."""
     sdk, binding = request.param
     interpreter(sdk)  # a served process has less time than an installation takes
-    with Served("tests/interop/agent.py", cwd=ROOT, grpc_port="0") as agent:
+    with Served("tests/interop/agent.py", cwd=ROOT, grpc_port="0", keep_alive=KEEP_ALIVE_S) as agent:
         yield Talk(sdk, binding, conversation(sdk, agent.url, binding))
 
 

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import pytest
 
 from tests.interop.expectations import expected, under_errands
-from tests.interop.peers.conversation import STEPS
+from tests.interop.peers.conversation import KEEP_ALIVE_S, STEPS
 from tests.interop.sdks import BINDINGS, SDKS, Sdk, conversation, interpreter, serving_executor
 
 pytestmark = pytest.mark.timeout(300)  # the first test of all makes the environments
@@ -39,7 +39,7 @@ def talk(request: pytest.FixtureRequest) -> Iterator[Talk]:
     interpreter(client)
     interpreter(executor)
     settings = {"grpc_port": "0"} if binding == "GRPC" else {}
-    with serving_executor(executor, executor.executor, port=0, **settings) as agent:
+    with serving_executor(executor, executor.executor, port=0, keep_alive=KEEP_ALIVE_S, **settings) as agent:
         yield Talk(executor, client, binding, conversation(client, agent.url, binding))
 
 

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import logging
+import re
+import subprocess
+import sys
 from typing import Any
 
 import pytest
@@ -36,6 +40,17 @@ def test_a_variable_that_does_not_fit_is_named_with_what_to_write(variable: str,
         Settings.from_env({variable: text})
 
 
+def test_a_variable_that_is_misspelled_is_a_warning(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    for variable in ("ERRANDS_LEASE_SECOND", "ERRANDS_TOKEN", "ERRANDS_TOOL_WIKI__TOKEN", "ERRANDS_SOAK"):
+        monkeypatch.setenv(variable, "5")
+    with caplog.at_level(logging.WARNING, "errands"):
+        A2AServer(worker=Echo(), agent_card=CARD)
+    [warning] = [record.message for record in caplog.records if "is no setting" in record.message]
+    assert warning == "the variable ERRANDS_LEASE_SECOND is no setting; did you mean ERRANDS_LEASE_SECONDS?"
+
+
 def test_what_a_variable_may_say_is_taken() -> None:
     settings = Settings.from_env(
         {
@@ -68,6 +83,38 @@ def test_what_a_variable_may_say_is_taken() -> None:
 def test_a_server_that_cannot_be_meant_is_not_made(arguments: dict[str, Any], problem: str) -> None:
     with pytest.raises(ConfigurationError, match=f"^{problem}"):
         A2AServer(**{"worker": Echo(), "agent_card": CARD, **arguments})
+
+
+WITHOUT = """
+import sys
+
+sys.modules[sys.argv[1]] = None
+from errands import ConfigurationError, agent
+from errands.testing import serve
+
+@agent
+async def echo(text: str) -> str:
+    return text
+
+try:
+    serve(echo, storage=sys.argv[2]).as_fastapi_app()
+except ConfigurationError as error:
+    print(error)
+"""
+
+
+@pytest.mark.parametrize(
+    ("module", "storage", "extra"),
+    [
+        ("fastapi", "memory", "fastapi"),
+        ("asyncpg", "postgresql://localhost/tasks", "postgres"),
+        ("redis", "redis://localhost", "redis"),
+    ],
+)
+def test_a_package_that_is_missing_is_named_with_its_extra(module: str, storage: str, extra: str) -> None:
+    # In a process of its own: nothing else may see modules twice.
+    done = subprocess.run([sys.executable, "-c", WITHOUT, module, storage], capture_output=True, text=True)
+    assert re.search(rf"needs an extra \(.*{module}.*\): pip install 'errands\[{extra}\]'", done.stdout), done
 
 
 def test_a_key_of_a_wrong_kind_is_not_shown() -> None:

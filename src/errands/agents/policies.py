@@ -17,8 +17,8 @@ from errands.agents.manifests.nodes import Node, Unreadable, documents
 from errands.agents.manifests.reading import read
 from errands.agents.manifests.step_rules import StepForm
 from errands.policy.cel import Scope
-from errands.policy.document import MIDDLEWARE, Policy, may_wait
-from errands.policy.steps import Phase
+from errands.policy.document import Policy, may_wait
+from errands.policy.steps import CAPABILITY_PHASES, Phase
 
 
 class PolicyReport(msgspec.Struct, frozen=True):
@@ -86,7 +86,7 @@ def _check(policy: Policy, place: Place) -> None:
         inner = place / "capabilities" / name
         if name == "_meta" or not name:
             inner.error("is no name for a capability", "use the name that ctx.capability(...) is given")
-        for phase in MIDDLEWARE:
+        for phase in CAPABILITY_PHASES:
             steps.check(getattr(capability, phase.value), phase, inner / phase.value)
 
 

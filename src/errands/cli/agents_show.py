@@ -10,12 +10,11 @@ import msgspec
 from rich.text import Text
 
 from errands.agents.manifests import Agent, Capability, Function, Manifests, examine
-from errands.agents.manifests.step_rules import MIDDLEWARE
 from errands.cli.agents_validate import ManifestPath, tell
 from errands.cli.failures import CommandError, reporting
 from errands.cli.options import AsJson
 from errands.cli.terminal import clean, err, one_line, out, print_json
-from errands.policy.steps import Phase, StepConfig
+from errands.policy.steps import CAPABILITY_PHASES, Phase, StepConfig
 
 #: Space for the names of facts.
 _WIDTH = 14
@@ -124,12 +123,12 @@ def _function_facts(function: Function, capability: Capability) -> Iterator[tupl
         yield "include", ", ".join(capability.include)
     for name, source in function.bindings.items():
         yield "bound", f"{name} = {source}"
-    for name, phase in MIDDLEWARE.items():
-        for step in getattr(capability, name) or []:
+    for phase in CAPABILITY_PHASES:
+        for step in getattr(capability, phase.value) or []:
             if step.match in (None, function.action):
-                yield name.replace("_", " "), _told(step, phase)
+                yield phase.value.replace("_", " "), _told(step, phase)
             elif function.discovers:
-                yield name.replace("_", " "), f"{step.match}: {_told(step, phase)}"
+                yield phase.value.replace("_", " "), f"{step.match}: {_told(step, phase)}"
 
 
 def _told(step: StepConfig, phase: Phase) -> str:

@@ -16,11 +16,15 @@ from errands.cli.options import Remote
 from errands.cli.terminal import Writer, clean, err, print_json
 from errands.client import ClientResult, StreamEvent
 from errands.client.text import text_pieces
-from errands.model.core import Part, TaskArtifactUpdateEvent, text_of
-from errands.runtime.exposed import exposed_values
+from errands.model.core import Message, Part, TaskArtifactUpdateEvent, text_of
+from errands.runtime.exposed import exposed_values, incomplete_reason
 from errands.runtime.review_messages import asked_in
 
 _FAILED = {"failed": "The task failed", "canceled": "The task was canceled", "rejected": "The agent declined"}
+_CUT = {
+    "length": "the model reached the greatest length of an answer",
+    "content_filter": "the provider has held the rest back",
+}
 #: The field of a `StreamResponse` that holds an event of this kind.
 _FIELDS = {"task": "task", "message": "message", "status": "statusUpdate", "artifact": "artifactUpdate"}
 
@@ -98,6 +102,8 @@ class AnswerTeller:
         elif reason and all(reason != artifact.text for artifact in result.artifacts):
             # An answer that was streamed as an artifact may stand in the status, too.
             self._writer.line(reason)
+        if (why := incomplete_reason(_status_message(result))) is not None:
+            err().print(clean(f"The answer is incomplete: {_CUT.get(why, why)}."))
         for part in _status_parts(result):
             if exposed_values(part) is not None and (values := describe(part)):
                 err().print(clean(values), style="dim")
@@ -175,9 +181,13 @@ def _said(result: ClientResult) -> str:
     return text_of(_status_parts(result))
 
 
+def _status_message(result: ClientResult) -> Message | None:
+    return result.raw_task.status.message if result.raw_task is not None else None
+
+
 def _status_parts(result: ClientResult) -> list[Part]:
-    task = result.raw_task
-    return task.status.message.parts if task is not None and task.status.message is not None else []
+    message = _status_message(result)
+    return message.parts if message is not None else []
 
 
 def _status_data(result: ClientResult) -> Any:
@@ -186,5 +196,5 @@ def _status_data(result: ClientResult) -> Any:
 
 def _reviewer(result: ClientResult) -> str | None:
     """Whose review the task waits for, if it does."""
-    task = result.raw_task
-    return asked_in(task.status.message) if task is not None and task.status.message is not None else None
+    message = _status_message(result)
+    return asked_in(message) if message is not None else None

@@ -24,46 +24,29 @@ from errands.cli.tasks_watch import watch_task
 from errands.cli.version import version
 
 _HELP = "A durable runtime for A2A agents: serve one, talk to one, look after its tasks."
+_EXAMPLES = "\n\n    ".join(["errands serve examples/echo.py", 'errands send http://localhost:8000 "hello"'])
 _CODES = "\n".join(f"{code.value}: {meaning}" for code, meaning in EXIT_CODES.items())
 
 # Typer's own tracebacks show local variables, tokens among them.
 app = typer.Typer(
     name="errands",
-    help=f"{_HELP}\n\nExample:\n\n    errands serve examples/echo.py\n\nExit codes:\n\n{_CODES}",
+    help=f"{_HELP}\n\nExample:\n\n    {_EXAMPLES}\n\nExit codes:\n\n{_CODES}",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode="rich",
 )
-tasks = typer.Typer(
-    name="tasks",
-    help="Look after an agent's tasks.\n\nExample:\n\n    errands tasks list http://localhost:8000",
-    no_args_is_help=True,
-)
 
-db = typer.Typer(
-    name="db",
-    help="Look after the tables of a store.\n\nExample:\n\n    errands db upgrade --storage sqlite:///tasks.db",
-    no_args_is_help=True,
-)
-agents = typer.Typer(
-    name="agents",
-    help="Look at agents that are written down in manifests.\n\n"
-    "Example:\n\n    errands agents validate examples/support-agent",
-    no_args_is_help=True,
-)
 
-reviews = typer.Typer(
-    name="reviews",
-    help="Look after what waits for somebody's review.\n\nExample:\n\n    errands reviews list",
-    no_args_is_help=True,
-)
+def _group(what: str, example: str) -> typer.Typer:
+    return typer.Typer(help=f"{what}\n\nExample:\n\n    {example}", no_args_is_help=True)
 
-policy = typer.Typer(
-    name="policy",
-    help="Look at policies and what they decide.\n\nExample:\n\n    errands policy validate examples/policy.yaml",
-    no_args_is_help=True,
-)
+
+tasks = _group("Look after an agent's tasks.", "errands tasks list http://localhost:8000")
+reviews = _group("Look after what waits for somebody's review.", "errands reviews list")
+policy = _group("Look at policies and what they decide.", "errands policy validate examples/policy.yaml")
+db = _group("Look after the tables of a store.", "errands db upgrade --storage sqlite:///tasks.db")
+agents = _group("Look at agents that are written down in manifests.", "errands agents validate examples/support-agent")
 
 app.command("serve")(serve)
 app.command("send")(send)

@@ -22,6 +22,7 @@ from errands.cli.logs import LogLevel, configure_logging
 from errands.cli.terminal import err
 from errands.errors import ErrandsError
 from errands.server.app import A2AServer
+from errands.server.visitors import is_loopback
 
 #: Seconds beyond the drain timeout for connections to close.
 _CLOSING = 5.0
@@ -58,6 +59,7 @@ class AgentServer(uvicorn.Server):
             self.config.app = self.agent.app
             if sockets:
                 self.agent.http_address = address_of(sockets[0])
+                self.agent.listens_locally = is_loopback(sockets[0].getsockname()[0])
             super().run(sockets)
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:

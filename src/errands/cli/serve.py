@@ -13,6 +13,7 @@ import uvicorn
 from uvicorn.supervisors import ChangeReload
 
 from errands.cli.banner import greeting, url_of
+from errands.cli.connections import Connection as HttpConnection
 from errands.cli.draining import AgentServer, Greet, Load
 from errands.cli.failures import UsageError, reporting
 from errands.cli.listening import bind, shared_port
@@ -129,8 +130,6 @@ def serve(
 
         errands serve examples/echo.py --port 8000
 
-        errands serve examples/echo.py --workers 4 --storage postgresql://localhost/tasks
-
         errands serve examples/support-agent --model scripted
     """
     with reporting():
@@ -212,7 +211,7 @@ def _config(target: Target, reload: bool, log_level: LogLevel | None) -> uvicorn
         # The reloader wants a name here; AgentServer puts the application in its place.
         "errands",
         loop="auto",
-        http="httptools",
+        http=HttpConnection,
         ws="none",
         lifespan="on",
         log_config=None,

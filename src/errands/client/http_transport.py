@@ -72,7 +72,8 @@ class HttpTransport:
             response = await self._client.send(http_request, stream=True, follow_redirects=False)
             try:
                 await self._expect_events(response)
-                parser, begun = SSEParser(), False
+                # To ask again for what is to be seen does nothing; to send a message again may.
+                parser, begun = SSEParser(), operation.name == "SubscribeToTask"
                 async for chunk in response.aiter_bytes():
                     for event in parser.feed(chunk):
                         received = self._receive(event, begun)

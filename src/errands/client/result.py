@@ -178,7 +178,7 @@ class StreamEvent:
     #: The artifact's parts continue those sent before; otherwise they replace them.
     append: bool = False
     last_chunk: bool = False
-    #: Events between the last one and this snapshot are no longer kept by the agent.
+    #: Events between the last one and this are no longer kept by the agent; this says how the task stands now.
     gap: bool = False
 
     @property
@@ -203,11 +203,11 @@ class StreamEvent:
 
     @classmethod
     def from_raw(cls, event: RawEvent, *, event_id: str | None = None, gap: bool = False) -> StreamEvent:
-        """The event of a protocol object; `gap` is for a task that stands for lost events."""
+        """The event of a protocol object; `gap` is for one that stands for lost events."""
         if isinstance(event, TaskArtifactUpdateEvent):
-            return _artifact_event(event, event_id)
+            return _artifact_event(event, event_id, gap)
         if isinstance(event, TaskStatusUpdateEvent):
-            return _status_event(event, event_id)
+            return _status_event(event, event_id, gap)
         if isinstance(event, Task):
             return _task_event(event, event_id, gap)
         return _message_event(event, event_id)
@@ -235,7 +235,7 @@ def _task_event(task: Task, event_id: str | None, gap: bool) -> StreamEvent:
     )
 
 
-def _status_event(update: TaskStatusUpdateEvent, event_id: str | None) -> StreamEvent:
+def _status_event(update: TaskStatusUpdateEvent, event_id: str | None, gap: bool) -> StreamEvent:
     said = update.status.message.parts if update.status.message else []
     return StreamEvent(
         kind="status",
@@ -248,10 +248,11 @@ def _status_event(update: TaskStatusUpdateEvent, event_id: str | None) -> Stream
         task_id=update.task_id,
         event_id=event_id,
         context_id=update.context_id,
+        gap=gap,
     )
 
 
-def _artifact_event(update: TaskArtifactUpdateEvent, event_id: str | None) -> StreamEvent:
+def _artifact_event(update: TaskArtifactUpdateEvent, event_id: str | None, gap: bool) -> StreamEvent:
     return StreamEvent(
         kind="artifact",
         state=None,
@@ -265,6 +266,7 @@ def _artifact_event(update: TaskArtifactUpdateEvent, event_id: str | None) -> St
         context_id=update.context_id,
         append=update.append,
         last_chunk=update.last_chunk,
+        gap=gap,
     )
 
 

@@ -37,24 +37,32 @@ class _Teller:
             yield words
 
     def _artifact(self, event: StreamEvent) -> Iterator[str]:
-        if not event.text or event.artifact_id is None:
+        text = event.text
+        if not text or event.artifact_id is None:
             return
-        told = self._told.setdefault(event.artifact_id, [])
-        if not event.append:
-            told.clear()
-        told.append(event.text)
-        self._has_told = True
-        yield event.text
+        if event.gap:
+            text = self._rest(event.artifact_id, text)
+        else:
+            told = self._told.setdefault(event.artifact_id, [])
+            if not event.append:
+                told.clear()
+            told.append(text)
+        if text:
+            self._has_told = True
+            yield text
 
     def _snapshot(self, task: Task, skip: bool) -> Iterator[str]:
-        """What a snapshot holds beyond what was told; an artifact that was replaced is told anew."""
         for artifact in map(ArtifactInfo.from_artifact, task.artifacts or ()):
-            text = artifact.text or ""
-            rest = text.removeprefix("".join(self._told.get(artifact.artifact_id, ())))
-            self._told[artifact.artifact_id] = [text]
+            rest = self._rest(artifact.artifact_id, artifact.text or "")
             if rest and not skip:
                 self._has_told = True
                 yield rest
+
+    def _rest(self, artifact_id: str, text: str) -> str:
+        """What a whole artifact holds beyond what was told; one that was replaced is told anew."""
+        rest = text.removeprefix("".join(self._told.get(artifact_id, ())))
+        self._told[artifact_id] = [text]
+        return rest
 
 
 def _words(event: StreamEvent) -> str | None:

@@ -286,7 +286,8 @@ class EventBus(ABC):
 
     @abstractmethod
     def disconnect(self) -> None:
-        """Ends every subscription and every wait of this process: a server that stops answers what it has."""
+        """Ends every wait of this process, and every subscription once its reader has what was published: a server
+        that stops answers what it has."""
 
 
 class Schema(ABC):

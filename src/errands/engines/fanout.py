@@ -13,6 +13,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Itera
 from typing import Any
 
 from errands.engines.base import Expectation, Subscription
+from errands.errors import StorageError
 from errands.model.core import TaskState
 from errands.model.log import Event, LogSlice, Scope, StoredTask
 
@@ -37,6 +38,7 @@ class LocalSubscription(Subscription):
         #: The log may hold events that were not published to us.
         self._behind = not caught_up
         self._closed = False
+        self._ending = False
         self._gap = False
         self._waiter: asyncio.Future[bool] | None = None
 
@@ -61,6 +63,11 @@ class LocalSubscription(Subscription):
         self._behind = True
         self._wake()
 
+    def end(self) -> None:
+        """Closes it once its reader has what was published."""
+        self._ending = True
+        self._wake()
+
     def close(self) -> None:
         if not self._closed:
             self._closed = True
@@ -81,7 +88,9 @@ class LocalSubscription(Subscription):
             if events:
                 self._cursor = events[-1].version
                 return events
-            if not self._behind and not self._buffer and not await self._wait(deadline):
+            if self._ending:
+                self.close()
+            elif not self._behind and not self._buffer and not await self._wait(deadline):
                 break
         return None if self._closed else []
 
@@ -104,8 +113,11 @@ class LocalSubscription(Subscription):
         self._behind = False
         try:
             log = await self._read(self._cursor)
-        except BaseException:
+        except BaseException as error:
             self._behind = True
+            if self._ending and isinstance(error, StorageError):
+                # The store was closed before its readers had looked.
+                return []
             raise
         if log.gap:
             self._gap = True
@@ -120,9 +132,9 @@ class LocalSubscription(Subscription):
             self._waiter.set_result(True)
 
     async def _wait(self, deadline: float | None) -> bool:
-        if self._closed:
-            # It was closed while the log was read: the wake-up found nobody waiting and will not come again.
-            return False
+        if self._closed or self._ending:
+            # It was told so while the log was read: the wake-up found nobody waiting and will not come again.
+            return not self._closed
         loop = asyncio.get_running_loop()
         waiter: asyncio.Future[bool] = loop.create_future()
         self._waiter = waiter
@@ -271,8 +283,8 @@ class Fanout:
 
     def close(self) -> None:
         for subscriptions in list(self._subscriptions.values()):
-            for subscription in list(subscriptions):
-                subscription.close()
+            for subscription in subscriptions:
+                subscription.end()
         for waiters in self._waiters.values():
             for waiter in waiters:
                 waiter.abandon()

@@ -36,7 +36,7 @@ def engine_from_url(url: str, retention: Retention | None = None) -> Engine:
 
 def _memory(url: str, retention: Retention | None) -> Engine:
     if url.lower() not in ("memory", "memory:", "memory://"):
-        raise ConfigurationError(f"storage {url!r}: memory takes no address and no options")
+        raise ConfigurationError(f"storage {without_password(url)!r}: memory takes no address and no options")
     if retention is not None:
         # What nobody has a wish about is bounded all the same: memory must not only ever grow.
         wishes = {name: wish for name, wish in msgspec.structs.asdict(retention).items() if wish is not None}
@@ -53,11 +53,12 @@ def _sqlite(url: str, retention: Retention | None) -> Engine:
             "sqlite:////var/lib/tasks.db absolute"
         )
     options = dict(parse_qsl(parts.query, keep_blank_values=True))
+    shown = url.partition("?")[0]
     synchronous = options.pop("synchronous", "NORMAL").upper()
     if synchronous not in ("NORMAL", "FULL"):
-        raise ConfigurationError(f"storage {url!r}: synchronous is NORMAL or FULL, not {synchronous}")
+        raise ConfigurationError(f"storage {shown!r}: synchronous is NORMAL or FULL, not {synchronous}")
     if options:
-        raise ConfigurationError(f"storage {url!r}: unknown option {', '.join(options)}; possible is synchronous")
+        raise ConfigurationError(f"storage {shown!r}: unknown option {', '.join(options)}; possible is synchronous")
     return SQLiteEngine(path[1:], retention=retention, synchronous="FULL" if synchronous == "FULL" else "NORMAL")
 
 
@@ -65,7 +66,11 @@ def _postgres(url: str, retention: Retention | None) -> Engine:
     try:
         from errands.engines.postgres import PostgresEngine  # noqa: PLC0415 - asyncpg is an extra
     except ImportError as error:
-        raise ConfigurationError("PostgreSQL needs a package more: pip install 'errands[postgres]'") from error
+        raise ConfigurationError(f"PostgreSQL needs an extra ({error}): pip install 'errands[postgres]'") from None
+    if "://" not in url:
+        raise ConfigurationError(
+            f"storage {without_password(url)!r}: write postgresql://user:password@host:port/database, with two slashes"
+        )
     return PostgresEngine(url, retention=retention)
 
 
@@ -73,7 +78,7 @@ def _redis(url: str, retention: Retention | None) -> Engine:
     try:
         from errands.engines.redis import RedisEngine  # noqa: PLC0415 - redis is an extra
     except ImportError as error:
-        raise ConfigurationError("Redis needs a package more: pip install 'errands[redis]'") from error
+        raise ConfigurationError(f"Redis needs an extra ({error}): pip install 'errands[redis]'") from None
     return RedisEngine(url, retention=retention)
 
 

@@ -5,7 +5,7 @@
     records.py    what a log stores about a run
     context.py    the context object, folded from records
     limits.py     limits that end a task
-    steps.py      middleware and guardrail steps as they are written, checked and compiled
+    steps.py      steps of capabilities and guardrails as they are written, checked and compiled
     pipeline.py   a list of steps, run over a call, an input or an answer
     document.py   a policy for an agent of any kind: limits, guardrails and steps around capabilities
 

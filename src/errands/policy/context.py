@@ -11,7 +11,7 @@ from typing import Any, assert_never
 import msgspec
 from msgspec.structs import asdict, replace
 
-from errands.policy.cel.values import Json, as_seen, normalise
+from errands.policy.cel.values import Json, SeenContext, as_seen, is_cut, normalise
 from errands.policy.records import (
     AllowListSealed,
     Answered,
@@ -108,6 +108,8 @@ class Context(_Part, frozen=True):
     capabilities: dict[str, Capability] = {}
     #: Functions that really ran; expressions do not see it.
     executed: frozenset[str] = frozenset()
+    #: See `SeenContext`.
+    cut: frozenset[tuple[str, ...]] = frozenset()
 
     def is_first(self, function: str) -> bool:
         """Whether `before_first` steps are due: the function has not been executed yet, tried or not."""
@@ -148,14 +150,17 @@ class _Folding:
         self._llm = context.llm
         self._delegations = context.meta.delegation_count
         self._executed: set[str] = set()
+        self._cut: set[tuple[str, ...]] = set()
 
     def take(self, record: AnyRecord) -> None:
         match record:
             case InputArrived():
                 self._list("input", self._context.input).append(as_seen(record.values))
+                self._look_for_cuts(("input",), record.values)
                 self._turn("input")
             case OutputGiven():
                 self._list("output", self._context.output).append(as_seen(record.values))
+                self._look_for_cuts(("output",), record.values)
             case ModelCalled():
                 self._llm = _llm(self._llm, record)
                 self._turn("llm")
@@ -186,6 +191,8 @@ class _Folding:
             changed["capabilities"] = {**before.capabilities, **called}
         if self._llm is not before.llm:
             changed["llm"] = self._llm
+        if not before.cut.issuperset(self._cut):
+            changed["cut"] = before.cut | self._cut
         if self._executed:
             changed["executed"] = before.executed | self._executed
         return replace(before, **changed) if changed else before
@@ -194,6 +201,10 @@ class _Folding:
         if name not in self._lists:
             self._lists[name] = list(before)
         return self._lists[name]
+
+    def _look_for_cuts(self, part: tuple[str, ...], *values: Any) -> None:
+        if any(map(is_cut, values)):
+            self._cut.add(part)
 
     def _turn(self, kind: str) -> None:
         self._list("turns", self._context.history.turns).append(kind)
@@ -204,6 +215,7 @@ class _Folding:
             self._calls[name] = _Calls(self._context.capabilities.get(name, Capability()))
         calls = self._calls[name]
         calls.add(record)
+        self._look_for_cuts(("capabilities", name), record.arguments, getattr(record, "output", None))
         self._list("invocations", self._context.meta.invocations).append(name)
         self._delegations += calls.are_delegations
         if record.caller == "model":
@@ -275,21 +287,23 @@ def _llm(llm: Llm, record: ModelCalled) -> Llm:
     return Llm(normalise(record.model), Tokens(prompt + completion, prompt, completion))
 
 
-def plain(context: Context) -> dict[str, Json]:
+def plain(context: Context) -> SeenContext:
     """The context as expressions see it."""
     return _assembled(context, {name: _shown(capability) for name, capability in context.capabilities.items()})
 
 
-def _assembled(context: Context, capabilities: dict[str, Json]) -> dict[str, Json]:
-    return {
-        "agent": _shown(context.agent),
-        "user": _shown(context.user),
-        "llm": {"model": context.llm.model, "tokens": _shown(context.llm.tokens)},
-        "_history": _shown(context.history),
-        "input": list(context.input),
-        "output": list(context.output),
-        "capabilities": {"_meta": _shown(context.meta), **capabilities},
-    }
+def _assembled(context: Context, capabilities: dict[str, Json]) -> SeenContext:
+    seen = SeenContext(
+        agent=_shown(context.agent),
+        user=_shown(context.user),
+        llm={"model": context.llm.model, "tokens": _shown(context.llm.tokens)},
+        _history=_shown(context.history),
+        input=list(context.input),
+        output=list(context.output),
+        capabilities={"_meta": _shown(context.meta), **capabilities},
+    )
+    seen.cut = context.cut
+    return seen
 
 
 class CurrentContext:
@@ -301,7 +315,7 @@ class CurrentContext:
     def __init__(self, context: Context) -> None:
         self.context = context
         self._in_order = InOrder()
-        self._plain: dict[str, Json] | None = None
+        self._plain: SeenContext | None = None
         self._shown: dict[str, tuple[Capability, Json]] = {}
 
     def fold(self, *records: AnyRecord) -> None:
@@ -315,7 +329,7 @@ class CurrentContext:
             self.context = folded
             self._plain = None
 
-    def plain(self) -> dict[str, Json]:
+    def plain(self) -> SeenContext:
         """The same object until a record changes the context."""
         if self._plain is None:
             for name, capability in self.context.capabilities.items():

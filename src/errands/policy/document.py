@@ -13,7 +13,7 @@ from msgspec import Meta
 
 from errands.errors import ConfigurationError
 from errands.policy.limits import Limits
-from errands.policy.steps import Phase, StepConfig, StepError, Steps, compile_steps
+from errands.policy.steps import CAPABILITY_PHASES, Phase, StepConfig, StepError, Steps, compile_steps
 
 
 class _Part(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -36,7 +36,7 @@ class CapabilitySteps(_Part, frozen=True, kw_only=True):
 
 
 class Policy(_Part, frozen=True, kw_only=True):
-    """Limits, guardrails and middleware in the form in which a file has them."""
+    """Limits, guardrails and the steps of capabilities in the form in which a file has them."""
 
     #: Decisions name it.
     version: Annotated[str, Meta(examples=["2026-01-31"])]
@@ -44,10 +44,6 @@ class Policy(_Part, frozen=True, kw_only=True):
     guardrails: GuardrailSteps = GuardrailSteps()
     #: By the name that `ctx.capability` is given. One without steps is only made known to expressions.
     capabilities: dict[str, CapabilitySteps] = {}
-
-
-#: The lists of steps of a capability.
-MIDDLEWARE = (Phase.BEFORE_FIRST, Phase.BEFORE, Phase.AFTER)
 
 
 class CompiledPolicy(msgspec.Struct, frozen=True, eq=False):
@@ -87,7 +83,7 @@ def compile_policy(policy: Policy) -> CompiledPolicy:
         before=_compiled(Phase.GUARDRAIL_BEFORE, policy.guardrails.before),
         after=_compiled(Phase.GUARDRAIL_AFTER, policy.guardrails.after),
         capabilities={
-            name: {phase: _compiled(phase, getattr(steps, phase.value), name) for phase in MIDDLEWARE}
+            name: {phase: _compiled(phase, getattr(steps, phase.value), name) for phase in CAPABILITY_PHASES}
             for name, steps in policy.capabilities.items()
         },
     )

@@ -16,7 +16,7 @@ from errands.policy.cel.values import Json
 from errands.policy.steps import OnFail, Phase, Step, Steps
 
 
-class Invocation(msgspec.Struct, frozen=True):
+class StepCall(msgspec.Struct, frozen=True):
     """What an invoke step calls. `step` is the same after a restart."""
 
     step: str
@@ -25,8 +25,8 @@ class Invocation(msgspec.Struct, frozen=True):
     arguments: dict[str, Json]
 
 
-#: Makes the call, without middleware, and records it. Raises `CallFailed`.
-Invoke = Callable[[Invocation], Awaitable[Any]]
+#: Makes the call, without steps, and records it. Raises `CallFailed`.
+Invoke = Callable[[StepCall], Awaitable[Any]]
 
 
 class Decision(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -206,7 +206,7 @@ class _Run:
         call = Call("invoke", (*step.target, arguments), 0, step.name)
         if call.key not in self._session.finished:
             try:
-                self._session.settle(call, await self._invoke(Invocation(step.name, *step.target, arguments)))
+                self._session.settle(call, await self._invoke(StepCall(step.name, *step.target, arguments)))
             except CallFailed as failure:
                 self._session.fail(call, str(failure))
         error = self._session.finished[call.key].error

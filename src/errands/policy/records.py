@@ -28,13 +28,13 @@ class FunctionCall(msgspec.Struct, frozen=True, omit_defaults=True):
     extra: dict[str, Any] | None = None
 
 
-class Record(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag_field="record"):
+class _Fact(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag_field="record"):
     """The base of all. Times are UTC, ISO 8601."""
 
     at: str
 
 
-class Started(Record, frozen=True, kw_only=True, tag="started"):
+class Started(_Fact, frozen=True, kw_only=True, tag="started"):
     """The task exists. Always the first record, and the only one of its kind."""
 
     agent: str
@@ -51,7 +51,7 @@ class Started(Record, frozen=True, kw_only=True, tag="started"):
     depth: int = 0
 
 
-class InputArrived(Record, frozen=True, kw_only=True, tag="input"):
+class InputArrived(_Fact, frozen=True, kw_only=True, tag="input"):
     """Somebody said something: `message` and the agent's parameters."""
 
     values: dict[str, Any]
@@ -59,27 +59,27 @@ class InputArrived(Record, frozen=True, kw_only=True, tag="input"):
     message_id: str = ""
 
 
-class InputPassed(Record, frozen=True, kw_only=True, tag="passed"):
+class InputPassed(_Fact, frozen=True, kw_only=True, tag="passed"):
     """The guardrails have let an input in. `values` is what they made of it, None when they left it as it was."""
 
     message_id: str
     values: dict[str, Any] | None = None
 
 
-class InputRefused(Record, frozen=True, kw_only=True, tag="refused"):
+class InputRefused(_Fact, frozen=True, kw_only=True, tag="refused"):
     """A message was no input that the agent takes; its sender was told why."""
 
     message_id: str
     reason: str
 
 
-class OutputGiven(Record, frozen=True, kw_only=True, tag="output"):
+class OutputGiven(_Fact, frozen=True, kw_only=True, tag="output"):
     """The agent answered, and its guardrails let it: `message` and what the agent exposes."""
 
     values: dict[str, Any]
 
 
-class OutputHeld(Record, frozen=True, kw_only=True, tag="held"):
+class OutputHeld(_Fact, frozen=True, kw_only=True, tag="held"):
     """What a turn wants to show, while its policy waits: the agent need not be run again to show it."""
 
     #: As guardrails see it.
@@ -88,7 +88,7 @@ class OutputHeld(Record, frozen=True, kw_only=True, tag="held"):
     turn: dict[str, Any]
 
 
-class ModelCalled(Record, frozen=True, kw_only=True, tag="llm"):
+class ModelCalled(_Fact, frozen=True, kw_only=True, tag="llm"):
     """The model answered once."""
 
     model: str
@@ -96,9 +96,11 @@ class ModelCalled(Record, frozen=True, kw_only=True, tag="llm"):
     completion: int = 0
     text: str = ""
     calls: tuple[FunctionCall, ...] = ()
+    #: Why it was ended before the model was done: `length` or `content_filter`.
+    incomplete: str | None = None
 
 
-class _Call(Record, frozen=True, kw_only=True):
+class _Call(_Fact, frozen=True, kw_only=True):
     """What all records of one capability call have in common. `at` is when the call began."""
 
     #: Ties the records of one call together; the model's own id when it has one.
@@ -110,6 +112,9 @@ class _Call(Record, frozen=True, kw_only=True):
 
 class CapabilityBegan(_Call, frozen=True, kw_only=True, tag="began"):
     """It is about to be executed. Without a later record of the same call, nobody knows whether it was."""
+
+    #: What the function was then, in short: when the agent has been rewritten since, the call is decided anew.
+    form: str | None = None
 
 
 class CapabilityFinished(_Call, frozen=True, kw_only=True, tag="finished"):
@@ -139,7 +144,7 @@ class CapabilityRestricted(_Call, frozen=True, kw_only=True, tag="restricted"):
 CallEnded = CapabilityFinished | CapabilityErrored | CapabilityRestricted
 
 
-class CapabilityShown(Record, frozen=True, kw_only=True, tag="shown"):
+class CapabilityShown(_Fact, frozen=True, kw_only=True, tag="shown"):
     """What the model is told of a call: its result as later steps left it, or what went wrong."""
 
     call: str
@@ -149,7 +154,7 @@ class CapabilityShown(Record, frozen=True, kw_only=True, tag="shown"):
     turn: bool = False
 
 
-class AllowListSealed(Record, frozen=True, kw_only=True, tag="sealed"):
+class AllowListSealed(_Fact, frozen=True, kw_only=True, tag="sealed"):
     """The values of bound parameters when the task started, by tool and name; see `allow_list`.
 
     There is none in the list of a binding that had no value yet.
@@ -158,25 +163,25 @@ class AllowListSealed(Record, frozen=True, kw_only=True, tag="sealed"):
     tools: dict[str, dict[str, list[Any]]]
 
 
-class ToolOpened(Record, frozen=True, kw_only=True, tag="opened"):
+class ToolOpened(_Fact, frozen=True, kw_only=True, tag="opened"):
     """A tool was made ready for the task; later calls need `state`."""
 
     tool: str
     state: dict[str, Any] = {}
 
 
-class ToolsClosed(Record, frozen=True, kw_only=True, tag="closed"):
+class ToolsClosed(_Fact, frozen=True, kw_only=True, tag="closed"):
     """The tools of the task were let go of."""
 
 
-class DelegationBegan(Record, frozen=True, kw_only=True, tag="delegated"):
+class DelegationBegan(_Fact, frozen=True, kw_only=True, tag="delegated"):
     """Another agent has taken the work on, as this task of its own."""
 
     call: str
     task_id: str
 
 
-class Decided(Record, frozen=True, kw_only=True, tag="decided"):
+class Decided(_Fact, frozen=True, kw_only=True, tag="decided"):
     """A step or a limit of a policy was decided: one line of the decision log."""
 
     step: str
@@ -188,7 +193,7 @@ class Decided(Record, frozen=True, kw_only=True, tag="decided"):
     detail: str = ""
 
 
-class Waiting(Record, frozen=True, kw_only=True, tag="waiting"):
+class Waiting(_Fact, frozen=True, kw_only=True, tag="waiting"):
     """Steps wait for `call`, for example a review; with `session` they go on from there."""
 
     call: Call
@@ -199,7 +204,7 @@ class Waiting(Record, frozen=True, kw_only=True, tag="waiting"):
     subject: Any = None
 
 
-class Answered(Record, frozen=True, kw_only=True, tag="answered"):
+class Answered(_Fact, frozen=True, kw_only=True, tag="answered"):
     """A call inside of an expression has finished: what `Session.settle` or `Session.fail` was told."""
 
     call: Call
@@ -211,7 +216,7 @@ class Answered(Record, frozen=True, kw_only=True, tag="answered"):
     message_id: str = ""
 
 
-class Ended(Record, frozen=True, kw_only=True, tag="ended"):
+class Ended(_Fact, frozen=True, kw_only=True, tag="ended"):
     """The task was ended by its policy, or because it cannot go on."""
 
     reason: Literal["limit_exceeded", "restricted", "errored"]

@@ -18,7 +18,7 @@ from errands.policy.limits import (
     check_before_capability,
     check_before_model,
 )
-from errands.policy.pipeline import Invocation, Subject, run_steps
+from errands.policy.pipeline import StepCall, Subject, run_steps
 from errands.policy.records import (
     AnyRecord,
     CallEnded,
@@ -97,7 +97,7 @@ class _Replay:
         match record:
             case InputArrived():
                 self._current.fold(record)
-                await self._boundary(record.at, "input", self._policy.before, input=self._context.input[-1])
+                await self._boundary(record.at, "input", self._policy.before, input=record.values)
             case OutputHeld(values=values):
                 await self._boundary(record.at, "output", self._policy.after, output=values)
             case OutputGiven(values=values):
@@ -139,7 +139,7 @@ class _Replay:
             if phase is Phase.BEFORE or self._context.is_first(function):
                 await self._steps(record, function, self._policy.steps(function, phase), input=record.arguments)
         exceeded = check_before_capability(
-            self._policy.limits, self._context, from_iso(record.at), under_way=len(self._under_way)
+            self._policy.limits, self._context, from_iso(record.at), under_way=len(self._under_way - {record.call})
         )
         self._limit(record.at, function, exceeded)
         if isinstance(record, CapabilityBegan):
@@ -186,5 +186,5 @@ def _decided(records: list[AnyRecord]) -> dict[_Rule, list[str]]:
     return found
 
 
-async def _nothing(invocation: Invocation) -> None:
+async def _nothing(invocation: StepCall) -> None:
     raise CallFailed("nothing is invoked in a replay")

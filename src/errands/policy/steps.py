@@ -1,4 +1,4 @@
-"""Middleware and guardrail steps: as they are written, checked and compiled. `pipeline.py` runs them."""
+"""The steps of capabilities and guardrails: as they are written, checked and compiled. `pipeline.py` runs them."""
 
 from __future__ import annotations
 
@@ -40,6 +40,10 @@ class Phase(enum.Enum):
     def subject(self) -> Literal["input", "output"]:
         """The variable that a transform of this phase replaces."""
         return "output" if self in (Phase.AFTER, Phase.GUARDRAIL_AFTER) else "input"
+
+
+#: The lists of steps of a capability, in the order in which they run.
+CAPABILITY_PHASES = (Phase.BEFORE_FIRST, Phase.BEFORE, Phase.AFTER)
 
 
 _SCOPES = {

@@ -15,6 +15,7 @@ from errands.errors import (
     DuplicateMessageError,
     LeaseLostError,
     OverloadedError,
+    PayloadTooLargeError,
     UnavailableError,
 )
 from errands.model.base import encode
@@ -51,10 +52,12 @@ from errands.runtime.journal import Batch, Journal, new_id, status_update
 from errands.runtime.pressure import Pressure
 from errands.runtime.reviewers import Reviewers
 from errands.runtime.settings import Settings
-from errands.runtime.streams import snapshot
+from errands.runtime.streams import answer
 
 #: Messages that wait in one task at most.
 MOST_WAITING = 1000
+#: So many times the largest body may the messages of a task have: it is read whole, again and again.
+MOST_BODIES = 10
 
 
 class Accepted(msgspec.Struct, gc=False):
@@ -83,7 +86,7 @@ class Accepted(msgspec.Struct, gc=False):
     def first(self) -> list[StreamItem]:
         """What a stream shows first."""
         if not self.drafts:
-            return [snapshot(self.stored)]
+            return [answer(self.stored)]
         return [
             StreamItem(version, draft.data)
             for version, draft in enumerate(self.drafts, 1)
@@ -111,6 +114,7 @@ class Acceptor:
         self._input_modes = input_modes
         self._identifiers = identifiers
         self._pressure = Pressure(journal.engine, adapter.agent, settings.max_queue_age)
+        self._most_bytes = MOST_BODIES * settings.max_body_bytes
         self._receipts_last = int(settings.idempotency_window * 1000)
 
     def new_task_id(self, message: Message) -> str:
@@ -166,6 +170,7 @@ class Acceptor:
             if reviews:
                 since = self._journal.now() - self._receipts_last
                 return Accepted(await self._reviewers.answer(stored, message, call, receipt, since))
+            self._check_room(stored, message)
             joined = msgspec.structs.replace(message, context_id=stored.task.context_id)
             try:
                 if stored.state in PAUSED_STATES and not stored.head.worker and not stored.head.asks:
@@ -173,6 +178,18 @@ class Acceptor:
                 return await self._queue(stored, joined, request, call, receipt)
             except (ConcurrencyError, LeaseLostError):
                 continue
+
+    def _check_room(self, stored: StoredTask, message: Message) -> None:
+        history = stored.task.history or []
+        size = len(encode(history))
+        if size <= self._most_bytes or stored.state in TERMINAL_STATES:
+            return
+        # One that was accepted before is not one more.
+        if all(said.message_id != message.message_id for said in history):
+            raise PayloadTooLargeError(
+                f"The messages of task {stored.task.id} have {size} bytes already, and it takes no more than "
+                f"{self._most_bytes}; go on in a new task of the same context"
+            )
 
     async def _resume(
         self,

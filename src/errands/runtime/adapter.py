@@ -14,7 +14,6 @@ from collections.abc import Iterator
 from contextlib import AbstractContextManager, AsyncExitStack, contextmanager, suppress
 from typing import Any
 
-from errands import lifecycle
 from errands.errors import (
     ConcurrencyError,
     ErrandsError,
@@ -24,7 +23,7 @@ from errands.errors import (
     TaskTerminalStateError,
 )
 from errands.model.core import WORKING
-from errands.model.log import LEASE, Change, RequestOptions, Scope, StoredTask
+from errands.model.log import RequestOptions, Scope, StoredTask
 from errands.policy.cel.evaluators import Evaluators, use_evaluators
 from errands.policy.document import CompiledPolicy
 from errands.runtime.active import ActiveTask
@@ -32,7 +31,9 @@ from errands.runtime.context import TaskContext
 from errands.runtime.dependencies import DependencyContainer
 from errands.runtime.execution import Execution
 from errands.runtime.handler import Handler
-from errands.runtime.journal import Journal, status_draft, status_update
+from errands.runtime.journal import Journal
+from errands.runtime.leasing import begin, lease
+from errands.runtime.places import Awaited, Places
 from errands.runtime.settings import ServerRole, Settings
 from errands.runtime.stopping import Stopper
 from errands.runtime.turn import Turn
@@ -81,10 +82,9 @@ class WorkerAdapter:
         self._runs_turns = settings.role is not ServerRole.API
         #: Tasks may wait in the queue: new ones have to stand behind them. Where no turns are run, all of them wait.
         self._backlog = not self._runs_turns
-        #: Places kept for tasks whose lease is being written.
-        self._reserved = 0
-        #: Tasks of this agent that turns of this process wait for.
-        self._awaited: dict[str, Scope] = {}
+        self._places = Places(self.running, settings.max_concurrent_tasks)
+        #: Tasks of this agent that somebody waits for, by who does.
+        self._awaited: dict[object, Awaited] = {}
         self.stopper = Stopper(self.running, force_timeout=settings.cancel_force_timeout)
         self._lease_ms = int(settings.lease_seconds * 1000)
         #: No lease of a turn that runs here ends before this moment.
@@ -132,20 +132,12 @@ class WorkerAdapter:
         self._loop.call_soon(execution.stop, "drain")
 
     def _notice_idle(self) -> None:
-        if self.draining and not self.running and not self._reserved:
+        if self.draining and not self.running and not self._places.reserved:
             self._idle.set()
 
     @property
     def has_capacity(self) -> bool:
-        return not self.draining and self._has_room()
-
-    def _has_room(self, *, awaited: bool = False) -> bool:
-        limit = self._settings.max_concurrent_tasks
-        taken = len(self.running) + self._reserved
-        if limit is None or taken < limit:
-            return True
-        # A turn that waits for a task lends its place to such tasks: they might wait for each other for ever.
-        return awaited and taken - sum(execution.waits_for > 0 for execution in self.running.values()) < limit
+        return not self.draining and self._places.has_room()
 
     def reserve(self, *, awaited: bool = False) -> bool:
         """Whether a new task may be leased in the commit that creates it; then `start` or `release` must follow.
@@ -154,14 +146,14 @@ class WorkerAdapter:
         """
         if not self._runs_turns or self.draining or (self._backlog and not awaited):
             return False
-        if not self._has_room(awaited=awaited):
+        if not (self._places.has_room_for_awaited() if awaited else self._places.has_room()):
             return False
-        self._reserved += 1
+        self._places.reserved += 1
         return True
 
     def release(self) -> None:
         """Gives a reserved place back: the commit was refused."""
-        self._reserved -= 1
+        self._places.reserved -= 1
         if self._backlog:
             self._wake.set()
         self._notice_idle()
@@ -179,7 +171,7 @@ class WorkerAdapter:
         request_context: dict[str, Any] | None = None,
     ) -> None:
         """Runs a task that the caller has just leased to this adapter, in the place reserved for it."""
-        self._reserved -= 1
+        self._places.reserved -= 1
         execution = Execution(stored, now)
         if (former := self.running.get(execution.task_id)) is not None:
             former.stop("lost")
@@ -191,27 +183,33 @@ class WorkerAdapter:
 
     @contextmanager
     def waiting_turn(self, task_id: str) -> Iterator[None]:
-        """While a turn of this agent waits for a task that it has handed down."""
+        """While a turn of this agent waits for a task that it has handed down, here or to another server."""
         execution = self.running.get(task_id)
         if execution is None:
             yield
             return
         execution.waits_for += 1
+        if self._awaited:
+            self._wake.set()
         try:
             yield
         finally:
             execution.waits_for -= 1
 
     @contextmanager
-    def awaiting(self, task_id: str, scope: Scope) -> Iterator[None]:
-        """While a turn waits for this task: it is taken up whenever nobody holds it, though there is no room."""
-        self._awaited[task_id] = scope
-        if not self._has_room():
+    def awaiting(self, task_id: str, scope: Scope, told_depth: int | None = None) -> Iterator[None]:
+        """While a turn waits for this task: it is taken up whenever nobody holds it, though there is no room.
+
+        When it is another server's turn, `told_depth` is how often the work was handed down, as that one says.
+        """
+        waiter = object()
+        self._awaited[waiter] = Awaited(task_id, scope, told_depth)
+        if not self._places.has_room():
             self._wake.set()
         try:
             yield
         finally:
-            self._awaited.pop(task_id, None)
+            del self._awaited[waiter]
 
     async def active_tasks(self) -> list[ActiveTask]:
         """What is running of this agent, here and in other processes."""
@@ -247,10 +245,11 @@ class WorkerAdapter:
             while True:
                 if options is None:
                     options = await stored_options(self._engine, stored)
+                execution.depth = options.depth
                 if request_context is None:
                     request_context = self.waiting.take(execution.task_id, current_message_id(stored))
                 if stored.head.state is not WORKING and not self.chooses_reply:
-                    stored = await self._begin(stored)
+                    stored = await begin(self._journal, stored)
                 execution.ctx = TaskContext(
                     self._journal,
                     stored,
@@ -293,27 +292,6 @@ class WorkerAdapter:
         if self.draining:
             self._notice_idle()
 
-    async def _begin(self, stored: StoredTask) -> StoredTask:
-        """Shows that the task is at work."""
-        now = self._journal.now()
-        update = status_update(stored.task.id, stored.task.context_id or "", WORKING, now)
-        change = Change(
-            task_id=stored.task.id,
-            scope=stored.scope,
-            events=(status_draft(update),),
-            fence=stored.head.attempt,
-            at=now,
-            state=WORKING,
-        )
-        version = await self._journal.commit(change, [update])
-        if version != stored.version + 1:
-            return await self._engine.load(stored.task.id, stored.scope)
-        return StoredTask(
-            task=lifecycle.fold_updates(stored.task, [update]),
-            head=lifecycle.advance(stored.head, change),
-            scope=stored.scope,
-        )
-
     # Loops
 
     async def _claim_loop(self) -> None:
@@ -334,15 +312,15 @@ class WorkerAdapter:
             # This process stood still: what nobody has taken over meanwhile goes on, and is not begun again.
             await self._extend()
         while self.has_capacity:
-            limit = self._settings.max_concurrent_tasks
-            room = 100 if limit is None else min(limit - len(self.running) - self._reserved, 100)
+            left = self._places.left
+            room = 100 if left is None else min(left, 100)
             claimed: list[StoredTask] = []
-            self._reserved += room
+            self._places.reserved += room
             now = self._journal.now()
             try:
                 claimed = await self._engine.claim(self.worker_id, [self.agent], room, self.lease_until(now))
             finally:
-                self._reserved -= room - len(claimed)
+                self._places.reserved -= room - len(claimed)
                 self._notice_idle()
             for stored in claimed:
                 self.start(stored, now)
@@ -354,38 +332,27 @@ class WorkerAdapter:
             await self._take_up_awaited()
 
     async def _take_up_awaited(self) -> None:
-        for task_id, scope in list(self._awaited.items()):
-            if task_id in self.running or not self._has_room(awaited=True):
+        for awaited in list(self._awaited.values()):
+            if awaited.task_id in self.running or not self._places.has_room_for(awaited):
                 continue
             with suppress(TaskNotFoundError, ConcurrencyError, LeaseLostError, TaskTerminalStateError):
-                stored = await self._engine.load(task_id, scope)
+                stored = await self._engine.load(awaited.task_id, awaited.scope)
                 if not self.draining:
                     await self._take_up(stored)
 
     async def _take_up(self, stored: StoredTask) -> None:
         """Leases a task that is due."""
-        now, head = self._journal.now(), stored.head
-        if head.due_at is None or head.due_at > now:
+        now = self._journal.now()
+        if stored.head.due_at is None or stored.head.due_at > now:
             return
-        change = Change(
-            task_id=stored.task.id,
-            scope=stored.scope,
-            # It may have been settled since, and somebody else may be faster.
-            expected=head.version,
-            fence=head.attempt,
-            at=now,
-            work=LEASE,
-            due_at=self.lease_until(now),
-            worker=self.worker_id,
-        )
-        self._reserved += 1
+        self._places.reserved += 1
         try:
-            await self._journal.commit(change)
+            leased = await lease(self._journal, stored, self.worker_id, now, self.lease_until(now))
         except BaseException:
-            self._reserved -= 1
+            self._places.reserved -= 1
             self._notice_idle()
             raise
-        self.start(StoredTask(task=stored.task, head=lifecycle.advance(head, change), scope=stored.scope), now)
+        self.start(leased, now)
 
     async def _heartbeat_loop(self) -> None:
         while True:

@@ -288,6 +288,7 @@ class TaskContext(TurnInput):
         task = await (self._oversight.admitted() if self._cancelled else self._oversight.admit())
         if task is None:
             return False
+        self._options = await self._oversight.options()
         if task is not self._stored.task:
             self._stored = msgspec.structs.replace(self._stored, task=task)
             self._message = (task.history or [])[self._position]

@@ -1,7 +1,7 @@
 """How far work has been handed down, told from server to server in the metadata of a message.
 
 Anybody can write it. Whoever says too much has their own task hand less down; whoever says too little is as well off
-as without it.
+as without it. Turns that wait lend their places to what was handed down more often (`WorkerAdapter.awaiting`).
 """
 
 from __future__ import annotations

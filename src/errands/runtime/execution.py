@@ -14,7 +14,7 @@ Stop = Literal["force", "lost", "drain"]
 
 class Execution:
     __slots__ = (
-        *("attempt", "cancel_requested", "ctx", "force_timer", "started_at", "stopped", "task", "task_id"),
+        *("attempt", "cancel_requested", "ctx", "depth", "force_timer", "started_at", "stopped", "task", "task_id"),
         "waits_for",
     )
 
@@ -27,6 +27,8 @@ class Execution:
         self.task: asyncio.Task[None] | None = None
         self.stopped: Stop | None = None
         self.force_timer: asyncio.TimerHandle | None = None
+        #: How many agents have handed its work down.
+        self.depth = 0
         #: Tasks that it has handed down and waits for.
         self.waits_for = 0
 

@@ -12,9 +12,10 @@ from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
+from starlette.datastructures import URL
 from starlette.requests import Request
 
-from errands.errors import AuthenticationRequiredError
+from errands.errors import AuthenticationRequiredError, ConfigurationError
 from errands.model.core import Message, Task
 from errands.model.requests import SendMessageRequest
 
@@ -50,7 +51,7 @@ class BearerTokenMiddleware(A2AMiddleware):
 
     `verify` gives the token's claims or None. The claim `sub` becomes the owner; without one, a digest of the
     token, so that callers are kept apart and no secret is stored. The claim `email` is the caller's address for
-    reviews, unless `email_verified` says that nobody has checked it.
+    reviews when `email_verified` says that somebody has checked it: some providers let users write what they like.
     """
 
     def __init__(
@@ -65,16 +66,16 @@ class BearerTokenMiddleware(A2AMiddleware):
         self._exclude_paths = exclude_paths or set()
 
     async def before_dispatch(self, envelope: RequestEnvelope, request: Request) -> None:
-        if request.url.path in self._exclude_paths:
+        if _path_of(request) in self._exclude_paths:
             return
         scheme, _, token = request.headers.get("authorization", "").partition(" ")
-        claims = await self._verify(token.strip()) if scheme.lower() == "bearer" else None
+        claims = await self._verify(token.strip()) if scheme.lower() == "bearer" and token.strip() else None
         if claims is None:
             raise AuthenticationRequiredError(scheme="Bearer", realm=self._realm)
         envelope.context["auth_claims"] = claims
         envelope.context["auth_token"] = token.strip()
         envelope.owner = str(claims.get("sub") or digest_of(token.strip()))
-        if claims.get("email") and claims.get("email_verified", True) in (True, "true"):
+        if claims.get("email") and claims.get("email_verified") in (True, "true"):
             envelope.email = str(claims["email"])
 
 
@@ -84,12 +85,15 @@ class ApiKeyMiddleware(A2AMiddleware):
     def __init__(
         self, valid_keys: Iterable[str], *, header: str = "X-API-Key", exclude_paths: set[str] | None = None
     ) -> None:
+        if isinstance(valid_keys, str) or not all(valid_keys := list(valid_keys)):
+            # Each letter would be a key, and no key at all would do.
+            raise ConfigurationError("valid_keys is a list of keys, and none of them is empty")
         self._valid_keys = [key.encode() for key in valid_keys]
         self._header = header
         self._exclude_paths = exclude_paths or set()
 
     async def before_dispatch(self, envelope: RequestEnvelope, request: Request) -> None:
-        if request.url.path in self._exclude_paths:
+        if _path_of(request) in self._exclude_paths:
             return
         key = request.headers.get(self._header, "")
         # Every key is compared in constant time, so that the answer's time says nothing about them.
@@ -98,6 +102,11 @@ class ApiKeyMiddleware(A2AMiddleware):
             raise AuthenticationRequiredError(scheme="ApiKey")
         envelope.context["api_key"] = key
         envelope.owner = digest_of(key)
+
+
+def _path_of(request: Request) -> str:
+    """The path, and nothing that a client could put in its place: an address has the `Host` header before it."""
+    return URL(scope={**request.scope, "headers": [], "server": ("localhost", 80)}).path
 
 
 def digest_of(secret: str) -> str:

@@ -17,7 +17,7 @@ from errands.engines.base import Engine
 from errands.model.core import Message, Part, Role
 from errands.model.log import Scope, StoredTask
 from errands.policy import records
-from errands.policy.cel.values import Json
+from errands.policy.cel.values import SeenContext
 from errands.policy.context import Context, CurrentContext, start
 from errands.policy.records import AnyRecord, InputArrived, Started
 from errands.runtime.journal import Journal
@@ -80,7 +80,7 @@ class Run:
         assert self._current is not None, "a run begins with `Started`"
         return self._current
 
-    def plain(self) -> dict[str, Json]:
+    def plain(self) -> SeenContext:
         """The context as expressions see it."""
         return self.current.plain()
 
@@ -90,6 +90,11 @@ class Run:
 
     def now_ms(self) -> int:
         return self._journal.now()
+
+    @property
+    def arrived(self) -> dict[str, Any] | None:
+        """The newest input as it came: in the context, very large values are cut."""
+        return next((record.values for record in reversed(self.records) if isinstance(record, InputArrived)), None)
 
     def has_input(self, key: str) -> bool:
         """Whether the message has been taken in."""

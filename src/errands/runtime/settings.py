@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import enum
 import os
 from collections.abc import Mapping
@@ -91,8 +92,9 @@ class Settings(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     protocol_versions: str = "1.0,0.3"
     #: Bytes a request body may have.
     max_body_bytes: Amount = 10 * 1024 * 1024
-    #: Seconds of silence on a stream after which a comment is sent.
-    keep_alive: Interval = 15.0
+    #: Seconds of silence on a stream after which a comment is sent. httpx, and the official clients with it, gives up
+    #: after 5 when nothing else is said.
+    keep_alive: Interval = 4.0
     #: The address clients reach the server at, when it is not the one they call.
     public_url: str | None = None
     #: Believe `X-Forwarded-*` headers: only behind a proxy that sets them itself.
@@ -175,6 +177,17 @@ def _wanted(annotation: Any) -> str:
         return str(described[0].description)
     options = ("none" if option is type(None) else _wanted(option) for option in get_args(annotation))
     return " or ".join(options) or "a text"
+
+
+def misspelled(environ: Mapping[str, str]) -> dict[str, str]:
+    """Variables that are no settings but look like one, each with the one that is probably meant."""
+    known = [name.upper() for name in Settings.__struct_fields__]
+    found: dict[str, str] = {}
+    for name in sorted(variable.removeprefix(ENV_PREFIX) for variable in environ if variable.startswith(ENV_PREFIX)):
+        close = difflib.get_close_matches(name, known, 1, cutoff=0.8)
+        if close and name not in known:
+            found[ENV_PREFIX + name] = ENV_PREFIX + close[0]
+    return found
 
 
 def get_settings() -> Settings:

@@ -3,16 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
+from contextlib import AbstractContextManager, nullcontext
 
 import msgspec
 
-from errands.engines.base import Engine
+from errands.engines.base import Engine, Subscription
+from errands.errors import UnavailableError
 from errands.lifecycle import trim
 from errands.model.base import encode
-from errands.model.core import StreamResponse, TaskState, TaskStatusUpdateEvent
+from errands.model.core import (
+    COMPLETED,
+    StreamResponse,
+    Task,
+    TaskArtifactUpdateEvent,
+    TaskState,
+    TaskStatusUpdateEvent,
+)
 from errands.model.log import STREAMED_KINDS, Event, StoredTask
 from errands.runtime.call import CallContext, EventStream, StreamItem
 from errands.runtime.reviewers import reduced
+
+_STOPPING = "The server is shutting down; subscribe to the task to see how it goes on"
 
 _decode = msgspec.json.Decoder(StreamResponse).decode
 
@@ -33,48 +44,83 @@ class Streams:
         caught_up: bool = False,
         waits: bool = False,
         chooses: bool = False,
+        while_open: AbstractContextManager[None] | None = None,
     ) -> EventStream:
         """`first`, then what happens after version `after`, until the task is in one of the states `until`.
 
         `waits` says that the state it is in now is not yet the one that is meant, and `chooses` that a task which the
-        agent publishes first is to stand for ours.
+        agent publishes first is to stand for ours. `while_open` holds for as long as somebody reads.
         """
         subscription = self._engine.subscribe(stored.task.id, call.scope, after, caught_up=caught_up)
+        reader = _Reader(subscription, after, has_task=after > 0 and not chooses, has_begun=bool(first))
 
         async def batches() -> AsyncIterator[list[StreamItem]]:
-            has_task = after > 0 and not chooses
             try:
-                if first:
-                    yield first
-                if stored.state in until and after >= stored.version and not waits:
-                    return
-                while (events := await subscription.next(self._keep_alive)) is not None:
-                    items = _shown(events, has_task)
-                    if items or not events:
-                        has_task = has_task or bool(items)
-                        yield items
-                    if _settles(events, until):
+                with while_open or nullcontext():
+                    if first:
+                        yield first
+                    if stored.state in until and after >= stored.version and not waits:
                         return
-                if subscription.gap:
-                    async for batch in self._after_gap(stored, call, until):
-                        yield batch
+                    while (events := await subscription.next(self._keep_alive)) is not None:
+                        items = reader.shown(events)
+                        if items or not events:
+                            yield items
+                        if _settles(events, until):
+                            return
+                    if subscription.gap:
+                        async for batch in self._after_gap(stored, call, until, reader):
+                            yield batch
+                    elif not reader.has_left:
+                        # Ended like any other, the stream would be taken for a task that has come to its end.
+                        raise UnavailableError(_STOPPING)
             finally:
                 subscription.close()
 
-        return EventStream(batches(), subscription.close)
+        return EventStream(batches(), reader.leave)
 
     def follow_as_guest(self, stored: StoredTask, until: frozenset[TaskState]) -> EventStream:
         """What a reviewer sees of somebody else's task."""
         return reduced(self.follow(stored, CallContext(stored.scope), stored.version, [snapshot(stored)], until))
 
     async def _after_gap(
-        self, stored: StoredTask, call: CallContext, until: frozenset[TaskState]
+        self, stored: StoredTask, call: CallContext, until: frozenset[TaskState], reader: _Reader
     ) -> AsyncIterator[list[StreamItem]]:
         current = await self._engine.load(stored.task.id, call.scope)
-        yield [snapshot(current)._replace(gap=True)]
+        items = _as_updates(current, reader.position) if reader.has_begun else [snapshot(current)]
+        yield [item._replace(gap=True) for item in items]
         if current.state not in until:
             async for batch in self.follow(current, call, current.version, [], until):
                 yield batch
+
+
+class _Reader:
+    """How far somebody who follows a task has come."""
+
+    def __init__(self, subscription: Subscription, position: int, *, has_task: bool, has_begun: bool) -> None:
+        self._subscription = subscription
+        #: The version up to which everything was shown.
+        self.position = position
+        #: Whether a task was shown in this stream, or in one that this one goes on with.
+        self._has_task = has_task
+        #: Whether anything was shown in this stream.
+        self.has_begun = has_begun
+        self.has_left = False
+
+    def leave(self) -> None:
+        self.has_left = True
+        self._subscription.close()
+
+    def shown(self, events: list[Event]) -> list[StreamItem]:
+        """What a stream shows of these events. A task comes first or not at all: clients add updates to it."""
+        items: list[StreamItem] = []
+        for event in events:
+            if event.kind in STREAMED_KINDS:
+                is_known = self._has_task and event.kind == "task"
+                items.append(StreamItem(event.version, _as_update(_task_in(event.data)) if is_known else event.data))
+                self._has_task = self.has_begun = True
+        if events:
+            self.position = events[-1].version
+        return items
 
 
 def trim_item(item: StreamItem, history_length: int) -> StreamItem:
@@ -91,25 +137,41 @@ def snapshot(stored: StoredTask) -> StreamItem:
     return StreamItem(stored.version, encode(StreamResponse(task=stored.task)))
 
 
-def _shown(events: list[Event], has_task: bool) -> list[StreamItem]:
-    """What a stream shows of these events. A task comes first or not at all: clients add updates to it."""
-    items: list[StreamItem] = []
-    for event in events:
-        if event.kind in STREAMED_KINDS:
-            data = _as_update(event.data) if has_task and event.kind == "task" else event.data
-            items.append(StreamItem(event.version, data))
-            has_task = True
-    return items
+def answer(stored: StoredTask) -> StreamItem:
+    """The task as it stands, or the message that is the whole answer."""
+    if not stored.head.direct or stored.state is not COMPLETED:
+        return snapshot(stored)
+    return StreamItem(stored.version, encode(StreamResponse(message=stored.task.status.message)))
 
 
-def _as_update(data: bytes) -> bytes:
-    """The status of a published task; its artifacts are events of their own."""
+def _task_in(data: bytes) -> Task:
     task = _decode(data).task
     assert task is not None
+    return task
+
+
+def _as_update(task: Task) -> bytes:
+    """The status of a task that a stream has shown already; its artifacts are events of their own."""
     update = TaskStatusUpdateEvent(
         task_id=task.id, context_id=task.context_id or "", status=task.status, metadata=task.metadata
     )
     return encode(StreamResponse(status_update=update))
+
+
+def _as_updates(stored: StoredTask, position: int) -> list[StreamItem]:
+    """The task as it stands, for a stream that has shown it at `position`: its artifacts whole, then its status.
+
+    Only the last of them moves the reader on: one who is cut off in between has to have all of it again.
+    """
+    task = stored.task
+    artifacts = [
+        TaskArtifactUpdateEvent(task_id=task.id, context_id=task.context_id or "", artifact=artifact)
+        for artifact in task.artifacts or ()
+    ]
+    return [
+        *(StreamItem(position, encode(StreamResponse(artifact_update=update))) for update in artifacts),
+        StreamItem(stored.version, _as_update(task)),
+    ]
 
 
 def _settles(events: list[Event], until: frozenset[TaskState]) -> bool:

@@ -43,6 +43,7 @@ from errands.runtime.accepting import Accepted, Acceptor
 from errands.runtime.adapter import WorkerAdapter
 from errands.runtime.call import CallContext, EventStream
 from errands.runtime.canceling import Canceler
+from errands.runtime.depth import told_depth
 from errands.runtime.executor.ids import Identifiers
 from errands.runtime.executor.reply import chosen, first_published
 from errands.runtime.journal import Journal
@@ -239,10 +240,17 @@ class TaskManager:
         if is_guest(stored, call):
             return self._streams.follow_as_guest(stored, until)
         if after is not None and after <= stored.version:
-            return self._streams.follow(stored, call, after, [], until)
+            return self._streams.follow(stored, call, after, [], until, while_open=self._awaiting(stored))
         if stored.state in TERMINAL_STATES:
             raise UnsupportedOperationError(
                 f"Task is already {stored.state.short}: there is nothing to wait for; get the task instead",
                 taskId=request.id,
             )
-        return self._streams.follow(stored, call, stored.version, [snapshot(stored)], until)
+        first = [snapshot(stored)]
+        return self._streams.follow(stored, call, stored.version, first, until, while_open=self._awaiting(stored))
+
+    def _awaiting(self, stored: StoredTask) -> AbstractContextManager[None] | None:
+        """Whoever follows a task that another server has handed down waits for it there."""
+        message = stored.task.history[0] if stored.task.history else None
+        depth = told_depth(message.metadata) if message is not None and message.metadata else 0
+        return self._adapter.awaiting(stored.task.id, stored.scope, depth) if depth else None

@@ -100,10 +100,13 @@ class Turn:
         self.context_id = stored.task.context_id or ""
         self._scope = stored.scope
         self._fence = stored.head.attempt
+        #: The artifacts that readers know.
+        self._artifacts: set[str] = set()
         self._view(stored)
 
     def _view(self, stored: StoredTask) -> None:
         self._task = stored.task
+        self._artifacts.update(artifact.artifact_id for artifact in stored.task.artifacts or ())
         self._state = stored.head.state
         self._version = stored.head.version
         self._unread = stored.head.unread
@@ -130,10 +133,21 @@ class Turn:
         pending = self._pending
         if pending is None or self.ended or self._failure is not None:
             pending = self._window()
-        pending.add(kind, update)
-        if kind != "artifact":
+        if kind == "artifact":
+            update = self._begun(update)
+        else:
             self._tells = True
+        pending.add(kind, update)
         return len(pending.drafts) >= WINDOW_EVENTS or pending.size >= WINDOW_BYTES
+
+    def _begun(self, update: StreamResponse) -> StreamResponse:
+        """An artifact's first piece begins it, whatever its author says: clients drop what continues nothing."""
+        piece = update.artifact_update
+        assert piece is not None
+        if piece.artifact.artifact_id in self._artifacts:
+            return update
+        self._artifacts.add(piece.artifact.artifact_id)
+        return StreamResponse(artifact_update=msgspec.structs.replace(piece, append=False)) if piece.append else update
 
     def note(self, record: bytes) -> None:
         """Puts a record into the window; it becomes durable with what follows, or by `catch_up`."""

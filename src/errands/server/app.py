@@ -131,6 +131,8 @@ class A2AServer:
         self.facts: dict[str, str] = {}
         #: Where HTTP listens, when whoever listens has said so: gRPC has no way to find out.
         self.http_address: tuple[str, int] | None = None
+        #: Whether only this machine can reach HTTP, likewise.
+        self.listens_locally = False
         self.started = False
         self._starting = asyncio.Lock()
         self._stop = asyncio.Event()
@@ -213,8 +215,13 @@ class A2AServer:
 
     def as_fastapi_app(self, *, debug: bool = False, **fastapi_kwargs: Any) -> FastAPI:
         """The same as a FastAPI application, for programs that add routes of their own. Needs `errands[fastapi]`."""
-        from errands.server.fastapi import wrap  # noqa: PLC0415 - fastapi is an extra
-
+        try:
+            from errands.server.fastapi import wrap  # noqa: PLC0415 - fastapi is an extra
+        except ImportError as error:
+            problem = (
+                f"as_fastapi_app() needs an extra ({error}): pip install 'errands[fastapi]'; server.app needs none"
+            )
+            raise ConfigurationError(problem) from None
         return wrap(self, debug=debug, **fastapi_kwargs)
 
     def share(self) -> None:
@@ -333,6 +340,11 @@ class A2AServer:
         # What is under way must have ended before gRPC stops: it would be cut off.
         stack.push_async_callback(self.drain)
         self.card_shelf.grpc_address = self._grpc.address
+
+    @property
+    def asks_who_calls(self) -> bool:
+        """Whether any middleware looks at requests; without one, everybody is let in."""
+        return bool(self._middlewares)
 
     @property
     def grpc_port(self) -> int | None:

@@ -13,6 +13,7 @@ from errands.runtime.settings import ServerRole
 from errands.server import jsonrpc, praisonai, rest
 from errands.server.exchange import ClientDisconnectedError, Exchange, Receive, Scope, Send
 from errands.server.repertoire import Spoken
+from errands.server.visitors import check_name
 from errands.wire.status import to_http
 
 if TYPE_CHECKING:
@@ -50,6 +51,8 @@ class A2AApp:
             return
         exchange = Exchange(scope, receive, send, self._server.settings.max_body_bytes)
         try:
+            if self._server.listens_locally:
+                check_name(exchange, self._server.settings)
             if not self._server.started:
                 await self._server.start()  # mounted where nobody runs our lifespan
             if scope["path"] == "/" and scope["method"] == "POST":
@@ -65,7 +68,7 @@ class A2AApp:
             await rest.answer_error(exchange, UnavailableError("The server could not start; see its log"))
         except Exception:
             reference = secrets.token_hex(4)
-            logger.exception("%s %s failed [%s]", exchange.method, scope["path"], reference)
+            logger.exception("%s %r failed [%s]", exchange.method, scope["path"], reference)
             await rest.answer_error(exchange, InternalError(f"Internal error (reference {reference})"))
 
     async def _route(self, exchange: Exchange) -> None:

@@ -27,6 +27,7 @@ from errands.model.card_config import AgentCardConfig, SkillConfig
 from errands.runtime.settings import Settings
 from errands.server.addresses import host_port
 from errands.server.exchange import Exchange, Header, Incoming
+from errands.server.visitors import host_of
 from errands.wire.v0_3 import card as v0_3
 
 #: How each binding is called on the card, by the name people write.
@@ -145,7 +146,7 @@ def base_url_of(exchange: Incoming, settings: Settings) -> str:
         return settings.public_url
     scope = exchange.scope
     scheme = scope.get("scheme", "http")
-    host = exchange.header(b"host")
+    host = host_of(exchange)
     if not host:
         name, port = scope.get("server") or ("localhost", None)
         host = f"{name}:{port}" if port else name

@@ -6,6 +6,7 @@ Everything that can be wrong is told here, when the server is made, and not when
 from __future__ import annotations
 
 import logging
+import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -20,7 +21,7 @@ from errands.policy.document import Policy
 from errands.runtime.executor.ids import Identifiers
 from errands.runtime.executor.request import RequestContextBuilder
 from errands.runtime.executor.worker import ExecutorWorker
-from errands.runtime.settings import ServerRole, Settings
+from errands.runtime.settings import ServerRole, Settings, misspelled
 from errands.runtime.worker import Worker
 from errands.server.card import build_card, check_binding, extensions_of, offers_extended_card
 from errands.wire.proto import grpc_extra
@@ -105,6 +106,9 @@ def given_settings(settings: Settings | None, **overrides: Any) -> Settings:
     """A copy of the settings, or those of the environment, with what is not None of `overrides`."""
     if settings is None:
         found = Settings.from_env(**overrides)
+        for variable, meant in misspelled(os.environ).items():
+            # Not worth an end: it may be meant for another program.
+            logger.warning("the variable %s is no setting; did you mean %s?", variable, meant)
     else:
         values = {field: getattr(settings, field) for field in settings.__struct_fields__}
         values.update({name: value for name, value in overrides.items() if value is not None})

@@ -189,6 +189,6 @@ def _last_event_id(exchange: Incoming) -> int | None:
     text = exchange.header(b"last-event-id")
     if not text:
         return None
-    if not text.isdigit() or len(text) > 18:
+    if not (text.isascii() and text.isdigit()) or len(text) > 18:
         raise InvalidParamsError("Last-Event-ID must be an id of one of this task's events", field="Last-Event-ID")
     return int(text)

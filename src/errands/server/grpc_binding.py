@@ -12,7 +12,7 @@ from typing import Any, NoReturn
 import grpc
 import msgspec
 
-from errands.errors import A2AError, InvalidAgentResponseError
+from errands.errors import A2AError, InvalidAgentResponseError, OverloadedError
 from errands.model.core import StreamResponse
 from errands.runtime.call import EventStream
 from errands.server.dispatch import Dispatcher
@@ -26,6 +26,9 @@ from errands.wire.proto.positions import ASKING, Position, mark
 Context = Any
 Metadata = tuple[tuple[str, str | bytes], ...]
 
+#: Calls that are open at the same time: one connection can have any number of them.
+MOST_CALLS = 10_000
+
 _decode_event = msgspec.json.Decoder(StreamResponse).decode
 
 
@@ -36,6 +39,7 @@ class Service:
         self._codec = codec
         self._dispatcher = dispatcher
         self._server = server
+        self._open = 0
 
     def handlers(self) -> Any:
         """What a gRPC server takes."""
@@ -48,10 +52,15 @@ class Service:
         async def answer(raw: bytes, context: Context) -> bytes | None:
             exchange = GrpcExchange(context, path, self._server)
             exchange.ends_at_pause = self._codec.ends_at_pause
+            self._open += 1
             try:
+                if self._open > MOST_CALLS:
+                    raise OverloadedError(f"{MOST_CALLS} calls are open here; call again when some have ended")
                 return await self._serve(rpc, raw, context, exchange)
             except A2AError as error:
                 await self._refuse(context, exchange, error)
+            finally:
+                self._open -= 1
 
         if rpc.operation.streams:
             return grpc.unary_stream_rpc_method_handler(answer)

@@ -7,11 +7,11 @@ from errands.runtime.call import EventStream
 from errands.server.dispatch import Dispatcher
 from errands.server.exchange import JSON_TYPE, Exchange, Header
 from errands.server.streaming import send_stream
+from errands.server.visitors import is_json
 from errands.wire import jsonrpc, v1_0
 from errands.wire.dialect import Dialect
+from errands.wire.sse import plain_frame
 from errands.wire.status import JSONRPC_HTTP
-
-JSON_TYPES = frozenset({"", "application/json", "application/a2a+json"})
 
 
 async def serve(exchange: Exchange, dispatcher: Dispatcher) -> None:
@@ -19,9 +19,9 @@ async def serve(exchange: Exchange, dispatcher: Dispatcher) -> None:
     dialect: Dialect = v1_0.JSON
     wants_stream = False
     try:
-        if exchange.headers.get(b"content-type") != JSON_TYPE and exchange.content_type not in JSON_TYPES:
+        if exchange.headers.get(b"content-type") != JSON_TYPE and not is_json(exchange):
             raise ContentTypeNotSupportedError(
-                f"Content-Type must be application/json, not {exchange.content_type[:100]}"
+                f"Content-Type must be application/json, not {exchange.content_type[:100] or 'left out'}"
             )
         try:
             call = jsonrpc.read_request(await exchange.body())
@@ -43,7 +43,7 @@ async def serve(exchange: Exchange, dispatcher: Dispatcher) -> None:
         body = jsonrpc.error_bytes(request_id, dialect.jsonrpc_error(error))
         if wants_stream and dialect.refuses_in_stream and status == 200:
             await exchange.begin_stream()
-            await exchange.write(b"data: %b\n\n" % body, more=False)
+            await exchange.write(plain_frame(body), more=False)
         else:
             await exchange.respond(status, body, headers=error_headers(error))
         return

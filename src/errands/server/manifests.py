@@ -236,7 +236,7 @@ class _Builder:
             return LocalDelegate(function.ref, self.inner, max_depth=depth)
         headers = _headers(function.ref, self._given.get(function.ref, {}))
         http = partial(self._outbound.client, max_bytes=self._settings.tool_max_bytes)
-        return RemoteDelegate(function.ref, url, headers=headers, http=http, max_depth=depth)
+        return RemoteDelegate(function.ref, url, headers=headers, http=http, max_depth=depth, agents=self.inner)
 
 
 def _loaded(path: str | Path, tools: Iterable[ToolSource]) -> Manifests:

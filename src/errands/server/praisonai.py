@@ -21,9 +21,10 @@ from errands.runtime.call import EventStream
 from errands.server.card import CardShelf, Form
 from errands.server.dispatch import Dispatcher
 from errands.server.exchange import Exchange
-from errands.server.jsonrpc import JSON_TYPES, error_headers
+from errands.server.jsonrpc import error_headers
 from errands.server.repertoire import Repertoire
 from errands.server.streaming import send_frames
+from errands.server.visitors import is_json
 from errands.wire import jsonrpc
 from errands.wire.praisonai.requests import read_request
 from errands.wire.praisonai.streams import StreamWriter, error_frame
@@ -44,9 +45,9 @@ def is_at(path: str, repertoire: Repertoire) -> bool:
 async def serve(exchange: Exchange, dispatcher: Dispatcher, shelf: CardShelf) -> None:
     request_id = b"null"
     try:
-        if exchange.content_type not in JSON_TYPES:
+        if not is_json(exchange):
             raise ContentTypeNotSupportedError(
-                f"Content-Type must be application/json, not {exchange.content_type[:100]}"
+                f"Content-Type must be application/json, not {exchange.content_type[:100] or 'left out'}"
             )
         try:
             call = jsonrpc.read_request(await exchange.body())

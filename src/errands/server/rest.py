@@ -10,9 +10,10 @@ from errands.operations import Operation
 from errands.runtime.call import EventStream
 from errands.server.dispatch import Dispatcher
 from errands.server.exchange import JSON_TYPE, Exchange
-from errands.server.jsonrpc import JSON_TYPES, error_headers
+from errands.server.jsonrpc import error_headers
 from errands.server.repertoire import Spoken
 from errands.server.streaming import send_stream
+from errands.server.visitors import is_json
 from errands.wire import v1_0
 from errands.wire.dialect import Dialect
 
@@ -40,9 +41,10 @@ async def _body(exchange: Exchange, dialect: Dialect) -> bytes:
     if exchange.method != "POST":
         return b""
     body = await exchange.body()
-    if body and exchange.content_type not in JSON_TYPES:
+    if body and not is_json(exchange):
         raise ContentTypeNotSupportedError(
-            f"Content-Type must be {dialect.media_type} or application/json, not {exchange.content_type[:100]}"
+            f"Content-Type must be {dialect.media_type} or application/json, "
+            f"not {exchange.content_type[:100] or 'left out'}"
         )
     return body
 

@@ -10,7 +10,7 @@ from errands.errors import A2AError
 from errands.runtime.call import EventStream, StreamItem
 from errands.server.exchange import Exchange
 from errands.server.refusing import refusal
-from errands.wire.sse import GAP_EVENT, KEEP_ALIVE, frame, named_frame
+from errands.wire.sse import ERROR_EVENT, GAP_EVENT, KEEP_ALIVE, frame, named, plain_frame
 
 #: Puts an item or an error into the binding's envelope.
 Envelope = Callable[[bytes], bytes]
@@ -24,7 +24,7 @@ async def send_stream(
         exchange,
         stream,
         partial(_frame, envelope),
-        lambda error: b"data: %b\n\n" % error_envelope(error),
+        lambda error: named(ERROR_EVENT, plain_frame(error_envelope(error))),
     )
 
 
@@ -55,6 +55,5 @@ async def send_frames(
 
 def _frame(envelope: Envelope | None, item: StreamItem) -> bytes:
     data = item.data if envelope is None else envelope(item.data)
-    if item.gap:
-        return named_frame(GAP_EVENT, item.version, data)
-    return frame(item.version, data)
+    event = frame(item.version, data)
+    return named(GAP_EVENT, event) if item.gap else event

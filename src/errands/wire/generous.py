@@ -1,4 +1,4 @@
-"""Reading what ProtoJSON allows: snake_case keys beside camelCase ones, and empty fields left out.
+"""Reading what ProtoJSON allows: snake_case keys beside camelCase ones, and empty fields null or left out.
 
 JSON values in metadata and data parts are never touched.
 """
@@ -9,7 +9,7 @@ import enum
 import types
 import typing
 from functools import cache
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import msgspec
 from msgspec import inspect
@@ -21,12 +21,12 @@ M = TypeVar("M", bound=Model)
 
 def decode(model: type[M], raw: bytes | msgspec.Raw) -> M:
     """A model as protobuf agents write it. Raises `msgspec.MsgspecError` when it is none."""
-    value = camelize(msgspec.json.decode(raw), model)
+    value = normalize(msgspec.json.decode(raw), model)
     return msgspec.convert(_complete(value, _type_of(model)), model)
 
 
-def camelize(value: Any, model: type[Model]) -> Any:
-    """Renames snake_case keys of `model`'s own fields, all the way down; everything else stays as it is."""
+def normalize(value: Any, model: type[Model]) -> Any:
+    """`model`'s own fields in camelCase and without those that are null, all the way down; the rest as it is."""
     if not isinstance(value, dict):
         return value
     names = _names_of(model)
@@ -36,18 +36,28 @@ def camelize(value: Any, model: type[Model]) -> Any:
         if known is None:
             result[key] = item
             continue
-        name, nested = known
+        if item is None and not known.is_any:
+            continue
+        nested = known.nested
         if nested is not None:
-            item = [camelize(i, nested) for i in item] if isinstance(item, list) else camelize(item, nested)
-        result.setdefault(name, item)
+            item = [normalize(i, nested) for i in item] if isinstance(item, list) else normalize(item, nested)
+        result.setdefault(known.name, item)
     return result
 
 
+class _Field(NamedTuple):
+    name: str
+    nested: type[Model] | None
+    #: Any JSON value, of which null is one.
+    is_any: bool
+
+
 @cache
-def _names_of(model: type[Model]) -> dict[str, tuple[str, type[Model] | None]]:
-    names: dict[str, tuple[str, type[Model] | None]] = {}
+def _names_of(model: type[Model]) -> dict[str, _Field]:
+    names: dict[str, _Field] = {}
     for field in msgspec.structs.fields(model):
-        known = (field.encode_name, _nested_model(field.type))
+        is_any = Any in (field.type, *typing.get_args(field.type))
+        known = _Field(field.encode_name, _nested_model(field.type), is_any)
         names[field.name] = names[field.encode_name] = known
     return names
 
@@ -95,6 +105,8 @@ def _zero(kind: inspect.Type) -> Any:
         return ""
     if isinstance(kind, inspect.IntType):
         return 0
+    if isinstance(kind, inspect.BoolType):
+        return False
     if isinstance(kind, inspect.ListType):
         return []
     if isinstance(kind, inspect.EnumType):

@@ -5,9 +5,16 @@ from __future__ import annotations
 import codecs
 from typing import NamedTuple
 
-KEEP_ALIVE = b": keep-alive\n\n"
+#: A comment without the empty line that ends an event: httpx-sse, which a2a-sdk 0.3 reads streams with, would make an
+#: event without data of it.
+KEEP_ALIVE = b": keep-alive\n"
 #: The name of the event that says: some events you asked for are no longer kept; here is the task as it is now.
 GAP_EVENT = "gap"
+#: The name of the event that a stream breaks off with.
+ERROR_EVENT = "error"
+#: Line breaks of Unicode that JSON need not escape. Clients that split lines as Python does, such as those of a2a-sdk
+#: 1.x, would cut an event in two there.
+_LINE_BREAKS = tuple((mark.encode(), b"\\u%04x" % ord(mark)) for mark in "\x85\u2028\u2029")
 
 
 class ServerSentEvent(NamedTuple):
@@ -19,11 +26,20 @@ class ServerSentEvent(NamedTuple):
 
 def frame(version: int, data: bytes) -> bytes:
     """One event; `data` is one line of JSON and `version` what the client sends back as Last-Event-ID."""
-    return b"id: %d\ndata: %b\n\n" % (version, data)
+    return b"id: %d\n%b" % (version, plain_frame(data))
 
 
-def named_frame(name: str, version: int, data: bytes) -> bytes:
-    return b"event: %b\n%b" % (name.encode(), frame(version, data))
+def plain_frame(data: bytes) -> bytes:
+    """One event without an id."""
+    if not data.isascii():
+        for mark, escaped in _LINE_BREAKS:
+            data = data.replace(mark, escaped)
+    return b"data: %b\n\n" % data
+
+
+def named(name: str, event: bytes) -> bytes:
+    """The event under a name of its own."""
+    return b"event: %b\n%b" % (name.encode(), event)
 
 
 class SSEParser:
@@ -60,6 +76,6 @@ class SSEParser:
     def _dispatch(self) -> ServerSentEvent | None:
         data, event_id, event = self._data, self._id, self._event
         self._data, self._id, self._event = [], None, ""
-        if not data:
+        if not any(data):
             return None
         return ServerSentEvent("\n".join(data), event_id, event or "message")

@@ -1,7 +1,7 @@
 """A2A 1.0 as JSON, the same over JSON-RPC and HTTP+JSON: the spelling of `errands.model` itself.
 
-Reading is as generous as ProtoJSON asks (camelCase or snake_case keys, unknown fields passed over); writing is
-always camelCase without empty fields.
+Reading is as generous as ProtoJSON asks (camelCase or snake_case keys, null for an empty field, unknown fields passed
+over); writing is always camelCase without empty fields.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class V1_0(Dialect):  # noqa: N801
 
     def read_query(self, operation: Operation, values: Mapping[str, str]) -> Any:
         try:
-            return msgspec.convert(generous.camelize(dict(values), operation.request), operation.request, strict=False)
+            return msgspec.convert(generous.normalize(dict(values), operation.request), operation.request, strict=False)
         except msgspec.ValidationError as error:
             raise invalid_params(error) from None
 
@@ -112,18 +112,27 @@ def read_body(model: type[M], body: bytes, fields: Mapping[str, str] | None = No
     """What a client sent; `fields` win over the body's. Raises `ParseError` or `InvalidParamsError`."""
     try:
         if fields or _SNAKE_KEY.search(body):
-            values = generous.camelize(msgspec.json.decode(body), model)
+            values = generous.normalize(msgspec.json.decode(body), model)
             if fields and isinstance(values, dict):
-                values |= generous.camelize(fields, model)
+                values |= generous.normalize(fields, model)
             body = encode(values)
         decoder: msgspec.json.Decoder[M] = _decoder_of(model)
         return decoder.decode(body)
     except msgspec.ValidationError as error:
+        if b"null" in body and (read := _read_without_nulls(model, body)) is not None:
+            return read
         raise invalid_params(error) from None
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise ParseError(f"Invalid JSON payload: {error}") from None
     except RecursionError:
         raise InvalidParamsError("The request is nested too deeply") from None
+
+
+def _read_without_nulls(model: type[M], body: bytes) -> M | None:
+    try:
+        return msgspec.convert(generous.normalize(msgspec.json.decode(body), model), model)
+    except msgspec.ValidationError:
+        return None
 
 
 def read_answer(model: type[M], raw: Json) -> M:

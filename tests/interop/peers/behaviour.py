@@ -83,6 +83,13 @@ class Behaviour:
             await asyncio.sleep(TICK_S)
         await turn.complete()
 
+    async def _rest(self, turn: Turn, rest: str) -> None:
+        """As `_hold`, without a sign of life."""
+        await turn.artifact("answer", {"text": "held"})
+        while not self._released[rest].is_set() and not turn.is_cancelled:
+            await asyncio.sleep(TICK_S)
+        await turn.complete()
+
     async def _release(self, turn: Turn, rest: str) -> None:
         self._released[rest].set()
         await turn.complete()

@@ -20,10 +20,15 @@ from typing import Any, Protocol
 
 #: Seconds after which a step that does not come to its end has failed.
 STEP_S = 60.0
+#: Seconds without a word: long enough for an agent that is served with `KEEP_ALIVE_S` to say that it is still there.
+QUIET_S = 0.5
+KEEP_ALIVE_S = "0.1"
 ENDED = ("completed", "failed", "canceled", "rejected")
 
 DATA = {"big": 2**53 + 1, "float": 1.5, "list": [1, None, True, "ü"], "nested": {"zero": 0}}
 RAW = b"\x00\x01binary\xff"
+#: Every character that Python's `splitlines` takes for the end of a line and JSON does not have to escape.
+ODD_LINES = "one\x85two\u2028three\u2029four"
 FILE_URL = "https://example.com/report.pdf"
 
 
@@ -161,6 +166,11 @@ async def stream(caller: Caller) -> Any:
     return {"pieces": pieces, "last": events[-1].state, "one task": len({event.task_id for event in events}) == 1}
 
 
+async def stream_of_odd_lines(caller: Caller) -> Any:
+    events = await drained(caller.stream(saying(f"echo {ODD_LINES}")))
+    return [event.text for event in events if event.state is None]
+
+
 async def get(caller: Caller) -> Any:
     sent = await say(caller, "echo to be read")
     task = await caller.get(sent.task_id)
@@ -205,6 +215,17 @@ async def resubscribe(caller: Caller) -> Any:
         await say(caller, release)
         last = (await drained(events))[-1]
     return {"same task": first.task_id == last.task_id == task_id, "last": last.state}
+
+
+async def follow_quiet_task(caller: Caller) -> Any:
+    name = uuid.uuid4().hex
+    resting = await say(caller, f"rest {name}", wait=False)
+    async with aclosing(caller.subscribe(resting.task_id)) as events:  # type: ignore[type-var]
+        first = await anext(events)
+        await asyncio.sleep(QUIET_S)
+        await say(caller, f"release {name}")
+        last = (await drained(events))[-1]
+    return {"same task": first.task_id == last.task_id, "last": last.state}
 
 
 async def two_turns(caller: Caller) -> Any:
@@ -277,12 +298,14 @@ STEPS: dict[str, Callable[[Caller], Awaitable[Any]]] = {
         send,
         send_without_waiting,
         stream,
+        stream_of_odd_lines,
         get,
         get_with_less_history,
         list_by_context,
         cancel,
         cancel_while_streaming,
         resubscribe,
+        follow_quiet_task,
         two_turns,
         second_turn_as_stream,
         direct_message,
@@ -302,12 +325,14 @@ EXPECTED: dict[str, Any] = {
     "send": {"state": "completed", "text": "Echo: hello", "has context": True},
     "send_without_waiting": {"at once": True, "later": "completed", "text": "held"},
     "stream": {"pieces": ["0 ", "1 ", "2 "], "last": "completed", "one task": True},
+    "stream_of_odd_lines": [f"Echo: {ODD_LINES}"],
     "get": {"state": "completed", "text": "Echo: to be read", "first said": ["user", "echo to be read"]},
     "get_with_less_history": [["user", "Lisbon"]],
     "list_by_context": {"the newest first": True, "states": ["failed", "completed"]},
     "cancel": {"state": "canceled", "later": "canceled"},
     "cancel_while_streaming": {"answer": "canceled", "last": "canceled"},
     "resubscribe": {"same task": True, "last": "completed"},
+    "follow_quiet_task": {"same task": True, "last": "completed"},
     "two_turns": {
         "asked": ["input-required", "Which city?"],
         "answered": ["completed", "ask me: Lisbon"],

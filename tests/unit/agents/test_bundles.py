@@ -171,6 +171,8 @@ def test_a_part_of_the_context_that_is_not_there_is_worth_a_warning(
         "context.capabilities.analyst.task_ids.size() == c.cap['audit'].outputs.size()",
         "output.context.nothing == 'context.nothing'",
         "context.agent.started_at < now && c._history.turns[0] == 'input'",
+        "c.cap['''audit'''].count_errored == 0 && c.cap[\"\"\"audit\"\"\"].count_errored == 0",
+        "c.cap['\\u0061udit'].count_errored == 0 && size('''it's context.nothing''') > 0",
     ],
 )
 def test_a_part_of_the_context_that_may_be_there_is_worth_no_warning(tmp_path: Path, expression: str) -> None:
@@ -221,6 +223,33 @@ def test_a_model_without_a_provider_is_worth_a_warning(tmp_path: Path) -> None:
 def test_an_argument_that_is_never_there_is_worth_a_warning(tmp_path: Path, spoil: Spoil, warning: str) -> None:
     [told_of] = told(report(tmp_path, spoil), "warning")
     assert told_of.startswith(warning)
+
+
+MARKED = [{"transform": "input.put('mark', 1)"}, {"assert": "input.mark == 1", "error_message": "{input.mark}"}]
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        ("agent", "guardrails", "before"),
+        ("agent", "capabilities", "github-file", "before"),
+        ("agent", "capabilities", "github-file", "before_first"),
+    ],
+)
+def test_what_a_transform_may_have_made_is_worth_no_warning(tmp_path: Path, path: tuple[str, ...]) -> None:
+    assert report(tmp_path, put(*path, value=MARKED)).findings == []
+    [told_of] = told(report(tmp_path, put(*path, value=MARKED[::-1])), "warning")[:1]
+    assert "reads input.mark, and there is no such parameter" in told_of
+
+
+def test_what_is_transformed_first_is_seen_by_all_steps_before_the_call_and_by_none_after_it(tmp_path: Path) -> None:
+    capability = VALID["agent"]["capabilities"]["github-file"]
+    around = {**capability, "before_first": MARKED[:1], "before": MARKED[1:]}
+    assert report(tmp_path, put("agent", "capabilities", "github-file", value=around)).findings == []
+    after = [{"transform": "output"}, {"assert": "input.mark == 1"}]
+    around = {**capability, "before": MARKED[:1], "after": after}
+    [told_of] = told(report(tmp_path, put("agent", "capabilities", "github-file", value=around)), "warning")
+    assert told_of.startswith("capabilities.github-file.after[1].assert: reads input.mark")
 
 
 @pytest.mark.parametrize(

@@ -29,7 +29,7 @@ RULES: dict[str, tuple[Spoil, str]] = {
     "output before it is there": (
         put(*CAPABILITY, "before", 0, "assert", value="output.x"),
         (
-            "capabilities.github-file.before[0].assert: STARTS 'output' is not available in a middleware before "
+            "capabilities.github-file.before[0].assert: STARTS 'output' is not available in a before "
             "step; available are "
         ),
     ),

@@ -87,7 +87,7 @@ def test_everything_that_is_wrong_is_told_at_once(tmp_path: Path) -> None:
         ":6: guardrails.before[1].invoke: cannot be used: a policy has no tools",
         ":9: guardrails.after[0].on_fail: is block, and a guardrail has no call to block",
         ":10: guardrails.after[0].match: means nothing in a guardrail",
-        ":14: capabilities.pay.before[0].assert: 'review' is not available in a middleware before step",
+        ":14: capabilities.pay.before[0].assert: 'review' is not available in a before step",
         ":15: capabilities.pay.before[1].asert: is unknown",
         ":16: capabilities._meta: is no name for a capability",
     ]

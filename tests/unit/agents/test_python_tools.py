@@ -25,6 +25,7 @@ from errands.errors import ConfigurationError
 from errands.outbound import Outbound
 from errands.policy.cel import Call, Session
 from tests.unit.agents.support import VALID, put, spoiled, told, written
+from tests.waiting import SOON
 
 pytestmark = pytest.mark.anyio
 
@@ -219,11 +220,11 @@ async def test_a_sync_function_does_not_hold_up_the_others() -> None:
     def wait() -> str:
         """Waits."""
         entered.set()
-        assert leave.wait(10)
+        assert leave.wait(SOON)
         return threading.current_thread().name
 
     running = asyncio.create_task(run(wait))
-    assert await asyncio.to_thread(entered.wait, 10)
+    assert await asyncio.to_thread(entered.wait, SOON)
     leave.set()
     assert await running != threading.current_thread().name
 

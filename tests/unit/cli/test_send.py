@@ -9,9 +9,12 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from typer.testing import Result
 
+from errands import TaskContext, Worker
+from errands.model.core import COMPLETED, Part
 from errands.testing import serve
 from tests.unit.cli.agent import Gate
 from tests.unit.cli.conftest import Errands, live
@@ -54,6 +57,21 @@ def test_pieces_are_shown_as_they_arrive(url: str, gate: Gate, tmp_path: Path) -
         gate.open()
         result = process.finish()
     assert (result.returncode, result.stdout) == (0, " after\n")
+
+
+class Cut(Worker):
+    """As an agent does whose model was cut."""
+
+    async def handle(self, ctx: TaskContext) -> None:
+        message = ctx._agent_message([Part(text="It is")])
+        await ctx._turn.end(COMPLETED, message=msgspec.structs.replace(message, metadata={"incomplete": "length"}))
+
+
+def test_an_answer_that_is_not_whole_says_so(errands: Errands) -> None:
+    with live(serve(Cut())) as url:
+        result = errands("send", url, "Is it?")
+    assert (result.exit_code, result.stdout) == (0, "It is\n")
+    assert "The answer is incomplete: the model reached the greatest length of an answer.\n" in result.stderr
 
 
 def test_a_status_message_is_an_answer_too(errands: Errands, url: str) -> None:

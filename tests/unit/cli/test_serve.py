@@ -136,6 +136,12 @@ def test_what_cannot_be_served_is_a_sentence(tmp_path: Path, options: list[str],
         "redis://:sec/ret@localhost:port",
         "postgresql://me:secret/secret@localhost:1/tasks",
         "postgresql://localhost:1/tasks?user=me&password=secret",
+        "postgresql:/me:secret@localhost/tasks",
+        "postgresql:me:secret@localhost/tasks",
+        "redis:secret@localhost",
+        "me:secret@localhost",
+        "memory://me:secret@localhost",
+        "sqlite:///tasks.db?key=secret",
     ],
 )
 def test_a_password_in_an_address_that_cannot_be_used_is_not_shown(tmp_path: Path, storage: str) -> None:

@@ -162,7 +162,7 @@ class ScriptedAgent:
 
     def error_event(self, error: A2AError) -> bytes:
         body: Any = {"id": "1", "error": to_jsonrpc(error)} if self.binding == "jsonrpc" else to_http(error)[1]
-        return b"data: %b\n\n" % encode(body)
+        return sse.named(sse.ERROR_EVENT, sse.plain_frame(encode(body)))
 
     def enveloped(self, body: bytes) -> bytes:
         return b'{"jsonrpc":"2.0","id":"1","result":%b}' % body if self.binding == "jsonrpc" else body

@@ -157,6 +157,28 @@ async def test_a_gap_after_a_cut_is_told_and_the_text_is_whole(agent: ScriptedAg
         assert [piece async for piece in client.stream_text("x")] == ["one ", "two ", "three"]
 
 
+async def test_a_gap_in_the_middle_is_told_in_updates_and_the_text_is_whole(agent: ScriptedAgent) -> None:
+    def answers() -> httpx.Response:
+        frames = agent.frames(snapshot(), chunk("one ", append=False))
+        missed = [agent.gap_frame(2, chunk("one two ", append=False)), agent.gap_frame(50, status(WORKING))]
+        return streaming([*frames, *missed, *agent.frames(chunk("three"), status(COMPLETED), first_id=51)])
+
+    async with agent.client() as client:
+        agent.plays(answers())
+        seen = [(event.event_id, event.gap) async for event in client.stream("x")]
+        agent.plays(answers())
+        assert [piece async for piece in client.stream_text("x")] == ["one ", "two ", "three"]
+    assert seen == [("1", False), ("2", False), ("2", True), ("50", True), ("51", False), ("52", False)]
+
+
+async def test_a_reader_who_is_told_at_once_that_the_server_stops_comes_back(agent: ScriptedAgent) -> None:
+    frames = agent.frames(*LOG)
+    stops = agent.error_event(UnavailableError("stopping"))
+    agent.plays(streaming(frames[:3], cut()), streaming([stops]), streaming(frames[3:]))
+    async with agent.client() as client:
+        assert [event.response async for event in client.stream("x")] == LOG
+
+
 async def test_a_gap_is_told_whatever_its_id(agent: ScriptedAgent) -> None:
     agent.plays(
         streaming(agent.frames(snapshot(), status(WORKING), first_id=8), cut()),

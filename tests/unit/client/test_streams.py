@@ -111,7 +111,10 @@ async def test_leaving_a_stream_early_closes_the_connection(agent: ScriptedAgent
 
 async def test_keep_alives_and_odd_line_ends_are_no_events(agent: ScriptedAgent) -> None:
     first, second = agent.frames(snapshot(), status(COMPLETED))
-    body = b": keep-alive\n\n%b: keep-alive\r\r%b" % (first.replace(b"\n", b"\r\n"), second.replace(b"\n", b"\r\n"))
+    body = b": keep-alive\n\n%b: keep-alive\r\rdata:\n\n%b" % (
+        first.replace(b"\n", b"\r\n"),
+        second.replace(b"\n", b"\r\n"),
+    )
     agent.plays(streaming(body[i : i + 1] for i in range(len(body))))
     async with agent.client() as client:
         assert [event.event_id async for event in client.stream("x")] == ["1", "2"]

@@ -28,15 +28,17 @@ async def test_the_handler_runs_in_a_thread_of_its_own(storage: str) -> None:
 
 
 async def test_the_event_loop_goes_on_while_the_handler_blocks(storage: str) -> None:
-    release = threading.Event()
+    begun, release = threading.Event(), threading.Event()
 
     def handle(ctx: Any) -> None:
         if ctx.user_text == "slow":
+            begun.set()
             assert release.wait(timeout=170)
         ctx.complete(ctx.user_text)
 
     async with connect(ThreadedAgent(handle), storage=storage) as client:
         slow = await client.send("slow", blocking=False)
+        await asyncio.to_thread(begun.wait)
         assert (await client.send("fast")).text == "fast"
         assert (await client.get_task(slow.task_id)).state == "working"
         release.set()

@@ -13,7 +13,7 @@ from errands.agents.delegation.base import DelegationError
 from errands.agents.delegation.local import LocalDelegate, child_id
 from errands.client import A2AClient
 from errands.errors import TaskNotFoundError
-from errands.model.core import Message, Part, Role, TaskState
+from errands.model.core import COMPLETED, Message, Part, Role, TaskState
 from errands.model.log import ListQuery, Scope, StoredTask
 from errands.model.requests import SendMessageRequest
 from errands.runtime.call import CallContext
@@ -35,6 +35,7 @@ from tests.unit.delegation.support import (
     bare_errand,
     errand_of,
     family,
+    said,
     started_run,
 )
 from tests.unit.reviews.support import People, desk_of, verify
@@ -83,6 +84,13 @@ async def test_what_the_child_exposes_stands_beside_its_message_and_a_streamed_a
 async def test_what_a_child_leaves_as_an_artifact_is_its_output(storage: str) -> None:
     async with connect(family(Does(lambda ctx: ctx.complete("a report")), storage=storage)) as client:
         assert (await client.send("hello")).data == {"message": [{"mimeType": "text/plain", "text": "a report"}]}
+
+
+async def test_an_answer_of_a_child_that_is_not_whole_says_so(storage: str) -> None:
+    cut = said([Part(text="It is")], metadata={"incomplete": "length"})
+    async with connect(family(Does(lambda ctx: ctx._turn.end(COMPLETED, message=cut)), storage=storage)) as client:
+        message = [{"mimeType": "text/plain", "text": "It is"}]
+        assert (await client.send("Is it?")).data == {"incomplete": "length", "message": message}
 
 
 async def test_parameters_reach_the_child_as_data(storage: str) -> None:

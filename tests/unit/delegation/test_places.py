@@ -3,22 +3,31 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import AsyncExitStack
+from pathlib import Path
 
 import pytest
 
 from errands import Settings
+from errands.agents.delegation.base import Delegate
 from errands.agents.delegation.local import LocalDelegate
+from errands.agents.delegation.remote import RemoteDelegate
+from errands.client import A2AClient
 from errands.engines.urls import engine_from_url
 from errands.errors import OverloadedError
-from errands.model.card_config import AgentCardConfig
-from errands.model.core import COMPLETED, SUBMITTED, WORKING
+from errands.model.card_config import AgentCardConfig, CapabilitiesConfig
+from errands.model.core import COMPLETED, SUBMITTED, WORKING, Message, Part, Role
 from errands.runtime.context import TaskContext
+from errands.runtime.depth import depth_metadata
 from errands.runtime.inner import InnerAgents
 from errands.runtime.run import Run
 from errands.runtime.worker import Worker
 from errands.server.app import A2AServer
-from errands.testing import ManualClock, connect
-from tests.unit.delegation.support import errand_of, started_run
+from errands.testing import ManualClock, connect, serve
+from tests.ports import free_port
+from tests.unit.client.serving import serving
+from tests.unit.delegation.support import Held, Parent, errand_of, started_run
+from tests.waiting import until
 
 pytestmark = pytest.mark.anyio
 
@@ -28,7 +37,7 @@ DEPTH = 3
 class Matryoshka(Worker):
     """Hands its message down until it is deep enough; the innermost waits for the gate."""
 
-    def __init__(self, delegate: LocalDelegate | None = None) -> None:
+    def __init__(self, delegate: Delegate | None = None) -> None:
         self.delegate = delegate
         self.begun: list[int] = []
         self.deepest = asyncio.Event()
@@ -167,3 +176,84 @@ async def test_what_is_handed_down_waits_in_a_queue_that_takes_nothing_else(stor
         twins.gate.set()
         assert (await parent).text == "child and child"
         await server.engine.wait_for_state(waits.task_id, server.scope(), frozenset({COMPLETED}), 20)
+
+
+# Servers that wait for each other
+
+
+def remote(name: str, doll: Worker, storage: str, url: str = "", **fields: float) -> A2AServer:
+    """A server with room for one turn, whose agent hands work to the one at this address."""
+    inner = InnerAgents()
+    if url:
+        doll.delegate = RemoteDelegate("other", url, agents=inner, patience=600)  # type: ignore[attr-defined]
+    card = AgentCardConfig(name=name, description=".", capabilities=CapabilitiesConfig(streaming=True))
+    return A2AServer(worker=doll, agent_card=card, inner=inner, storage=storage, settings=settings(**fields))
+
+
+async def test_servers_that_hand_work_to_each_other_do_not_wait_for_each_others_places(storage: str) -> None:
+    ping, pong, port = Matryoshka(), Matryoshka(), free_port()
+    ping.gate.set()
+    pong.gate.set()
+    pongs = remote("Pong", pong, "memory", f"http://127.0.0.1:{port}")
+    async with serving(pongs.app) as there:
+        pings = remote("Ping", ping, storage, there)
+        async with serving(pings.app, port) as here, A2AClient(here) as client:
+            assert (await client.send("go")).text == "0(1(2(innermost)))"
+            assert (ping.begun, pong.begun) == ([0, 2], [1, 3])
+            # Every place is given back.
+            assert (await client.send("again")).text == "0(1(2(innermost)))"
+            assert not pings.adapter._awaited
+
+
+async def test_what_another_server_waits_for_is_taken_up_again_though_there_is_no_place(tmp_path: Path) -> None:
+    storage = f"sqlite:///{tmp_path / 'tasks.db'}"
+    ping, pong, port = Matryoshka(), Matryoshka(), free_port()
+    pongs = remote("Pong", pong, "memory", f"http://127.0.0.1:{port}")
+    async with serving(pongs.app) as there:
+        pings = remote("Ping", ping, storage, there, drain_timeout=0)
+        async with serving(pings.app, port) as here, A2AClient(here) as client:
+            task_id = (await client.send("go", blocking=False)).task_id
+            await pong.deepest.wait()
+        # Both of its tasks are in the queue, and one can be taken up at a time.
+        pong.gate.set()
+        pings = remote("Ping", Matryoshka(), storage, there)
+        async with serving(pings.app, port) as here, A2AClient(here) as client:
+            while (result := await client.get_task(task_id)).state != "completed":
+                await asyncio.sleep(0.05)
+            assert result.text == "0(1(2(innermost)))"
+
+
+async def test_places_are_lent_only_to_what_was_handed_down_more_often(storage: str) -> None:
+    far = Held()
+
+    def handed_down(depth: int, name: str) -> Message:
+        return Message(message_id=name, role=Role.USER, parts=[Part(text=name)], metadata=depth_metadata(depth))
+
+    async with serving(serve(far).app) as there, AsyncExitStack() as stack:
+        parent = Parent(None)  # type: ignore[arg-type]
+        server = remote("Parent", parent, storage, there)
+        client = await stack.enter_async_context(connect(server))
+        follow = await stack.enter_async_context(asyncio.TaskGroup())
+
+        async def read(task_id: str) -> None:
+            assert [event async for event in client.subscribe(task_id)]
+
+        async def begin(message: str | Message) -> str:
+            task_id = (await client.send(message, blocking=False)).task_id
+            follow.create_task(read(task_id))
+            return task_id
+
+        def waiting() -> int:
+            return sum(execution.waits_for > 0 for execution in server.adapter.running.values())
+
+        await begin("root")
+        await until(lambda: waiting() == 1)
+        for number in range(3):
+            await begin(handed_down(1, f"child {number}"))
+        await begin("stranger")
+        await until(lambda: waiting() == 2)
+        await begin(handed_down(2, "grandchild"))
+        await until(lambda: waiting() == 3)
+        await server.adapter.poll()
+        assert len(server.adapter.running) == 3
+        far.gate.set()

@@ -221,6 +221,18 @@ async def test_referred_tasks_are_populated_when_they_are_wanted(storage: str) -
     assert [related.id for related in seen.contexts[1].related_tasks] == [first.task_id]
 
 
+async def test_a_task_that_is_referred_to_again_and_again_is_loaded_once_and_a_hundred_at_most() -> None:
+    class Everything:
+        async def get(self, task_id: str, context: ServerCallContext) -> Task | None:
+            return task(task_id)
+
+    names = [str(number) for number in range(200)]
+    context = await SimpleRequestContextBuilder(True, Everything()).build(
+        CALL, request(reference_task_ids=["0"] * 1000 + names)
+    )
+    assert [related.id for related in context.related_tasks] == names[:100]
+
+
 async def test_referred_tasks_are_left_alone_when_they_are_not_wanted(storage: str) -> None:
     seen = Seen()
     async with executing(seen, storage) as client:

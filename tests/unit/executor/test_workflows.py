@@ -22,7 +22,8 @@ from errands import (
     TaskStatus,
     TaskStatusUpdateEvent,
 )
-from tests.unit.executor.agents import Act, executing, new_task, updater_of, words
+from errands.testing import connect, serve
+from tests.unit.executor.agents import Act, Executor, executing, new_task, updater_of, words
 from tests.unit.support import Gate, reaches, said, spoken
 
 pytestmark = pytest.mark.anyio
@@ -44,6 +45,13 @@ async def test_a_stream_yields_exactly_that_one_message(storage: str) -> None:
     async with executing(reply, storage) as client:
         events = [event async for event in client.stream("hi")]
     assert [(event.kind, event.text) for event in events] == [("message", "Echo: hi")]
+
+
+async def test_a_message_that_is_streamed_again_gets_the_same_message(storage: str) -> None:
+    async with executing(reply, storage) as client:
+        first, again = [[event async for event in client.stream("hi", message_id="m")] for _ in range(2)]
+    assert [(event.kind, event.text) for event in again] == [("message", "Echo: hi")]
+    assert again[0].raw == first[0].raw
 
 
 async def test_a_stream_of_a_message_that_took_a_while_yields_it_alone(storage: str) -> None:
@@ -111,6 +119,50 @@ async def test_long_running_is_a_task_followed_by_updates(storage: str) -> None:
     ]
     assert done.text == "one two"
     assert spoken(done) == ["hi", "done"]
+
+
+async def test_the_first_piece_of_an_artifact_begins_it_whatever_its_author_says(storage: str) -> None:
+    """The client of a2a-sdk 0.3 drops a piece that continues an artifact it does not know."""
+
+    async def execute(context: RequestContext, queue: EventQueue) -> None:
+        updater = updater_of(context, queue)
+        await updater.add_artifact([Part(text="one ")], artifact_id="a", append=True)
+        await updater.add_artifact([Part(text="two ")], artifact_id="a", append=True)
+        await updater.requires_input()
+
+    async def go_on(context: RequestContext, queue: EventQueue) -> None:
+        if context.message is not None and context.get_user_input() == "hi":
+            await execute(context, queue)
+            return
+        updater = updater_of(context, queue)
+        await updater.add_artifact([Part(text="three")], artifact_id="a", append=True)
+        await updater.complete()
+
+    async with executing(go_on, storage) as client:
+        first = [event async for event in client.stream("hi")]
+        rest = [event async for event in client.stream("more", task_id=first[0].task_id)]
+        done = await client.get_task(first[0].task_id or "")
+    assert [event.append for event in [*first, *rest] if event.kind == "artifact"] == [False, True, True]
+    assert done.text == "one two three"
+
+
+async def test_a_stream_that_the_server_ends_before_the_first_event_shows_the_task(storage: str) -> None:
+    gate = Gate()
+
+    async def execute(context: RequestContext, queue: EventQueue) -> None:
+        await gate()
+        await updater_of(context, queue).complete()
+
+    server = serve(Executor(execute), storage=storage)
+    async with connect(server) as client:
+        events = client.stream("hi")
+        first = asyncio.create_task(anext(events))
+        await gate.reached.wait()
+        server.engine.disconnect()
+        assert (await first).kind == "task"
+        gate.open()
+        # The client comes back by itself.
+        assert [event.state async for event in events] == ["completed"]
 
 
 async def test_updates_may_come_without_a_task_before_them(storage: str) -> None:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
 
-from errands import Message, Part, TaskContext
+from errands import AgentExecutor, EventQueue, Message, Part, RequestContext, TaskContext
 from errands.model.core import COMPLETED, Role
 from errands.model.requests import SendMessageRequest
 from errands.runtime.call import CallContext
@@ -54,6 +55,51 @@ async def test_guardrails_see_the_metadata_of_the_request() -> None:
         assert seen == [{"trace": "a"}]
 
 
+@pytest.mark.parametrize("storage", ["memory", "sqlite"])
+@pytest.mark.parametrize(
+    ("transform", "left"),
+    [
+        ("{'message': input.message, 'request_metadata': {'trace': 'b'}}", {"trace": "b"}),
+        ("input.put('request_metadata', input.request_metadata.put('seen', true))", {"trace": "a", "seen": True}),
+        ("{'message': input.message, 'request_metadata': {}}", {}),
+        ("{'message': input.message, 'request_metadata': null}", {}),
+        ("{'message': input.message}", {"trace": "a"}),
+    ],
+)
+async def test_a_transform_may_change_the_metadata_of_the_request(
+    tmp_path: Path, storage: str, transform: str, left: Any
+) -> None:
+    seen: list[Any] = []
+
+    async def handle(ctx: TaskContext) -> None:
+        seen.append(ctx.request_metadata)
+        await ctx.complete("ok")
+
+    url = "memory" if storage == "memory" else f"sqlite:///{tmp_path / 'tasks.db'}"
+    async with serving(Agent(handle), policy=before({"transform": transform}), storage=url) as server:
+        request = SendMessageRequest(message=a_message(), metadata={"trace": "a"})
+        await server._server.task_manager.send_message(request, CallContext(scope=ANYBODY))
+    assert seen == [left]
+
+
+async def test_executors_are_given_the_metadata_of_the_request_as_a_transform_left_it() -> None:
+    seen: list[Any] = []
+
+    class Looking(AgentExecutor):
+        async def execute(self, context: RequestContext, event_queue: EventQueue) -> None:
+            seen.append(context.metadata)
+            await event_queue.enqueue_event(Message(message_id="a", role=Role.AGENT, parts=[Part(text="ok")]))
+
+        async def cancel(self, context: RequestContext, event_queue: EventQueue) -> None:
+            raise AssertionError("nobody cancels")
+
+    rule = before({"transform": "{'message': input.message, 'request_metadata': {'trace': 'b'}}"})
+    async with serving(Looking(), policy=rule) as server:
+        request = SendMessageRequest(message=a_message(), metadata={"trace": "a"})
+        await server._server.task_manager.send_message(request, CallContext(scope=ANYBODY))
+    assert seen == [{"trace": "b"}]
+
+
 TRANSFORMS: list[tuple[str, tuple[Any, Any]]] = [
     ("{'message': [{'text': 'x'}]}", ({"a": 1}, None)),
     ("{'message': input.message}", ({"a": 1}, {"b": 2})),
@@ -77,6 +123,13 @@ async def test_a_transform_may_change_metadata_and_leaves_what_it_does_not_name(
     async with serving(Agent(handle), policy=before({"transform": transform})) as server:
         await server.client.send(a_message({"a": 1}, {"b": 2}))
     assert seen == [left]
+
+
+async def test_metadata_of_a_request_that_is_no_map_ends_the_task() -> None:
+    rule = before({"transform": "{'message': input.message, 'request_metadata': [1]}"})
+    async with serving(Agent(lambda ctx: ctx.complete("ok")), policy=rule) as server:
+        result = await server.client.send("hi")
+        assert (result.state, reason(result)) == ("rejected", "restricted")
 
 
 @pytest.mark.parametrize("made", ["'metadata': 7}", "'metadata': 'x'}"])

@@ -187,11 +187,13 @@ def test_a_value_that_is_no_json_is_refused() -> None:
         Variables(input=object())
 
 
-def test_what_is_nested_too_deep_becomes_text() -> None:
+def test_what_is_nested_too_deep_cannot_be_looked_into() -> None:
     deep: Any = 1
     for _ in range(5000):
         deep = [deep]
-    assert value_of("size(input)", input=deep) == 1
+    with pytest.raises(CelError, match="input has more than 200,000 values or 64 levels at once"):
+        value_of("size(input)", input=deep)
+    assert value_of("context.user.id != ''", input=deep) is True
 
 
 JSON = st.recursive(

@@ -19,9 +19,9 @@ from errands.policy.cel.child import HEAD, Request
 from errands.policy.cel.effort import LONG
 from errands.policy.cel.evaluating import is_long
 from errands.policy.cel.evaluators import Evaluators, _Evaluator, use_evaluators
-from errands.policy.cel.values import MOST_SEEN, as_seen
-from errands.policy.context import plain
-from errands.policy.records import Decided
+from errands.policy.cel.values import MOST_SEEN, as_seen, is_cut
+from errands.policy.context import CurrentContext, plain, start
+from errands.policy.records import CapabilityFinished, Decided, InputArrived, Started
 from errands.runtime.settings import Settings
 from tests.unit.oversight.support import around, before, reason, serving
 from tests.unit.policy.support import NOW, a_run
@@ -34,6 +34,13 @@ GREATEST = "a" * (Settings().max_body_bytes - 10_000)
 NUMBERS = "[0, 1, 2, 3, 4, 5, 6, 7, 8, 9]"
 #: 10,000 times a search that takes a second, if anybody let it.
 HOSTILE = f"{NUMBERS}.all(a, {NUMBERS}.all(b, {NUMBERS}.all(c, !{{0}}.matches('(a?){{{{30}}}}z'))))"
+
+
+def nested(levels: int) -> Any:
+    value: Any = {}
+    for number in range(levels - 1):
+        value = {"a": value} if number % 2 else [value]
+    return value
 
 
 def a_message(text: str, parts: int = 1) -> dict[str, Any]:
@@ -285,6 +292,25 @@ def test_lists_and_maps_beyond_so_many_values_are_text() -> None:
     assert as_seen([[[]] * MOST_SEEN, "x"])[1] == "x"
 
 
+@pytest.mark.parametrize(
+    ("value", "cut"),
+    [
+        ([1] * MOST_SEEN, False),
+        ([1] * (MOST_SEEN + 1), True),
+        ([[1] * 100] * (MOST_SEEN // 101), False),
+        ([[1] * 100] * (MOST_SEEN // 100), True),
+        ({"a": {str(n): n for n in range(MOST_SEEN)}}, True),
+        (nested(64), False),
+        (nested(65), True),
+        ("a" * MOST_SEEN * 2, False),
+        (None, False),
+    ],
+)
+def test_what_is_seen_as_it_is_and_what_is_not(value: Any, cut: bool) -> None:
+    assert is_cut(value) is cut
+    assert cut is (as_seen(value) != value)
+
+
 # Values that are too large to be seen
 
 
@@ -300,6 +326,66 @@ async def test_an_expression_fails_that_names_a_value_too_large_to_be_seen_as_it
         return
     with pytest.raises(CelError, match=r"input has more than 200,000 values .*: send less at once"):
         await evaluate(program, variables, Session(NOW))
+
+
+def a_long_run() -> CurrentContext:
+    """An input and a result of which expressions cannot see all, and another function."""
+    current = CurrentContext(start(Started(at=NOW, agent="a", user="ann", functions=("search", "pay"))))
+    rows = [0] * (MOST_SEEN + 1)
+    current.fold(
+        InputArrived(at=NOW, values={"message": [], "to": ["boss"], "rows": rows}, message_id="1"),
+        CapabilityFinished(at=NOW, call="1", function="search", arguments={"q": "x"}, output={"rows": rows}),
+        CapabilityFinished(at=NOW, call="2", function="pay", arguments={"to": "boss"}, output="ok"),
+    )
+    return current
+
+
+@pytest.mark.parametrize(
+    ("source", "part"),
+    [
+        ("context.input[0].rows != ['boss']", "input"),
+        ("c.input.last().to == ['boss']", "input"),
+        ("!(context.input.exists(one, one.to != ['boss']))", "input"),
+        ("size(context.input[0].rows) > 5", "input"),
+        ("context.input.size() + size(context.input[0].rows) > 5", "input"),
+        ("context.capabilities.search.outputs.last().rows != []", "capabilities.search"),
+        ("c.cap.search.outputs != []", "capabilities.search"),
+        ("context.capabilities['search'].outputs != []", "capabilities.search"),
+        ("!('x' in c.cap.search.inputs)", "capabilities.search"),
+        ("context.capabilities.search != context.capabilities.pay", "capabilities.search"),
+        ("context.capabilities.exists(name, name == 'nobody')", "capabilities.search"),
+        ("context['input'] != []", "(input|capabilities.search)"),
+        ("[context].exists(one, one.input != [])", "(input|capabilities.search)"),
+    ],
+)
+async def test_an_expression_fails_that_looks_into_a_part_of_the_context_that_is_cut(source: str, part: str) -> None:
+    program = cel.compile(scopes.BEFORE, source, condition=True)
+    with pytest.raises(CelError, match=rf"context\.{part} holds more than 200,000 values or 64 levels at once"):
+        await evaluate(program, Variables(a_long_run().plain(), input={}), Session(NOW))
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "size(context.input) == 1 && context.input.size() == 1",
+        "context.output == [] && context.user.id == 'ann' && size(c.output) == 0",
+        "context.capabilities.search.count_successful == 1 && c.cap.search.timestamps.size() == 1",
+        "context.capabilities._meta.count == 2",
+        "context.capabilities.pay.inputs.last().to == 'boss' && c.cap.pay.outputs == ['ok']",
+    ],
+)
+async def test_what_does_not_look_into_it_goes_on(source: str) -> None:
+    program = cel.compile(scopes.BEFORE, source, condition=True)
+    assert await evaluate(program, Variables(a_long_run().plain(), input={}), Session(NOW)) is True
+
+
+@pytest.mark.parametrize("source", ["input.message[0].data != {}", "context.input[0] != {}", "!has(input.rows)"])
+@pytest.mark.parametrize("value", [[0] * (MOST_SEEN + 1), nested(65)], ids=["many values", "many levels"])
+async def test_a_policy_that_compares_what_it_cannot_see_refuses_it(source: str, value: Any) -> None:
+    async with serving(Agent(finish), policy=before({"assert": source, "error_message": "No."})) as server:
+        result = await server.client.send([Part(data={"rows": value})])
+        assert (result.state, result.text) == ("rejected", "No.")
+        assert (await server.client.send([Part(data={"rows": [0]})])).text == "Done."
 
 
 def test_a_search_for_a_text_that_comes_with_the_message_is_long_sooner() -> None:

@@ -80,7 +80,7 @@ def test_a_function_that_is_called_wrongly_is_not_said_to_be_missing(source: str
 
 def test_a_function_of_another_scope_is_said_to_be_missing() -> None:
     assert complaint("review('a')", scopes.BINDING).startswith("'review' is not available in a binding; available are")
-    assert complaint("mount.read('a')").startswith("'mount' is not available in a middleware before step; ")
+    assert complaint("mount.read('a')").startswith("'mount' is not available in a before step; ")
 
 
 def test_requests_of_tools_have_parameters_and_settings() -> None:

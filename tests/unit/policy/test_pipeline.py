@@ -9,7 +9,7 @@ import pytest
 
 from errands.policy.cel import Call, CallFailed, Session, Suspended
 from errands.policy.context import CurrentContext, start
-from errands.policy.pipeline import Blocked, Decision, Invocation, Locked, Outcome, Passed, Subject, run_steps
+from errands.policy.pipeline import Blocked, Decision, Locked, Outcome, Passed, StepCall, Subject, run_steps
 from errands.policy.records import CapabilityFinished
 from errands.policy.steps import Phase, StepConfig, Steps, compile_steps
 from tests.unit.policy.support import NOW, STARTED, said
@@ -23,11 +23,11 @@ class World:
     def __init__(self, **answers: bool) -> None:
         self.current = CurrentContext(start(STARTED))
         self.answers = answers
-        self.invoked: list[Invocation] = []
+        self.invoked: list[StepCall] = []
         self.asked: list[str] = []
         self.session = Session(NOW)
 
-    async def invoke(self, invocation: Invocation) -> Any:
+    async def invoke(self, invocation: StepCall) -> Any:
         self.invoked.append(invocation)
         if invocation.capability == "broken":
             raise CallFailed("503")
@@ -218,7 +218,7 @@ async def test_an_invoke_gets_its_bindings_and_later_steps_see_its_record() -> N
         {"assert": "context.capabilities.git_pull.outputs[0] == 'done'"},
     )
     assert isinstance(await world.run(steps, input={"path": "/a"}), Passed)
-    assert world.invoked == [Invocation("before[1]", "git", "pull", {"path": "/a", "depth": 1})]
+    assert world.invoked == [StepCall("before[1]", "git", "pull", {"path": "/a", "depth": 1})]
 
 
 async def test_an_invoke_that_fails_fails_the_step() -> None:

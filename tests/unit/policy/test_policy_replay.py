@@ -156,3 +156,9 @@ async def test_an_answer_that_was_held_back_is_looked_at_once() -> None:
 async def test_a_task_without_records_cannot_be_replayed() -> None:
     with pytest.raises(ValueError, match="no records"):
         await verdicts([])
+
+
+async def test_a_call_that_began_twice_counts_once() -> None:
+    """It was decided anew, because the agent had been rewritten in between."""
+    anew = [*RECORDS[:4], CapabilityBegan(**called("c1", 4, amount=50), form="f"), RECORDS[4]]
+    assert await told(anew, limits={"max_tool_calls": 1}) == []

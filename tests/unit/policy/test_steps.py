@@ -73,7 +73,7 @@ def test_invoke_names_a_tool_and_a_capability(target: str) -> None:
     [
         ({"assert": "1 +"}, "assert", "Syntax error"),
         ({"assert": "'text'"}, "assert", "true or false"),
-        ({"assert": "output.ok"}, "assert", "'output' is not available in a middleware before step"),
+        ({"assert": "output.ok"}, "assert", "'output' is not available in a before step"),
         ({"transform": "nothing"}, "transform", "'nothing' is not available"),
         ({"invoke": "git:pull", "bindings": {"x": "buoyant-systems"}}, "bindings.x", "'buoyant' is not available"),
         ({"assert": "true", "condition": "3"}, "condition", "true or false"),

@@ -17,7 +17,8 @@ from errands.agents.delegation.base import DelegationError, Errand
 from errands.agents.delegation.remote import RemoteDelegate
 from errands.agents.tools.base import Bounds, BrokenToolError, ToolError
 from errands.model.log import Scope
-from errands.outbound import AnswerTooLargeError, Meter, Outbound
+from errands.outbound import Outbound
+from errands.unpacking import AnswerTooLargeError, Meter
 from tests.live import live
 from tests.unit.tools import mcp_endless_server
 from tests.unit.tools.mcp_endless_server import answer

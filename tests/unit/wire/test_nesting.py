@@ -55,3 +55,21 @@ def test_a_body_that_is_no_json_but_opens_too_much_is_refused() -> None:
 @given(JSON)
 def test_what_is_not_deep_is_taken_whatever_it_is(value: object) -> None:
     assert is_taken(encode([value] * 40))
+
+
+@given(JSON, st.integers(MAX_DEPTH - 3, MAX_DEPTH + 3))
+def test_what_is_taken_is_what_has_no_more_levels_than_the_bound(value: object, depth: int) -> None:
+    assert is_taken(encode(nested(depth, value))) is (depth + levels(value) <= MAX_DEPTH)
+
+
+def levels(value: object) -> int:
+    if not isinstance(value, list | dict):
+        return 0
+    inside = value.values() if isinstance(value, dict) else value
+    return 1 + max(map(levels, inside), default=0)
+
+
+@pytest.mark.parametrize("piece", [b'\\"', b'"', b'["]', b'"\\', b"[]", b"[" * 90 + b"]" * 90], ids=repr)
+def test_no_body_is_looked_at_more_than_a_few_times(piece: bytes) -> None:
+    """Looking again from each quote on, it would take hours."""
+    assert not is_taken(b"[" * (MAX_DEPTH + 1) + b'"' + piece * (2_000_000 // len(piece)))

@@ -44,6 +44,14 @@ def test_only_blocking_false_asks_for_an_answer_at_once(
     assert dialect.read_request(SEND, body(message=said(text("hi")))).configuration is None
 
 
+@pytest.mark.parametrize("dialect", [JSONRPC, REST])
+def test_a_client_always_says_whether_it_waits(dialect: Dialect) -> None:
+    """Agents differ in what they take a missing `blocking` for."""
+    for configuration, waits in [(None, True), (SendMessageConfiguration(return_immediately=True), False)]:
+        written = dialect.write_request(SEND, SendMessageRequest(message=MESSAGE, configuration=configuration))
+        assert json.loads(written)["configuration"].get("blocking", False) is waits
+
+
 @pytest.mark.parametrize(("configuration", "at_once"), [({}, True), ({"blocking": True}, False)])
 def test_in_protojson_a_missing_flag_is_a_false_one(configuration: dict[str, Any], at_once: bool) -> None:
     message = {"messageId": "m", "role": "ROLE_USER", "content": [{"text": "hi"}]}

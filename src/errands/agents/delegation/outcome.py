@@ -15,7 +15,7 @@ from errands.model.core import (
     Task,
     text_of,
 )
-from errands.runtime.exposed import exposed_values
+from errands.runtime.exposed import INCOMPLETE, exposed_values, incomplete_reason
 from errands.runtime.run import content_part
 
 _ENDINGS = {"failed": "failed", "rejected": "refused", "canceled": "was canceled"}
@@ -24,17 +24,20 @@ _ENDINGS = {"failed": "failed", "rejected": "refused", "canceled": "was canceled
 def outcome(task: Task, agent: str, *, is_reviewed: bool) -> dict[str, Any] | None:
     """The output: `message` and what the agent exposes. None while the child goes on, or waits for a review.
 
-    A question to whoever asked is an output. Raises `DelegationError`.
+    A question to whoever asked is an output. Beside an answer that is not whole stands why, as `incomplete`. Raises
+    `DelegationError`.
     """
     state, said = task.status.state, task.status.message
+    reason = incomplete_reason(said)
+    cut = {INCOMPLETE: reason} if reason else {}
     if state is COMPLETED:
-        return output_of(said.parts if said else [], task)
+        return {**cut, **output_of(said.parts if said else [], task)}
     if state in TERMINAL_STATES:
         raise DelegationError(_told(f"{agent} {_ENDINGS.get(state.short, 'ended')}", said), task.id)
     if state is AUTH_REQUIRED:
         raise DelegationError(_told(f"{agent} wants an authorization that only a person can give", said), task.id)
     if state is INPUT_REQUIRED and not is_reviewed:
-        return output_of(said.parts if said else [])
+        return {**cut, **output_of(said.parts if said else [])}
     return None
 
 

@@ -11,7 +11,7 @@ import asyncio
 import logging
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
-from contextlib import AsyncExitStack, aclosing, asynccontextmanager, suppress
+from contextlib import AbstractContextManager, AsyncExitStack, aclosing, asynccontextmanager, nullcontext, suppress
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
@@ -28,6 +28,7 @@ from errands.errors import ErrandsError, TaskNotCancelableError, TaskNotFoundErr
 from errands.model.core import Message, Task
 from errands.model.log import Scope
 from errands.runtime.depth import depth_metadata
+from errands.runtime.inner import InnerAgents
 from errands.runtime.review_messages import is_review
 
 logger = logging.getLogger(__name__)
@@ -43,7 +44,10 @@ _PROTOCOLS = ("jsonrpc", "http+json")
 
 
 class RemoteDelegate(Delegate):
-    """`headers` are the operator's and go to that agent only. `http` makes the client that it is reached with."""
+    """`headers` are the operator's and go to that agent only. `http` makes the client that it is reached with.
+
+    `agents` are those of this server, whose turns lend their places while they wait.
+    """
 
     def __init__(
         self,
@@ -54,6 +58,7 @@ class RemoteDelegate(Delegate):
         http: Callable[[], httpx.AsyncClient] = httpx.AsyncClient,
         max_depth: int = MAX_DEPTH,
         patience: float = PATIENCE,
+        agents: InnerAgents | None = None,
     ) -> None:
         self._name = name
         self._url = url
@@ -61,6 +66,7 @@ class RemoteDelegate(Delegate):
         self._http = http
         self._max_depth = max_depth
         self._patience = patience
+        self._agents = agents
         self._secrets = Secrets(_secrets(url, self._headers))
         self._cancels = Cancels()
 
@@ -73,13 +79,19 @@ class RemoteDelegate(Delegate):
 
     async def _run(self, errand: Errand) -> Delegated:
         check_depth(errand, self._max_depth)
-        task_id = errand.task_id
-        if task_id is None:
-            answered = await unbroken(self._begin(errand))
-            if isinstance(answered, Delegated):
-                return answered
-            task_id = answered
-        return Delegated(task_id=task_id, output=await self._output(task_id))
+        with self._waiting_turn(errand):
+            task_id = errand.task_id
+            if task_id is None:
+                answered = await unbroken(self._begin(errand))
+                if isinstance(answered, Delegated):
+                    return answered
+                task_id = answered
+            return Delegated(task_id=task_id, output=await self._output(task_id))
+
+    def _waiting_turn(self, errand: Errand) -> AbstractContextManager[None]:
+        if self._agents is None:
+            return nullcontext()
+        return self._agents.manager(errand.scope.agent).waiting_turn(errand.parent)
 
     async def _begin(self, errand: Errand) -> Delegated | str:
         """Sends the message: the child's id, or the whole answer of an agent that made no task of it."""

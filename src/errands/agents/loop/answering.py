@@ -21,7 +21,7 @@ from errands.policy.cel.values import Json
 from errands.policy.limits import check_after_model, check_before_model
 from errands.policy.records import FunctionCall, ModelCalled
 from errands.runtime.context import TaskContext
-from errands.runtime.exposed import exposed_part
+from errands.runtime.exposed import INCOMPLETE, exposed_part
 
 logger = logging.getLogger(__name__)
 
@@ -29,7 +29,7 @@ logger = logging.getLogger(__name__)
 ARTIFACT = "answer"
 
 #: What the loop makes of ids: calls of steps and scripts, and sessions.
-_OUR_IDS = re.compile(r"^(input|output):|:(before|after|execute|script|[0-9a-f]{12})(:|$)")
+_OUR_IDS = re.compile(r"^(input|output):|:(before|after|execute|script|[0-9a-f]{12})([:@]|$)")
 _LONGEST_ID = 256
 
 
@@ -78,7 +78,12 @@ class Answering:
             text=answer.text,
             # One more than are made says that they are too many.
             calls=tuple(with_own_ids(answer.calls[: MOST_CALLS + 1], self._course.progress.call_ids)),
+            incomplete=answer.incomplete,
         )
+        if answer.incomplete:
+            logger.warning("task %s: an answer of the model is incomplete (%s)", self._ctx.task_id, answer.incomplete)
+        if not answer.calls and not answer.text.strip():
+            self._course.over("errored", "The model answered without a word and without a call.", called)
         await self._course.append(called)
         self._course.check(check_after_model(self._limits, run.context))
 
@@ -97,9 +102,8 @@ class Answering:
         run, message = self._course.run, [{"mimeType": "text/plain", "text": text}]
         if not self._plan.exposes:
             return {"message": message}
-        context = run.plain()
-        arrived = run.context.input[-1] if run.context.input else None
-        variables = Variables(context, input=arrived, output={"message": message}, runtime=self._course.runtime)
+        given = {"input": run.arrived, "output": {"message": message}, "runtime": self._course.runtime}
+        variables = Variables(run.plain(), **given)
         exposed: dict[str, Json] = {}
         for name, program in self._plan.exposes.items():
             try:
@@ -134,13 +138,14 @@ def said_in(output: dict[str, Any]) -> str:
     return "\n".join(part["text"] for part in output["message"] if isinstance(part.get("text"), str))
 
 
-def answer_message(ctx: TaskContext, output: dict[str, Any]) -> Message:
-    """The answer as a message: its text, and the exposed values as data."""
+def answer_message(ctx: TaskContext, output: dict[str, Any], incomplete: str | None) -> Message:
+    """The answer as a message: its text, and the exposed values as data. Its metadata says if it is `incomplete`."""
     parts = [Part(text=said_in(output))]
     exposed = {name: value for name, value in output.items() if name != "message"}
     if exposed:
         parts.append(exposed_part(exposed))
-    return ctx._agent_message(parts)
+    message = ctx._agent_message(parts)
+    return msgspec.structs.replace(message, metadata={INCOMPLETE: incomplete}) if incomplete else message
 
 
 def told(ctx: TaskContext, text: str, **metadata: Any) -> Message:

@@ -21,7 +21,7 @@ from errands.policy.cel import Call, CallFailed, CelError, Session, Variables, e
 from errands.policy.cel.evaluators import Evaluators
 from errands.policy.cel.values import Json
 from errands.policy.limits import Limits, check_before_capability
-from errands.policy.pipeline import Blocked, Invocation, Invoke, Locked, Passed, Subject
+from errands.policy.pipeline import Blocked, Invoke, Locked, Passed, StepCall, Subject
 from errands.policy.records import (
     CallEnded,
     Caller,
@@ -135,7 +135,7 @@ class Calls:
         known = self._progress.ended.get(call.id)
         if known is not None:
             return known
-        began = self._progress.began.get(call.id)
+        began = self._begun_before(call.id, routine)
         if began is None:
             stopped_or_began = await self._begin(call, routine, at, caller)
             if not isinstance(stopped_or_began, CapabilityBegan):
@@ -149,16 +149,18 @@ class Calls:
         """Everything before the execution."""
         self._check_may_begin()
         now = self._run.now()
-        key = self._course.session_key(f"{call.id}:before")
+        place = f"{call.id}:before@{routine.form}"
+        key = self._course.session_key(place)
         session = self._progress.session(key, at)
         try:
             if call.arguments is None:
-                raise ArgumentsError("the arguments are no JSON object")
+                cut = ", because the answer was cut off before its end; write less" if self._progress.is_cut else ""
+                raise ArgumentsError(f"the arguments are no JSON object{cut}")
             bound = await self._bound_in(session, routine, at)
             arguments = routine.arguments.resolve(call.arguments, bound)
         except ArgumentsError as error:
             return await self._errored(call.id, routine, call.arguments or {}, str(error), caller)
-        outcome = await self._before(call.id, routine, arguments, session, key)
+        outcome = await self._before(call.id, routine, arguments, session, place)
         if not isinstance(outcome, Passed):
             restricted = CapabilityRestricted(
                 at=now,
@@ -183,10 +185,26 @@ class Calls:
     async def _begun(self, call: str, routine: Routine, arguments: dict[str, Any], caller: Caller) -> CapabilityBegan:
         self._check_may_begin()
         began = CapabilityBegan(
-            at=self._run.now(), call=call, function=routine.name, arguments=arguments, caller=caller
+            at=self._run.now(),
+            call=call,
+            function=routine.name,
+            arguments=arguments,
+            caller=caller,
+            form=routine.form,
         )
         await self._course.append(began)
         return began
+
+    def _begun_before(self, call: str, routine: Routine) -> CapabilityBegan | None:
+        """The call, if it has begun as what it is now; otherwise everything is decided anew.
+
+        What was handed down is at work already, whatever has become of the function.
+        """
+        began = self._progress.began.get(call)
+        if began is None or routine.is_delegation or began.form in (None, routine.form):
+            return began
+        self._progress.forget(call)
+        return None
 
     def _check_may_begin(self) -> None:
         """Not when a limit is in the way, nor when another call has ended the task meanwhile."""
@@ -228,7 +246,10 @@ class Calls:
                     values[:] = [await evaluate(program, variables, Session(at))]
         return found
 
-    async def _before(self, call: str, routine: Routine, arguments: dict[str, Json], session: Session, key: str) -> Any:
+    async def _before(
+        self, call: str, routine: Routine, arguments: dict[str, Json], session: Session, place: str
+    ) -> Any:
+        key = self._course.session_key(place)
         lists = [routine.before]
         if self._run.context.is_first(routine.name):
             lists.insert(0, routine.before_first)
@@ -241,7 +262,7 @@ class Calls:
                 operation=routine.function.operation,
                 bound=frozenset(routine.bindings),
             )
-            invoke = self.invoker(f"{call}:before", session.now)
+            invoke = self.invoker(place, session.now)
             outcome = await self._course.steps(
                 steps, subject, session, key=key, call=call, function=routine.name, invoke=invoke
             )
@@ -281,7 +302,8 @@ class Calls:
             raise CallFailed(ended.error)
         if isinstance(ended, CapabilityRestricted):
             raise CallFailed(ended.reason)
-        key = self._course.session_key(f"{ended.call}:after")
+        place = f"{ended.call}:after@{routine.form}"
+        key = self._course.session_key(place)
         subject = Subject(
             context=self._run.plain,
             input=ended.arguments,
@@ -291,7 +313,7 @@ class Calls:
             bound=frozenset(routine.bindings),
         )
         session = self._progress.session(key, ended.at)
-        invoke = self.invoker(f"{ended.call}:after", ended.at)
+        invoke = self.invoker(place, ended.at)
         outcome = await self._course.steps(
             routine.after, subject, session, key=key, call=ended.call, function=routine.name, invoke=invoke
         )
@@ -306,7 +328,7 @@ class Calls:
     def invoker(self, place: str, at: str) -> Invoke:
         """Makes the calls of `invoke` steps at `place`: straight to the tool, and once, whatever the policy is."""
 
-        async def invoke(wanted: Invocation) -> Json:
+        async def invoke(wanted: StepCall) -> Json:
             call = f"{place}:{wanted.step}"
             ended = self._progress.ended.get(call)
             if ended is None:
@@ -317,11 +339,11 @@ class Calls:
 
         return invoke
 
-    async def _invoked(self, call: str, wanted: Invocation, at: str) -> CallEnded:
+    async def _invoked(self, call: str, wanted: StepCall, at: str) -> CallEnded:
         routine = self._repertoire.invoked(wanted.tool, wanted.capability)
         if routine is None:
             raise CallFailed(f"{wanted.tool} offers no {wanted.capability}")
-        began = self._progress.began.get(call)
+        began = self._begun_before(call, routine)
         if began is None:
             try:
                 bound = {**await self._bound(routine, at, wanted.arguments), **wanted.arguments}

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import hashlib
+from collections.abc import Iterable, Sequence
+from typing import Any
 
+import msgspec
+
+from errands.agents.manifests import Manifests
 from errands.agents.manifests.arguments import Arguments, Inputs
 from errands.agents.manifests.documents import Agent, Capability
 from errands.agents.manifests.functions import Function
@@ -12,18 +17,21 @@ from errands.agents.script import offer as script_offer
 from errands.policy import cel
 from errands.policy.cel import Program, scopes
 from errands.policy.cel.tokens import CAPABILITIES
-from errands.policy.document import MIDDLEWARE, NO_POLICY, CompiledPolicy, joined
+from errands.policy.document import NO_POLICY, CompiledPolicy, joined
 from errands.policy.limits import Limits, stricter
 from errands.policy.records import FunctionCall
-from errands.policy.steps import Phase, Step, Steps, compile_steps
+from errands.policy.steps import CAPABILITY_PHASES, Phase, Step, StepConfig, Steps, compile_steps
 from errands.policy.template import Template, compile_template
 
 
 class Routine:
     """A function with what surrounds its calls."""
 
-    def __init__(self, function: Function, capability: Capability, policy: CompiledPolicy) -> None:
+    def __init__(self, function: Function, plan: Plan) -> None:
+        capability, policy = plan.agent.capabilities.get(function.ref, Capability()), plan.policy
         self.function = function
+        steps = [step for phase in CAPABILITY_PHASES for step in getattr(capability, phase.value) or []]
+        self.form = plan.form(steps, [function.ref], function, capability)
         self.arguments = Arguments(function)
         self.bindings: dict[str, Program] = {
             name: cel.compile(scopes.BINDING, source) for name, source in function.bindings.items()
@@ -34,7 +42,7 @@ class Routine:
                 policy.steps(function.name, phase),
                 compile_steps(phase, getattr(capability, phase.value) or [], owner=owner),
             )
-            for phase in MIDDLEWARE
+            for phase in CAPABILITY_PHASES
         )
         #: Whether its calls depend on the calls before them: then they wait for these.
         self.looks_back = (
@@ -68,8 +76,9 @@ def _reads_capabilities(program: Program) -> bool:
 class Plan:
     """The agent without its functions, which may have to be found out first."""
 
-    def __init__(self, agent: Agent, policy: CompiledPolicy = NO_POLICY) -> None:
+    def __init__(self, agent: Agent, manifests: Manifests, policy: CompiledPolicy = NO_POLICY) -> None:
         self.agent = agent
+        self._manifests = manifests
         #: What the server puts on the agent from outside.
         self.policy = policy
         self.limits = stricter(agent.limits, policy.limits)
@@ -86,6 +95,19 @@ class Plan:
         guardrails = agent.guardrails
         self.guards_input = joined(policy.before, compile_steps(Phase.GUARDRAIL_BEFORE, guardrails.before or []))
         self.guards_output = joined(policy.after, compile_steps(Phase.GUARDRAIL_AFTER, guardrails.after or []))
+        self.form_of_input = self.form(guardrails.before or [])
+        self.form_of_output = self.form(guardrails.after or [], (), agent.exposes)
+
+    def form(self, steps: Sequence[StepConfig], tools: Iterable[str] = (), *others: Any) -> str:
+        """All that decides and does something, in short: what was approved in one form is not done in another.
+
+        That is the steps, the tools that they or a function use, and what else there is to it. Of a function of the
+        program only what the model sees is known.
+        """
+        named = {*tools, *(step.invoke.partition(":")[0] for step in steps if step.invoke)}
+        used = [tool for tool in self._manifests.tools if tool.namespace == self.agent.namespace and tool.name in named]
+        text = msgspec.json.encode([steps, used, *others], enc_hook=lambda _: None, order="sorted")
+        return hashlib.sha256(text).hexdigest()[:8]
 
 
 class Repertoire:
@@ -93,10 +115,7 @@ class Repertoire:
 
     def __init__(self, plan: Plan, functions: Sequence[Function]) -> None:
         agent = plan.agent
-        self.routines: dict[str, Routine] = {
-            function.name: Routine(function, agent.capabilities.get(function.ref, Capability()), plan.policy)
-            for function in functions
-        }
+        self.routines: dict[str, Routine] = {function.name: Routine(function, plan) for function in functions}
         offered = [routine.function for routine in self.routines.values() if routine.function.offered]
         offers = [Offer(function.name, function.description, function.parameters) for function in offered]
         #: Whether the model may write scripts. Loading has made sure that the name is free, unless a server took it.

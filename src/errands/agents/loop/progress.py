@@ -136,6 +136,11 @@ class Progress:
             case Answered():
                 self._answered.setdefault(record.key, []).append(record)
 
+    def forget(self, call: str) -> None:
+        """Has it that a call has not begun."""
+        del self.began[call]
+        self.calls.discard(call)
+
     def _close_answer(self) -> None:
         """What the model said and was told joins the conversation, in the order of its calls."""
         if self._answer is not None:
@@ -158,6 +163,11 @@ class Progress:
     def said(self) -> tuple[Said, ...]:
         """The conversation as the model is shown it."""
         return (*self._said, *(_exchange(self._answer, self._shown) if self._answer is not None else ()))
+
+    @property
+    def is_cut(self) -> bool:
+        """Whether the answer that is being dealt with was ended before the model was done."""
+        return self._answer is not None and self._answer.incomplete is not None
 
     @property
     def is_new(self) -> bool:

@@ -32,6 +32,7 @@ from errands.policy.records import (
     InputArrived,
     InputPassed,
     InputRefused,
+    ModelCalled,
     OutputGiven,
     Started,
     ToolsClosed,
@@ -121,7 +122,7 @@ class TaskTurn:
                 case MakeCalls() as wanted:
                     await self._in_time(course, calls.make(wanted))
                 case GiveOutput(answer):
-                    await self._give(course, tools, answering, calls, answer.text, answer.at)
+                    await self._give(course, tools, answering, calls, answer)
                     return
 
     # Input
@@ -135,10 +136,8 @@ class TaskTurn:
             return False
         run = course.run
         course.check(check_age(self._plan.limits, run.context, run.now_ms()))
-        # Not from the context, in which very large values are cut.
-        before = next((record.values for record in reversed(run.records) if isinstance(record, InputArrived)), None)
         try:
-            values = read_input(self._plan, key, message, before)
+            values = read_input(self._plan, key, message, run.arrived)
         except ArgumentsError as error:
             await self._refuse(course, key, str(error))
             return False
@@ -153,7 +152,7 @@ class TaskTurn:
         await self._ctx._turn.end(INPUT_REQUIRED, message=self._ctx._agent_message(parts))
 
     async def _guard_input(self, course: Course, calls: Calls, arrived: InputArrived) -> None:
-        place = f"input:{arrived.message_id}"
+        place = f"input:{arrived.message_id}@{self._plan.form_of_input}"
         key = course.session_key(place)
         outcome = await course.steps(
             self._plan.guards_input,
@@ -190,11 +189,12 @@ class TaskTurn:
     # Output
 
     async def _give(
-        self, course: Course, tools: ToolTurn, answering: Answering, calls: Calls, text: str, at: str
+        self, course: Course, tools: ToolTurn, answering: Answering, calls: Calls, answer: ModelCalled
     ) -> None:
         course.check(check_age(self._plan.limits, course.run.context, course.run.now_ms()))
-        output = await answering.output(text, at)
-        place = f"output:{course.progress.outputs}"
+        at = answer.at
+        output = await answering.output(answer.text, at)
+        place = f"output:{course.progress.outputs}@{self._plan.form_of_output}"
         key = course.session_key(place)
         outcome = await course.steps(
             self._plan.guards_output,
@@ -208,7 +208,7 @@ class TaskTurn:
         given = _as_output(outcome.value, output)
         if given is None:
             course.over("restricted", "The answer was held back: what a guardrail made of it is no answer.")
-        message = answer_message(self._ctx, given)
+        message = answer_message(self._ctx, given, answer.incomplete)
         artifacts = [answering.artifact(given)]
         state = COMPLETED if self._closes(course) else INPUT_REQUIRED
         course.note(OutputGiven(at=course.run.now(), values=given))

@@ -44,7 +44,7 @@ class ManifestWorker(Worker):
         evaluators: Evaluators | None = None,
     ) -> None:
         self.agent = agent
-        self.plan = Plan(agent)
+        self.plan = Plan(agent, manifests)
         self.toolbox = toolbox
         self.model = model
         self.model_name = model_name
@@ -57,7 +57,7 @@ class ManifestWorker(Worker):
         self.hears_cancel = toolbox.keeps_state or bool(delegates)
 
     def hold_to(self, policy: CompiledPolicy) -> None:
-        self.plan = Plan(self.agent, policy)
+        self.plan = Plan(self.agent, self._manifests, policy)
         self._known = None
 
     async def handle(self, ctx: TaskContext) -> None:

@@ -8,10 +8,10 @@ from errands.agents.manifests.expressions import Check, check_expression
 from errands.agents.manifests.findings import Place, quoted, suggestion
 from errands.agents.manifests.functions import MESSAGE, declared_by, is_discovering
 from errands.agents.manifests.library import Library
-from errands.agents.manifests.step_rules import MIDDLEWARE, StepRules, check_declared
+from errands.agents.manifests.step_rules import StepRules, check_declared
 from errands.agents.manifests.tool_rules import check_address, needs_mount
 from errands.policy.cel.scopes import BINDING
-from errands.policy.steps import StepConfig
+from errands.policy.steps import CAPABILITY_PHASES, StepConfig
 
 _MISSING = "load it, too; a function in Python is given as A2AServer.from_manifest(..., tools=[...])"
 
@@ -28,8 +28,8 @@ class CapabilityRules:
     def check(self, ref: str, capability: Capability, place: Place) -> None:
         for key, source in (capability.bindings or {}).items():
             check_expression(source, BINDING, self._check, place / "bindings" / key)
-        for name, phase in MIDDLEWARE.items():
-            self._steps.check(getattr(capability, name), phase, place / name)
+        for phase in CAPABILITY_PHASES:
+            self._steps.check(getattr(capability, phase.value), phase, place / phase.value)
         if capability.url is not None:
             self._check_remote(ref, capability, place)
         elif tool := self._library.tool(self._agent, ref):
@@ -106,7 +106,8 @@ class CapabilityRules:
 
 
 def _steps(capability: Capability) -> list[tuple[str, int, StepConfig]]:
-    return [(name, index, step) for name in MIDDLEWARE for index, step in enumerate(getattr(capability, name) or [])]
+    fields = [phase.value for phase in CAPABILITY_PHASES]
+    return [(name, index, step) for name in fields for index, step in enumerate(getattr(capability, name) or [])]
 
 
 def _lacks_binding(name: str, target: str, place: Place) -> None:

@@ -32,7 +32,7 @@ class Function(msgspec.Struct, frozen=True, kw_only=True):
     declared: dict[str, schemas.Schema]
     #: CEL for each parameter that is given by the manifest instead of the model.
     bindings: dict[str, str]
-    #: Whether the model sees it; what `include` leaves out, and what only middleware invokes, it does not see.
+    #: Whether the model sees it; what `include` leaves out, and what only steps invoke, it does not see.
     offered: bool = True
     #: Whether it stands for all that a server or an OpenAPI document has; see `discovered_name`.
     discovers: bool = False

@@ -63,7 +63,7 @@ class Library:
         return []
 
     def functions(self, agent: Agent) -> list[Function]:
-        """All that have a record on the context: those of the capabilities, and those that only middleware invokes."""
+        """All that have a record on the context: those of the capabilities, and those that only steps invoke."""
         found = [
             function
             for ref, capability in agent.capabilities.items()

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import Any
 
 import msgspec
 
-from errands.agents.manifests.documents import Agent
+from errands.agents.manifests.documents import Agent, Document
 from errands.agents.manifests.findings import Place
 from errands.agents.manifests.functions import MESSAGE, Function
 from errands.agents.manifests.library import Library
 from errands.agents.manifests.paths import Shape, check_reads
 from errands.agents.manifests.schemas import properties
-from errands.agents.manifests.step_rules import MIDDLEWARE
 from errands.agents.manifests.templates import expressions_in
 from errands.policy import context as parts
 from errands.policy.steps import StepConfig
@@ -66,15 +66,24 @@ def _expressions(agent: Agent, functions: Sequence[Function], place: Place) -> I
     for key, source in (agent.exposes or {}).items():
         yield place / "exposes" / key, source, arriving
     for field in ("before", "after"):
-        for index, step in enumerate(getattr(agent.guardrails, field) or []):
-            yield from _in_step(step, place / "guardrails" / field / index, arriving)
+        yield from _in_steps(agent.guardrails, (field,), place / "guardrails", lambda _: arriving)
     for ref, capability in agent.capabilities.items():
         inner = place / "capabilities" / ref
         for key, source in (capability.bindings or {}).items():
             yield inner / "bindings" / key, source, None
-        for field in MIDDLEWARE:
-            for index, step in enumerate(getattr(capability, field) or []):
-                yield from _in_step(step, inner / field / index, _arguments(functions, ref, step))
+        for fields in (("before_first", "before"), ("after",)):
+            yield from _in_steps(capability, fields, inner, partial(_arguments, functions, ref))
+
+
+def _in_steps(
+    owner: Document, fields: Sequence[str], place: Place, known: Callable[[StepConfig], Shape]
+) -> Iterator[tuple[Place, str, Shape]]:
+    """The expressions of steps that follow each other. What one before a call makes of the input is for the next."""
+    is_transformed = False
+    for field in fields:
+        for index, step in enumerate(getattr(owner, field) or []):
+            yield from _in_step(step, place / field / index, None if is_transformed else known(step))
+            is_transformed = is_transformed or (field != "after" and step.transform is not None)
 
 
 def _in_step(step: StepConfig, place: Place, known: Shape) -> Iterator[tuple[Place, str, Shape]]:

@@ -63,8 +63,7 @@ def _steps(row: Sequence[Token], index: int) -> Iterator[str | None]:
         if texts[0] == "[":
             end = closing(row, index)
             inside = row[index + 1 : end]
-            is_text = len(inside) == 1 and inside[0].kind == "string" and inside[0].text[0] in "'\""
-            yield inside[0].text[1:-1] if is_text else Item
+            yield _literal(inside[0]) if len(inside) == 1 else Item
             index = end + 1
         elif texts == [".", "last", "(", ")"]:
             yield Item
@@ -74,6 +73,15 @@ def _steps(row: Sequence[Token], index: int) -> Iterator[str | None]:
             index += 2
         else:
             return
+
+
+def _literal(token: Token) -> str | None:
+    """The text of a plain literal. Others are not worth reading: what they name is not known."""
+    if token.kind == "string" and "\\" not in token.text:
+        for quote in ('"""', "'''", '"', "'"):
+            if token.text.startswith(quote):
+                return token.text.removeprefix(quote).removesuffix(quote)
+    return None
 
 
 # Whether it is there

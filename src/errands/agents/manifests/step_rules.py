@@ -1,4 +1,4 @@
-"""What the steps of middleware and guardrails must be like."""
+"""What the steps of capabilities and guardrails must be like."""
 
 from __future__ import annotations
 
@@ -12,9 +12,6 @@ from errands.agents.manifests.templates import CONTEXT, check_template
 from errands.agents.manifests.tool_rules import needs_mount
 from errands.policy.cel import Scope
 from errands.policy.steps import Phase, StepConfig
-
-#: The lists of steps of a capability, by their fields.
-MIDDLEWARE = {phase.value: phase for phase in (Phase.BEFORE_FIRST, Phase.BEFORE, Phase.AFTER)}
 
 
 class StepForm:

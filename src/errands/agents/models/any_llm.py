@@ -10,12 +10,12 @@ from typing import Any
 from errands.agents.models.assembling import MAX_BYTES, AnswerTooLongError, Assembly
 from errands.agents.models.base import Answer, Model, ModelError, OnText, Question
 from errands.agents.models.builtins import options_for
-from errands.agents.models.failures import Asked, failed_try, is_caused_by, too_long, unfinished
+from errands.agents.models.failures import Asked, empty, failed_try, is_caused_by, too_long, unfinished
 from errands.agents.models.messages import messages, tools
 from errands.agents.models.providers import Provider, Providers, split
 from errands.agents.models.retrying import FailedTry, Patience
 from errands.errors import ConfigurationError
-from errands.outbound import AnswerTooLargeError
+from errands.unpacking import AnswerTooLargeError
 
 DEFAULT_TIMEOUT = 300.0
 
@@ -102,6 +102,8 @@ class _Exchange:
                     await on_text(text)
         if not assembly.is_finished:
             raise unfinished(self.asked, is_begun=assembly.is_begun)
+        if assembly.is_empty:
+            raise empty(self.asked, assembly.incomplete)
         return assembly.answer()
 
     async def _texts(self, assembly: Assembly, streaming: bool) -> AsyncGenerator[str, None]:

@@ -12,6 +12,8 @@ from errands.agents.models.messages import messages, tools
 
 #: Bytes of an answer, texts and arguments together.
 MAX_BYTES = 5 * 1024 * 1024
+#: Why a provider ends an answer before the model is done, in the words of OpenAI, which any-llm keeps to.
+_CUT = ("length", "content_filter")
 #: What a token is taken for when a provider does not count them.
 CHARACTERS_PER_TOKEN = 4
 
@@ -53,6 +55,8 @@ class Assembly:
         #: Whether anything has come, and whether the provider has said that this is all.
         self.is_begun = False
         self.is_finished = False
+        #: Why the provider has ended it before the model was done.
+        self.incomplete: str | None = None
 
     def piece(self, chunk: Any) -> str:
         """Takes one piece of a stream; the text in it. Raises `AnswerTooLongError`."""
@@ -68,15 +72,21 @@ class Assembly:
                 self._calls.append(_Call())
                 self._add(self._calls[-1], call)
             self._texts.append(self._counted(choice.message.content or getattr(choice.message, "refusal", None)))
-            self.is_finished = True
+            self._finished(choice.finish_reason)
         return "".join(self._texts)
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing was said, and nothing called."""
+        return not self._calls and not "".join(self._texts).strip()
 
     def answer(self) -> Answer:
         text = "".join(self._texts)
         estimated = not (self._prompt_tokens or self._completion_tokens)
         return Answer(
             text=text,
-            calls=tuple(_with_ids(self._calls, self._question)),
+            calls=tuple(_with_ids(self._calls, self._question, is_cut=self.incomplete is not None)),
+            incomplete=self.incomplete,
             model=f"{self._provider}/{self._model}" if self._model else self._question.model,
             prompt_tokens=_estimate(_sent(self._question)) if estimated else self._prompt_tokens,
             completion_tokens=_estimate([text, *_written(self._calls)]) if estimated else self._completion_tokens,
@@ -97,8 +107,13 @@ class Assembly:
             self._add(self._call_at(piece), piece)
         text = self._counted(delta.content or getattr(delta, "refusal", None))
         self._texts.append(text)
-        self.is_finished = self.is_finished or choice.finish_reason is not None
+        if choice.finish_reason is not None:
+            self._finished(choice.finish_reason)
         return text
+
+    def _finished(self, reason: str | None) -> None:
+        self.is_finished = True
+        self.incomplete = reason if reason in _CUT else None
 
     def _add(self, call: _Call, piece: Any) -> None:
         # A call without a word is something, too.
@@ -122,13 +137,15 @@ class Assembly:
         return call
 
 
-def _with_ids(calls: list[_Call], question: Question) -> Iterable[FunctionCall]:
+def _with_ids(calls: list[_Call], question: Question, *, is_cut: bool) -> Iterable[FunctionCall]:
     used = {call.id for said in question.said if isinstance(said, ModelSaid) for call in said.calls}
     for call in calls:
         if not call.id or call.id in used:
             call.id = unused_id(used)
         used.add(call.id)
-        arguments = _object(call.arguments)
+        # Without a word it may be a call without arguments, or one of which they are missing.
+        is_broken = is_cut and call is calls[-1] and not call.arguments.strip()
+        arguments = None if is_broken else _object(call.arguments)
         raw = call.arguments if arguments is None else ""
         yield FunctionCall(id=call.id, name=call.name, arguments=arguments, raw=raw, extra=call.extra)
 

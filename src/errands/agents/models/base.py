@@ -91,10 +91,12 @@ class Question(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Answer(msgspec.Struct, frozen=True, kw_only=True):
-    """What a model says, and what it took."""
+    """What a model says, and what it took. There is a text, or a call, or both."""
 
     text: str = ""
     calls: tuple[FunctionCall, ...] = ()
+    #: Why it was ended before the model was done: `length` or `content_filter`.
+    incomplete: str | None = None
     #: As the provider calls it, in the form `provider/model`.
     model: str
     prompt_tokens: int = 0

@@ -64,6 +64,16 @@ def unfinished(asked: Asked, *, is_begun: bool) -> FailedTry:
     return FailedTry(f"{asked.address} gives no answer{_is_it_there(asked)}", is_passing=True)
 
 
+def empty(asked: Asked, incomplete: str | None) -> FailedTry:
+    """The answer has neither a word nor a call in it. Another try may have; one that was cut would be again."""
+    if incomplete == "length":
+        told = f"{asked.model} of {asked.address} reached the greatest length of an answer before it said anything"
+        return FailedTry(f"{told}: ask for less, or use a model that thinks less or may say more")
+    if incomplete == "content_filter":
+        return FailedTry(f"{asked.address} holds the whole answer back (content_filter): ask for something else")
+    return FailedTry(f"{asked.address} answers without a word and without a call; try again", is_passing=True)
+
+
 def too_long(asked: Asked, max_bytes: int) -> FailedTry:
     """Asking again would most likely end the same way."""
     told = f"{asked.address} did not come to an end within {max_bytes:,} bytes, and its answer was not read any further"

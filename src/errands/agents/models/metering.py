@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from typing import Any
 
-from errands.outbound import Meter
+from errands.unpacking import Meter, Unpacking, ask_for_known
 
 #: JSON may write one character with six.
 _WRITTEN_OUT = 6
@@ -21,22 +21,29 @@ def bound(provider: Any, max_bytes: int) -> None:
     if client is None or not isinstance(hooks, dict):
         return
 
+    async def ask(request: Any) -> None:
+        ask_for_known(request.headers)
+
     async def meter(response: Any) -> None:
-        kind = response.headers.get("content-type", "")
-        response.stream = _metered(response.stream, Meter(max_bytes * _WRITTEN_OUT, kind))
+        meter = Meter(max_bytes * _WRITTEN_OUT, response.headers.get("content-type", ""))
+        response.stream = _metered(response.stream, Unpacking(response.headers.pop("content-encoding", ""), meter))
 
-    client.event_hooks = {**hooks, "response": [*hooks.get("response", []), meter]}
+    client.event_hooks = {
+        **hooks,
+        "request": [*hooks.get("request", []), ask],
+        "response": [*hooks.get("response", []), meter],
+    }
 
 
-def _metered(stream: Any, meter: Meter) -> Any:
-    """The stream again. What a response is read from must be of its own library."""
+def _metered(stream: Any, unpacking: Unpacking) -> Any:
+    """The stream again, unpacked. What a response is read from must be of its own library."""
     [base] = [kind for kind in type(stream).__mro__ if kind.__name__ == "AsyncByteStream"]
 
     class Metered(base):  # type: ignore[misc, valid-type]
         async def __aiter__(self) -> AsyncIterator[bytes]:
-            async for piece in stream:
-                meter.count(piece)
-                yield piece
+            async for chunk in stream:
+                for piece in unpacking.pieces(chunk):
+                    yield piece
 
         async def aclose(self) -> None:
             await stream.aclose()

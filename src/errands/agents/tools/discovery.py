@@ -10,8 +10,8 @@ import msgspec
 from errands.agents.manifests.documents import Capability
 from errands.agents.manifests.functions import Function
 from errands.agents.manifests.names import distinct, sanitize
-from errands.agents.manifests.step_rules import MIDDLEWARE
 from errands.agents.tools.base import Discovered
+from errands.policy.steps import CAPABILITY_PHASES
 
 logger = logging.getLogger(__name__)
 
@@ -63,7 +63,7 @@ def note_unknown(ref: str, capability: Capability, functions: Iterable[Function]
     known = {*operations, *(function.action for function in found)}
     for name in sorted(set(capability.include or ()) - known - set(map(sanitize, operations))):
         logger.warning("%s: include names %r, and there is no such thing", ref, name)
-    steps = [step for name in MIDDLEWARE for step in getattr(capability, name) or []]
+    steps = [step for phase in CAPABILITY_PHASES for step in getattr(capability, phase.value) or []]
     for name in sorted({step.match for step in steps if step.match} - known):
         logger.warning("%s: a step has match %r, and there is no such thing: it never runs", ref, name)
     for name in sorted((capability.bindings or {}).keys() - {name for one in found for name in one.declared}):

@@ -18,8 +18,9 @@ import msgspec
 
 from errands.agents.tools.base import Bounds, BrokenToolError, Equipment, ToolError
 from errands.agents.tools.json_path import select
-from errands.outbound import AnswerTooLargeError, OutboundError
+from errands.outbound import OutboundError
 from errands.policy.cel.values import Json
+from errands.unpacking import AnswerTooLargeError
 
 _EXCERPT = 500
 _TEXTUAL = ("xml", "yaml", "javascript", "x-www-form-urlencoded", "csv")
@@ -73,7 +74,9 @@ async def send(equipment: Equipment, request: httpx.Request) -> Answer:
         raise BrokenToolError(str(error)) from None
     except httpx.ConnectError as error:
         raise BrokenToolError(f"nobody can be reached at {host}:{_port(request.url)} ({error})") from None
-    except (httpx.TransportError, httpx.DecodingError) as error:
+    except httpx.DecodingError as error:
+        raise ToolError(f"the answer of {host} cannot be read: {error}") from None
+    except httpx.TransportError as error:
         raise ToolError(f"the connection to {host} broke ({type(error).__name__})") from None
     _check_status(host, response, content, equipment.hide)
     kind = response.headers.get("Content-Type", "").partition(";")[0].strip().lower()
@@ -89,7 +92,6 @@ async def _received(
     try:
         async for chunk in response.aiter_bytes():
             content += chunk
-            # What was compressed is longer than what was sent.
             if len(content) > bounds.max_bytes:
                 raise AnswerTooLargeError
     except AnswerTooLargeError:

@@ -24,7 +24,7 @@ from mcp.types import CallToolResult, Implementation, Tool
 from errands.agents.tools.base import BrokenToolError, ToolError
 from errands.agents.tools.mcp_process import Command, process
 from errands.errors import ErrandsError
-from errands.outbound import AnswerTooLargeError
+from errands.unpacking import AnswerTooLargeError
 
 logger = logging.getLogger(__name__)
 
@@ -269,6 +269,6 @@ class _translated:  # noqa: N801 - it reads as a statement
         pass
 
     def __exit__(self, kind: Any, error: BaseException | None, traceback: Any) -> None:
-        if isinstance(error, httpx.TransportError):
-            same = getattr(httpx2, type(error).__name__, httpx2.TransportError)
+        if isinstance(error, httpx.RequestError):
+            same = getattr(httpx2, type(error).__name__, httpx2.RequestError)
             raise same(str(error), request=self._request) from error

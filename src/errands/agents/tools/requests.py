@@ -129,7 +129,7 @@ def finished(method: str, url: httpx.URL, headers: httpx.Headers, content: bytes
     if method in REPEATABLE_BY_KEY and "Idempotency-Key" not in headers:
         headers["Idempotency-Key"] = key
     headers.setdefault("Accept", "application/json, text/*;q=0.8, */*;q=0.1")
-    headers["Accept-Encoding"] = "identity"
+    headers.setdefault("Accept-Encoding", "identity")
     headers.setdefault("User-Agent", "errands")
     return httpx.Request(method, url, headers=headers, content=content)
 

@@ -33,7 +33,7 @@ logger = logging.getLogger(__name__)
 
 #: Seconds a task must have been watched before its channel is asked for.
 SETTLE_AFTER = 0.02
-#: Seconds between two looks at what is no longer watched, or no longer there.
+#: Seconds between two looks at what is no longer watched, and at what the server may have lost.
 TIDY_AFTER = 1.0
 #: Seconds of silence after which the connection is tried, and again after which it is given up.
 SILENCE = 2.0
@@ -57,12 +57,11 @@ class Listener:
         self._heard: set[str] = set()
         #: What was watched at the last look.
         self._seen: set[str] = set()
-        #: When it was last looked what the server has lost, on the loop's clock.
-        self._missed_at = 0.0
         self._watching = asyncio.Event()
         self._tasks = [
             asyncio.create_task(self._listen(), name="errands-redis-listener"),
             asyncio.create_task(self._follow_watchers(), name="errands-redis-watchers"),
+            asyncio.create_task(self._look_for_losses(), name="errands-redis-losses"),
         ]
 
     def watch(self) -> None:
@@ -159,7 +158,6 @@ class Listener:
             self._watching.clear()
             while not self._fanout.idle or self._heard:
                 await self._adjust()
-                await self._miss()
                 await self._rest()
 
     async def _rest(self) -> None:
@@ -186,19 +184,17 @@ class Listener:
             if dropped:
                 await self._say("UNSUBSCRIBE", *map(self._keys.events, dropped))
 
-    async def _miss(self) -> None:
+    async def _look_for_losses(self) -> None:
         """Whoever waits for a task that the server no longer has finds out."""
-        now = asyncio.get_running_loop().time()
-        if now - self._missed_at < TIDY_AFTER:
-            return
-        self._missed_at = now
-        heard = list(self._heard)
-        # A server that is away is the others' concern.
-        with suppress(StorageError):
-            for start in range(0, len(heard), LOOK):
-                await self._miss_some(heard[start : start + LOOK])
+        while True:
+            await asyncio.sleep(TIDY_AFTER)
+            heard = list(self._heard)
+            # A server that is away is the others' concern.
+            with suppress(StorageError):
+                for start in range(0, len(heard), LOOK):
+                    await self._look_for(heard[start : start + LOOK])
 
-    async def _miss_some(self, task_ids: list[str]) -> None:
+    async def _look_for(self, task_ids: list[str]) -> None:
         keys = [self._keys.task(task_id) for task_id in task_ids]
         there = await self._link.guard(lambda: self._link.client.exists(*keys), patience=0)
         if there < len(keys):

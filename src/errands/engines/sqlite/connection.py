@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import sqlite3
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Literal, NamedTuple
 
@@ -36,6 +38,7 @@ class Options(NamedTuple):
 
 def open_writer(options: Options) -> sqlite3.Connection:
     """The connection that writes, with the schema of this version. Raises `StorageError`."""
+    _make_private(options.path)
     connection = _connect(options)
     try:
         check_ownership(connection, options.path)
@@ -72,6 +75,13 @@ def _connect(options: Options) -> sqlite3.Connection:
         )
     except sqlite3.Error as error:
         raise explain(error, options.path) from error
+
+
+def _make_private(path: str) -> None:
+    """A new file is its owner's alone, for it holds what everybody has said; SQLite gives the log the same rights."""
+    # It may be there already, with rights that somebody chose; and SQLite says what is wrong with a path.
+    with suppress(OSError):
+        os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
 
 
 def _number(connection: sqlite3.Connection, query: str) -> int:

@@ -25,10 +25,11 @@ from errands.policy.cel.tokens import (
     growth,
     names,
     needs,
+    reads,
     rewrite_presence,
     tokens,
 )
-from errands.policy.cel.values import MOST_SEEN, Json, Result, longest
+from errands.policy.cel.values import MAX_LEVELS, MOST_SEEN, Json, Result, longest
 from errands.policy.cel.variables import Variables
 
 #: The engine's own bound for expressions; brackets that keep to it are quickly judged.
@@ -47,6 +48,8 @@ _STATUS = re.compile(r"^[A-Z_]+: |\s*\[[A-Z_]+\]$")
 _SIMPLER = "split it into several expressions"
 #: The engine's word for a `MemoryError`.
 _NO_MEMORY = "bad_alloc"
+
+_TOO_MUCH = f"more than {MOST_SEEN:,} values or {MAX_LEVELS} levels at once"
 
 #: What to do about an error of an evaluation, by words of the engine's message.
 _HINTS = {
@@ -68,6 +71,8 @@ class Program(msgspec.Struct, frozen=True, eq=False):
     #: It must give true or false.
     condition: bool
     needs: Needs
+    #: See `tokens.reads`.
+    reads: frozenset[tuple[str, ...]]
     #: The variables that it names.
     names: frozenset[str]
     #: See `tokens.copying`.
@@ -106,7 +111,7 @@ def compile(scope: Scope, source: str, *, condition: bool = False) -> Program:  
         raise CelError(
             source, f"a condition must be true or false, not {kind}", hint="compare the value with something"
         )
-    return Program(scope, source, condition, needs(row), names(row), copying(row), effort(row), expression)
+    return Program(scope, source, condition, needs(row), reads(row), names(row), copying(row), effort(row), expression)
 
 
 def _compile_error(scope: Scope, source: str, row: Sequence[Token], rewritten: Rewritten, text: str) -> CelError:
@@ -148,7 +153,10 @@ def run(program: Program, variables: Variables, session: Session, *, place: str 
 def check_seen(program: Program, variables: Variables) -> None:
     """Raises `CelError` when the expression names a value that is too large to be seen as it is."""
     for name in variables.too_large & program.names & program.scope.variables:
-        raise CelError(program.source, f"{name} has more than {MOST_SEEN:,} values", hint="send less at once")
+        raise CelError(program.source, f"{name} has {_TOO_MUCH}", hint="send less at once")
+    for part in variables.cut:
+        if "context" in program.scope.variables and any(part[: len(read)] == read for read in program.reads):
+            raise CelError(program.source, f"{'.'.join(('context', *part))} holds {_TOO_MUCH}", hint="refuse that")
 
 
 def _check_items(program: Program, variables: Variables, session: Session) -> None:

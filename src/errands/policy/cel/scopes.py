@@ -68,8 +68,8 @@ def _scope(
     )
 
 
-BEFORE = _scope("a middleware before step", "context input now event", aliases="c i", functions=["review"])
-AFTER = _scope("a middleware after step", "context input output now event", aliases="c i o", functions=["review"])
+BEFORE = _scope("a before step", "context input now event", aliases="c i", functions=["review"])
+AFTER = _scope("an after step", "context input output now event", aliases="c i o", functions=["review"])
 GUARDRAIL_BEFORE = _scope("a guardrail before step", "context input now", aliases="c i", functions=["review"])
 GUARDRAIL_AFTER = _scope("a guardrail after step", "context output now", aliases="c o", functions=["review"])
 BINDING = _scope("a binding", "context runtime now")

@@ -142,10 +142,42 @@ def needs(row: Sequence[Token]) -> Needs:
     return Needs(False, cap, frozenset(sections), frozenset(records))
 
 
-def _path(row: Sequence[Token], index: int) -> list[str]:
-    """The fields selected from the name at `index`, up to two; a method is no field."""
+#: The lists of a record that hold values of others; the rest counts and dates.
+_HELD = ("inputs", "outputs")
+
+
+def reads(row: Sequence[Token]) -> frozenset[tuple[str, ...]]:
+    """The parts of the context whose values an expression can look into, as far as its text tells.
+
+    They are written as in `SeenContext.cut`, or shorter when it is all of them: `()` is the whole context.
+    """
+    found: set[tuple[str, ...]] = set()
+    for index, token in enumerate(row):
+        if token.kind != "name" or token.text not in ("context", "c"):
+            continue
+        path = _path(row, index, 3)
+        if not path or (index and row[index - 1].text == "."):
+            return frozenset({()})
+        if path[0] not in CAPABILITIES:
+            if not _is_counted(row, index):
+                found.add((path[0],))
+        elif len(path) < 3 or path[2] in _HELD:
+            found.add((CAPABILITIES[0], *path[1:2]))
+    return frozenset(found)
+
+
+def _is_counted(row: Sequence[Token], index: int) -> bool:
+    """Whether only the items of a section are counted, as in `size(context.input)` and `context.input.size()`."""
+    texts = [token.text for token in row]
+    if texts[index + 3 : index + 7] == [".", "size", "(", ")"]:
+        return True
+    return index > 1 and texts[index - 2 : index] == ["size", "("] and texts[index + 3 : index + 4] == [")"]
+
+
+def _path(row: Sequence[Token], index: int, most: int = 2) -> list[str]:
+    """The fields selected from the name at `index`, the first of them; a method is no field."""
     path: list[str] = []
-    while len(path) < 2 and index + 2 < len(row) and row[index + 1].text == "." and row[index + 2].kind == "name":
+    while len(path) < most and index + 2 < len(row) and row[index + 1].text == "." and row[index + 2].kind == "name":
         if index + 3 < len(row) and row[index + 3].text == "(":
             break
         path.append(row[index + 2].text)

@@ -12,7 +12,8 @@ import msgspec
 #: Plain JSON: dict, list, str, int, float, bool or None.
 Json = Any
 
-_MAX_DEPTH = 64
+#: What is nested deeper is too deep to be looked into.
+MAX_LEVELS = 64
 _CONTAINERS = frozenset({dict, list, tuple})
 _INT64 = range(-(2**63), 2**63)
 #: A result larger than this, counted in values and in characters, is refused before it is built.
@@ -26,7 +27,7 @@ class ValueTooLarge(ValueError):
     """A result that is larger than anything an expression is for."""
 
 
-def normalise(value: Any, depth: int = _MAX_DEPTH) -> Json:
+def normalise(value: Any, depth: int = MAX_LEVELS) -> Json:
     """Any value as plain JSON that the language can hold. ValueError for one that has no JSON form.
 
     Integers beyond 64 bits become floats, lone surrogates `?`, structs and dates their JSON form, and what is nested
@@ -56,33 +57,43 @@ def as_seen(value: Any) -> Json:
 
     Millions of values would take seconds. What expects a list finds a text there and fails, as it should.
     """
-    return normalise(value if values_in(value, MOST_SEEN) <= MOST_SEEN else _cut(value, [MOST_SEEN]))
+    return normalise(_cut(value, [MOST_SEEN]) if is_cut(value) else value)
 
 
-def values_in(value: Any, most: int) -> int:
-    """How many values are in lists and maps, as far as it matters: counting stops soon after `most`."""
-    found, open_ = 0, [value]
-    while open_ and found <= most:
-        one = open_.pop()
-        if type(one) is dict:
-            found += len(one)
-            open_ += [item for item in one.values() if type(item) in _CONTAINERS]
-        elif type(one) in _CONTAINERS:
-            found += len(one)
-            if found <= most:
-                open_ += [item for item in one if type(item) in _CONTAINERS]
-    return found
+def is_cut(value: Any) -> bool:
+    """Whether expressions see something else than the value itself; a comparison with it would be no error, and wrong.
+
+    So it is when there are more than 200,000 values in lists and maps, or more than 64 levels.
+    """
+    found, level = 0, [value] if type(value) in _CONTAINERS else []
+    for _ in range(MAX_LEVELS):
+        found += sum(map(len, level))
+        if not level or found > MOST_SEEN:
+            break
+        level = [item for one in level for item in _items(one) if type(item) in _CONTAINERS]
+    return bool(level)
 
 
-def _cut(value: Any, left: list[int]) -> Any:
+class SeenContext(dict[str, Json]):
+    """The context as expressions see it."""
+
+    #: Where something in it is cut: `("input",)`, `("output",)`, or `("capabilities", "search")` for one function.
+    cut: frozenset[tuple[str, ...]] = frozenset()
+
+
+def _items(value: Any) -> Any:
+    return value.values() if type(value) is dict else value
+
+
+def _cut(value: Any, left: list[int], depth: int = MAX_LEVELS) -> Any:
     if type(value) not in _CONTAINERS:
         return value
     left[0] -= len(value)
-    if left[0] < 0:
+    if left[0] < 0 or depth == 0:
         return _as_text(value)
     if type(value) is dict:
-        return {key: _cut(item, left) for key, item in value.items()}
-    return [_cut(item, left) for item in value]
+        return {key: _cut(item, left, depth - 1) for key, item in value.items()}
+    return [_cut(item, left, depth - 1) for item in value]
 
 
 def _text(value: str) -> str:

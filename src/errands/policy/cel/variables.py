@@ -10,7 +10,7 @@ import msgspec
 from errands.policy.cel.environment import environment
 from errands.policy.cel.scopes import Scope
 from errands.policy.cel.tokens import CAPABILITIES, PRESENT, Needs
-from errands.policy.cel.values import MOST_SEEN, Json, as_seen, longest, values_in
+from errands.policy.cel.values import Json, SeenContext, as_seen, is_cut, longest
 
 
 class Variables:
@@ -22,8 +22,9 @@ class Variables:
     def __init__(self, context: Mapping[str, Json] | None = None, **values: Any) -> None:
         self._context = context
         self._values = {name: as_seen(value) for name, value in values.items()}
-        #: What is not seen as it is: a comparison with it would be no error, and wrong.
-        self.too_large = frozenset(name for name, value in values.items() if values_in(value, MOST_SEEN) > MOST_SEEN)
+        #: What is not seen as it is, and parts of the context in which something is not.
+        self.too_large = frozenset(name for name, value in values.items() if is_cut(value))
+        self.cut = context.cut if isinstance(context, SeenContext) else frozenset[tuple[str, ...]]()
         self._longest: dict[tuple[Scope, Needs], int] = {}
         self._sizes: dict[tuple[Scope, Needs, frozenset[str]], int] = {}
         self._activations: dict[tuple[Scope, str, Needs], Any] = {}

@@ -7,10 +7,11 @@ from collections.abc import AsyncIterator, Callable
 import msgspec
 
 from errands.engines.base import Engine
-from errands.model.base import encode
+from errands.errors import UnavailableError
 from errands.model.core import COMPLETED, StreamResponse
 from errands.model.log import STREAMED_KINDS, StoredTask
 from errands.runtime.call import EventStream, StreamItem
+from errands.runtime.streams import answer
 
 Shape = Callable[[StreamItem], StreamItem]
 
@@ -47,8 +48,11 @@ def chosen(engine: Engine, stored: StoredTask, stream: EventStream, shape: Shape
                     held = []
                 else:
                     yield batch
+        except UnavailableError:
+            # The server stops before the agent has published anything.
             if held:
                 yield held
+            raise
         finally:
             stream.close()
 
@@ -64,5 +68,5 @@ async def _choice(
     if first.status_update is not None and first.status_update.status.state is COMPLETED:
         current = await engine.load(stored.task.id, stored.scope)
         if current.head.direct:
-            return [StreamItem(batch[0].version, encode(StreamResponse(message=current.task.status.message)))]
+            return [answer(current)]
     return [*held, *batch]

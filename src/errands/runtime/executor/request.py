@@ -16,6 +16,9 @@ from errands.runtime.executor.ids import IDGenerator, IDGeneratorContext, UUIDGe
 from errands.runtime.oversight.capability import CapabilityCall
 from errands.runtime.oversight.recorder import Recorder
 
+#: Tasks that a message may refer to and that are loaded for it.
+MOST_REFERRED = 100
+
 
 def _no_recorder() -> Recorder:
     raise ConfigurationError("a request that no server executes has no records; test with errands.testing.connect")
@@ -161,7 +164,7 @@ class SimpleRequestContextBuilder(RequestContextBuilder):
     """The usual context; with `should_populate_referred_tasks`, `related_tasks` are those the message refers to.
 
     They are looked for in `task_store`; without one, among the caller's own tasks of this server. Tasks that are
-    not found are left out.
+    not found are left out, and so are those beyond the first hundred.
     """
 
     def __init__(
@@ -191,7 +194,8 @@ class SimpleRequestContextBuilder(RequestContextBuilder):
 
     async def _referred(self, context: ServerCallContext, params: SendMessageRequest) -> list[Task]:
         found = []
-        for task_id in params.message.reference_task_ids or []:
+        # A client may name any number of tasks, and one task any number of times.
+        for task_id in list(dict.fromkeys(params.message.reference_task_ids or []))[:MOST_REFERRED]:
             if self._task_store is not None:
                 task = await self._task_store.get(task_id, context)
             else:

@@ -7,7 +7,7 @@ import msgspec
 from errands.policy.cel import Call, CallFailed, Session, Suspended
 from errands.policy.document import CompiledPolicy
 from errands.policy.limits import Exceeded
-from errands.policy.pipeline import Invocation, Outcome, StepSuspended, Subject, run_steps
+from errands.policy.pipeline import Outcome, StepCall, StepSuspended, Subject, run_steps
 from errands.policy.records import Answered, Decided, Waiting
 from errands.policy.steps import Steps
 from errands.runtime.decisions import log_decision
@@ -84,5 +84,5 @@ async def _wait(call: Call) -> None:
     raise Suspended(call)
 
 
-async def _refuse(invocation: Invocation) -> None:
+async def _refuse(invocation: StepCall) -> None:
     raise CallFailed("a policy has no tools to invoke")

@@ -28,7 +28,7 @@ from errands.policy.records import Ended, InputPassed, OutputGiven, OutputHeld
 from errands.policy.steps import Steps
 from errands.runtime.journal import Journal
 from errands.runtime.oversight.output import Output, as_parts, as_values, new_parts, without_words
-from errands.runtime.oversight.recorder import Recorder
+from errands.runtime.oversight.recorder import REQUEST_METADATA, Recorder
 from errands.runtime.review_messages import held_review_message, review_message
 from errands.runtime.run import Run, inputs
 from errands.runtime.turn import ALREADY_ENDED, Ending, Turn
@@ -75,15 +75,26 @@ class Oversight(Recorder):
         run = await self.run()
         return self._as_admitted(run) if self._is_admitted(run) else None
 
+    async def options(self) -> RequestOptions:
+        """What was asked for beside the message, as a transform has left it."""
+        let_in = self._let_in(await self.run())
+        if let_in is None or let_in.values is None or REQUEST_METADATA not in let_in.values:
+            return self._options
+        return msgspec.structs.replace(self._options, metadata=let_in.values[REQUEST_METADATA] or {})
+
     def _is_admitted(self, run: Run) -> bool:
-        return any(isinstance(record, InputPassed) and record.message_id == self._key for record in run.records)
+        return self._let_in(run) is not None
+
+    def _let_in(self, run: Run) -> InputPassed | None:
+        passed = (record for record in run.records if isinstance(record, InputPassed))
+        return next((record for record in passed if record.message_id == self._key), None)
 
     async def _look_at_input(self, run: Run) -> bool:
         exceeded = check_age(self.policy.limits, run.context, run.now_ms())
         if exceeded is not None:
             await self._stop_at(run, exceeded)
             return False
-        passed = await self._ask(run, self.policy.before, input=run.context.input[-1])
+        passed = await self._ask(run, self.policy.before, input=run.arrived)
         if passed is None:
             return False
         if passed.transformed and await self._parts(run, passed, self._message.parts) is None:
@@ -232,8 +243,9 @@ class Oversight(Recorder):
 
 
 def _check_metadata(value: Json) -> None:
-    if isinstance(value, dict) and not isinstance(value.get("metadata"), dict | None):
-        raise ValueError("the metadata of a transformed message is no map")
+    for name in ("metadata", REQUEST_METADATA):
+        if isinstance(value, dict) and not isinstance(value.get(name), dict | None):
+            raise ValueError(f"the {name} of a transformed message is no map")
 
 
 def _unshown(run: Run) -> OutputHeld | None:

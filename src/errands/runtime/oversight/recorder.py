@@ -25,6 +25,9 @@ from errands.runtime.review_messages import reviewer_of
 from errands.runtime.run import Run, inputs
 from errands.runtime.turn import Ending, Turn
 
+#: The input's field with the metadata of the request.
+REQUEST_METADATA = "request_metadata"
+
 _ENDS = {"limit_exceeded": FAILED, "restricted": REJECTED}
 
 
@@ -76,7 +79,7 @@ class Recorder:
             run.note(started)
         if not run.has_input(self._key):
             # All that the agent can read: what it makes of metadata nobody knows.
-            beside = {"metadata": message.metadata, "request_metadata": options.metadata}
+            beside = {"metadata": message.metadata, REQUEST_METADATA: options.metadata}
             values = as_values(message.parts) | {name: value for name, value in beside.items() if value}
             run.note(InputArrived(at=run.now(), values=values, message_id=self._key))
 

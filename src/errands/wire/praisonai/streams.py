@@ -20,6 +20,7 @@ from errands.model.core import (
 )
 from errands.wire.praisonai.names import ARTIFACT_EVENT, DONE_EVENT, ERROR_EVENT, STATUS_EVENT
 from errands.wire.praisonai.writing import artifact_fields, artifact_of, present, status_fields, write_error
+from errands.wire.sse import named, plain_frame
 
 _decode_event = msgspec.json.Decoder(StreamResponse).decode
 
@@ -101,4 +102,4 @@ def error_frame(error: A2AError) -> bytes:
 
 
 def _frame(name: str, body: dict[str, Any]) -> bytes:
-    return b"event: %b\ndata: %b\n\n" % (name.encode(), encode(present(body)))
+    return named(name, plain_frame(encode(present(body))))

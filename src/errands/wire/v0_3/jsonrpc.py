@@ -15,6 +15,7 @@ from errands.model.requests import (
     GetTaskPushNotificationConfigRequest,
     ListTaskPushNotificationConfigsRequest,
     ListTasksRequest,
+    SendMessageConfiguration,
     SendMessageRequest,
     TaskPushNotificationConfig,
 )
@@ -86,6 +87,13 @@ class JsonRpcDialect(LegacyDialect):
         return _METHOD_OF[operation.name]
 
     def write_request(self, operation: Operation, request: Model) -> bytes:
+        if (
+            operation.name == "SendMessage"
+            and isinstance(request, SendMessageRequest)
+            and request.configuration is None
+        ):
+            # What a missing `blocking` means differs from agent to agent.
+            request = msgspec.structs.replace(request, configuration=SendMessageConfiguration())
         write = _WRITERS.get(type(request))
         return encode(request if write is None else write(request))
 

@@ -1,0 +1,132 @@
+"""An agent that is rewritten while one of its tasks waits: what was approved is not done in another form."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from errands.engines.sqlite import SQLiteEngine
+from errands.policy.records import AnyRecord, CapabilityBegan, CapabilityFinished, FunctionCall, Waiting
+from errands.runtime.journal import Journal
+from errands.runtime.reviews import ReviewDesk
+from tests.agents.rig import AGENT, TOOL, Desk, Replies, Reply, at_work, call, told
+
+pytestmark = pytest.mark.anyio
+
+BOSS = "boss@example.com"
+
+LEDGER = f"""{TOOL}
+name: ledger
+description: Keeps accounts.
+actions:
+  - name: note
+    description: Notes something.
+    execute: {{cel: {{expression: "true"}}}}
+"""
+
+PAYING = f"""{AGENT}
+exposes:
+  source: "'cash'"
+capabilities:
+  pay:
+    bindings: {{account: "'main'"}}
+    before:
+      - invoke: ledger:note
+      - assert: review('{BOSS}')
+        error_message: No.
+{TOOL}
+name: pay
+description: Pays.
+actions:
+  - name: pay
+    description: Pays an amount.
+    parameters: {{properties: {{amount: {{type: integer}}, account: {{type: string}}}}}}
+    execute: {{cel: {{expression: "{{'paid': input.amount, 'from': input.account}}"}}}}
+{LEDGER}"""
+
+#: The capability is the same, and the review stands elsewhere.
+EXECUTED = PAYING.replace(f"      - assert: review('{BOSS}')\n        error_message: No.\n", "").replace(
+    "{'paid'", f"!review('{BOSS}') ? {{}} : {{'paid'"
+)
+GUARDED = f"{AGENT}\nguardrails:\n  before:\n    - assert: review('{BOSS}')\n"
+ANSWERED = f"{AGENT}\nexposes: {{source: \"'cash'\"}}\nguardrails:\n  after:\n    - assert: review('{BOSS}')\n"
+
+PAY = call(FunctionCall("p", "pay", {"amount": 5}))
+
+
+@asynccontextmanager
+async def rewritten(folder: Path, before: str, after: str, *replies: Reply) -> AsyncIterator[Desk]:
+    """A task is asked about and approved, and then meets an agent that says something else."""
+    storage, model = f"sqlite:///{folder / 'tasks.db'}", Replies(*replies)
+    async with at_work(folder, before, model=model, storage=storage) as desk:
+        task = await desk.say("Go")
+        assert await desk.settled() == BOSS
+    async with SQLiteEngine(folder / "tasks.db") as engine:
+        await ReviewDesk(Journal(engine)).answer(task.id, True, by=BOSS)
+    async with at_work(folder, after, model=model, storage=storage) as desk:
+        desk.task = task
+        yield desk
+
+
+def outputs(records: list[AnyRecord], function: str) -> list[Any]:
+    return [one.output for one in records if isinstance(one, CapabilityFinished) and one.function == function]
+
+
+@pytest.mark.parametrize(
+    ("before", "old", "new", "reply"),
+    [
+        pytest.param(PAYING, "'main'", "'reserve'", PAY, id="a binding"),
+        pytest.param(PAYING, "'paid': input.amount", "'paid': 1000 * input.amount", PAY, id="the tool"),
+        pytest.param(PAYING, "error_message: No.", "on_fail: lock_task", PAY, id="a step"),
+        pytest.param(PAYING, 'expression: "true"', 'expression: "1 == 1"', PAY, id="a tool that a step invokes"),
+        pytest.param(
+            EXECUTED, "'paid': input.amount", "'paid': 1000 * input.amount", PAY, id="in the middle of a call"
+        ),
+        pytest.param(GUARDED, "- assert", "- condition: 'true'\n      assert", "Yes.", id="a guardrail"),
+        pytest.param(ANSWERED, "'cash'", "'credit'", "Yes.", id="what the answer exposes"),
+    ],
+)
+async def test_what_was_approved_in_another_form_is_asked_anew(
+    tmp_path: Path, before: str, old: str, new: str, reply: Reply
+) -> None:
+    after = before.replace(old, new)
+    assert after != before
+    async with rewritten(tmp_path, before, after, reply, "Done.") as desk:
+        assert await desk.settled() == BOSS
+        assert outputs(await desk.records(), "pay") == []
+        assert await desk.answer(True) == "input-required"
+        assert desk.task is not None
+        assert told(desk.task) in ("Done.", "Yes.")
+        assert len([record for record in await desk.records() if isinstance(record, Waiting)]) == 2
+
+
+@pytest.mark.parametrize("text", [PAYING, EXECUTED])
+async def test_what_has_nothing_to_do_with_it_may_be_rewritten(tmp_path: Path, text: str) -> None:
+    after = text.replace("You are a clerk.", "You are a kind clerk.").replace("'cash'", "'credit'")
+    async with rewritten(tmp_path, text, after, PAY, "Done.") as desk:
+        assert await desk.settled() == "input-required"
+        known = await desk.records()
+        assert outputs(known, "pay") == [{"paid": 5, "from": "main"}]
+        assert outputs(known, "ledger") == [True]
+        assert len([record for record in known if isinstance(record, CapabilityBegan)]) == 2
+
+
+async def test_a_call_that_needs_no_review_any_more_is_made_as_it_is_written_now(tmp_path: Path) -> None:
+    after = PAYING.replace(f"review('{BOSS}')", "input.amount < 10").replace("'main'", "'reserve'")
+    async with rewritten(tmp_path, PAYING, after, PAY, "Done.") as desk:
+        assert await desk.settled() == "input-required"
+        assert outputs(await desk.records(), "pay") == [{"paid": 5, "from": "reserve"}]
+
+
+async def test_a_call_that_is_decided_anew_counts_once(tmp_path: Path) -> None:
+    limited = EXECUTED.replace("exposes:", "limits: {max_tool_calls: 3}\nexposes:")
+    after = limited.replace("1000", "1").replace("'main'", "'reserve'")
+    async with rewritten(tmp_path, limited, after, PAY, "Done.") as desk:
+        assert await desk.settled() == BOSS
+        assert await desk.answer(True) == "input-required"
+        context = await desk.context()
+        assert (context.meta.count, context.capabilities["pay"].count_successful) == (3, 1)

@@ -1,0 +1,153 @@
+"""Answers that are packed: they are read as they were meant, and the bounds hold for what is in them."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import zlib
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from errands.agents.delegation.base import DelegationError, Errand
+from errands.agents.delegation.remote import RemoteDelegate
+from errands.agents.tools.base import Bounds, ToolError
+from errands.model.log import Scope
+from errands.outbound import Outbound
+from tests.live import live
+from tests.unit.tools.mcp_endless_server import answer
+from tests.unit.tools.support import Json, action, calling, manifests, tool, toolbox
+
+pytestmark = pytest.mark.anyio
+
+BOUNDS = Bounds(timeout=30, max_bytes=10_000)
+#: More than is read of anything, and sent as a few kilobytes.
+LONG = "x" * 2_000_000
+
+WAYS: dict[str, Callable[[bytes], bytes]] = {"gzip": gzip.compress, "deflate": zlib.compress}
+DOCUMENT = {
+    "openapi": "3.1.0",
+    "info": {"title": "t", "version": "1"},
+    "paths": {"/text": {"get": {"operationId": "go", "responses": {"200": {"description": "ok"}}}}},
+}
+
+
+class Packed:
+    """Answers everything packed; what it says can be chosen."""
+
+    def __init__(self, encoding: str) -> None:
+        self._encoding = encoding
+        self.pack = WAYS[encoding]
+        self.text = "as it was meant"
+        self.asked: list[str] = []
+        self.url = ""
+        self.app = Starlette(
+            routes=[
+                Route("/openapi.json", lambda request: self._packed(json.dumps(DOCUMENT))),
+                Route("/text", self._text),
+                Route("/mcp/{kind:path}", self._mcp, methods=["POST", "GET", "DELETE"]),
+                Route("/agent/.well-known/agent-card.json", lambda request: self._packed(json.dumps(self.text))),
+            ]
+        )
+
+    async def _text(self, request: Request) -> Response:
+        self.asked.append(request.headers.get("accept-encoding", ""))
+        return self._packed(self.text, "text/plain")
+
+    def _packed(self, text: str, kind: str = "application/json") -> Response:
+        content = self.pack(text.encode())
+        return Response(content, media_type=kind, headers={"Content-Encoding": self._encoding})
+
+    async def _mcp(self, request: Request) -> Response:
+        self.asked.append(request.headers.get("accept-encoding", ""))
+        if request.method != "POST":
+            return Response(status_code=405)
+        asked = await request.json()
+        if "id" not in asked:
+            return Response(status_code=202)
+        result: dict[str, Any] = answer(asked["method"])
+        if asked["method"] == "tools/call":
+            result = {"result": {"content": [{"type": "text", "text": self.text}]}}
+        kind = request.path_params["kind"]
+        said = json.dumps({"jsonrpc": "2.0", "id": asked["id"], **result})
+        return self._packed(f"data: {said}\n\n" if kind == "text/event-stream" else said, kind)
+
+
+@pytest.fixture(params=WAYS)
+def service(request: pytest.FixtureRequest) -> Iterator[Packed]:
+    packed = Packed(request.param)
+    with live(packed.app) as url:
+        packed.url = url
+        yield packed
+
+
+@pytest.fixture(params=["http", "openapi", "mcp/application/json", "mcp/text/event-stream"])
+def made(request: pytest.FixtureRequest, service: Packed) -> Json:
+    if request.param == "http":
+        return tool(actions=[action("go", "stateless_http", {"method": "GET", "url": f"{service.url}/text"})])
+    if request.param == "openapi":
+        return tool(openapi={"url": f"{service.url}/openapi.json"})
+    return tool(mcp={"transport": "http", "url": f"{service.url}/{request.param}"})
+
+
+async def called(folder: Path, made: Json) -> Any:
+    async with calling(toolbox(manifests(folder, made), bounds=BOUNDS)) as caller:
+        [name] = caller.functions
+        return await caller.call(name)
+
+
+async def test_a_packed_answer_of_a_tool_is_read(tmp_path: Path, service: Packed, made: Json) -> None:
+    assert "as it was meant" in str(await called(tmp_path, made))
+    assert set(service.asked) <= {"gzip, deflate", "identity"}
+
+
+async def test_what_is_in_an_answer_counts(tmp_path: Path, service: Packed, made: Json) -> None:
+    service.text = LONG
+    with pytest.raises(ToolError) as told:
+        await called(tmp_path, made)
+    # The official package of MCP has a bound of its own for the lines of a stream.
+    expected = {
+        "the answer of 127.0.0.1 has more than 10,000 bytes",
+        f"go answered with more than {BOUNDS.most_read:,} bytes",
+        "the MCP server of crm ended before it answered",
+    }
+    assert str(told.value) in expected
+
+
+@pytest.mark.parametrize(
+    ("wanted", "asked"), [(None, "identity"), ("deflate", "deflate"), ("br, gzip", "gzip, deflate")]
+)
+async def test_a_manifest_may_ask_for_packed_answers(
+    tmp_path: Path, service: Packed, wanted: str | None, asked: str
+) -> None:
+    headers = {} if wanted is None else {"headers": {"Accept-Encoding": wanted}}
+    request = {"method": "GET", "url": f"{service.url}/text", **headers}
+    assert await called(tmp_path, tool(actions=[action("go", "stateless_http", request)])) == "as it was meant"
+    assert service.asked == [asked]
+
+
+async def test_an_answer_that_is_not_packed_as_it_says_is_an_error_of_the_call(tmp_path: Path, service: Packed) -> None:
+    service.pack = bytes
+    request = {"method": "GET", "url": f"{service.url}/text"}
+    with pytest.raises(ToolError, match=r"the answer of 127.0.0.1 cannot be read: it cannot be unpacked"):
+        await called(tmp_path, tool(actions=[action("go", "stateless_http", request)]))
+
+
+async def test_what_is_in_the_answer_of_a_remote_agent_counts(service: Packed) -> None:
+    service.text = LONG
+    delegate = RemoteDelegate(
+        "writer", f"{service.url}/agent", http=lambda: Outbound(["127.0.0.1"]).client(max_bytes=100_000)
+    )
+
+    async def began(task_id: str) -> None:
+        raise AssertionError("there is no task")
+
+    errand = Errand(call="c", message="Write.", parent="p", scope=Scope("", "", "a"), depth=1, began=began)
+    with pytest.raises(DelegationError, match="writer could not be asked: the answer has more than 100,000 bytes"):
+        await delegate.run(errand)
