@@ -17,7 +17,7 @@ from errands.policy import cel
 from errands.policy.cel import Session, Variables, run, scopes
 from errands.policy.cel.evaluators import Evaluators, use_evaluators
 from errands.policy.context import Context, CurrentContext, plain, replay, start
-from errands.policy.pipeline import Invocation, Passed, Subject, run_steps
+from errands.policy.pipeline import Passed, StepCall, Subject, run_steps
 from errands.policy.records import CapabilityFinished, InputArrived, ModelCalled, Started
 from errands.policy.steps import Phase, StepConfig, compile_steps
 from errands.policy.template import compile_template
@@ -94,7 +94,7 @@ def step(seen: dict[str, object], times: int) -> float:
     steps = compile_steps(Phase.BEFORE, [StepConfig(assert_=TYPICAL, error_message="{input.amount} is too much")])
     subject = Subject(context=lambda: seen, input={"amount": 3})
 
-    async def invoke(invocation: Invocation) -> None:
+    async def invoke(invocation: StepCall) -> None:
         raise AssertionError("nothing is invoked here")
 
     async def once() -> None:

@@ -12,7 +12,7 @@ import secrets
 import socket
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, AsyncExitStack, contextmanager, suppress
-from typing import Any, NamedTuple
+from typing import Any
 
 from errands.errors import (
     ConcurrencyError,
@@ -33,6 +33,7 @@ from errands.runtime.execution import Execution
 from errands.runtime.handler import Handler
 from errands.runtime.journal import Journal
 from errands.runtime.leasing import begin, lease
+from errands.runtime.places import Awaited, Places
 from errands.runtime.settings import ServerRole, Settings
 from errands.runtime.stopping import Stopper
 from errands.runtime.turn import Turn
@@ -40,15 +41,6 @@ from errands.runtime.waiting import WaitingContexts, current_message_id, stored_
 from errands.runtime.worker import Worker
 
 logger = logging.getLogger(__name__)
-
-
-class Awaited(NamedTuple):
-    """A task that somebody waits for."""
-
-    task_id: str
-    scope: Scope
-    #: See `WorkerAdapter.awaiting`.
-    told_depth: int | None
 
 
 class WorkerAdapter:
@@ -90,8 +82,7 @@ class WorkerAdapter:
         self._runs_turns = settings.role is not ServerRole.API
         #: Tasks may wait in the queue: new ones have to stand behind them. Where no turns are run, all of them wait.
         self._backlog = not self._runs_turns
-        #: Places kept for tasks whose lease is being written.
-        self._reserved = 0
+        self._places = Places(self.running, settings.max_concurrent_tasks)
         #: Tasks of this agent that somebody waits for, by who does.
         self._awaited: dict[object, Awaited] = {}
         self.stopper = Stopper(self.running, force_timeout=settings.cancel_force_timeout)
@@ -141,26 +132,12 @@ class WorkerAdapter:
         self._loop.call_soon(execution.stop, "drain")
 
     def _notice_idle(self) -> None:
-        if self.draining and not self.running and not self._reserved:
+        if self.draining and not self.running and not self._places.reserved:
             self._idle.set()
 
     @property
     def has_capacity(self) -> bool:
-        return not self.draining and self._has_room()
-
-    def _has_room(self, *, awaited: bool = False) -> bool:
-        limit = self._settings.max_concurrent_tasks
-        taken = len(self.running) + self._reserved
-        if limit is None or taken < limit:
-            return True
-        # A turn that waits for a task lends its place to such tasks: they might wait for each other for ever.
-        return awaited and taken - sum(execution.waits_for > 0 for execution in self.running.values()) < limit
-
-    def _lends_to(self, depth: int) -> bool:
-        """Whether turns that wait have a place for a task that was handed down so often. It must have been handed down
-        more often than theirs: whatever a sender says, the places that are lent do not grow without end."""
-        lent = sum(execution.waits_for > 0 and execution.depth < depth for execution in self.running.values())
-        return lent > sum(execution.depth >= depth for execution in self.running.values())
+        return not self.draining and self._places.has_room()
 
     def reserve(self, *, awaited: bool = False) -> bool:
         """Whether a new task may be leased in the commit that creates it; then `start` or `release` must follow.
@@ -169,14 +146,14 @@ class WorkerAdapter:
         """
         if not self._runs_turns or self.draining or (self._backlog and not awaited):
             return False
-        if not self._has_room(awaited=awaited):
+        if not (self._places.has_room_for_awaited() if awaited else self._places.has_room()):
             return False
-        self._reserved += 1
+        self._places.reserved += 1
         return True
 
     def release(self) -> None:
         """Gives a reserved place back: the commit was refused."""
-        self._reserved -= 1
+        self._places.reserved -= 1
         if self._backlog:
             self._wake.set()
         self._notice_idle()
@@ -194,7 +171,7 @@ class WorkerAdapter:
         request_context: dict[str, Any] | None = None,
     ) -> None:
         """Runs a task that the caller has just leased to this adapter, in the place reserved for it."""
-        self._reserved -= 1
+        self._places.reserved -= 1
         execution = Execution(stored, now)
         if (former := self.running.get(execution.task_id)) is not None:
             former.stop("lost")
@@ -227,7 +204,7 @@ class WorkerAdapter:
         """
         waiter = object()
         self._awaited[waiter] = Awaited(task_id, scope, told_depth)
-        if not self._has_room():
+        if not self._places.has_room():
             self._wake.set()
         try:
             yield
@@ -335,15 +312,15 @@ class WorkerAdapter:
             # This process stood still: what nobody has taken over meanwhile goes on, and is not begun again.
             await self._extend()
         while self.has_capacity:
-            limit = self._settings.max_concurrent_tasks
-            room = 100 if limit is None else min(limit - len(self.running) - self._reserved, 100)
+            left = self._places.left
+            room = 100 if left is None else min(left, 100)
             claimed: list[StoredTask] = []
-            self._reserved += room
+            self._places.reserved += room
             now = self._journal.now()
             try:
                 claimed = await self._engine.claim(self.worker_id, [self.agent], room, self.lease_until(now))
             finally:
-                self._reserved -= room - len(claimed)
+                self._places.reserved -= room - len(claimed)
                 self._notice_idle()
             for stored in claimed:
                 self.start(stored, now)
@@ -355,13 +332,11 @@ class WorkerAdapter:
             await self._take_up_awaited()
 
     async def _take_up_awaited(self) -> None:
-        for task_id, scope, depth in list(self._awaited.values()):
-            if task_id in self.running or not self._has_room(awaited=True):
-                continue
-            if depth is not None and not self._lends_to(depth):
+        for awaited in list(self._awaited.values()):
+            if awaited.task_id in self.running or not self._places.has_room_for(awaited):
                 continue
             with suppress(TaskNotFoundError, ConcurrencyError, LeaseLostError, TaskTerminalStateError):
-                stored = await self._engine.load(task_id, scope)
+                stored = await self._engine.load(awaited.task_id, awaited.scope)
                 if not self.draining:
                     await self._take_up(stored)
 
@@ -370,11 +345,11 @@ class WorkerAdapter:
         now = self._journal.now()
         if stored.head.due_at is None or stored.head.due_at > now:
             return
-        self._reserved += 1
+        self._places.reserved += 1
         try:
             leased = await lease(self._journal, stored, self.worker_id, now, self.lease_until(now))
         except BaseException:
-            self._reserved -= 1
+            self._places.reserved -= 1
             self._notice_idle()
             raise
         self.start(leased, now)
