@@ -221,6 +221,17 @@ async def test_a_reader_gets_what_was_published_before_the_server_stopped(
     assert await subscription.next() is None
 
 
+async def test_a_reader_who_is_behind_gets_it_from_the_log_when_the_server_stops(
+    engine: Engine, changes: Changes
+) -> None:
+    await engine.commit(changes.start())
+    subscription = engine.subscribe("t", ME, 0)
+    await engine.commit(changes.complete())
+    engine.disconnect()
+    assert [event.version for event in await subscription.next() or ()] == [1, 2, 3]
+    assert await subscription.next() is None
+
+
 async def test_a_writer_never_waits_for_a_subscriber(engine: Engine, changes: Changes) -> None:
     await engine.commit(changes.start())
     subscription = engine.subscribe("t", ME, 2)
