@@ -6,7 +6,6 @@ import msgspec
 import pytest
 
 from errands import lifecycle
-from errands.engines import fanout
 from errands.engines.base import Retention
 from errands.engines.memory import MemoryEngine
 from errands.model.core import TERMINAL_STATES, StreamResponse, Task
@@ -23,9 +22,8 @@ def responses(items: list[StreamItem]) -> list[StreamResponse]:
     return [msgspec.json.decode(item.data, type=StreamResponse) for item in items]
 
 
-async def test_a_stream_shows_a_task_once_also_when_events_are_gone(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_stream_shows_a_task_once_also_when_events_are_gone() -> None:
     """The client of a2a-sdk 0.3 breaks off at a second task."""
-    monkeypatch.setattr(fanout, "BUFFER_SIZE", 1)
     clock = ManualClock()
     changes = Changes(clock)
     async with MemoryEngine(clock=clock, retention=Retention(events_per_task=KEPT)) as engine:

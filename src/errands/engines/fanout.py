@@ -48,13 +48,14 @@ class LocalSubscription(Subscription):
 
     def feed(self, events: Sequence[Event]) -> None:
         buffer = self._buffer
-        # Another process may have written in between: what it wrote is only in the log.
-        follows = not buffer or events[0].version == buffer[-1].version + 1
-        if follows and len(buffer) + len(events) <= BUFFER_SIZE:
-            buffer.extend(events)
-        else:
-            buffer.clear()
-            self._behind = True
+        if not self._behind:
+            # Another process may have written in between: what it wrote is only in the log.
+            follows = not buffer or events[0].version == buffer[-1].version + 1
+            if not follows or len(buffer) + len(events) > BUFFER_SIZE:
+                buffer.clear()
+                self._behind = True
+            else:
+                buffer.extend(events)
         self._wake()
 
     def nudge(self) -> None:
