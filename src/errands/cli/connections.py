@@ -11,10 +11,15 @@ import asyncio
 from functools import cache
 from http import HTTPStatus
 
+from httptools import HttpParserError, HttpParserUpgrade, HttpRequestParser
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 #: Bytes that the address and the headers of a request may have.
 MAX_HEAD = 64 * 1024
+
+
+#: What is said of a request that is none.
+INVALID = "Invalid HTTP request received."
 
 
 class HeadTooLargeError(Exception):
@@ -65,7 +70,8 @@ class Connection(HttpToolsProtocol):
         self._piece = len(data)
         if self._in_head:
             self._head += self._piece
-        super().data_received(data)
+        self._unset_keepalive_if_required()
+        self._parse(data)
         if self.transport.is_closing():
             return
         if self._in_head and self._head > MAX_HEAD:
@@ -99,6 +105,10 @@ class Connection(HttpToolsProtocol):
         super().on_headers_complete()
         self._is_answering = True
 
+    def _should_upgrade(self) -> bool:
+        # uvicorn passes over what the parser says of such a request, which is going to be read again.
+        return self.scope["method"] != "CONNECT"
+
     def on_message_complete(self) -> None:
         self._in_request = False
         super().on_message_complete()
@@ -116,6 +126,30 @@ class Connection(HttpToolsProtocol):
             self._wait_for_request()
 
     # Requests
+
+    def _parse(self, data: bytes) -> None:
+        while data:
+            try:
+                self.parser.feed_data(data)
+                break
+            except HttpParserUpgrade as offer:
+                data = self._head_without_offer() + data[offer.args[0] :]
+            except HttpParserError:
+                self.logger.warning(INVALID)
+                self.send_400_response(INVALID)
+                break
+
+    def _head_without_offer(self) -> bytes:
+        """The head that was just read, to be read again without its offer to speak another protocol.
+
+        Clients may offer HTTP/2 and go on as they began, with a body. The parser takes every offer for accepted, and
+        what follows for no longer HTTP.
+        """
+        self.parser = HttpRequestParser(self)
+        self.parser.set_dangerous_leniencies(lenient_data_after_close=True)  # as uvicorn does
+        begin, end = f"{self.scope['method']} ", f" HTTP/{self.scope['http_version']}\r\n"
+        headers = [b"%b: %b\r\n" % header for header in self.headers if header[0] != b"upgrade"]
+        return b"".join([begin.encode("ascii"), self.url, end.encode("ascii"), *headers, b"\r\n"])
 
     @property
     def _is_awaited(self) -> bool:

@@ -131,6 +131,46 @@ def test_a_body_does_not_count_as_the_head_of_the_next_request(url: str) -> None
     assert b"5 bytes" in exchange(url, first + request(length=5, body=b"hello"))
 
 
+#: What Java's client says with its first request to a server.
+OFFER = b"Connection: Upgrade, HTTP2-Settings\r\nUpgrade: h2c\r\nHTTP2-Settings: AAMAAABkAAQAAP__\r\n"
+
+
+def test_requests_that_offer_http2_are_answered_as_they_are(url: str) -> None:
+    offered = request(head=OFFER, length=5, body=b"hello")
+    chunked = b"POST / HTTP/1.1\r\n%bTransfer-Encoding: chunked\r\n\r\n6\r\nhello!\r\n0\r\n\r\n" % OFFER
+    said = exchange(url, offered + offered + chunked + offered + request())
+    assert [said.count(b"%d bytes" % size) for size in (5, 6, 0)] == [3, 1, 1]
+
+
+def test_the_body_may_come_after_a_head_that_offers_http2(url: str) -> None:
+    with connected(url) as client:
+        client.sendall(request(head=OFFER + b"Expect: 100-continue\r\n", length=5))
+        said = b""
+        while b"100 Continue\r\n\r\n" not in said:
+            said += client.recv(65536)
+        client.sendall(b"hello" + request())
+        said = heard(client)
+    assert b"5 bytes" in said
+    assert b"0 bytes" in said
+
+
+def test_an_offer_of_http2_may_come_in_pieces(url: str) -> None:
+    with connected(url) as client:
+        client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        for byte in request(head=OFFER.replace(b"Connection:", b"Connection: close,"), length=5, body=b"hello"):
+            client.sendall(bytes([byte]))
+        assert b"5 bytes" in heard(client)
+
+
+@pytest.mark.parametrize("head", [b"", OFFER])
+def test_a_tunnel_is_refused(url: str, head: bytes) -> None:
+    assert exchange(url, b"CONNECT x:1 HTTP/1.1\r\n%b\r\n" % head).startswith(b"HTTP/1.1 400 ")
+
+
+def test_what_is_no_address_is_refused_with_an_offer_too(url: str) -> None:
+    assert exchange(url, request("http://x:y/", head=OFFER)).startswith(b"HTTP/1.1 400 ")
+
+
 @pytest.mark.parametrize("sent", [b"POST / HT", b"POST / HTTP/1.1\r\nHost: x\r\nX: ", request(length=5, body=b"he")])
 def test_a_request_that_does_not_come_to_its_end_is_given_up(impatient: str, agent: Agent, sent: bytes) -> None:
     while not (said := exchange(impatient, sent)):
