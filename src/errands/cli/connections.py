@@ -56,10 +56,10 @@ class Connection(HttpToolsProtocol):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
         most = most_connections()
-        if most is not None and len(self.connections) > most:
-            self._refuse(HTTPStatus.SERVICE_UNAVAILABLE, "Too many connections; come back in a moment.")
-        else:
+        if most is None or len(self.connections) <= most or self._takes_a_place():
             self._wait_for_request()
+        else:
+            self._refuse(HTTPStatus.SERVICE_UNAVAILABLE, "Too many connections; come back in a moment.")
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._stop_waiting()
@@ -124,6 +124,22 @@ class Connection(HttpToolsProtocol):
         super().on_response_complete()
         if self._in_request and not self.transport.is_closing():
             self._wait_for_request()
+
+    # Places
+
+    def _takes_a_place(self) -> bool:
+        """Closes the connection that has waited longest for a next request; false if none does."""
+        idle = {
+            timer.when(): each.transport
+            for each in self.connections
+            if isinstance(each, Connection)
+            and (timer := each.timeout_keep_alive_task) is not None
+            # One that closes has given its place away, and one that still sends would keep it.
+            and not (each.transport.is_closing() or each.transport.get_write_buffer_size())
+        }
+        if idle:
+            idle[min(idle)].close()
+        return bool(idle)
 
     # Requests
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import socket
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import ExitStack, suppress
 from pathlib import Path
@@ -27,7 +28,10 @@ class Impatient(Connection):
 
 
 class Agent:
-    """Reads the whole body and says how long it was; from `/slow` after some time, from `/much` with a lot of bytes."""
+    """Reads the whole body and says how long it was; from `/slow` after some time, from `/much` with a lot of bytes.
+
+    From `/much-at-once` it gives as many without waiting for the client to take them.
+    """
 
     def __init__(self) -> None:
         self.gone = threading.Event()
@@ -48,6 +52,9 @@ class Agent:
         if scope["path"] == "/much":
             for _ in range(1000):
                 await send({"type": "http.response.body", "body": bytes(64 * 1024), "more_body": True})
+        if scope["path"] == "/much-at-once":
+            await send({"type": "http.response.body", "body": bytes(64_000 * 1024)})
+            return
         if scope["query_string"] == b"until-gone" and (await receive())["type"] == "http.disconnect":
             self.gone.set()
         await send({"type": "http.response.body", "body": b"%d bytes" % size})
@@ -60,7 +67,7 @@ def agent() -> Agent:
 
 @pytest.fixture
 def url(agent: Agent) -> Iterator[str]:
-    with live(agent, http=Connection) as url:
+    with live(agent, http=Connection, timeout_keep_alive=3600) as url:
         yield url
 
 
@@ -227,6 +234,36 @@ def test_connections_leave_files_for_the_agent(url: str, monkeypatch: pytest.Mon
         assert exchange(url, b"").startswith(b"HTTP/1.1 503 ")
     while b"0 bytes" not in exchange(url, request()):
         pass  # the server has yet to notice that the others have gone
+
+
+def ask(client: socket.socket) -> None:
+    """Sends a request and hears its answer, on a connection that stays open."""
+    client.sendall(request(head=b""))
+    said = b""
+    while not said.endswith(b"0 bytes\r\n0\r\n\r\n"):
+        piece = client.recv(65536)
+        assert piece, "the connection was closed"
+        said += piece
+
+
+def test_connections_that_wait_for_a_next_request_make_room(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connections, "most_connections", lambda: 2)
+    with connected(url) as first, connected(url) as second:
+        ask(first)
+        answered = time.monotonic()
+        while time.monotonic() < answered + 0.05:  # the server counts in milliseconds
+            ask(second)
+        assert b"0 bytes" in exchange(url, request())
+        assert heard(first) == b""
+        ask(second)
+
+
+def test_a_client_that_has_yet_to_take_its_answer_keeps_its_place(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connections, "most_connections", lambda: 1)
+    with connected(url) as first:
+        first.sendall(request("/much-at-once", head=b""))
+        first.recv(1)
+        assert exchange(url, b"").startswith(b"HTTP/1.1 503 ")
 
 
 def test_what_is_served_has_these_bounds(tmp_path: Path) -> None:
