@@ -42,8 +42,9 @@ class Connection(HttpToolsProtocol):
     _is_head_too_large = False
     #: From the last of the headers to the end of the answer.
     _is_answering = False
-    #: Bytes that came of a head so far, without those that came together with its first.
-    _head = 0
+    #: Bytes that came of a head so far, or since the last of a body: trailers may follow one that comes in chunks. What
+    #: came together with the first of the head or the last of the body is not counted.
+    _beside_body = 0
     _piece = 0
     #: Looks whether the request has come to its end, from the first wait for it on.
     _receiving: asyncio.TimerHandle | None = None
@@ -68,18 +69,18 @@ class Connection(HttpToolsProtocol):
 
     def data_received(self, data: bytes) -> None:
         self._piece = len(data)
-        if self._in_head:
-            self._head += self._piece
+        if self._in_request:
+            self._beside_body += self._piece
         self._unset_keepalive_if_required()
         self._parse(data)
         if self.transport.is_closing():
             return
-        if self._in_head and self._head > MAX_HEAD:
+        if self._in_request and self._beside_body > MAX_HEAD:
             self._refuse_head()
-        elif self._is_awaited:
+        elif not self.pipeline and (self._in_request or not self._is_answering):  # it is the client's turn
             self._received += self._piece
             self._wait_for_request()
-        else:
+        elif self._receiving is not None:
             self._stop_waiting()
 
     def pause_writing(self) -> None:
@@ -94,16 +95,21 @@ class Connection(HttpToolsProtocol):
 
     def on_message_begin(self) -> None:
         self._in_request = self._in_head = True
-        self._head = 0
+        self._beside_body = 0
         super().on_message_begin()
 
     def on_headers_complete(self) -> None:
-        self._in_head = False
-        if self._head + self._piece > MAX_HEAD and self._measured() > MAX_HEAD:
+        if self._beside_body + self._piece > MAX_HEAD and self._measured() > MAX_HEAD:
             self._is_head_too_large = True
             raise HeadTooLargeError
+        self._in_head = False
+        self._beside_body = 0
         super().on_headers_complete()
         self._is_answering = True
+
+    def on_body(self, body: bytes) -> None:
+        self._beside_body = 0
+        super().on_body(body)
 
     def _should_upgrade(self) -> bool:
         # uvicorn passes over what the parser says of such a request, which is going to be read again.
@@ -167,11 +173,6 @@ class Connection(HttpToolsProtocol):
         headers = [b"%b: %b\r\n" % header for header in self.headers if header[0] != b"upgrade"]
         return b"".join([begin.encode("ascii"), self.url, end.encode("ascii"), *headers, b"\r\n"])
 
-    @property
-    def _is_awaited(self) -> bool:
-        """Whether it is the client's turn."""
-        return not self.pipeline and (self._in_request or not self._is_answering)
-
     def _wait_for_request(self) -> None:
         if self._receiving is None:
             self._received = 0
@@ -183,7 +184,7 @@ class Connection(HttpToolsProtocol):
             self._receiving = self.loop.call_later(left, self._look_for_request, since)
             return
         self._receiving = None
-        if self._in_head or (self._in_request and not self.cycle.response_started):
+        if self._in_request:
             self._refuse(HTTPStatus.REQUEST_TIMEOUT, "The request did not come to its end in time.")
         else:
             self.transport.close()
@@ -214,13 +215,15 @@ class Connection(HttpToolsProtocol):
             self._sending = None
 
     def _refuse_head(self) -> None:
-        self._refuse(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE, f"The headers may have {MAX_HEAD} bytes.")
+        self._refuse(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE, f"Headers and trailers may have {MAX_HEAD} bytes.")
 
     def _refuse(self, status: HTTPStatus, said: str) -> None:
-        self.transport.write(
-            f"HTTP/1.1 {status.value} {status.phrase}\r\ncontent-type: text/plain; charset=utf-8\r\n"
-            f"content-length: {len(said)}\r\nconnection: close\r\n\r\n{said}".encode("ascii")
-        )
+        is_answered = self._in_request and not self._in_head and self.cycle.response_started
+        if not is_answered:
+            self.transport.write(
+                f"HTTP/1.1 {status.value} {status.phrase}\r\ncontent-type: text/plain; charset=utf-8\r\n"
+                f"content-length: {len(said)}\r\nconnection: close\r\n\r\n{said}".encode("ascii")
+            )
         self.transport.close()
 
 

@@ -30,13 +30,17 @@ class Impatient(Connection):
 class Agent:
     """Reads the whole body and says how long it was; from `/slow` after some time, from `/much` with a lot of bytes.
 
-    From `/much-at-once` it gives as many without waiting for the client to take them.
+    From `/much-at-once` it gives as many without waiting for the client to take them, and `/unread` does not read.
     """
 
     def __init__(self) -> None:
         self.gone = threading.Event()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["path"] == "/unread":
+            await send({"type": "http.response.start", "status": 200, "headers": []})
+            await send({"type": "http.response.body", "body": b"unread"})
+            return
         size, message = 0, await receive()
         while message["type"] == "http.request":
             size += len(message["body"])
@@ -138,14 +142,43 @@ def test_a_body_does_not_count_as_the_head_of_the_next_request(url: str) -> None
     assert b"5 bytes" in exchange(url, first + request(length=5, body=b"hello"))
 
 
+def chunked(path: str = "/", body: bytes = b"") -> bytes:
+    """A request whose body comes in chunks of one byte, up to where its trailers may be."""
+    chunks = b"".join(b"1\r\n%c\r\n" % byte for byte in body)
+    return b"POST %b HTTP/1.1\r\nHost: x\r\n%bTransfer-Encoding: chunked\r\n\r\n%b0\r\n" % (path.encode(), LAST, chunks)
+
+
+@pytest.mark.parametrize("size", [0, 3 * MAX_HEAD])
+def test_a_body_may_come_in_chunks_of_one_byte_and_with_trailers(url: str, size: int) -> None:
+    assert b"%d bytes" % size in exchange(url, chunked(body=bytes(size)) + header(1000) + b"\r\n")
+
+
+@pytest.mark.parametrize("trailers", [header(100) * 100_000, header(20_000_000)], ids=["many", "never ending"])
+def test_larger_trailers_are_refused(url: str, agent: Agent, trailers: bytes) -> None:
+    said = exchange(url, chunked(body=b"hello") + trailers)
+    assert said == b"" or said.startswith(b"HTTP/1.1 431 ")
+    agent.gone.wait()
+
+
+def test_trailers_of_a_request_that_was_answered_have_the_same_bound(url: str) -> None:
+    with connected(url) as client:
+        client.sendall(chunked("/unread").replace(LAST, b""))
+        said = b""
+        while not said.endswith(b"unread\r\n0\r\n\r\n"):
+            said += client.recv(65536)
+        with suppress(ConnectionError):
+            client.sendall(header(20_000_000))
+        assert heard(client) == b""
+
+
 #: What Java's client says with its first request to a server.
 OFFER = b"Connection: Upgrade, HTTP2-Settings\r\nUpgrade: h2c\r\nHTTP2-Settings: AAMAAABkAAQAAP__\r\n"
 
 
 def test_requests_that_offer_http2_are_answered_as_they_are(url: str) -> None:
     offered = request(head=OFFER, length=5, body=b"hello")
-    chunked = b"POST / HTTP/1.1\r\n%bTransfer-Encoding: chunked\r\n\r\n6\r\nhello!\r\n0\r\n\r\n" % OFFER
-    said = exchange(url, offered + offered + chunked + offered + request())
+    in_chunks = chunked(body=b"hello!").replace(LAST, OFFER) + b"\r\n"
+    said = exchange(url, offered + offered + in_chunks + offered + request())
     assert [said.count(b"%d bytes" % size) for size in (5, 6, 0)] == [3, 1, 1]
 
 
