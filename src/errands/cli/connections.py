@@ -105,6 +105,7 @@ class Connection(HttpToolsProtocol):
         self._in_head = False
         self._beside_body = 0
         super().on_headers_complete()
+        self.headers = []  # for trailers, which nobody may take for headers that a proxy has looked at
         self._is_answering = True
 
     def on_body(self, body: bytes) -> None:
@@ -170,7 +171,7 @@ class Connection(HttpToolsProtocol):
         self.parser = HttpRequestParser(self)
         self.parser.set_dangerous_leniencies(lenient_data_after_close=True)  # as uvicorn does
         begin, end = f"{self.scope['method']} ", f" HTTP/{self.scope['http_version']}\r\n"
-        headers = [b"%b: %b\r\n" % header for header in self.headers if header[0] != b"upgrade"]
+        headers = [b"%b: %b\r\n" % header for header in self.scope["headers"] if header[0] != b"upgrade"]
         return b"".join([begin.encode("ascii"), self.url, end.encode("ascii"), *headers, b"\r\n"])
 
     def _wait_for_request(self) -> None:

@@ -35,6 +35,8 @@ class Agent:
 
     def __init__(self) -> None:
         self.gone = threading.Event()
+        #: Those of the last request, once it was read.
+        self.headers: dict[bytes, bytes] = {}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["path"] == "/unread":
@@ -50,6 +52,7 @@ class Agent:
         else:
             self.gone.set()
             return
+        self.headers = dict(scope["headers"])
         if scope["path"] == "/slow":
             await asyncio.sleep(3 * PATIENCE)
         await send({"type": "http.response.start", "status": 200, "headers": []})
@@ -151,6 +154,11 @@ def chunked(path: str = "/", body: bytes = b"") -> bytes:
 @pytest.mark.parametrize("size", [0, 3 * MAX_HEAD])
 def test_a_body_may_come_in_chunks_of_one_byte_and_with_trailers(url: str, size: int) -> None:
     assert b"%d bytes" % size in exchange(url, chunked(body=bytes(size)) + header(1000) + b"\r\n")
+
+
+def test_trailers_are_not_taken_for_headers(url: str, agent: Agent) -> None:
+    assert b"5 bytes" in exchange(url, chunked(body=b"hello") + b"Host: y\r\nX-Late: z\r\n\r\n")
+    assert agent.headers == {b"host": b"x", b"connection": b"close", b"transfer-encoding": b"chunked"}
 
 
 @pytest.mark.parametrize("trailers", [header(100) * 100_000, header(20_000_000)], ids=["many", "never ending"])
