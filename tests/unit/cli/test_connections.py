@@ -107,6 +107,15 @@ def heard(client: socket.socket) -> bytes:
     return bytes(said)
 
 
+def heard_up_to(end: bytes, client: socket.socket) -> bytes:
+    said = b""
+    while not said.endswith(end):
+        piece = client.recv(65536)
+        assert piece, f"the connection was closed after {said!r}"
+        said += piece
+    return said
+
+
 def exchange(url: str, sent: bytes) -> bytes:
     with connected(url) as client:
         with suppress(ConnectionError):
@@ -171,9 +180,7 @@ def test_larger_trailers_are_refused(url: str, agent: Agent, trailers: bytes) ->
 def test_trailers_of_a_request_that_was_answered_have_the_same_bound(url: str) -> None:
     with connected(url) as client:
         client.sendall(chunked("/unread").replace(LAST, b""))
-        said = b""
-        while not said.endswith(b"unread\r\n0\r\n\r\n"):
-            said += client.recv(65536)
+        heard_up_to(b"unread\r\n0\r\n\r\n", client)
         with suppress(ConnectionError):
             client.sendall(header(20_000_000))
         assert heard(client) == b""
@@ -193,9 +200,7 @@ def test_requests_that_offer_http2_are_answered_as_they_are(url: str) -> None:
 def test_the_body_may_come_after_a_head_that_offers_http2(url: str) -> None:
     with connected(url) as client:
         client.sendall(request(head=OFFER + b"Expect: 100-continue\r\n", length=5))
-        said = b""
-        while b"100 Continue\r\n\r\n" not in said:
-            said += client.recv(65536)
+        heard_up_to(b"100 Continue\r\n\r\n", client)
         client.sendall(b"hello" + request())
         said = heard(client)
     assert b"5 bytes" in said
@@ -207,7 +212,7 @@ def test_an_offer_of_http2_may_come_in_pieces(url: str) -> None:
         client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         for byte in request(head=OFFER.replace(b"Connection:", b"Connection: close,"), length=5, body=b"hello"):
             client.sendall(bytes([byte]))
-        assert b"5 bytes" in heard(client)
+        assert b"5 bytes" in heard_up_to(b"0\r\n\r\n", client)
 
 
 @pytest.mark.parametrize("head", [b"", OFFER])
@@ -280,11 +285,7 @@ def test_connections_leave_files_for_the_agent(url: str, monkeypatch: pytest.Mon
 def ask(client: socket.socket) -> None:
     """Sends a request and hears its answer, on a connection that stays open."""
     client.sendall(request(head=b""))
-    said = b""
-    while not said.endswith(b"0 bytes\r\n0\r\n\r\n"):
-        piece = client.recv(65536)
-        assert piece, "the connection was closed"
-        said += piece
+    heard_up_to(b"0 bytes\r\n0\r\n\r\n", client)
 
 
 def test_connections_that_wait_for_a_next_request_make_room(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
