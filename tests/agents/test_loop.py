@@ -120,6 +120,29 @@ async def test_a_model_that_says_nothing_ends_the_task_and_its_tokens_count(tmp_
         assert (await desk.context()).llm.tokens.prompt == 3
 
 
+@pytest.mark.parametrize("beside", ["The sum is 2; I note it down.", ""])
+@pytest.mark.parametrize("nothing", ["", " \n"])
+async def test_a_model_that_adds_nothing_to_results_has_answered_with_what_it_said_last(
+    tmp_path: Path, storage: str, beside: str, nothing: str
+) -> None:
+    adding = call(("adder", {"a": 1}), text=beside)
+    async with at_work(tmp_path, ADDING, "Hello.", adding, nothing, "You are welcome.", storage=storage) as desk:
+        await desk.say("Hello!")
+        task = await desk.say("Add")
+        assert (state(task), told(task)) == ("input-required", beside)
+        assert task.artifacts is not None
+        assert "".join(part.text or "" for part in task.artifacts[0].parts) == beside
+        assert told(await desk.say("Thanks")) == "You are welcome."
+        said = desk.model.questions[-1].said
+        assert all(one.text.strip() or one.calls for one in said if isinstance(one, ModelSaid))
+
+
+async def test_a_model_that_was_cut_to_nothing_after_results_ends_the_task(tmp_path: Path) -> None:
+    adding = call(("adder", {"a": 1}), text="One moment.")
+    async with at_work(tmp_path, ADDING, adding, say("", incomplete="length")) as desk:
+        assert state(await desk.say("Add")) == "failed"
+
+
 async def test_a_function_that_does_not_exist_is_told_to_the_model(tmp_path: Path) -> None:
     async with at_work(tmp_path, ADDING, call(("subtract", {})), "Sorry.") as desk:
         await desk.say("?")

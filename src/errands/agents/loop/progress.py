@@ -61,6 +61,8 @@ class GiveOutput(msgspec.Struct, frozen=True):
     """The model has answered."""
 
     answer: ModelCalled
+    #: What it has said last: it may have said all beside its calls, and nothing after them.
+    text: str
 
 
 Next = TakeInput | GuardInput | AskModel | MakeCalls | GiveOutput
@@ -73,6 +75,7 @@ class Progress:
         self._input: InputArrived | None = None
         self._passed = True
         self._answer: ModelCalled | None = None
+        self._text = ""
         self._outputs = 0
         self._said: list[Said] = []
         self._shown: dict[str, CapabilityShown] = {}
@@ -99,7 +102,7 @@ class Progress:
         """Moves on by one record. Those that say nothing about the progress change nothing."""
         match record:
             case InputArrived():
-                self._input, self._passed, self._answer = record, False, None
+                self._input, self._passed, self._answer, self._text = record, False, None, ""
                 self.taken.add(record.message_id)
             case InputRefused():
                 self.taken.add(record.message_id)
@@ -110,6 +113,7 @@ class Progress:
             case ModelCalled():
                 self._close_answer()
                 self._answer = record
+                self._text = record.text if record.text.strip() else self._text
                 self.call_ids.update(call.id for call in record.calls)
             case CapabilityBegan():
                 self.began[record.call] = record
@@ -155,7 +159,7 @@ class Progress:
         if self._answer is None:
             return AskModel()
         if not self._answer.calls:
-            return GiveOutput(self._answer)
+            return GiveOutput(self._answer, self._text)
         missing = tuple(call for call in self._answer.calls if call.id not in self._shown)
         return MakeCalls(self._answer, missing) if missing else AskModel()
 
@@ -204,6 +208,9 @@ class Progress:
 
 
 def _exchange(answer: ModelCalled, shown: dict[str, CapabilityShown]) -> Sequence[Said]:
+    if not answer.calls and not answer.text.strip():
+        # Providers refuse a message of the model without anything in it.
+        return []
     results = [shown[call.id] for call in answer.calls if call.id in shown]
     return [
         ModelSaid(answer.text, answer.calls),
