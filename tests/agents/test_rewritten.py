@@ -107,6 +107,8 @@ async def test_what_was_approved_in_another_form_is_asked_anew(
 @pytest.mark.parametrize("text", [PAYING, EXECUTED])
 async def test_what_has_nothing_to_do_with_it_may_be_rewritten(tmp_path: Path, text: str) -> None:
     after = text.replace("You are a clerk.", "You are a kind clerk.").replace("'cash'", "'credit'")
+    after = after.replace("Pays.", "Pays money.").replace("Pays an amount.", "Pays some.")
+    after = after.replace("Keeps accounts.", "Keeps books.").replace("Notes something.", "Notes it.")
     async with rewritten(tmp_path, text, after, PAY, "Done.") as desk:
         assert await desk.settled() == "input-required"
         known = await desk.records()
