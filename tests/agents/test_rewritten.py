@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+import asyncio
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from errands import Settings
+from errands.agents.delegation.base import Delegate, Delegated, Errand
 from errands.engines.sqlite import SQLiteEngine
+from errands.model.log import Scope
 from errands.policy.records import AnyRecord, CapabilityBegan, CapabilityFinished, FunctionCall, Waiting
 from errands.runtime.journal import Journal
 from errands.runtime.reviews import ReviewDesk
@@ -59,15 +63,15 @@ PAY = call(FunctionCall("p", "pay", {"amount": 5}))
 
 
 @asynccontextmanager
-async def rewritten(folder: Path, before: str, after: str, *replies: Reply) -> AsyncIterator[Desk]:
+async def rewritten(folder: Path, before: str, after: str, *replies: Reply, **options: Any) -> AsyncIterator[Desk]:
     """A task is asked about and approved, and then meets an agent that says something else."""
     storage, model = f"sqlite:///{folder / 'tasks.db'}", Replies(*replies)
-    async with at_work(folder, before, model=model, storage=storage) as desk:
+    async with at_work(folder, before, model=model, storage=storage, **options) as desk:
         task = await desk.say("Go")
         assert await desk.settled() == BOSS
     async with SQLiteEngine(folder / "tasks.db") as engine:
         await ReviewDesk(Journal(engine)).answer(task.id, True, by=BOSS)
-    async with at_work(folder, after, model=model, storage=storage) as desk:
+    async with at_work(folder, after, model=model, storage=storage, **options) as desk:
         desk.task = task
         yield desk
 
@@ -122,6 +126,80 @@ async def test_a_call_that_needs_no_review_any_more_is_made_as_it_is_written_now
     async with rewritten(tmp_path, PAYING, after, PAY, "Done.") as desk:
         assert await desk.settled() == "input-required"
         assert outputs(await desk.records(), "pay") == [{"paid": 5, "from": "reserve"}]
+
+
+HELPER = AGENT.replace("name: clerk", "name: helper").replace("\n", "\n---\n", 1)
+
+
+def handing_down(account: str) -> str:
+    """To an agent of the same server."""
+    parameters = "parameters: {properties: {account: {type: string}}}\n"
+    return f"{AGENT}capabilities: {{helper: {{bindings: {{account: \"'{account}'\"}}}}}}\n{HELPER}{parameters}"
+
+
+def handing_far(account: str) -> str:
+    bindings = f"{{account: \"'{account}'\"}}"
+    return f"{AGENT}capabilities: {{helper: {{url: 'https://example.com', bindings: {bindings}}}}}\n"
+
+
+class Held(Delegate):
+    """Another agent that is at work until it may answer; when it is `noted`, its task is known before."""
+
+    def __init__(self, *, noted: bool = False) -> None:
+        self.noted = noted
+        self.begun, self.done = asyncio.Event(), asyncio.Event()
+        self.errands: list[Errand] = []
+
+    async def run(self, errand: Errand) -> Delegated:
+        self.errands.append(errand)
+        if self.noted:
+            await errand.began("child")
+        self.begun.set()
+        await self.done.wait()
+        return Delegated(task_id="child", output={"message": []})
+
+    async def cancel_errand(self, errand: Errand) -> None: ...
+
+    async def cancel(self, task_id: str, scope: Scope) -> None: ...
+
+
+@pytest.mark.parametrize(
+    ("handing", "noted", "given"),
+    [
+        pytest.param(handing_down, False, "main", id="to an agent of this server"),
+        pytest.param(handing_down, True, "main", id="to an agent of this server that was noted"),
+        pytest.param(handing_far, True, "main", id="to a remote one that has begun"),
+        pytest.param(handing_far, False, "reserve", id="to a remote one of which nobody knows"),
+    ],
+)
+async def test_what_was_handed_down_stays_as_it_was(
+    tmp_path: Path, handing: Callable[[str], str], noted: bool, given: str
+) -> None:
+    storage, model = f"sqlite:///{tmp_path / 'tasks.db'}", Replies(call(("helper", {"message": "Pay"})), "Done.")
+    helper = Held(noted=noted)
+    settings = Settings(storage=storage, drain_timeout=0.0)
+    options: dict[str, Any] = {"model": model, "storage": storage, "delegates": {"helper": helper}}
+    async with at_work(tmp_path, handing("main"), server={"settings": settings}, **options) as desk:
+        task_id = (await desk.client.send("Go", blocking=False)).task_id
+        await helper.begun.wait()
+    helper.done.set()
+    async with at_work(tmp_path, handing("reserve"), **options) as desk:
+        desk.task = (await desk.client.get_task(task_id)).raw_task
+        assert await desk.settled() == "input-required"
+    accounts = [errand.parameters["account"] for errand in helper.errands]
+    assert (accounts[0], accounts[-1]) == ("main", given)
+
+
+@pytest.mark.parametrize("far", [False, True])
+async def test_a_call_of_a_tool_that_has_become_an_agent_is_decided_anew(tmp_path: Path, far: bool) -> None:
+    after = handing_far("main") if far else handing_down("main")
+    helper = Held()
+    async with rewritten(
+        tmp_path, EXECUTED, after.replace("helper", "pay"), PAY, "Sorry.", delegates={"pay": helper}
+    ) as desk:
+        assert await desk.settled() == "input-required"
+        assert desk.model.results() == [{"error": "message: is missing; amount: is unknown"}]
+        assert helper.errands == []
 
 
 async def test_a_call_that_is_decided_anew_counts_once(tmp_path: Path) -> None:

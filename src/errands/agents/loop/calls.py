@@ -196,15 +196,22 @@ class Calls:
         return began
 
     def _begun_before(self, call: str, routine: Routine) -> CapabilityBegan | None:
-        """The call, if it has begun as what it is now; otherwise everything is decided anew.
-
-        What was handed down is at work already, whatever has become of the function.
-        """
+        """The call, if it has begun as what it is now; otherwise everything is decided anew."""
         began = self._progress.began.get(call)
-        if began is None or routine.is_delegation or began.form in (None, routine.form):
+        if began is None or began.form in (None, routine.form) or self._is_handed_down(began, routine):
             return began
         self._progress.forget(call)
         return None
+
+    def _is_handed_down(self, began: CapabilityBegan, routine: Routine) -> bool:
+        """Whether another agent is at work on it, or may be, whatever has become of the function.
+
+        A remote one has said so; the child of an agent of this server is found again though nobody has noted it.
+        """
+        if began.call in self._progress.children:
+            return routine.is_delegation
+        known = self._run.context.capabilities.get(began.function)
+        return routine.function.target == "agent" and known is not None and known.are_delegations
 
     def _check_may_begin(self) -> None:
         """Not when a limit is in the way, nor when another call has ended the task meanwhile."""
