@@ -14,7 +14,9 @@ from errands import Settings
 from errands.agents.delegation.base import Delegate, Delegated, Errand
 from errands.engines.sqlite import SQLiteEngine
 from errands.model.log import Scope
+from errands.policy.document import CapabilitySteps, Policy
 from errands.policy.records import AnyRecord, CapabilityBegan, CapabilityFinished, FunctionCall, Waiting
+from errands.policy.steps import StepConfig
 from errands.runtime.journal import Journal
 from errands.runtime.reviews import ReviewDesk
 from tests.agents.rig import AGENT, TOOL, Desk, Replies, Reply, at_work, call, told
@@ -63,15 +65,23 @@ PAY = call(FunctionCall("p", "pay", {"amount": 5}))
 
 
 @asynccontextmanager
-async def rewritten(folder: Path, before: str, after: str, *replies: Reply, **options: Any) -> AsyncIterator[Desk]:
+async def rewritten(
+    folder: Path,
+    before: str,
+    after: str,
+    *replies: Reply,
+    policies: tuple[Policy | None, Policy | None] = (None, None),
+    **options: Any,
+) -> AsyncIterator[Desk]:
     """A task is asked about and approved, and then meets an agent that says something else."""
+    first, second = ({"policy": policy} for policy in policies)
     storage, model = f"sqlite:///{folder / 'tasks.db'}", Replies(*replies)
-    async with at_work(folder, before, model=model, storage=storage, **options) as desk:
+    async with at_work(folder, before, model=model, storage=storage, server=first, **options) as desk:
         task = await desk.say("Go")
         assert await desk.settled() == BOSS
     async with SQLiteEngine(folder / "tasks.db") as engine:
         await ReviewDesk(Journal(engine)).answer(task.id, True, by=BOSS)
-    async with at_work(folder, after, model=model, storage=storage, **options) as desk:
+    async with at_work(folder, after, model=model, storage=storage, server=second, **options) as desk:
         desk.task = task
         yield desk
 
@@ -119,6 +129,26 @@ async def test_what_has_nothing_to_do_with_it_may_be_rewritten(tmp_path: Path, t
         assert outputs(known, "pay") == [{"paid": 5, "from": "main"}]
         assert outputs(known, "ledger") == [True]
         assert len([record for record in known if isinstance(record, CapabilityBegan)]) == 2
+
+
+@pytest.mark.parametrize("text", [PAYING, EXECUTED])
+async def test_what_was_approved_under_another_policy_is_decided_anew(tmp_path: Path, text: str) -> None:
+    forbids = StepConfig(assert_="false", error_message="Forbidden.")
+    stricter = Policy(version="2", capabilities={"pay": CapabilitySteps(before=[forbids])})
+    async with rewritten(tmp_path, text, text, PAY, "Sorry.", policies=(Policy(version="1"), stricter)) as desk:
+        assert await desk.settled() == "input-required"
+        assert desk.model.results() == [{"error": "Forbidden."}]
+        assert outputs(await desk.records(), "pay") == []
+
+
+@pytest.mark.parametrize("text", [PAYING, EXECUTED])
+async def test_what_was_approved_is_asked_anew_under_another_policy(tmp_path: Path, text: str) -> None:
+    policies = Policy(version="1"), Policy(version="2")
+    async with rewritten(tmp_path, text, text, PAY, "Done.", policies=policies) as desk:
+        assert await desk.settled() == BOSS
+        assert await desk.answer(True) == "input-required"
+        known = await desk.records()
+        assert (outputs(known, "pay"), outputs(known, "ledger")) == ([{"paid": 5, "from": "main"}], [True])
 
 
 async def test_a_call_that_needs_no_review_any_more_is_made_as_it_is_written_now(tmp_path: Path) -> None:

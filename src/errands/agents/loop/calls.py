@@ -190,7 +190,7 @@ class Calls:
             function=routine.name,
             arguments=arguments,
             caller=caller,
-            form=routine.form,
+            form=self._course.session_key(routine.form),
         )
         await self._course.append(began)
         return began
@@ -198,7 +198,8 @@ class Calls:
     def _begun_before(self, call: str, routine: Routine) -> CapabilityBegan | None:
         """The call, if it has begun as what it is now; otherwise everything is decided anew."""
         began = self._progress.began.get(call)
-        if began is None or began.form in (None, routine.form) or self._is_handed_down(began, routine):
+        form = self._course.session_key(routine.form)
+        if began is None or began.form in (None, form) or self._is_handed_down(began, routine):
             return began
         self._progress.forget(call)
         return None

@@ -43,7 +43,10 @@ class Course:
         self._mark = f"@{hashlib.sha256(policy.encode()).hexdigest()[:8]}" if policy else ""
 
     def session_key(self, place: str) -> str:
-        """The name of the session of steps: with another version of the policy they decide anew."""
+        """The name of the session of steps, or the form of a call, under this version of the policy.
+
+        With another version everything is decided anew.
+        """
         return f"{place}{self._mark}"
 
     def note(self, *records: AnyRecord) -> None:
