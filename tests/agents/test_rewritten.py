@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import re
+import sqlite3
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, closing
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +17,7 @@ from errands.agents.delegation.base import Delegate, Delegated, Errand
 from errands.engines.sqlite import SQLiteEngine
 from errands.model.log import Scope
 from errands.policy.document import CapabilitySteps, Policy
-from errands.policy.records import AnyRecord, CapabilityBegan, CapabilityFinished, FunctionCall, Waiting
+from errands.policy.records import Answered, AnyRecord, CapabilityBegan, CapabilityFinished, FunctionCall, Waiting
 from errands.policy.steps import StepConfig
 from errands.runtime.journal import Journal
 from errands.runtime.reviews import ReviewDesk
@@ -71,19 +73,32 @@ async def rewritten(
     after: str,
     *replies: Reply,
     policies: tuple[Policy | None, Policy | None] = (None, None),
+    older: bool = False,
     **options: Any,
 ) -> AsyncIterator[Desk]:
-    """A task is asked about and approved, and then meets an agent that says something else."""
+    """A task is asked about and approved, and then meets an agent that says something else.
+
+    With `older` its records are those of a release that wrote no forms down.
+    """
     first, second = ({"policy": policy} for policy in policies)
     storage, model = f"sqlite:///{folder / 'tasks.db'}", Replies(*replies)
     async with at_work(folder, before, model=model, storage=storage, server=first, **options) as desk:
         task = await desk.say("Go")
         assert await desk.settled() == BOSS
+    if older:
+        forget_forms(folder / "tasks.db")
     async with SQLiteEngine(folder / "tasks.db") as engine:
         await ReviewDesk(Journal(engine)).answer(task.id, True, by=BOSS)
     async with at_work(folder, after, model=model, storage=storage, server=second, **options) as desk:
         desk.task = task
         yield desk
+
+
+def forget_forms(file: Path) -> None:
+    with closing(sqlite3.connect(file)) as database, database:
+        for place, data in database.execute("SELECT place, data FROM events WHERE kind = 'record'").fetchall():
+            without = re.sub(rb',"form":"[0-9a-f]{8}"|@[0-9a-f]{8}(?=[":])', b"", data)
+            database.execute("UPDATE events SET data = ? WHERE place = ?", (without, place))
 
 
 def outputs(records: list[AnyRecord], function: str) -> list[Any]:
@@ -156,6 +171,45 @@ async def test_a_call_that_needs_no_review_any_more_is_made_as_it_is_written_now
     async with rewritten(tmp_path, PAYING, after, PAY, "Done.") as desk:
         assert await desk.settled() == "input-required"
         assert outputs(await desk.records(), "pay") == [{"paid": 5, "from": "reserve"}]
+
+
+STEPS = f"- invoke: ledger:note\n      - assert: review('{BOSS}')\n"
+WRITES = f"mount.write('log', 'x') != '' && review('{BOSS}')"
+
+
+@pytest.mark.parametrize(
+    ("text", "reply"),
+    [
+        pytest.param(PAYING, PAY, id="before"),
+        pytest.param(PAYING.replace("before:", "after:"), PAY, id="after"),
+        pytest.param(f"{AGENT}guardrails:\n    before:\n      {STEPS}{LEDGER}", "Done.", id="an input"),
+        pytest.param(f"{AGENT}guardrails:\n    after:\n      {STEPS}{LEDGER}", "Done.", id="an answer"),
+        pytest.param(
+            f"{AGENT}mount: agent\ncapabilities: {{ledger: '*'}}\n{LEDGER.replace('true', WRITES)}",
+            call(FunctionCall("p", "ledger", {})),
+            id="in the middle of a call",
+        ),
+    ],
+)
+async def test_what_was_done_before_forms_were_written_down_is_not_done_again(
+    tmp_path: Path, text: str, reply: Reply
+) -> None:
+    async with rewritten(tmp_path, text, text, reply, "Done.", older=True) as desk:
+        assert await desk.settled() == "input-required"
+        known = await desk.records()
+        assert outputs(known, "ledger") == [True]
+        assert len([record for record in known if isinstance(record, Waiting)]) == 1
+        assert [record.call.function for record in known if isinstance(record, Answered)].count("mount.write") <= 1
+
+
+async def test_a_message_that_has_the_name_of_another_and_its_form_is_looked_at_like_any_other(tmp_path: Path) -> None:
+    async with at_work(tmp_path, GUARDED, "Yes.", "Again.") as desk:
+        await desk.say("Go")
+        assert await desk.answer(True) == "input-required"
+        [waiting] = [record for record in await desk.records() if isinstance(record, Waiting)]
+        assert desk.task is not None
+        await desk.client.send("Sneak", task_id=desk.task.id, message_id=waiting.key.removeprefix("input:"))
+        assert await desk.settled() == BOSS
 
 
 HELPER = AGENT.replace("name: clerk", "name: helper").replace("\n", "\n---\n", 1)

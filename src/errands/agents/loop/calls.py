@@ -149,7 +149,7 @@ class Calls:
         """Everything before the execution."""
         self._check_may_begin()
         now = self._run.now()
-        place = f"{call.id}:before@{routine.form}"
+        place = self._course.place(f"{call.id}:before", routine.form)
         key = self._course.session_key(place)
         session = self._progress.session(key, at)
         try:
@@ -310,7 +310,7 @@ class Calls:
             raise CallFailed(ended.error)
         if isinstance(ended, CapabilityRestricted):
             raise CallFailed(ended.reason)
-        place = f"{ended.call}:after@{routine.form}"
+        place = self._course.place(f"{ended.call}:after", routine.form)
         key = self._course.session_key(place)
         subject = Subject(
             context=self._run.plain,

@@ -83,6 +83,8 @@ class Progress:
         self.ended: dict[str, CallEnded] = {}
         #: All that have begun or ended.
         self.calls: set[str] = set()
+        #: Where steps have made calls.
+        self._places: set[str] = set()
         #: By which the model knows its calls.
         self.call_ids: set[str] = set()
         #: Child tasks, by call.
@@ -117,10 +119,10 @@ class Progress:
                 self.call_ids.update(call.id for call in record.calls)
             case CapabilityBegan():
                 self.began[record.call] = record
-                self.calls.add(record.call)
+                self._know(record)
             case CapabilityFinished() | CapabilityErrored() | CapabilityRestricted():
                 self.ended[record.call] = record
-                self.calls.add(record.call)
+                self._know(record)
             case CapabilityShown():
                 self._shown[record.call] = record
             case DelegationBegan():
@@ -139,6 +141,11 @@ class Progress:
                 self._waiting[record.key] = record
             case Answered():
                 self._answered.setdefault(record.key, []).append(record)
+
+    def _know(self, record: CapabilityBegan | CallEnded) -> None:
+        self.calls.add(record.call)
+        if record.caller == "step":
+            self._places.add(record.call.rpartition(":")[0])
 
     def forget(self, call: str) -> None:
         """Has it that a call has not begun."""
@@ -186,6 +193,10 @@ class Progress:
     def open_calls(self) -> list[CapabilityBegan]:
         """Calls that have begun and not ended."""
         return [began for call, began in self.began.items() if call not in self.ended]
+
+    def was_at(self, place: str, key: str) -> bool:
+        """Whether steps have made calls there, or wait, or have waited, in the session `key`."""
+        return place in self._places or key in self._waiting or key in self._answered
 
     def session(self, key: str, now: str) -> Session:
         """The session of that name, with everything that was answered; a new one sees the time `now`."""

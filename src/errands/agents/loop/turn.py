@@ -152,7 +152,7 @@ class TaskTurn:
         await self._ctx._turn.end(INPUT_REQUIRED, message=self._ctx._agent_message(parts))
 
     async def _guard_input(self, course: Course, calls: Calls, arrived: InputArrived) -> None:
-        place = f"input:{arrived.message_id}@{self._plan.form_of_input}"
+        place = course.place(f"input:{arrived.message_id}", self._plan.form_of_input)
         key = course.session_key(place)
         outcome = await course.steps(
             self._plan.guards_input,
@@ -194,7 +194,7 @@ class TaskTurn:
         course.check(check_age(self._plan.limits, course.run.context, course.run.now_ms()))
         at = answered.answer.at
         output = await answering.output(answered.text, at)
-        place = f"output:{course.progress.outputs}@{self._plan.form_of_output}"
+        place = course.place(f"output:{course.progress.outputs}", self._plan.form_of_output)
         key = course.session_key(place)
         outcome = await course.steps(
             self._plan.guards_output,
