@@ -21,7 +21,7 @@ from errands.runtime.decisions import log_decision
 from errands.runtime.review_messages import reviewer_of
 from errands.runtime.run import Run
 
-#: A message may have an id with which it would pass for another one and its form.
+#: A message could have an id by which it would pass for another one in its form.
 _WITH_FORM = re.compile(r"@[0-9a-f]{8}$")
 
 Reason = Literal["limit_exceeded", "restricted", "errored"]
