@@ -39,12 +39,17 @@ class Process:
             self._process.wait()
             self._process = None
 
+    def gave_up(self) -> None:
+        """It ended while it was waited for."""
+        raise AssertionError("the server did not start")
+
     async def ready(self) -> None:
         """Waits until it takes requests."""
         async with httpx.AsyncClient(timeout=1.0) as client:
             while True:
                 assert self._process is not None
-                assert self._process.poll() is None, "the server did not start"
+                if self._process.poll() is not None:
+                    self.gave_up()
                 try:
                     if (await client.get(f"{self.url}/health/ready")).status_code == 200:
                         return

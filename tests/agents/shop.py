@@ -18,7 +18,7 @@ class Shop:
         @tool
         async def find(number: str) -> dict[str, str]:
             """Finds an order."""
-            return {"number": number, "card": "4111"}
+            return {"number": number, "card": "4111 1111"}
 
         @tool
         async def pay(amount: int, customer: str = "nobody") -> dict[str, int]:

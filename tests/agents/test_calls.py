@@ -179,7 +179,7 @@ async def test_a_transform_after_a_call_changes_what_the_model_sees_and_not_the_
     async with at_work(tmp_path, text, call(("find", {"number": "A"})), "Done.", tools=shop.tools) as desk:
         await desk.say("Find")
         assert desk.model.results() == [{"number": "A", "card": "hidden"}]
-        assert (await desk.context()).capabilities["find"].outputs == ({"number": "A", "card": "4111"},)
+        assert (await desk.context()).capabilities["find"].outputs == ({"number": "A", "card": "4111 1111"},)
 
 
 async def test_a_call_that_is_blocked_afterwards_has_been_executed(tmp_path: Path, shop: Shop) -> None:

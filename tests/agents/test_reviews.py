@@ -186,10 +186,10 @@ async def test_a_result_is_shown_to_the_reviewer_before_the_model_and_the_owner_
     replies = (call(("find", {"number": "A-1"})), "Found.")
     async with at_work(tmp_path, text, *replies, tools=shop.tools, storage=storage) as desk:
         task = await desk.say("Find")
-        assert b"4111" not in encode((await desk.client.get_task(task.id)).raw_task)
-        assert [subject for _, subject in await subjects(desk)] == [{"number": "A-1", "card": "4111"}]
+        assert b"4111 1111" not in encode((await desk.client.get_task(task.id)).raw_task)
+        assert [subject for _, subject in await subjects(desk)] == [{"number": "A-1", "card": "4111 1111"}]
         await desk.answer(True)
-        assert desk.model.results() == [{"number": "A-1", "card": "4111"}]
+        assert desk.model.results() == [{"number": "A-1", "card": "4111 1111"}]
 
 
 async def test_an_owner_who_reviews_an_answer_is_shown_it(tmp_path: Path, shop: Shop, storage: str) -> None:

@@ -34,6 +34,12 @@ class Replica(Process):
         self._process.terminate()
         self._process.wait()
 
+    def gave_up(self) -> None:
+        if self.source is None:
+            super().gave_up()
+        # What was released cannot be mended, and may have too little patience with a slow store: it is tried again.
+        self.start()
+
     @property
     def has_died(self) -> bool:
         """Whether its process ended without being told to."""

@@ -240,6 +240,32 @@ async def test_commits_wait_for_a_server_that_restarts(server: Server, engine: R
     assert [event.version for event in await log_of(engine)] == list(range(1, 13))
 
 
+async def test_a_call_is_made_again_when_another_one_has_reached_the_server_meanwhile(
+    server: Server, engine: RedisEngine, changes: Changes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await engine.commit(changes.start())
+    link, failed = engine._open.link, asyncio.Event()
+    disconnect, call = link._recover, link.call
+
+    async def broken(*arguments: Any, **options: Any) -> Any:
+        monkeypatch.setattr(link, "call", call)
+        raise ConnectionResetError
+
+    async def slow() -> None:
+        failed.set()
+        await until(lambda: link._away_since is None)
+        await disconnect()
+
+    monkeypatch.setattr(link, "_patience", 0.0)
+    monkeypatch.setattr(link, "_away_since", 0.0)
+    monkeypatch.setattr(link, "_recover", slow)
+    monkeypatch.setattr(link, "call", broken)
+    loading = asyncio.ensure_future(engine.load("t", ME))
+    await happens(failed)
+    assert (await engine.read("t", ME, 0)).events
+    assert (await loading).version == 2
+
+
 async def test_a_server_that_stays_away_refuses_everything_until_it_is_back(
     server: Server, changes: Changes, clock: ManualClock
 ) -> None:

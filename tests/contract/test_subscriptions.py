@@ -8,6 +8,7 @@ import pytest
 
 from errands.engines.base import Engine
 from errands.engines.fanout import BUFFER_SIZE, READ_SIZE
+from errands.engines.local import LocalEngine
 from errands.errors import TaskNotFoundError
 from errands.model.log import Event
 from tests.contract.changes import ME, Changes, collect
@@ -206,12 +207,28 @@ async def test_a_closed_subscription_ends_its_iteration(engine: Engine, changes:
     assert seen == [1, 2, 3, 4, 5]
 
 
-async def test_a_reader_gets_what_was_published_before_the_server_stopped(engine: Engine, changes: Changes) -> None:
+@pytest.mark.parametrize("nudged", [False, True], ids=["", "when somebody else may have written, too"])
+async def test_a_reader_gets_what_was_published_before_the_server_stopped(
+    engine: LocalEngine, changes: Changes, nudged: bool
+) -> None:
     await engine.commit(changes.start())
     subscription = engine.subscribe("t", ME, 2, caught_up=True)
+    if nudged:
+        engine._fanout.nudge(["t"])
     await engine.commit(changes.complete())
     engine.disconnect()
     assert [event.version for event in await subscription.next() or ()] == [3]
+    assert await subscription.next() is None
+
+
+async def test_a_reader_who_is_behind_gets_it_from_the_log_when_the_server_stops(
+    engine: Engine, changes: Changes
+) -> None:
+    await engine.commit(changes.start())
+    subscription = engine.subscribe("t", ME, 0)
+    await engine.commit(changes.complete())
+    engine.disconnect()
+    assert [event.version for event in await subscription.next() or ()] == [1, 2, 3]
     assert await subscription.next() is None
 
 

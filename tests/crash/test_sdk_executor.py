@@ -39,7 +39,7 @@ class Writers:
 def following(client: Sdk, url: str, task_id: str) -> Iterator[Iterator[dict[str, Any]]]:
     """The events that the SDK's own client shows of a task, as they come."""
     command = [interpreter(client), str(PEERS / client.client), url, "JSONRPC", task_id]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as process:
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         try:
             assert process.stdout is not None
             yield map(json.loads, process.stdout)

@@ -131,7 +131,7 @@ async def test_an_order_that_does_not_exist_is_not_found(client: A2AClient) -> N
 async def test_the_model_never_sees_a_card_number(shop: Shop, client: A2AClient) -> None:
     asked = await client.send("Where is my order A-17?")
     shown = [record for record in await shop.records(asked.task_id) if not isinstance(record, CapabilityFinished)]
-    assert "4111" not in str(shown)
+    assert "4111 1111" not in str(shown)
     assert "hidden" in str(shown)
 
 

@@ -56,6 +56,8 @@ def _print_facts(url: str, server: A2AServer) -> None:
         "storage": storage_of(server),
         **{name: one_line(value, 200) for name, value in server.facts.items()},
     }
+    if takes_requests and not server.listens_locally and not server.asks_who_calls:
+        facts["access"] = "whoever reaches this address may use the agent and see all tasks: there is no middleware"
     if server.grpc_port is not None:
         facts["grpc"] = host_port(callable_host(server.settings.grpc_host), server.grpc_port)
     for name, value in facts.items():

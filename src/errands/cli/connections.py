@@ -1,8 +1,8 @@
 """The connections of `errands serve`, with a bound for everything that a stranger could draw out.
 
 uvicorn waits for ever for a request that does not come to its end and for a client that does not read, and takes the
-head of a request whatever its size. Here a head has its size, a request and the reading of its answer have their pace,
-and connections leave room for the files that the agent itself needs.
+head of a request whatever its size. Here a head has its size, a request has its pace, a client that stands still is let
+go, and connections leave room for the files that the agent itself needs.
 """
 
 from __future__ import annotations
@@ -24,10 +24,12 @@ class HeadTooLargeError(Exception):
 class Connection(HttpToolsProtocol):
     """One connection of a client. Nothing here is done for a request that comes whole, in one piece."""
 
-    #: Seconds that a client has for a request, and for taking what is sent, apart from the time its size may take.
+    #: Seconds that a client has for a request, apart from the time its size may take at so many bytes per second.
     patience = 30.0
-    #: Bytes per second that must go over the line meanwhile.
     slowest = 16 * 1024
+    #: Seconds in which a client must take something of what is sent. The system passes it on in pieces of a megabyte
+    #: and more, so nothing seems to move for long when a line is slow.
+    stall = 120.0
 
     #: Between the first byte of a request and its last, and before the last of its headers.
     _in_request = False
@@ -147,11 +149,11 @@ class Connection(HttpToolsProtocol):
     # Answers
 
     def _watch(self, left: int) -> None:
-        self._sending = self.loop.call_later(self.patience, self._look_at_client, left)
+        self._sending = self.loop.call_later(self.stall, self._look_at_client, left)
 
     def _look_at_client(self, before: int) -> None:
         left = self.transport.get_write_buffer_size()
-        if before - left < self.slowest * self.patience:
+        if left >= before:
             self.transport.abort()
         else:
             self._watch(left)

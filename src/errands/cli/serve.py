@@ -25,6 +25,10 @@ from errands.errors import ConfigurationError
 from errands.runtime.settings import ServerRole
 from errands.server.app import A2AServer
 
+#: Seconds that a connection is kept open for the next request. Clients and load balancers keep theirs for a minute at
+#: most, as a rule: one that is closed just when a request comes loses it.
+KEPT_OPEN = 75
+
 TargetText = Annotated[
     str,
     typer.Argument(
@@ -214,6 +218,7 @@ def _config(target: Target, reload: bool, log_level: LogLevel | None) -> uvicorn
         access_log=log_level is LogLevel.debug,
         proxy_headers=False,
         server_header=False,
+        timeout_keep_alive=KEPT_OPEN,
         reload=reload,
         reload_dirs=[str(target.folder)] if reload else None,
     )

@@ -13,6 +13,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Itera
 from typing import Any
 
 from errands.engines.base import Expectation, Subscription
+from errands.errors import StorageError
 from errands.model.core import TaskState
 from errands.model.log import Event, LogSlice, Scope, StoredTask
 
@@ -82,15 +83,14 @@ class LocalSubscription(Subscription):
         deadline = None if timeout is None else asyncio.get_running_loop().time() + timeout
         while not self._closed:
             events = self._from_buffer()
-            if not events and self._ending:
-                self.close()
-                break
             if not events and self._behind:
                 events = await self._from_log()
             if events:
                 self._cursor = events[-1].version
                 return events
-            if not self._behind and not self._buffer and not await self._wait(deadline):
+            if self._ending:
+                self.close()
+            elif not self._behind and not self._buffer and not await self._wait(deadline):
                 break
         return None if self._closed else []
 
@@ -113,8 +113,11 @@ class LocalSubscription(Subscription):
         self._behind = False
         try:
             log = await self._read(self._cursor)
-        except BaseException:
+        except BaseException as error:
             self._behind = True
+            if self._ending and isinstance(error, StorageError):
+                # The store was closed before its readers had looked.
+                return []
             raise
         if log.gap:
             self._gap = True

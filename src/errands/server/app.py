@@ -342,6 +342,11 @@ class A2AServer:
         self.card_shelf.grpc_address = self._grpc.address
 
     @property
+    def asks_who_calls(self) -> bool:
+        """Whether any middleware looks at requests; without one, everybody is let in."""
+        return bool(self._middlewares)
+
+    @property
     def grpc_port(self) -> int | None:
         """The port gRPC listens on, while it does."""
         return self._grpc.port if self._grpc is not None else None

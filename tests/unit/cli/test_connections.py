@@ -23,7 +23,7 @@ PATIENCE = 0.2
 
 
 class Impatient(Connection):
-    patience = PATIENCE
+    patience = stall = PATIENCE
 
 
 class Agent:
@@ -199,11 +199,13 @@ def test_what_is_served_has_these_bounds(tmp_path: Path) -> None:
 def test_a_server_on_this_machine_does_not_answer_to_the_name_of_a_page(tmp_path: Path) -> None:
     with Served(write(tmp_path, ECHO), cwd=tmp_path) as server:
         sent = b"GET /tasks HTTP/1.1\r\nHost: page.example\r\nConnection: close\r\n\r\n"
+        assert "middleware" not in server.greeting
         assert exchange(server.url, sent).startswith(b"HTTP/1.1 403 ")
         assert exchange(server.url, sent.replace(b"page.example", b"localhost")).startswith(b"HTTP/1.1 200 ")
 
 
 def test_a_server_for_every_machine_answers_to_any_name(tmp_path: Path) -> None:
     with Served(write(tmp_path, ECHO), "--host", "0.0.0.0", cwd=tmp_path) as server:
+        assert "there is no middleware" in server.greeting
         sent = b"GET /tasks HTTP/1.1\r\nHost: agent.example\r\nConnection: close\r\n\r\n"
         assert exchange(server.url, sent).startswith(b"HTTP/1.1 200 ")

@@ -13,6 +13,8 @@ from pathlib import Path
 import httpx
 import pytest
 
+from errands.cli.serve import _config
+from errands.cli.target import Target
 from errands.model.core import TaskState
 from errands.runtime.settings import Settings
 from tests.unit.cli.processes import Running, Served, errands
@@ -90,6 +92,11 @@ def test_what_the_greeting_says_to_try_works(tmp_path: Path) -> None:
         assert answer["task"]["artifacts"][0]["parts"] == [{"text": "first hello"}]
         [card] = [line.split()[1] for line in lines if line.startswith("card ")]
         assert httpx.get(card, timeout=None).json()["name"] == "Echo"
+
+
+def test_a_connection_is_kept_longer_than_clients_and_load_balancers_keep_it() -> None:
+    config = _config(Target.parse("program.py"), reload=False, log_level=None)
+    assert config.timeout_keep_alive > max(60, httpx.Limits().keepalive_expiry or 0)
 
 
 # Refusing to start

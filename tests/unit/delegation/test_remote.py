@@ -355,9 +355,13 @@ class Holding(httpx.AsyncHTTPTransport):
 @pytest.mark.parametrize("noted", [True, False])
 async def test_a_remote_child_is_canceled_even_when_its_parents_time_is_up_before(noted: bool) -> None:
     server, gate = serve(Held(), cancel_force_timeout_s=0.05), Gate()
+
+    async def began(task_id: str) -> None:
+        raise AssertionError("the turn is over: nothing can be noted")
+
     async with serving(server.app) as url:
         delegate = RemoteDelegate("far", url, http=lambda: httpx.AsyncClient(transport=Holding(gate)))
-        errand = bare_errand("p", HERE)
+        errand = bare_errand("p", HERE, began=began)
         async with A2AClient(url) as client:
             task_id = (await client.send(_message(errand), blocking=False)).task_id
         canceling = asyncio.create_task(delegate.cancel(task_id, HERE) if noted else delegate.cancel_errand(errand))

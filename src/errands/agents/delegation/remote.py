@@ -23,7 +23,7 @@ from errands.agents.delegation.local import MAX_DEPTH, check_depth, first_messag
 from errands.agents.delegation.outcome import outcome, output_of
 from errands.agents.delegation.unbroken import Cancels, unbroken
 from errands.agents.tools.secrets import Secrets
-from errands.client import A2AClient, A2AClientError, NoCommonProtocolError
+from errands.client import A2AClient, A2AClientError, ClientResult, NoCommonProtocolError
 from errands.errors import ErrandsError, TaskNotCancelableError, TaskNotFoundError, UnavailableError
 from errands.model.core import Message, Task
 from errands.model.log import Scope
@@ -95,15 +95,18 @@ class RemoteDelegate(Delegate):
 
     async def _begin(self, errand: Errand) -> Delegated | str:
         """Sends the message: the child's id, or the whole answer of an agent that made no task of it."""
-        try:
-            async with self._connected() as client:
-                result = await client.send(_message(errand), blocking=False)
-        except ErrandsError as error:
-            raise DelegationError(f"{self._name} could not be asked: {error}") from None
+        result = await self._send(errand)
         if result.raw_message is not None:
             return Delegated(task_id=result.task_id, output=output_of(result.raw_message.parts))
         await errand.began(result.task_id)
         return result.task_id
+
+    async def _send(self, errand: Errand) -> ClientResult:
+        try:
+            async with self._connected() as client:
+                return await client.send(_message(errand), blocking=False)
+        except ErrandsError as error:
+            raise DelegationError(f"{self._name} could not be asked: {error}") from None
 
     async def _output(self, task_id: str) -> dict[str, Any]:
         """Waits for the child over as many connections as it takes."""
@@ -135,13 +138,14 @@ class RemoteDelegate(Delegate):
 
     async def _cancel_errand(self, errand: Errand) -> None:
         try:
-            begun = await self._begin(errand)
+            result = await self._send(errand)
         except DelegationError as error:
             told = self._secrets.hide_in(str(error))
             logger.warning("what %s may do for task %s could not be canceled: %s", self._name, errand.parent, told)
             return
-        if isinstance(begun, str):
-            await self._cancel(begun)
+        # The child is not noted any more: the turn that could do it may be over.
+        if result.raw_message is None:
+            await self._cancel(result.task_id)
 
     async def cancel(self, task_id: str, scope: Scope) -> None:
         await self._cancels.wait_for(self._cancel(task_id))

@@ -28,6 +28,7 @@ from errands.policy.limits import Exceeded, check_age, parse_duration
 from errands.policy.pipeline import Passed, Subject
 from errands.policy.records import (
     AllowListSealed,
+    CapabilityBegan,
     Ended,
     InputArrived,
     InputPassed,
@@ -258,22 +259,24 @@ class TaskTurn:
             await self._close_tools(course, tools)
 
     async def _cancel_children(self, course: Course) -> None:
-        progress, ctx = course.progress, self._ctx
-        for began in progress.open_calls:
-            delegate = self._delegate_of(began.function)
-            if delegate is None:
-                continue
-            task_id = progress.children.get(began.call)
-            try:
-                if task_id is not None:
-                    await delegate.cancel(task_id, ctx._stored.scope)
-                else:
-                    depth = _started_in(course.run).depth
-                    scope = ctx._stored.scope
-                    errand = errand_of(course, began, parent=ctx.task_id, scope=scope, depth=depth)
-                    await delegate.cancel_errand(errand)
-            except Exception:
-                logger.exception("task %s: the child of %s could not be canceled", ctx.task_id, began.call)
+        # At the same time: the turn may have no time left when the first of them is through.
+        await asyncio.gather(*(self._cancel_child(course, began) for began in course.progress.open_calls))
+
+    async def _cancel_child(self, course: Course, began: CapabilityBegan) -> None:
+        ctx, delegate = self._ctx, self._delegate_of(began.function)
+        if delegate is None:
+            return
+        task_id = course.progress.children.get(began.call)
+        try:
+            if task_id is not None:
+                await delegate.cancel(task_id, ctx._stored.scope)
+            else:
+                depth = _started_in(course.run).depth
+                scope = ctx._stored.scope
+                errand = errand_of(course, began, parent=ctx.task_id, scope=scope, depth=depth)
+                await delegate.cancel_errand(errand)
+        except Exception:
+            logger.exception("task %s: the child of %s could not be canceled", ctx.task_id, began.call)
 
     def _delegate_of(self, function: str) -> Delegate | None:
         routine = self._worker.declared().routines.get(function)

@@ -192,8 +192,10 @@ class Link:
         first = self._away_since is None
         if self._away_since is None:
             self._away_since = now
+        away = now - self._away_since
         await self._recover()
-        if not first and now - self._away_since >= (self._patience if patience is None else patience):
+        is_back = self._away_since is None  # somebody else has reached it meanwhile
+        if not first and not is_back and away >= (self._patience if patience is None else patience):
             return False
         await asyncio.sleep(RETRY_AFTER)
         return True
