@@ -12,6 +12,7 @@ import secrets
 import socket
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, AsyncExitStack, contextmanager, suppress
+from itertools import islice
 from typing import Any
 
 from errands.errors import (
@@ -41,6 +42,9 @@ from errands.runtime.waiting import WaitingContexts, current_message_id, stored_
 from errands.runtime.worker import Worker
 
 logger = logging.getLogger(__name__)
+
+#: Tasks that another server waits for and that are looked at in one poll.
+_MOST_TOLD = 100
 
 
 class WorkerAdapter:
@@ -332,7 +336,12 @@ class WorkerAdapter:
             await self._take_up_awaited()
 
     async def _take_up_awaited(self) -> None:
-        for awaited in list(self._awaited.values()):
+        # Strangers can wait for any number of tasks: each has its turn to be looked at, after those of our own turns.
+        told = list(islice((w for w, awaited in self._awaited.items() if awaited.told_depth is not None), _MOST_TOLD))
+        for waiter in [w for w, awaited in self._awaited.items() if awaited.told_depth is None] + told:
+            if waiter not in self._awaited:
+                continue
+            awaited = self._awaited[waiter] = self._awaited.pop(waiter)
             if awaited.task_id in self.running or not self._places.has_room_for(awaited):
                 continue
             with suppress(TaskNotFoundError, ConcurrencyError, LeaseLostError, TaskTerminalStateError):
