@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from errands.agents.models.base import ModelError
+from errands.agents.models.base import FunctionCall, FunctionSaid, ModelError, ModelSaid
 from tests.agents.any_llm import asking, refused
 from tests.agents.openai_server import Call, Reply
 from tests.agents.support import Heard, Waits, question
@@ -136,6 +136,20 @@ async def test_an_answer_without_a_word_and_without_a_call_is_tried_again(on_tex
         with pytest.raises(ModelError, match=r"answers without a word and without a call; try again$"):
             await model.ask(question(), on_text)
         assert len(server.requests) == 2
+
+
+async def test_what_an_empty_try_took_counts() -> None:
+    async with asking(Reply(usage=(1000, 3)), Reply(usage=(1000, 2)), Reply(text="Hi", usage=(1000, 1))) as (_, model):
+        answer = await model.ask(question())
+    assert (answer.prompt_tokens, answer.completion_tokens) == (3000, 6)
+
+
+async def test_a_model_that_was_told_results_may_say_nothing(on_text: Heard | None) -> None:
+    called = ModelSaid("One moment.", (FunctionCall("c1", "add", {}),))
+    asked = question(called, FunctionSaid("c1", "add", 2))
+    async with asking(Reply()) as (server, model):
+        assert (await model.ask(asked, on_text)).text == ""
+        assert len(server.requests) == 1
 
 
 async def test_a_model_that_never_says_anything_is_an_error() -> None:

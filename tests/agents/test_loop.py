@@ -120,6 +120,62 @@ async def test_a_model_that_says_nothing_ends_the_task_and_its_tokens_count(tmp_
         assert (await desk.context()).llm.tokens.prompt == 3
 
 
+def nested(levels: int) -> dict[str, Any]:
+    value: dict[str, Any] = {}
+    for _ in range(levels):
+        value = {"a": value}
+    return value
+
+
+@pytest.mark.parametrize("value", [nested(70), {"rows": [0] * 200_001}], ids=["many levels", "many values"])
+@pytest.mark.parametrize("parameter", ["", "parameters: {properties: {doc: {type: object, default: {}}}}\n"])
+async def test_a_message_with_more_in_it_than_can_be_seen_is_refused_and_the_task_goes_on(
+    tmp_path: Path, value: dict[str, Any], parameter: str
+) -> None:
+    async with at_work(tmp_path, AGENT + parameter, "Hi.", "Bye.") as desk:
+        await desk.say("Hello")
+        task = await desk.say([Part(text="See this"), Part(data={"doc": value})])
+        assert (state(task), "more than 200,000 values or 64 levels" in told(task)) == ("input-required", True)
+        assert told(await desk.say("Then not.")) == "Bye."
+        assert len(desk.model.questions) == 2
+
+
+async def test_a_prompt_that_names_a_result_is_written_also_when_that_is_very_large(tmp_path: Path) -> None:
+    @tool
+    async def table() -> dict[str, Any]:
+        """Gives a table."""
+        return {"title": "Sales", "rows": [0] * 200_001}
+
+    prompt = "'The table: {context.capabilities.table.outputs.map(one, one.title)}'"
+    text = AGENT.replace("You are a clerk.", prompt) + 'capabilities: {table: "*"}\n'
+    async with at_work(tmp_path, text, call(("table", {})), "Done.", tools=[table]) as desk:
+        assert told(await desk.say("Go")) == "Done."
+        assert desk.model.questions[-1].system == 'The table: ["Sales"]'
+
+
+@pytest.mark.parametrize("beside", ["The sum is 2; I note it down.", ""])
+@pytest.mark.parametrize("nothing", ["", " \n"])
+async def test_a_model_that_adds_nothing_to_results_has_answered_with_what_it_said_last(
+    tmp_path: Path, storage: str, beside: str, nothing: str
+) -> None:
+    adding = call(("adder", {"a": 1}), text=beside)
+    async with at_work(tmp_path, ADDING, "Hello.", adding, nothing, "You are welcome.", storage=storage) as desk:
+        await desk.say("Hello!")
+        task = await desk.say("Add")
+        assert (state(task), told(task)) == ("input-required", beside)
+        assert task.artifacts is not None
+        assert "".join(part.text or "" for part in task.artifacts[0].parts) == beside
+        assert told(await desk.say("Thanks")) == "You are welcome."
+        said = desk.model.questions[-1].said
+        assert all(one.text.strip() or one.calls for one in said if isinstance(one, ModelSaid))
+
+
+async def test_a_model_that_was_cut_to_nothing_after_results_ends_the_task(tmp_path: Path) -> None:
+    adding = call(("adder", {"a": 1}), text="One moment.")
+    async with at_work(tmp_path, ADDING, adding, say("", incomplete="length")) as desk:
+        assert state(await desk.say("Add")) == "failed"
+
+
 async def test_a_function_that_does_not_exist_is_told_to_the_model(tmp_path: Path) -> None:
     async with at_work(tmp_path, ADDING, call(("subtract", {})), "Sorry.") as desk:
         await desk.say("?")

@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+import asyncio
+import re
+import sqlite3
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager, closing
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from errands import Settings
+from errands.agents.delegation.base import Delegate, Delegated, Errand
 from errands.engines.sqlite import SQLiteEngine
-from errands.policy.records import AnyRecord, CapabilityBegan, CapabilityFinished, FunctionCall, Waiting
+from errands.model.log import Scope
+from errands.policy.document import CapabilitySteps, Policy
+from errands.policy.records import Answered, AnyRecord, CapabilityBegan, CapabilityFinished, FunctionCall, Waiting
+from errands.policy.steps import StepConfig
 from errands.runtime.journal import Journal
 from errands.runtime.reviews import ReviewDesk
 from tests.agents.rig import AGENT, TOOL, Desk, Replies, Reply, at_work, call, told
@@ -59,17 +67,38 @@ PAY = call(FunctionCall("p", "pay", {"amount": 5}))
 
 
 @asynccontextmanager
-async def rewritten(folder: Path, before: str, after: str, *replies: Reply) -> AsyncIterator[Desk]:
-    """A task is asked about and approved, and then meets an agent that says something else."""
+async def rewritten(
+    folder: Path,
+    before: str,
+    after: str,
+    *replies: Reply,
+    policies: tuple[Policy | None, Policy | None] = (None, None),
+    older: bool = False,
+    **options: Any,
+) -> AsyncIterator[Desk]:
+    """A task is asked about and approved, and then meets an agent that says something else.
+
+    With `older` its records are those of a release that wrote no forms down.
+    """
+    first, second = ({"policy": policy} for policy in policies)
     storage, model = f"sqlite:///{folder / 'tasks.db'}", Replies(*replies)
-    async with at_work(folder, before, model=model, storage=storage) as desk:
+    async with at_work(folder, before, model=model, storage=storage, server=first, **options) as desk:
         task = await desk.say("Go")
         assert await desk.settled() == BOSS
+    if older:
+        forget_forms(folder / "tasks.db")
     async with SQLiteEngine(folder / "tasks.db") as engine:
         await ReviewDesk(Journal(engine)).answer(task.id, True, by=BOSS)
-    async with at_work(folder, after, model=model, storage=storage) as desk:
+    async with at_work(folder, after, model=model, storage=storage, server=second, **options) as desk:
         desk.task = task
         yield desk
+
+
+def forget_forms(file: Path) -> None:
+    with closing(sqlite3.connect(file)) as database, database:
+        for place, data in database.execute("SELECT place, data FROM events WHERE kind = 'record'").fetchall():
+            without = re.sub(rb',"form":"[0-9a-f]{8}"|@[0-9a-f]{8}(?=[":])', b"", data)
+            database.execute("UPDATE events SET data = ? WHERE place = ?", (without, place))
 
 
 def outputs(records: list[AnyRecord], function: str) -> list[Any]:
@@ -107,6 +136,8 @@ async def test_what_was_approved_in_another_form_is_asked_anew(
 @pytest.mark.parametrize("text", [PAYING, EXECUTED])
 async def test_what_has_nothing_to_do_with_it_may_be_rewritten(tmp_path: Path, text: str) -> None:
     after = text.replace("You are a clerk.", "You are a kind clerk.").replace("'cash'", "'credit'")
+    after = after.replace("Pays.", "Pays money.").replace("Pays an amount.", "Pays some.")
+    after = after.replace("Keeps accounts.", "Keeps books.").replace("Notes something.", "Notes it.")
     async with rewritten(tmp_path, text, after, PAY, "Done.") as desk:
         assert await desk.settled() == "input-required"
         known = await desk.records()
@@ -115,11 +146,144 @@ async def test_what_has_nothing_to_do_with_it_may_be_rewritten(tmp_path: Path, t
         assert len([record for record in known if isinstance(record, CapabilityBegan)]) == 2
 
 
+@pytest.mark.parametrize("text", [PAYING, EXECUTED])
+async def test_what_was_approved_under_another_policy_is_decided_anew(tmp_path: Path, text: str) -> None:
+    forbids = StepConfig(assert_="false", error_message="Forbidden.")
+    stricter = Policy(version="2", capabilities={"pay": CapabilitySteps(before=[forbids])})
+    async with rewritten(tmp_path, text, text, PAY, "Sorry.", policies=(Policy(version="1"), stricter)) as desk:
+        assert await desk.settled() == "input-required"
+        assert desk.model.results() == [{"error": "Forbidden."}]
+        assert outputs(await desk.records(), "pay") == []
+
+
+@pytest.mark.parametrize("text", [PAYING, EXECUTED])
+async def test_what_was_approved_is_asked_anew_under_another_policy(tmp_path: Path, text: str) -> None:
+    policies = Policy(version="1"), Policy(version="2")
+    async with rewritten(tmp_path, text, text, PAY, "Done.", policies=policies) as desk:
+        assert await desk.settled() == BOSS
+        assert await desk.answer(True) == "input-required"
+        known = await desk.records()
+        assert (outputs(known, "pay"), outputs(known, "ledger")) == ([{"paid": 5, "from": "main"}], [True])
+
+
 async def test_a_call_that_needs_no_review_any_more_is_made_as_it_is_written_now(tmp_path: Path) -> None:
     after = PAYING.replace(f"review('{BOSS}')", "input.amount < 10").replace("'main'", "'reserve'")
     async with rewritten(tmp_path, PAYING, after, PAY, "Done.") as desk:
         assert await desk.settled() == "input-required"
         assert outputs(await desk.records(), "pay") == [{"paid": 5, "from": "reserve"}]
+
+
+STEPS = f"- invoke: ledger:note\n      - assert: review('{BOSS}')\n"
+WRITES = f"mount.write('log', 'x') != '' && review('{BOSS}')"
+
+
+@pytest.mark.parametrize(
+    ("text", "reply"),
+    [
+        pytest.param(PAYING, PAY, id="before"),
+        pytest.param(PAYING.replace("before:", "after:"), PAY, id="after"),
+        pytest.param(f"{AGENT}guardrails:\n    before:\n      {STEPS}{LEDGER}", "Done.", id="an input"),
+        pytest.param(f"{AGENT}guardrails:\n    after:\n      {STEPS}{LEDGER}", "Done.", id="an answer"),
+        pytest.param(
+            f"{AGENT}mount: agent\ncapabilities: {{ledger: '*'}}\n{LEDGER.replace('true', WRITES)}",
+            call(FunctionCall("p", "ledger", {})),
+            id="in the middle of a call",
+        ),
+    ],
+)
+async def test_what_was_done_before_forms_were_written_down_is_not_done_again(
+    tmp_path: Path, text: str, reply: Reply
+) -> None:
+    async with rewritten(tmp_path, text, text, reply, "Done.", older=True) as desk:
+        assert await desk.settled() == "input-required"
+        known = await desk.records()
+        assert outputs(known, "ledger") == [True]
+        assert len([record for record in known if isinstance(record, Waiting)]) == 1
+        assert [record.call.function for record in known if isinstance(record, Answered)].count("mount.write") <= 1
+
+
+async def test_a_message_that_has_the_name_of_another_and_its_form_is_looked_at_like_any_other(tmp_path: Path) -> None:
+    async with at_work(tmp_path, GUARDED, "Yes.", "Again.") as desk:
+        await desk.say("Go")
+        assert await desk.answer(True) == "input-required"
+        [waiting] = [record for record in await desk.records() if isinstance(record, Waiting)]
+        assert desk.task is not None
+        await desk.client.send("Sneak", task_id=desk.task.id, message_id=waiting.key.removeprefix("input:"))
+        assert await desk.settled() == BOSS
+
+
+HELPER = AGENT.replace("name: clerk", "name: helper").replace("\n", "\n---\n", 1)
+
+
+def handing_down(account: str) -> str:
+    """To an agent of the same server."""
+    parameters = "parameters: {properties: {account: {type: string}}}\n"
+    return f"{AGENT}capabilities: {{helper: {{bindings: {{account: \"'{account}'\"}}}}}}\n{HELPER}{parameters}"
+
+
+def handing_far(account: str) -> str:
+    bindings = f"{{account: \"'{account}'\"}}"
+    return f"{AGENT}capabilities: {{helper: {{url: 'https://example.com', bindings: {bindings}}}}}\n"
+
+
+class Held(Delegate):
+    """Another agent that is at work until it may answer; when it is `noted`, its task is known before."""
+
+    def __init__(self, *, noted: bool = False) -> None:
+        self.noted = noted
+        self.begun, self.done = asyncio.Event(), asyncio.Event()
+        self.errands: list[Errand] = []
+
+    async def run(self, errand: Errand) -> Delegated:
+        self.errands.append(errand)
+        if self.noted:
+            await errand.began("child")
+        self.begun.set()
+        await self.done.wait()
+        return Delegated(task_id="child", output={"message": []})
+
+    async def cancel_errand(self, errand: Errand) -> None: ...
+
+    async def cancel(self, task_id: str, scope: Scope) -> None: ...
+
+
+@pytest.mark.parametrize(
+    ("handing", "noted", "given"),
+    [
+        pytest.param(handing_down, False, "main", id="to an agent of this server"),
+        pytest.param(handing_down, True, "main", id="to an agent of this server that was noted"),
+        pytest.param(handing_far, True, "main", id="to a remote one that has begun"),
+        pytest.param(handing_far, False, "reserve", id="to a remote one of which nobody knows"),
+    ],
+)
+async def test_what_was_handed_down_stays_as_it_was(
+    tmp_path: Path, handing: Callable[[str], str], noted: bool, given: str
+) -> None:
+    storage, model = f"sqlite:///{tmp_path / 'tasks.db'}", Replies(call(("helper", {"message": "Pay"})), "Done.")
+    helper = Held(noted=noted)
+    settings = Settings(storage=storage, drain_timeout=0.0)
+    options: dict[str, Any] = {"model": model, "storage": storage, "delegates": {"helper": helper}}
+    async with at_work(tmp_path, handing("main"), server={"settings": settings}, **options) as desk:
+        task_id = (await desk.client.send("Go", blocking=False)).task_id
+        await helper.begun.wait()
+    helper.done.set()
+    async with at_work(tmp_path, handing("reserve"), **options) as desk:
+        desk.task = (await desk.client.get_task(task_id)).raw_task
+        assert await desk.settled() == "input-required"
+    accounts = [errand.parameters["account"] for errand in helper.errands]
+    assert (accounts[0], accounts[-1]) == ("main", given)
+
+
+@pytest.mark.parametrize("far", [False, True])
+async def test_a_call_of_a_tool_that_has_become_an_agent_is_decided_anew(tmp_path: Path, far: bool) -> None:
+    after = handing_far("main") if far else handing_down("main")
+    helper = Held()
+    async with rewritten(
+        tmp_path, EXECUTED, after.replace("helper", "pay"), PAY, "Sorry.", delegates={"pay": helper}
+    ) as desk:
+        assert await desk.settled() == "input-required"
+        assert desk.model.results() == [{"error": "message: is missing; amount: is unknown"}]
+        assert helper.errands == []
 
 
 async def test_a_call_that_is_decided_anew_counts_once(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+import tracemalloc
 from contextlib import suppress
 from typing import Any
 
@@ -16,7 +17,16 @@ from errands.engines.base import Engine
 from errands.errors import InvalidParamsError
 from errands.model.core import TaskState
 from errands.model.log import ListPage, ListQuery, StoredTask, Work
-from tests.contract.changes import ME, OTHER_AGENT, OTHER_TENANT, SOMEBODY_ELSE, Changes, ManualClock, text_in
+from tests.contract.changes import (
+    ME,
+    OTHER_AGENT,
+    OTHER_TENANT,
+    SOMEBODY_ELSE,
+    Changes,
+    ManualClock,
+    message_draft,
+    text_in,
+)
 
 pytestmark = pytest.mark.anyio
 
@@ -28,15 +38,19 @@ def ids(page: ListPage) -> list[str]:
 
 
 async def walk(engine: Engine, query: ListQuery) -> list[StoredTask]:
+    """All tasks of a listing."""
+    return [stored for page in await pages(engine, query) for stored in page.tasks]
+
+
+async def pages(engine: Engine, query: ListQuery) -> list[ListPage]:
     """All pages of a listing."""
-    tasks: list[StoredTask] = []
-    while True:
+    found: list[ListPage] = []
+    while not found or query.page_token:
         page = await engine.list(query)
         assert len(page.tasks) <= query.page_size
-        tasks += page.tasks
-        if not page.next_page_token:
-            return tasks
+        found.append(page)
         query = msgspec.structs.replace(query, page_token=page.next_page_token)
+    return found
 
 
 async def create_some(engine: Engine, changes: Changes, clock: ManualClock, count: int) -> list[str]:
@@ -249,21 +263,107 @@ async def test_tasks_created_after_the_first_page_do_not_appear(
     assert [stored.task.id for stored in tasks] == ["t1", "t0"]
 
 
+async def create_large(engine: Engine, changes: Changes, clock: ManualClock, *sizes: int) -> None:
+    """Tasks t0, t1, … one millisecond apart, with an artifact of so many bytes."""
+    await create_some(engine, changes, clock, len(sizes))
+    for number, size in enumerate(sizes):
+        await engine.commit(changes.chunk(f"t{number}", "x" * size))
+
+
+@pytest.mark.parametrize("ended", [False, True])
+async def test_a_page_ends_where_it_would_have_too_many_bytes(
+    engine: Engine, changes: Changes, clock: ManualClock, ended: bool
+) -> None:
+    await create_large(engine, changes, clock, *[10_000] * 5)
+    for number in range(5 if ended else 0):
+        await engine.commit(changes.complete(f"t{number}", at=clock.advance(1)))
+    found = await pages(engine, ListQuery(scope=ME, page_bytes=25_000, with_artifacts=True))
+    assert [ids(page) for page in found] == [["t4", "t3"], ["t2", "t1"], ["t0"]]
+    assert [page.total_size for page in found] == [5, 5, 5]
+    assert {len(text_in(stored)) for page in found for stored in page.tasks} == {10_000}
+
+
+async def test_a_page_has_no_more_tasks_than_asked_for_however_small_they_are(
+    engine: Engine, changes: Changes, clock: ManualClock
+) -> None:
+    await create_large(engine, changes, clock, *[10_000] * 5)
+    found = await pages(engine, ListQuery(scope=ME, page_size=3, page_bytes=45_000, with_artifacts=True))
+    assert [ids(page) for page in found] == [["t4", "t3", "t2"], ["t1", "t0"]]
+
+
+async def test_a_task_that_is_too_large_for_any_page_has_one_of_its_own(
+    engine: Engine, changes: Changes, clock: ManualClock
+) -> None:
+    await create_large(engine, changes, clock, 1, 30_000, 30_000, 1, 1)
+    found = await pages(engine, ListQuery(scope=ME, page_bytes=10_000, with_artifacts=True))
+    assert [ids(page) for page in found] == [["t4", "t3"], ["t2"], ["t1"], ["t0"]]
+
+
+async def test_messages_count_towards_the_bytes_of_a_page_and_artifacts_that_are_not_read_do_not(
+    engine: Engine, changes: Changes, clock: ManualClock
+) -> None:
+    await create_large(engine, changes, clock, *[50_000] * 4)
+    query = ListQuery(scope=ME, page_bytes=50_000)
+    assert [ids(page) for page in await pages(engine, query)] == [["t3", "t2", "t1", "t0"]]
+    for number in range(4):
+        await engine.commit(changes.move(f"t{number}", events=(message_draft(f"t{number}", "x" * 10_000),)))
+    assert [ids(page) for page in await pages(engine, query)] == [["t3", "t2"], ["t1", "t0"]]
+
+
+async def test_what_has_no_room_on_a_page_is_not_read(engine: Engine, changes: Changes, clock: ManualClock) -> None:
+    await create_large(engine, changes, clock, *[1_000_000] * 20)
+    tracemalloc.start()
+    try:
+        page = await engine.list(ListQuery(scope=ME, page_bytes=1_100_000, with_artifacts=True))
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert (ids(page), page.total_size) == (["t19"], 20)
+    assert peak < 10_000_000
+
+
+async def test_short_pages_go_on_into_the_second_phase(engine: Engine, changes: Changes, clock: ManualClock) -> None:
+    await create_large(engine, changes, clock, *[10_000] * 6)
+    query = ListQuery(scope=ME, page_bytes=25_000, with_artifacts=True)
+    page = await engine.list(query)
+    assert ids(page) == ["t5", "t4"]
+    clock.advance(1)
+    for number in (1, 5, 2):
+        await engine.commit(changes.complete(f"t{number}"))
+    rest = await pages(engine, msgspec.structs.replace(query, page_token=page.next_page_token))
+    assert [ids(page) for page in rest] == [["t3", "t0"], ["t1", "t2"], ["t5"]]
+
+
+async def test_a_short_page_whose_last_task_is_deleted_still_leads_on(
+    engine: Engine, changes: Changes, clock: ManualClock
+) -> None:
+    await create_large(engine, changes, clock, *[10_000] * 4)
+    for number in range(4):
+        await engine.commit(changes.complete(f"t{number}", at=clock.advance(1)))
+    query = ListQuery(scope=ME, page_bytes=25_000, with_artifacts=True)
+    page = await engine.list(query)
+    assert ids(page) == ["t3", "t2"]
+    for task_id in ("t2", "t1"):
+        await engine.delete(task_id, ME)
+    rest = await pages(engine, msgspec.structs.replace(query, page_token=page.next_page_token))
+    assert [ids(page) for page in rest] == [["t0"]]
+
+
 #: Between two pages: a number changes that task, "new" creates one.
 happenings = st.lists(st.lists(st.integers(0, 9) | st.just("new"), max_size=3), max_size=12)
 
 
-@given(size=st.integers(1, 4), count=st.integers(0, 10), between=happenings)
+@given(size=st.integers(1, 4), most=st.sampled_from([1, 1000, 2**20]), count=st.integers(0, 10), between=happenings)
 @settings(max_examples=50, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 async def test_whatever_happens_between_pages_no_task_is_missed(
-    engine: Engine, clock: ManualClock, size: int, count: int, between: list[list[int | str]]
+    engine: Engine, clock: ManualClock, size: int, most: int, count: int, between: list[list[int | str]]
 ) -> None:
     changes = Changes(clock)
     scope = ME._replace(owner=f"owner {clock.advance(1)}")
     prefix = f"{clock()}-"
     for number in range(count):
         await engine.commit(changes.start(f"{prefix}{number}", scope=scope, at=clock.advance(number % 2)))
-    query = ListQuery(scope=scope, page_size=size)
+    query = ListQuery(scope=scope, page_size=size, page_bytes=most)
     seen: set[str] = set()
     pending = list(between)
     while True:

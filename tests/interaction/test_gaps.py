@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import AsyncIterator
+
 import msgspec
 import pytest
 
 from errands import lifecycle
 from errands.engines.base import Retention
 from errands.engines.memory import MemoryEngine
+from errands.errors import UnavailableError
 from errands.model.core import TERMINAL_STATES, StreamResponse, Task
-from errands.runtime.call import CallContext, StreamItem
+from errands.runtime.call import CallContext, EventStream, StreamItem
 from errands.runtime.streams import Streams, snapshot
 from tests.contract.changes import ME, Changes, ManualClock
 
@@ -20,6 +24,62 @@ KEPT = 3
 
 def responses(items: list[StreamItem]) -> list[StreamResponse]:
     return [msgspec.json.decode(item.data, type=StreamResponse) for item in items]
+
+
+class Slow:
+    """Somebody who reads a task so slowly that parts of its log are gone before they come to them."""
+
+    def __init__(self, engine: MemoryEngine, changes: Changes) -> None:
+        self.engine, self._changes = engine, changes
+
+    async def follow(self) -> EventStream:
+        await self.engine.commit(self._changes.start())
+        stored = await self.engine.load("t", ME)
+        follow = Streams(self.engine, keep_alive=60).follow
+        return follow(stored, CallContext(ME), stored.version, [snapshot(stored)], TERMINAL_STATES)
+
+    async def miss(self) -> None:
+        for number in range(2 * KEPT):
+            await self.engine.commit(self._changes.chunk(text=f"{number} "))
+        await self.engine.sweep()
+
+
+@pytest.fixture
+async def slow() -> AsyncIterator[Slow]:
+    clock = ManualClock()
+    async with MemoryEngine(clock=clock, retention=Retention(events_per_task=KEPT)) as engine:
+        yield Slow(engine, Changes(clock))
+
+
+async def test_a_stream_shows_a_task_once_however_often_events_are_gone(slow: Slow) -> None:
+    stream = aiter(await slow.follow())
+    shown = responses(await anext(stream))
+    for _ in range(3):
+        await slow.miss()
+        shown += responses(await anext(stream))
+    assert [response.task is not None for response in shown] == [True] + [False] * (len(shown) - 1)
+
+
+async def test_whoever_leaves_after_a_gap_is_gone(slow: Slow) -> None:
+    stream = await slow.follow()
+    batches = aiter(stream)
+    await anext(batches)
+    await slow.miss()
+    await anext(batches)
+    waiting = asyncio.ensure_future(anext(batches, None))
+    await asyncio.sleep(0)
+    stream.close()
+    assert await waiting is None
+
+
+async def test_a_server_that_stops_says_so_after_a_gap_too(slow: Slow) -> None:
+    batches = aiter(await slow.follow())
+    await anext(batches)
+    await slow.miss()
+    await anext(batches)
+    slow.engine.disconnect()
+    with pytest.raises(UnavailableError):
+        await anext(batches)
 
 
 async def test_a_stream_shows_a_task_once_also_when_events_are_gone() -> None:

@@ -109,6 +109,8 @@ class Storage(ABC):
     async def list(self, query: ListQuery) -> ListPage:
         """One page of the scope's tasks, the newest status first, ties broken by id.
 
+        It has `query.page_size` tasks at most, and fewer when their stored content is more than `query.page_bytes`, but
+        never none because of it; what is left out is not read, and is on the next page.
         Every task that matched when the first page was asked for appears on some page, even when it changed
         in between: after the last page in order come those that changed since the first. A task may thus
         appear twice, the second time newer. A token stays good when its task is deleted or changed. Tasks

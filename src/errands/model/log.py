@@ -193,6 +193,9 @@ class ListQuery(msgspec.Struct, frozen=True, kw_only=True):
     state: TaskState | None = None
     status_after: int | None = None
     page_size: int = 50
+    #: Bytes of stored content that are read for one page, unless a single task has more. Without it strangers could
+    #: fill a server's memory with one request, because what they sent before is as large as they like.
+    page_bytes: int = 8 * 2**20
     page_token: str = ""
     #: Leave the artifacts out: they need not even be read.
     with_artifacts: bool = False

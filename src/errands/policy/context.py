@@ -96,6 +96,10 @@ class Capability(_Part, frozen=True):
     #: Only delegations have it; a call that reached no child task has an empty string.
     task_ids: tuple[str, ...] | msgspec.UnsetType = msgspec.UNSET
 
+    @property
+    def are_delegations(self) -> bool:
+        return self.task_ids is not msgspec.UNSET
+
 
 class Context(_Part, frozen=True):
     agent: Agent
@@ -231,7 +235,7 @@ class _Calls:
         self._fields: dict[str, Any] = {
             name: list(value) if type(value) is tuple else value for name, value in asdict(before).items()
         }
-        self.are_delegations = before.task_ids is not msgspec.UNSET
+        self.are_delegations = before.are_delegations
 
     def add(self, record: CallEnded) -> None:
         fields = self._fields

@@ -113,7 +113,7 @@ class _Call(_Fact, frozen=True, kw_only=True):
 class CapabilityBegan(_Call, frozen=True, kw_only=True, tag="began"):
     """It is about to be executed. Without a later record of the same call, nobody knows whether it was."""
 
-    #: What the function was then, in short: when the agent has been rewritten since, the call is decided anew.
+    #: What the function and the policy were then, in short: when they have changed since, the call is decided anew.
     form: str | None = None
 
 

@@ -43,8 +43,8 @@ from errands.runtime.worker import Worker
 
 logger = logging.getLogger(__name__)
 
-#: Tasks that somebody waits for and that are looked at in one poll.
-_MOST_AWAITED = 100
+#: Tasks that another server waits for and that are looked at in one poll.
+_MOST_TOLD = 100
 
 
 class WorkerAdapter:
@@ -336,10 +336,11 @@ class WorkerAdapter:
             await self._take_up_awaited()
 
     async def _take_up_awaited(self) -> None:
-        for waiter in list(islice(self._awaited, _MOST_AWAITED)):
+        # Strangers can wait for any number of tasks: each has its turn to be looked at, after those of our own turns.
+        told = list(islice((w for w, awaited in self._awaited.items() if awaited.told_depth is not None), _MOST_TOLD))
+        for waiter in [w for w, awaited in self._awaited.items() if awaited.told_depth is None] + told:
             if waiter not in self._awaited:
                 continue
-            # To the end: anybody can wait for any number of tasks, and each has its turn to be looked at.
             awaited = self._awaited[waiter] = self._awaited.pop(waiter)
             if awaited.task_id in self.running or not self._places.has_room_for(awaited):
                 continue

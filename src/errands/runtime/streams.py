@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Coroutine
 from contextlib import AbstractContextManager, nullcontext
+from typing import Any
 
 import msgspec
 
-from errands.engines.base import Engine, Subscription
+from errands.engines.base import Engine
 from errands.errors import UnavailableError
 from errands.lifecycle import trim
 from errands.model.base import encode
@@ -19,7 +20,7 @@ from errands.model.core import (
     TaskState,
     TaskStatusUpdateEvent,
 )
-from errands.model.log import STREAMED_KINDS, Event, StoredTask
+from errands.model.log import STREAMED_KINDS, Event, Scope, StoredTask
 from errands.runtime.call import CallContext, EventStream, StreamItem
 from errands.runtime.reviewers import reduced
 
@@ -51,8 +52,8 @@ class Streams:
         `waits` says that the state it is in now is not yet the one that is meant, and `chooses` that a task which the
         agent publishes first is to stand for ours. `while_open` holds for as long as somebody reads.
         """
-        subscription = self._engine.subscribe(stored.task.id, call.scope, after, caught_up=caught_up)
-        reader = _Reader(subscription, after, has_task=after > 0 and not chooses, has_begun=bool(first))
+        reader = _Reader(self._engine, stored.task.id, call.scope, after, caught_up=caught_up)
+        reader.has_task, reader.has_begun = after > 0 and not chooses, bool(first)
 
         async def batches() -> AsyncIterator[list[StreamItem]]:
             try:
@@ -61,20 +62,24 @@ class Streams:
                         yield first
                     if stored.state in until and after >= stored.version and not waits:
                         return
-                    while (events := await subscription.next(self._keep_alive)) is not None:
-                        items = reader.shown(events)
-                        if items or not events:
-                            yield items
-                        if _settles(events, until):
+                    while not reader.has_left:
+                        while (events := await reader.next(self._keep_alive)) is not None:
+                            items = reader.shown(events)
+                            if items or not events:
+                                yield items
+                            if _settles(events, until):
+                                return
+                        if not reader.has_gap:
+                            break
+                        current = await self._engine.load(stored.task.id, call.scope)
+                        yield reader.shown_after_gap(current)
+                        if current.state in until:
                             return
-                    if subscription.gap:
-                        async for batch in self._after_gap(stored, call, until, reader):
-                            yield batch
-                    elif not reader.has_left:
+                    if not reader.has_left:
                         # Ended like any other, the stream would be taken for a task that has come to its end.
                         raise UnavailableError(_STOPPING)
             finally:
-                subscription.close()
+                reader.leave()
 
         return EventStream(batches(), reader.leave)
 
@@ -82,45 +87,54 @@ class Streams:
         """What a reviewer sees of somebody else's task."""
         return reduced(self.follow(stored, CallContext(stored.scope), stored.version, [snapshot(stored)], until))
 
-    async def _after_gap(
-        self, stored: StoredTask, call: CallContext, until: frozenset[TaskState], reader: _Reader
-    ) -> AsyncIterator[list[StreamItem]]:
-        current = await self._engine.load(stored.task.id, call.scope)
-        items = _as_updates(current, reader.position) if reader.has_begun else [snapshot(current)]
-        yield [item._replace(gap=True) for item in items]
-        if current.state not in until:
-            async for batch in self.follow(current, call, current.version, [], until):
-                yield batch
-
 
 class _Reader:
-    """How far somebody who follows a task has come."""
+    """Somebody who follows a task, and how far they have come."""
 
-    def __init__(self, subscription: Subscription, position: int, *, has_task: bool, has_begun: bool) -> None:
-        self._subscription = subscription
+    #: Whether a task was shown in this stream, or in one that this one goes on with.
+    has_task = False
+    #: Whether anything was shown in this stream.
+    has_begun = False
+    has_left = False
+
+    def __init__(self, engine: Engine, task_id: str, scope: Scope, position: int, *, caught_up: bool) -> None:
+        self._engine = engine
+        self._place = task_id, scope
         #: The version up to which everything was shown.
-        self.position = position
-        #: Whether a task was shown in this stream, or in one that this one goes on with.
-        self._has_task = has_task
-        #: Whether anything was shown in this stream.
-        self.has_begun = has_begun
-        self.has_left = False
+        self._position = position
+        self._subscription = engine.subscribe(*self._place, position, caught_up=caught_up)
 
     def leave(self) -> None:
         self.has_left = True
         self._subscription.close()
+
+    def next(self, timeout: float) -> Coroutine[Any, Any, list[Event] | None]:
+        return self._subscription.next(timeout)
+
+    @property
+    def has_gap(self) -> bool:
+        return self._subscription.gap
 
     def shown(self, events: list[Event]) -> list[StreamItem]:
         """What a stream shows of these events. A task comes first or not at all: clients add updates to it."""
         items: list[StreamItem] = []
         for event in events:
             if event.kind in STREAMED_KINDS:
-                is_known = self._has_task and event.kind == "task"
+                is_known = self.has_task and event.kind == "task"
                 items.append(StreamItem(event.version, _as_update(_task_in(event.data)) if is_known else event.data))
-                self._has_task = self.has_begun = True
+                self.has_task = self.has_begun = True
         if events:
-            self.position = events[-1].version
+            self._position = events[-1].version
         return items
+
+    def shown_after_gap(self, current: StoredTask) -> list[StreamItem]:
+        """The task as it stands, in place of events that are gone; what happens from now on is next."""
+        items = _as_updates(current, self._position) if self.has_begun else [snapshot(current)]
+        self.has_task = self.has_begun = True
+        self._position = current.version
+        if not self.has_left:
+            self._subscription = self._engine.subscribe(*self._place, current.version)
+        return [item._replace(gap=True) for item in items]
 
 
 def trim_item(item: StreamItem, history_length: int) -> StreamItem:

@@ -91,6 +91,8 @@ class Turn:
     _flusher: asyncio.Task[None] | None = None
     #: Emitted, and not yet on its way.
     _pending: Batch | None = None
+    #: Being written.
+    _underway: Sequence[StreamResponse] = ()
     _writing = False
     _failure: Exception | None = None
 
@@ -119,8 +121,8 @@ class Turn:
     @property
     def task(self) -> Task:
         """The task as this turn knows it, with what was emitted and is not yet durable."""
-        pending = [] if self._pending is None else self._pending.updates
-        return lifecycle.fold_updates(self._task, [*self._updates, *pending])
+        unwritten = [*self._underway, *([] if self._pending is None else self._pending.updates)]
+        return lifecycle.fold_updates(self._task, [*self._updates, *unwritten])
 
     def emit(self, kind: EventKind, update: StreamResponse) -> bool:
         """Puts an event into the window; true when the window is full and the caller should `catch_up`."""
@@ -183,11 +185,11 @@ class Turn:
     async def _write_pending(self, pending: Batch) -> None:
         self._pending = None
         self._tail_bytes += pending.size
-        self._writing = True
+        self._writing, self._underway = True, pending.updates
         try:
             await self._write(pending)
         finally:
-            self._writing = False
+            self._writing, self._underway = False, ()
 
     async def _write(self, pending: Batch) -> None:
         drafts, updates = pending.drafts, pending.updates
@@ -373,6 +375,7 @@ class Turn:
         stored = await self._journal.engine.load(self.task_id, self._scope)
         if stored.head.attempt != self._fence or not stored.head.worker:
             return False
+        self._artifacts.clear()
         self._view(stored)
         self._pending = None  # went with the interrupted commit
         self.ended = False

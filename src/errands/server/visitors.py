@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ipaddress
 import re
+from functools import lru_cache
 from urllib.parse import urlsplit
 
 from errands.errors import InvalidRequestError, PermissionDeniedError
@@ -18,6 +19,8 @@ JSON_TYPES = frozenset({"application/json", "application/a2a+json"})
 
 #: A name or an address, with or without a port: at most as long as one of DNS.
 _HOST = re.compile(r"(?:\[[0-9a-f:.]{2,45}\]|[\w.~%!$&'()*+,;=-]{1,255})(?::\d{0,5})?", re.ASCII | re.IGNORECASE)
+#: Longer than any host, which are remembered.
+_LONGEST = 300
 #: Ends of names that nobody can register, and so make lead here.
 _OURS = (".localhost", ".internal")
 
@@ -45,14 +48,28 @@ def _is_host(host: str) -> bool:
 
 def check_name(exchange: Exchange, settings: Settings) -> None:
     """For a server that only this machine can reach: raises `PermissionDeniedError` for a name that may be a page's."""
-    name = (urlsplit(f"//{host_of(exchange)}").hostname or "localhost").removesuffix(".")
-    if "." not in name or name.endswith(_OURS) or _is_address(name) or settings.trust_forwarded:
+    host = exchange.header(b"host")
+    if settings.trust_forwarded or (len(host) <= _LONGEST and _is_ours(host)):
         return
+    name = _name_in(host_of(exchange))
     if settings.public_url is None or name != urlsplit(settings.public_url).hostname:
         raise PermissionDeniedError(
             f"This server listens on its own machine only and does not go by the name {name}; if a proxy calls it by "
             "that name, set ERRANDS_PUBLIC_URL to the address that clients use"
         )
+
+
+@lru_cache
+def _is_ours(host: str) -> bool:
+    """Whether this is an address, or a name that no page can have."""
+    if not _is_host(host):
+        return not host
+    name = _name_in(host)
+    return "." not in name or name.endswith(_OURS) or _is_address(name)
+
+
+def _name_in(host: str) -> str:
+    return (urlsplit(f"//{host}").hostname or "localhost").removesuffix(".")
 
 
 def is_loopback(host: str) -> bool:

@@ -133,6 +133,8 @@ def _read_without_nulls(model: type[M], body: bytes) -> M | None:
         return msgspec.convert(generous.normalize(msgspec.json.decode(body), model), model)
     except msgspec.ValidationError:
         return None
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise ParseError(f"Invalid JSON payload: {error}") from None
 
 
 def read_answer(model: type[M], raw: Json) -> M:

@@ -119,6 +119,22 @@ def test_the_signature_is_the_schema() -> None:
     }
 
 
+def test_the_defaults_of_a_set_are_in_the_same_order_in_every_process() -> None:
+    letters = list("abcdefghijkl")
+    some = set(letters)
+
+    @tool
+    async def spell(
+        some: set[str] = some,
+        others: frozenset[str] = frozenset(letters),
+        colors: frozenset[Color | None] = frozenset({Color.RED, Color.BLUE, None}),
+    ) -> str:
+        """Spells."""
+        return ""
+
+    assert [schema["default"] for schema in parameters(spell).values()] == [letters, letters, ["blue", "red", None]]
+
+
 def test_parameters_may_be_described_as_sphinx_does() -> None:
     @tool
     def find(number: int) -> None:

@@ -79,6 +79,15 @@ async def test_messages_are_answered(client: A2AClient) -> None:
     assert [task.task_id async for task in client.list_tasks(context_id=result.context_id)] == [result.task_id]
 
 
+async def test_a_listing_of_large_tasks_goes_on_through_short_pages(client: A2AClient) -> None:
+    # Each is stored with its message and its artifact: no two of them have room on one page.
+    sent = {(await client.send(letter * 2_500_000)).task_id for letter in "abc"}
+    page = await client.list_tasks(page_size=100)
+    assert (len(page.tasks), page.total_size, page.next_page_token is None) == (1, 3, False)
+    listed = [task.task_id async for task in client.list_tasks(page_size=100)]
+    assert (len(listed), set(listed)) == (3, sent)
+
+
 async def test_a_stream_comes_as_it_happens(client: A2AClient) -> None:
     events = [event async for event in client.stream("a b c")]
     assert [event.text for event in events if event.kind == "artifact"] == ["a", "b", "c"]

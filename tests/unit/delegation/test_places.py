@@ -119,7 +119,7 @@ async def test_a_task_that_is_waited_for_is_taken_up_though_there_is_no_place(st
     async with asyncio.timeout(30), connect(server) as client, AsyncExitStack() as waiting:
         # More than are looked at at once, and nothing to be had from any of them.
         for number in range(250):
-            waiting.enter_context(server.adapter.awaiting(f"gone {number}", server.scope()))
+            waiting.enter_context(server.adapter.awaiting(f"gone {number}", server.scope(), told_depth=5))
         while (result := await client.get_task(task_id)).state != "completed":
             await asyncio.sleep(0.05)
         assert result.text == "0(1(2(innermost)))"

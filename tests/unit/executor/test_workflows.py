@@ -271,6 +271,28 @@ async def test_whoever_came_before_the_agents_first_task_is_shown_it_as_updates(
     assert shown[0].raw.metadata == {"by": "agent"}
 
 
+@pytest.mark.parametrize("turns", range(5))
+async def test_a_piece_that_is_being_written_is_not_lost_when_a_task_is_published(storage: str, turns: int) -> None:
+    gate = Gate()
+
+    async def execute(context: RequestContext, queue: EventQueue) -> None:
+        updater = updater_of(context, queue)
+        await updater.add_artifact([Part(text="one ")], artifact_id="a")
+        await gate()
+        await updater.add_artifact([Part(text="two")], artifact_id="a", append=True)
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        await queue.enqueue_event(new_task(context, TaskState.WORKING, metadata={"by": "agent"}))
+        await updater.complete()
+
+    async with executing(execute, storage) as client:
+        async for event in client.stream("hi"):
+            if event.text == "one ":
+                gate.open()
+        assert event.task_id is not None
+        assert (await client.get_task(event.task_id)).text == "one two"
+
+
 async def test_a_message_that_comes_meanwhile_is_not_lost_when_a_task_is_published(storage: str) -> None:
     gate = Gate()
     seen: list[str] = []

@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from errands.errors import InvalidParamsError
+from errands.errors import InvalidParamsError, ParseError
 from errands.model import Artifact, Message, Part, Role, StreamResponse, Task, TaskState, TaskStatus
 from errands.model.base import Model
 from errands.model.core import TaskArtifactUpdateEvent, TaskStatusUpdateEvent
@@ -85,3 +85,9 @@ def test_an_event_of_0_3_may_have_nulls(event: StreamResponse) -> None:
 def test_a_status_of_0_3_may_leave_out_whether_it_is_the_last(final: dict[str, Any]) -> None:
     event = {"kind": "status-update", "taskId": "t", "contextId": "c", "status": {"state": "working"}, **final}
     assert JSONRPC.read_event(msgspec.json.encode(event)).status_update == STATUS
+
+
+@pytest.mark.parametrize("body", [b'{"message":null,', b'{"message":null,"metadata":{"a":"\xff"}}'])
+def test_what_is_no_json_is_said_to_be_none_though_a_null_comes_first(body: bytes) -> None:
+    with pytest.raises(ParseError, match="Invalid JSON payload"):
+        v1_0.read_body(SendMessageRequest, body)

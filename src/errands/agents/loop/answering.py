@@ -82,7 +82,8 @@ class Answering:
         )
         if answer.incomplete:
             logger.warning("task %s: an answer of the model is incomplete (%s)", self._ctx.task_id, answer.incomplete)
-        if not answer.calls and not answer.text.strip():
+        is_empty = not answer.calls and not answer.text.strip()
+        if is_empty and (answer.incomplete or not question.tells_results):
             self._course.over("errored", "The model answered without a word and without a call.", called)
         await self._course.append(called)
         self._course.check(check_after_model(self._limits, run.context))

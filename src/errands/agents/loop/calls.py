@@ -149,7 +149,7 @@ class Calls:
         """Everything before the execution."""
         self._check_may_begin()
         now = self._run.now()
-        place = f"{call.id}:before@{routine.form}"
+        place = self._course.place(f"{call.id}:before", routine.form)
         key = self._course.session_key(place)
         session = self._progress.session(key, at)
         try:
@@ -190,21 +190,29 @@ class Calls:
             function=routine.name,
             arguments=arguments,
             caller=caller,
-            form=routine.form,
+            form=self._course.session_key(routine.form),
         )
         await self._course.append(began)
         return began
 
     def _begun_before(self, call: str, routine: Routine) -> CapabilityBegan | None:
-        """The call, if it has begun as what it is now; otherwise everything is decided anew.
-
-        What was handed down is at work already, whatever has become of the function.
-        """
+        """The call, if it has begun as what it is now; otherwise everything is decided anew."""
         began = self._progress.began.get(call)
-        if began is None or routine.is_delegation or began.form in (None, routine.form):
+        form = self._course.session_key(routine.form)
+        if began is None or began.form in (None, form) or self._is_handed_down(began, routine):
             return began
         self._progress.forget(call)
         return None
+
+    def _is_handed_down(self, began: CapabilityBegan, routine: Routine) -> bool:
+        """Whether another agent is at work on it, or may be, whatever has become of the function.
+
+        A remote one has said so; the child of an agent of this server is found again though nobody has noted it.
+        """
+        if began.call in self._progress.children:
+            return routine.is_delegation
+        known = self._run.context.capabilities.get(began.function)
+        return routine.function.target == "agent" and known is not None and known.are_delegations
 
     def _check_may_begin(self) -> None:
         """Not when a limit is in the way, nor when another call has ended the task meanwhile."""
@@ -302,7 +310,7 @@ class Calls:
             raise CallFailed(ended.error)
         if isinstance(ended, CapabilityRestricted):
             raise CallFailed(ended.reason)
-        place = f"{ended.call}:after@{routine.form}"
+        place = self._course.place(f"{ended.call}:after", routine.form)
         key = self._course.session_key(place)
         subject = Subject(
             context=self._run.plain,

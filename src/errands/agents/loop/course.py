@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import Awaitable, Callable, Collection, Mapping
 from typing import Any, Literal, NoReturn
 
@@ -19,6 +20,9 @@ from errands.policy.steps import Steps
 from errands.runtime.decisions import log_decision
 from errands.runtime.review_messages import reviewer_of
 from errands.runtime.run import Run
+
+#: A message could have an id by which it would pass for another one in its form.
+_WITH_FORM = re.compile(r"@[0-9a-f]{8}$")
 
 Reason = Literal["limit_exceeded", "restricted", "errored"]
 
@@ -43,8 +47,19 @@ class Course:
         self._mark = f"@{hashlib.sha256(policy.encode()).hexdigest()[:8]}" if policy else ""
 
     def session_key(self, place: str) -> str:
-        """The name of the session of steps: with another version of the policy they decide anew."""
+        """The name of the session of steps, or the form of a call, under this version of the policy.
+
+        With another version everything is decided anew.
+        """
         return f"{place}{self._mark}"
+
+    def place(self, name: str, form: str) -> str:
+        """Where steps are at work: in another form they decide anew.
+
+        Where they were at work before forms were written down, they go on.
+        """
+        is_known = self.progress.was_at(name, self.session_key(name))
+        return name if is_known and not _WITH_FORM.search(name) else f"{name}@{form}"
 
     def note(self, *records: AnyRecord) -> None:
         """Adds records that become durable with what follows."""

@@ -77,7 +77,7 @@ class Executing:
         return record
 
     async def _invoke(self, began: CapabilityBegan, routine: Routine) -> Json:
-        key = f"{began.call}:execute@{routine.form}"
+        key = f"{began.call}:execute@{began.form}" if began.form else f"{began.call}:execute"
         function, tool = routine.function, routine.function.ref
         session = self._progress.session(key, began.at)
         invocation = Invocation(

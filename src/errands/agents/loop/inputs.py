@@ -9,10 +9,11 @@ from typing import Any
 from msgspec import UNSET
 
 from errands.agents.loop.plan import Plan
+from errands.agents.manifests.arguments import ArgumentsError
 from errands.agents.manifests.functions import MESSAGE
 from errands.agents.models.base import Said, UserSaid
 from errands.model.core import Message, Part
-from errands.policy.cel.values import Json
+from errands.policy.cel.values import TOO_MUCH, Json, is_cut
 from errands.runtime.run import content_part, inputs
 
 #: Begins the address of a file whose bytes came with a message and stay there.
@@ -39,6 +40,8 @@ def read_input(plan: Plan, key: str, message: Message, before: Mapping[str, Any]
     values = {**known, **{name: value for name, value in given.items() if name != MESSAGE}}
     if said:
         values[MESSAGE] = said
+    if is_cut(values):
+        raise ArgumentsError(f"message: it has {TOO_MUCH}; send less at once, or send it as a text or a file")
     return plan.inputs.resolve(values)
 
 

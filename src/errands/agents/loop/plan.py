@@ -10,7 +10,7 @@ import msgspec
 
 from errands.agents.manifests import Manifests
 from errands.agents.manifests.arguments import Arguments, Inputs
-from errands.agents.manifests.documents import Agent, Capability
+from errands.agents.manifests.documents import Agent, Capability, Tool
 from errands.agents.manifests.functions import Function
 from errands.agents.models.base import Offer
 from errands.agents.script import offer as script_offer
@@ -31,7 +31,7 @@ class Routine:
         capability, policy = plan.agent.capabilities.get(function.ref, Capability()), plan.policy
         self.function = function
         steps = [step for phase in CAPABILITY_PHASES for step in getattr(capability, phase.value) or []]
-        self.form = plan.form(steps, [function.ref], function, capability)
+        self.form = plan.form(steps, [function.ref], msgspec.structs.replace(function, description=""), capability)
         self.arguments = Arguments(function)
         self.bindings: dict[str, Program] = {
             name: cel.compile(scopes.BINDING, source) for name, source in function.bindings.items()
@@ -101,13 +101,19 @@ class Plan:
     def form(self, steps: Sequence[StepConfig], tools: Iterable[str] = (), *others: Any) -> str:
         """All that decides and does something, in short: what was approved in one form is not done in another.
 
-        That is the steps, the tools that they or a function use, and what else there is to it. Of a function of the
-        program only what the model sees is known.
+        That is the steps, the tools that they or a function use, and what else there is to it. What they are said to do
+        is not. Of a function of the program only the parameters are known.
         """
         named = {*tools, *(step.invoke.partition(":")[0] for step in steps if step.invoke)}
-        used = [tool for tool in self._manifests.tools if tool.namespace == self.agent.namespace and tool.name in named]
+        tools_here = (tool for tool in self._manifests.tools if tool.namespace == self.agent.namespace)
+        used = [_undescribed(tool) for tool in tools_here if tool.name in named]
         text = msgspec.json.encode([steps, used, *others], enc_hook=lambda _: None, order="sorted")
         return hashlib.sha256(text).hexdigest()[:8]
+
+
+def _undescribed(tool: Tool) -> Tool:
+    actions = [msgspec.structs.replace(action, description="") for action in tool.actions]
+    return msgspec.structs.replace(tool, description="", actions=actions)
 
 
 class Repertoire:

@@ -61,6 +61,8 @@ class GiveOutput(msgspec.Struct, frozen=True):
     """The model has answered."""
 
     answer: ModelCalled
+    #: What it has said last: it may have said all beside its calls, and nothing after them.
+    text: str
 
 
 Next = TakeInput | GuardInput | AskModel | MakeCalls | GiveOutput
@@ -73,6 +75,7 @@ class Progress:
         self._input: InputArrived | None = None
         self._passed = True
         self._answer: ModelCalled | None = None
+        self._text = ""
         self._outputs = 0
         self._said: list[Said] = []
         self._shown: dict[str, CapabilityShown] = {}
@@ -80,6 +83,8 @@ class Progress:
         self.ended: dict[str, CallEnded] = {}
         #: All that have begun or ended.
         self.calls: set[str] = set()
+        #: Where steps have made calls.
+        self._places: set[str] = set()
         #: By which the model knows its calls.
         self.call_ids: set[str] = set()
         #: Child tasks, by call.
@@ -99,7 +104,7 @@ class Progress:
         """Moves on by one record. Those that say nothing about the progress change nothing."""
         match record:
             case InputArrived():
-                self._input, self._passed, self._answer = record, False, None
+                self._input, self._passed, self._answer, self._text = record, False, None, ""
                 self.taken.add(record.message_id)
             case InputRefused():
                 self.taken.add(record.message_id)
@@ -110,13 +115,14 @@ class Progress:
             case ModelCalled():
                 self._close_answer()
                 self._answer = record
+                self._text = record.text if record.text.strip() else self._text
                 self.call_ids.update(call.id for call in record.calls)
             case CapabilityBegan():
                 self.began[record.call] = record
-                self.calls.add(record.call)
+                self._know(record)
             case CapabilityFinished() | CapabilityErrored() | CapabilityRestricted():
                 self.ended[record.call] = record
-                self.calls.add(record.call)
+                self._know(record)
             case CapabilityShown():
                 self._shown[record.call] = record
             case DelegationBegan():
@@ -135,6 +141,11 @@ class Progress:
                 self._waiting[record.key] = record
             case Answered():
                 self._answered.setdefault(record.key, []).append(record)
+
+    def _know(self, record: CapabilityBegan | CallEnded) -> None:
+        self.calls.add(record.call)
+        if record.caller == "step":
+            self._places.add(record.call.rpartition(":")[0])
 
     def forget(self, call: str) -> None:
         """Has it that a call has not begun."""
@@ -155,7 +166,7 @@ class Progress:
         if self._answer is None:
             return AskModel()
         if not self._answer.calls:
-            return GiveOutput(self._answer)
+            return GiveOutput(self._answer, self._text)
         missing = tuple(call for call in self._answer.calls if call.id not in self._shown)
         return MakeCalls(self._answer, missing) if missing else AskModel()
 
@@ -183,6 +194,10 @@ class Progress:
         """Calls that have begun and not ended."""
         return [began for call, began in self.began.items() if call not in self.ended]
 
+    def was_at(self, place: str, key: str) -> bool:
+        """Whether steps have made calls there, or wait, or have waited, in the session `key`."""
+        return place in self._places or key in self._waiting or key in self._answered
+
     def session(self, key: str, now: str) -> Session:
         """The session of that name, with everything that was answered; a new one sees the time `now`."""
         waiting = self._waiting.get(key)
@@ -204,6 +219,9 @@ class Progress:
 
 
 def _exchange(answer: ModelCalled, shown: dict[str, CapabilityShown]) -> Sequence[Said]:
+    if not answer.calls and not answer.text.strip():
+        # Providers refuse a message of the model without anything in it.
+        return []
     results = [shown[call.id] for call in answer.calls if call.id in shown]
     return [
         ModelSaid(answer.text, answer.calls),

@@ -33,7 +33,6 @@ from errands.policy.records import (
     InputArrived,
     InputPassed,
     InputRefused,
-    ModelCalled,
     OutputGiven,
     Started,
     ToolsClosed,
@@ -122,8 +121,8 @@ class TaskTurn:
                     await self._in_time(course, answering.ask(repertoire))
                 case MakeCalls() as wanted:
                     await self._in_time(course, calls.make(wanted))
-                case GiveOutput(answer):
-                    await self._give(course, tools, answering, calls, answer)
+                case GiveOutput() as given:
+                    await self._give(course, tools, answering, calls, given)
                     return
 
     # Input
@@ -153,7 +152,7 @@ class TaskTurn:
         await self._ctx._turn.end(INPUT_REQUIRED, message=self._ctx._agent_message(parts))
 
     async def _guard_input(self, course: Course, calls: Calls, arrived: InputArrived) -> None:
-        place = f"input:{arrived.message_id}@{self._plan.form_of_input}"
+        place = course.place(f"input:{arrived.message_id}", self._plan.form_of_input)
         key = course.session_key(place)
         outcome = await course.steps(
             self._plan.guards_input,
@@ -190,12 +189,12 @@ class TaskTurn:
     # Output
 
     async def _give(
-        self, course: Course, tools: ToolTurn, answering: Answering, calls: Calls, answer: ModelCalled
+        self, course: Course, tools: ToolTurn, answering: Answering, calls: Calls, answered: GiveOutput
     ) -> None:
         course.check(check_age(self._plan.limits, course.run.context, course.run.now_ms()))
-        at = answer.at
-        output = await answering.output(answer.text, at)
-        place = f"output:{course.progress.outputs}@{self._plan.form_of_output}"
+        at = answered.answer.at
+        output = await answering.output(answered.text, at)
+        place = course.place(f"output:{course.progress.outputs}", self._plan.form_of_output)
         key = course.session_key(place)
         outcome = await course.steps(
             self._plan.guards_output,
@@ -209,7 +208,7 @@ class TaskTurn:
         given = _as_output(outcome.value, output)
         if given is None:
             course.over("restricted", "The answer was held back: what a guardrail made of it is no answer.")
-        message = answer_message(self._ctx, given, answer.incomplete)
+        message = answer_message(self._ctx, given, answered.answer.incomplete)
         artifacts = [answering.artifact(given)]
         state = COMPLETED if self._closes(course) else INPUT_REQUIRED
         course.note(OutputGiven(at=course.run.now(), values=given))

@@ -7,6 +7,8 @@ from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from typing import Any
 
+import msgspec
+
 from errands.agents.models.assembling import MAX_BYTES, AnswerTooLongError, Assembly
 from errands.agents.models.base import Answer, Model, ModelError, OnText, Question
 from errands.agents.models.builtins import options_for
@@ -84,6 +86,8 @@ class _Exchange:
         self.has_told = False
         #: What is to be said about the try before.
         self.before = ""
+        #: What all tries together took, as far as they came to an end.
+        self._prompt_tokens = self._completion_tokens = 0
 
     async def attempt(self, on_text: OnText | None) -> Answer:
         """One try. Raises `FailedTry`, and what `on_text` raises."""
@@ -102,9 +106,14 @@ class _Exchange:
                     await on_text(text)
         if not assembly.is_finished:
             raise unfinished(self.asked, is_begun=assembly.is_begun)
-        if assembly.is_empty:
-            raise empty(self.asked, assembly.incomplete)
-        return assembly.answer()
+        answer = assembly.answer()
+        self._prompt_tokens += answer.prompt_tokens
+        self._completion_tokens += answer.completion_tokens
+        if assembly.is_empty and (answer.incomplete or not self.question.tells_results):
+            raise empty(self.asked, answer.incomplete)
+        return msgspec.structs.replace(
+            answer, prompt_tokens=self._prompt_tokens, completion_tokens=self._completion_tokens
+        )
 
     async def _texts(self, assembly: Assembly, streaming: bool) -> AsyncGenerator[str, None]:
         """The text of an answer as it comes. Nothing that the caller does with it is taken for a failure."""

@@ -89,9 +89,14 @@ class Question(msgspec.Struct, frozen=True, kw_only=True):
     #: The name of the agent that asks: by it the scripted model finds its rules. No provider is told.
     agent: str = ""
 
+    @property
+    def tells_results(self) -> bool:
+        """Whether it ends with results of calls: then the model may have nothing to add."""
+        return bool(self.said) and isinstance(self.said[-1], FunctionSaid)
+
 
 class Answer(msgspec.Struct, frozen=True, kw_only=True):
-    """What a model says, and what it took. There is a text, or a call, or both."""
+    """What a model says, and what it took. Unless it was told results, there is a text, or a call, or both."""
 
     text: str = ""
     calls: tuple[FunctionCall, ...] = ()

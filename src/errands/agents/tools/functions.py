@@ -169,9 +169,12 @@ def _parameters(struct: type[msgspec.Struct], descriptions: dict[str, str]) -> d
     declared: dict[str, Schema] = written_out(root, root).get("properties", {})
     for field in msgspec.structs.fields(struct):
         schema = declared[field.name]
-        if not field.required and "default" not in schema:
+        if not field.required:
             default = field.default_factory() if field.default is msgspec.NODEFAULT else field.default
-            schema["default"] = msgspec.to_builtins(default, str_keys=True)
+            plain = msgspec.to_builtins(default, str_keys=True)
+            # Every process has another order of sets.
+            is_set = isinstance(default, set | frozenset)
+            schema["default"] = sorted(plain, key=msgspec.json.encode) if is_set else plain
         if field.name in descriptions:
             schema.setdefault("description", descriptions[field.name])
     return declared

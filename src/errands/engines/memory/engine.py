@@ -7,8 +7,9 @@ unless told otherwise, because memory is the one store that must not only ever g
 from __future__ import annotations
 
 import heapq
+from bisect import bisect_right
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import msgspec
 
@@ -18,7 +19,7 @@ from errands.engines.base import Events, Ids, Retention, Running, Tasks
 from errands.engines.fanout import READ_SIZE
 from errands.engines.local import LocalEngine
 from errands.engines.memory.rows import Row
-from errands.engines.paging import Cursor, read_token
+from errands.engines.paging import Cursor, Found, fitting, read_token
 from errands.errors import ConcurrencyError, DuplicateMessageError, TaskNotFoundError
 from errands.model.core import TERMINAL_STATES, Task, TaskState
 from errands.model.log import (
@@ -175,35 +176,13 @@ class MemoryEngine(LocalEngine):
 
     async def list(self, query: ListQuery) -> ListPage:
         cursor = read_token(query.page_token) if query.page_token else Cursor(self.clock(), 2**62, "")
-        matches = [(task_id, row) for task_id, row in self._rows.items() if row.matches(query)]
-        page: list[tuple[str, Row]] = []
-        if not cursor.changed:
-            walk = [
-                (task_id, row)
-                for task_id, row in matches
-                if row.head.status_at <= cursor.as_of
-                and (-row.head.status_at, task_id) > (-cursor.status_at, cursor.task_id)
-            ]
-            walk.sort(key=lambda item: (-item[1].head.status_at, item[0]))
-            page = walk[: query.page_size]
-            more = len(walk) > query.page_size
-            cursor = _advance(cursor, page) if more else Cursor(cursor.as_of, 0, "", changed=True)
-        room = query.page_size - len(page)
-        changed = sorted(
-            (task_id, row)
-            for task_id, row in matches
-            if cursor.changed
-            and row.head.status_at > cursor.as_of
-            and row.head.created_at <= cursor.as_of
-            and task_id > cursor.task_id
-        )
-        page += changed[:room]
-        if cursor.changed and room and changed:
-            cursor = Cursor(cursor.as_of, 0, changed[: room or None][-1][0], changed=True)
-        done = cursor.changed and len(changed) <= room
+        matches = {task_id: row for task_id, row in self._rows.items() if row.matches(query)}
+        found = _find(matches, cursor, query.page_size)
+        rows = [matches[task_id] for task_id in found.ids]
+        count = fitting((row.size(with_artifacts=query.with_artifacts) for row in rows), query.page_bytes)
         return ListPage(
-            tasks=[row.stored() if query.with_artifacts else row.without_artifacts() for _, row in page],
-            next_page_token="" if done else cursor.token(),
+            tasks=[row.stored() if query.with_artifacts else row.without_artifacts() for row in rows[:count]],
+            next_page_token=found.token(count),
             total_size=len(matches),
         )
 
@@ -357,6 +336,20 @@ class MemoryEngine(LocalEngine):
             del self._receipts[row.scope]
 
 
-def _advance(cursor: Cursor, page: Sequence[tuple[str, Row]]) -> Cursor:
-    task_id, row = page[-1]
-    return Cursor(cursor.as_of, row.head.status_at, task_id)
+def _find(matches: Mapping[str, Row], cursor: Cursor, size: int) -> Found:
+    """The two phases of a listing, as `errands.engines.paging` explains them."""
+    heads = [(task_id, row.head) for task_id, row in matches.items()]
+    walked: list[tuple[int, str]] = []
+    if not cursor.changed:
+        last = -cursor.status_at, cursor.task_id
+        times = sorted((-head.status_at, task_id) for task_id, head in heads if head.status_at <= cursor.as_of)
+        walked = [(-time, task_id) for time, task_id in times[bisect_right(times, last) :]]
+    changed: list[str] = []
+    if len(walked) <= size:
+        after = cursor.second_phase().task_id
+        changed = sorted(
+            task_id
+            for task_id, head in heads
+            if head.status_at > cursor.as_of and head.created_at <= cursor.as_of and task_id > after
+        )
+    return Found.of(cursor, size, walked, changed)

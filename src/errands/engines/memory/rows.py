@@ -82,6 +82,14 @@ class Row(msgspec.Struct, gc=False):
             stored.task = msgspec.structs.replace(stored.task, artifacts=None)
         return stored
 
+    def size(self, *, with_artifacts: bool) -> int:
+        """How many bytes there are of what a listing would show."""
+        if self.packed is not None:
+            return len(self.packed)
+        if isinstance(self.snapshot, bytes) and self.folded == self.head.version:
+            return len(self.snapshot)
+        return len(encode((self.stored() if with_artifacts else self.without_artifacts()).task))
+
     def trim(self, keep: int) -> None:
         """Cuts the oldest events off, all but their records."""
         # They must be in the snapshot before.

@@ -101,21 +101,23 @@ DELETE FROM writers WHERE process = $1 AND lane = $2
 -- Removes the rows of processes that died long ago.
 DELETE FROM writers WHERE at < now() - interval '30 days'
 
+-- fragment: snapshot_and_tail
+-- Of a task's log. The second parameter is false for a tail without artifacts.
+FROM (
+    SELECT version, kind, data FROM events WHERE events.task = tasks.no AND events.version = 0
+    UNION ALL
+    SELECT version, kind, data FROM (
+        SELECT version, kind, data FROM events
+        WHERE events.task = tasks.no AND events.version > tasks.folded AND ($2::boolean OR kind <> 'artifact')
+            AND kind <> 'record'
+        ORDER BY version
+    ) AS tail
+) AS content
+
 -- fragment: content
--- The snapshot and the tail of a task's log: three arrays in one row. The second parameter is false for a tail
--- without artifacts.
+-- Snapshot and tail as three arrays in one row.
 CROSS JOIN LATERAL (
-    SELECT array_agg(version) AS versions, array_agg(kind) AS kinds, array_agg(data) AS data
-    FROM (
-        SELECT version, kind, data FROM events WHERE events.task = tasks.no AND events.version = 0
-        UNION ALL
-        SELECT version, kind, data FROM (
-            SELECT version, kind, data FROM events
-            WHERE events.task = tasks.no AND events.version > tasks.folded AND ($2::boolean OR kind <> 'artifact')
-                AND kind <> 'record'
-            ORDER BY version
-        ) AS tail
-    ) AS content
+    SELECT array_agg(version) AS versions, array_agg(kind) AS kinds, array_agg(data) AS data {snapshot_and_tail}
 ) AS log
 
 -- name: load
@@ -125,6 +127,20 @@ SELECT {record}, log.versions, log.kinds, log.data FROM tasks {content} WHERE ta
 -- name: contents
 -- The same for several tasks.
 SELECT {record}, log.versions, log.kinds, log.data FROM tasks {content} WHERE tasks.id = ANY($1::text[])
+
+-- name: contents_within
+-- The same for the first of several tasks, in their order, each with its number in it: as many as have no more than so
+-- many bytes, and one in any case. Of the others only the lengths are looked at.
+SELECT {record}, log.versions, log.kinds, log.data, tasks.place
+FROM (
+    SELECT tasks.*, wanted.place, row_number() OVER so_far AS rank, sum(size.bytes) OVER so_far AS bytes
+    FROM unnest($1::text[]) WITH ORDINALITY AS wanted (id, place)
+    JOIN tasks ON tasks.id = wanted.id
+    CROSS JOIN LATERAL (SELECT coalesce(sum(octet_length(data)), 0) AS bytes {snapshot_and_tail}) AS size
+    WINDOW so_far AS (ORDER BY wanted.place)
+) AS tasks {content}
+WHERE tasks.bytes <= $3::bigint OR tasks.rank = 1
+ORDER BY tasks.place
 
 -- name: read
 -- A slice of a log in one consistent look, and where its task stands.

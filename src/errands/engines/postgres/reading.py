@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from errands.clock import Clock
 from errands.engines.listing import leave_out_artifacts, still_matching
-from errands.engines.paging import Cursor, read_token
+from errands.engines.paging import Cursor, Found, read_token
 from errands.engines.postgres.connection import Connection
 from errands.engines.postgres.records import (
     MAX_VERSION,
@@ -119,9 +119,9 @@ async def versions(connection: Connection, task_ids: Sequence[str]) -> dict[str,
     return {readable(key): version for key, version in rows}
 
 
-async def contents(connection: Connection, ids: Sequence[str], *, with_artifacts: bool = True) -> dict[str, StoredTask]:
+async def contents(connection: Connection, ids: Sequence[str]) -> dict[str, StoredTask]:
     """These tasks by their ids; both as they are stored."""
-    return {row[0]: read_stored(row) for row in await connection.fetch(QUERIES["contents"], ids, with_artifacts)}
+    return {row[0]: read_stored(row) for row in await connection.fetch(QUERIES["contents"], ids, True)}
 
 
 async def page(connection: Connection, query: ListQuery, now: int) -> ListPage:
@@ -130,12 +130,15 @@ async def page(connection: Connection, query: ListQuery, now: int) -> ListPage:
         return ListPage(tasks=[], next_page_token="", total_size=0)
     listing = _Listing(connection, query)
     total = await listing.count() if cursor.total is None else cursor.total
-    ids, token = await listing.ids(cursor.counted(total, query))
-    found = await contents(connection, ids, with_artifacts=query.with_artifacts)
-    tasks = still_matching(map(found.get, ids), query)
+    found = await listing.find(cursor.counted(total, query))
+    wanted = [storable(task_id) for task_id in found.ids]
+    rows = await connection.fetch(QUERIES["contents_within"], wanted, query.with_artifacts, query.page_bytes)
+    tasks = still_matching(map(read_stored, rows), query)
     if not query.with_artifacts:
         leave_out_artifacts(tasks)
-    return ListPage(tasks=tasks, next_page_token=token, total_size=total)
+    # Without any row they are all gone. When only those after the last row are, the next page finds that out.
+    read = rows[-1]["place"] if rows else len(wanted)
+    return ListPage(tasks=tasks, next_page_token=found.token(read), total_size=total)
 
 
 async def asking(connection: Connection, query: AskingQuery) -> list[StoredTask]:
@@ -167,37 +170,34 @@ class _Listing:
             *map(storable, query.scope),
         )
 
-    async def ids(self, cursor: Cursor) -> tuple[list[str], str]:
-        """The page after `cursor` and the token of the next one, "" when it is the last."""
-        found: list[str] = []
-        if not cursor.changed:
-            rows = await self._connection.fetch(
-                QUERIES[f"list_{self._subject}_in_order"],
-                *self._filters,
-                _bounded(cursor.as_of),
-                _bounded(cursor.status_at),
-                _place(cursor),
-                self._size + 1,
-                *self._context,
-            )
-            found = [row[0] for row in rows[: self._size]]
-            if len(rows) > self._size:
-                return found, cursor.at(rows[self._size - 1][1], readable(found[-1])).token()
-            cursor = cursor.changed_after("")
-        room = self._size - len(found)
+    async def find(self, cursor: Cursor) -> Found:
+        """The page after `cursor`."""
+        walked = [] if cursor.changed else await self._in_order(cursor)
+        changed = [] if len(walked) > self._size else await self._since_changed(cursor, self._size - len(walked))
+        return Found.of(cursor, self._size, walked, changed)
+
+    async def _in_order(self, cursor: Cursor) -> list[tuple[int, str]]:
+        rows = await self._connection.fetch(
+            QUERIES[f"list_{self._subject}_in_order"],
+            *self._filters,
+            _bounded(cursor.as_of),
+            _bounded(cursor.status_at),
+            _place(cursor),
+            self._size + 1,
+            *self._context,
+        )
+        return [(status_at, readable(task_id)) for task_id, status_at in rows]
+
+    async def _since_changed(self, cursor: Cursor, room: int) -> list[str]:
         rows = await self._connection.fetch(
             QUERIES[f"list_{self._subject}_since_changed"],
             *self._filters,
             _bounded(cursor.as_of),
-            _place(cursor),
+            _place(cursor.second_phase()),
             room + 1,
             *self._context,
         )
-        found += [row[0] for row in rows[:room]]
-        if len(rows) <= room:
-            return found, ""
-        last = readable(rows[room - 1][0]) if room else cursor.task_id
-        return found, cursor.changed_after(last).token()
+        return [readable(row[0]) for row in rows]
 
     async def count(self) -> int:
         if self._is_whole:

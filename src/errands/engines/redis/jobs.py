@@ -83,6 +83,8 @@ class ForgetContexts(Job, tag="forget_contexts"):
 class Load(Job, tag="load"):
     ids: list[str]
     with_artifacts: bool = True
+    #: Bytes of content; the tasks after the one that goes beyond are left out, but never the first.
+    most: int | None = None
 
 
 class Read(Job, tag="read"):

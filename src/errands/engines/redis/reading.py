@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from errands.engines.listing import leave_out_artifacts, still_matching
-from errands.engines.paging import Cursor, read_token
+from errands.engines.paging import Cursor, Found, read_token
 from errands.engines.redis.connection import Link
 from errands.engines.redis.jobs import Canceling, Changed, Load, Read, Records, Running, Stands
 from errands.engines.redis.keys import Keys
@@ -30,11 +30,13 @@ class Reader:
             raise TaskNotFoundError(taskId=task_id)
         return stored
 
-    async def load_all(self, task_ids: list[str], *, with_artifacts: bool = True) -> list[StoredTask | None]:
-        """These tasks as they stand now; None for one that is gone."""
+    async def load_all(
+        self, task_ids: list[str], *, with_artifacts: bool = True, most: int | None = None
+    ) -> list[StoredTask | None]:
+        """These tasks as they stand now; None for one that is gone. Fewer when they have more than `most` bytes."""
         if not task_ids:
             return []
-        loaded = await self._link.ask(Load(ids=task_ids, with_artifacts=with_artifacts))
+        loaded = await self._link.ask(Load(ids=task_ids, with_artifacts=with_artifacts, most=most))
         return [stored_task(each) for each in loaded]
 
     async def read(self, task_id: str, scope: Scope, after: int, limit: int) -> LogSlice:
@@ -98,12 +100,12 @@ class Reader:
         cursor = read_token(query.page_token) if query.page_token else Cursor(now, _FAR, "")
         listing = _Listing(self._link, self._keys, query)
         total = await listing.count()
-        task_ids, token = await listing.page(cursor)
-        found = await self.load_all(task_ids, with_artifacts=query.with_artifacts)
-        tasks = still_matching(found, query)
+        found = await listing.find(cursor)
+        loaded = await self.load_all(found.ids, with_artifacts=query.with_artifacts, most=query.page_bytes)
+        tasks = still_matching(loaded, query)
         if not query.with_artifacts:
             leave_out_artifacts(tasks)
-        return ListPage(tasks=tasks, next_page_token=token, total_size=total)
+        return ListPage(tasks=tasks, next_page_token=found.token(len(loaded)), total_size=total)
 
 
 class _Listing:
@@ -119,25 +121,13 @@ class _Listing:
         total: int = await self._link.do("zcount", self._key, "-inf", self._last)
         return total
 
-    async def page(self, cursor: Cursor) -> tuple[list[str], str]:
-        """The ids of the page after `cursor` and the token of the next one, "" when it is the last."""
-        found: list[str] = []
-        if not cursor.changed:
-            walked = await self._in_order(cursor)
-            found = [task_id for task_id, _ in walked[: self._size]]
-            if len(walked) > self._size:
-                task_id, status_at = walked[self._size - 1]
-                return found, cursor.at(status_at, task_id).token()
-            cursor = cursor.changed_after("")
-        room = self._size - len(found)
-        changed = await self._since_changed(cursor)
-        if len(changed) <= room:
-            return found + changed, ""
-        found += changed[:room]
-        last = changed[room - 1] if room else cursor.task_id
-        return found, cursor.changed_after(last).token()
+    async def find(self, cursor: Cursor) -> Found:
+        """The page after `cursor`."""
+        walked = [] if cursor.changed else await self._in_order(cursor)
+        changed = [] if len(walked) > self._size else await self._since_changed(cursor.second_phase())
+        return Found.of(cursor, self._size, walked, changed)
 
-    async def _in_order(self, cursor: Cursor) -> list[tuple[str, int]]:
+    async def _in_order(self, cursor: Cursor) -> list[tuple[int, str]]:
         """The first phase: on from the last task, never past the moment the listing began; one more than a page."""
         start = _bounded(min(cursor.status_at, cursor.as_of))
         wanted = self._size + 1
@@ -146,9 +136,9 @@ class _Listing:
             rows = await self._link.do(
                 "zrangebyscore", self._key, str(-start), self._last, start=0, num=limit, withscores=True
             )
-            walked = [(row[0].decode(), -int(row[1])) for row in rows]
+            walked = [(-int(row[1]), row[0].decode()) for row in rows]
             # Those of the very same millisecond as the last task: their ids tell which were shown.
-            rest = [row for row in walked if row[1] < cursor.status_at or row[0] > cursor.task_id]
+            rest = [row for row in walked if row[0] < cursor.status_at or row[1] > cursor.task_id]
             if len(rest) >= wanted or len(rows) < limit:
                 return rest[:wanted]
             limit *= 4

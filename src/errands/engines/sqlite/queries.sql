@@ -82,19 +82,36 @@ WHERE tasks.id = :id AND tasks.tenant = :tenant AND tasks.owner = :owner AND tas
 GROUP BY 1
 ORDER BY 1
 
--- name: contents
--- The snapshots and tails of several tasks.
-SELECT {packed}
+-- fragment: snapshots
+-- The snapshots of several tasks.
 FROM tasks JOIN events ON events.place = tasks.no << 28
 WHERE tasks.no IN (SELECT value FROM json_each(:nos))
-GROUP BY 1
-UNION ALL
-SELECT {packed}
+
+-- fragment: tails
+-- The tails of several tasks, with or without artifacts.
 FROM tasks JOIN events ON events.place > (tasks.no << 28) + tasks.folded AND events.place < (tasks.no + 1) << 28
 WHERE tasks.no IN (SELECT value FROM json_each(:nos)) AND (:with_artifacts OR events.kind <> 'artifact')
     AND events.kind <> 'record'
-GROUP BY 1
+
+-- name: contents
+-- The snapshots and tails of several tasks.
+SELECT {packed} {snapshots} GROUP BY 1
+UNION ALL
+SELECT {packed} {tails} GROUP BY 1
 ORDER BY 1
+
+-- name: sizes
+-- How many bytes `contents` has of each task, as JSON; the contents themselves are not read for it.
+SELECT json_group_object(no, bytes)
+FROM (
+    SELECT no, sum(bytes) AS bytes
+    FROM (
+        SELECT tasks.no, length(events.data) AS bytes {snapshots}
+        UNION ALL
+        SELECT tasks.no, length(events.data) AS bytes {tails}
+    )
+    GROUP BY no
+)
 
 -- name: read
 -- A slice of a log in one consistent look: up to where it is trimmed, then the events.

@@ -10,7 +10,7 @@ from typing import NamedTuple
 import msgspec
 
 from errands.engines.listing import leave_out_artifacts
-from errands.engines.paging import Cursor, read_token
+from errands.engines.paging import Cursor, Found, fitting, read_token
 from errands.engines.sqlite.records import (
     MAX_VERSION,
     PACK_BITS,
@@ -26,6 +26,7 @@ from errands.model.base import encode
 from errands.model.log import AskingQuery, Event, ListPage, ListQuery, LogSlice, RunningTask, Scope, StoredTask
 
 _read_versions = msgspec.json.Decoder(dict[str, int]).decode
+_read_sizes = msgspec.json.Decoder(dict[int, int]).decode
 
 #: Beyond every time, and still a number that SQLite can compare.
 _FAR = 2**62
@@ -127,12 +128,21 @@ def page(connection: sqlite3.Connection, query: ListQuery, now: int) -> ListPage
     with _one_look(connection):
         listing = _Listing(connection, query)
         total = listing.count() if cursor.total is None else cursor.total
-        records, token = listing.records(cursor.counted(total, query))
-        found = contents(connection, records, with_artifacts=query.with_artifacts)
-    tasks = [stored_task(record, found[record.no]) for record in records]
+        records, found = listing.find(cursor.counted(total, query))
+        del records[fitting(_sizes(connection, records, query), query.page_bytes) :]
+        content = contents(connection, records, with_artifacts=query.with_artifacts)
+    tasks = [stored_task(record, content[record.no]) for record in records]
     if not query.with_artifacts:
         leave_out_artifacts(tasks)
-    return ListPage(tasks=tasks, next_page_token=token, total_size=total)
+    return ListPage(tasks=tasks, next_page_token=found.token(len(records)), total_size=total)
+
+
+def _sizes(connection: sqlite3.Connection, records: Sequence[Record], query: ListQuery) -> list[int]:
+    """How many bytes of each of these tasks would be read."""
+    nos = [record.no for record in records]
+    parameters = {"nos": encode(nos).decode(), "with_artifacts": int(query.with_artifacts)}
+    sizes = _read_sizes(connection.execute(QUERIES["sizes"], parameters).fetchone()[0])
+    return [sizes.get(no, 0) for no in nos]
 
 
 def asking(connection: sqlite3.Connection, query: AskingQuery) -> list[StoredTask]:
@@ -176,22 +186,15 @@ class _Listing:
             "status_after": -_FAR if query.status_after is None else _bounded(query.status_after),
         }
 
-    def records(self, cursor: Cursor) -> tuple[list[Record], str]:
-        """The page after `cursor` and the token of the next one, "" when it is the last."""
-        found: list[Record] = []
-        if not cursor.changed:
-            found = self._rows("in_order", cursor, self._size + 1)
-            if len(found) > self._size:
-                del found[self._size :]
-                return found, cursor.at(found[-1].head.status_at, found[-1].id).token()
-            cursor = cursor.changed_after("")
-        room = self._size - len(found)
-        changed = self._rows("since_changed", cursor, room + 1)
-        if len(changed) <= room:
-            return found + changed, ""
-        found += changed[:room]
-        last = changed[room - 1].id if room else cursor.task_id
-        return found, cursor.changed_after(last).token()
+    def find(self, cursor: Cursor) -> tuple[list[Record], Found]:
+        """The page after `cursor`."""
+        size = self._size
+        walked = [] if cursor.changed else self._rows("in_order", cursor, size + 1)
+        changed: list[Record] = []
+        if len(walked) <= size:
+            changed = self._rows("since_changed", cursor.second_phase(), size - len(walked) + 1)
+        places = [(record.head.status_at, record.id) for record in walked]
+        return (walked + changed)[:size], Found.of(cursor, size, places, [record.id for record in changed])
 
     def _rows(self, phase: str, cursor: Cursor, limit: int) -> list[Record]:
         position = {

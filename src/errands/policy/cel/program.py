@@ -29,7 +29,7 @@ from errands.policy.cel.tokens import (
     rewrite_presence,
     tokens,
 )
-from errands.policy.cel.values import MAX_LEVELS, MOST_SEEN, Json, Result, longest
+from errands.policy.cel.values import TOO_MUCH, Json, Result, longest
 from errands.policy.cel.variables import Variables
 
 #: The engine's own bound for expressions; brackets that keep to it are quickly judged.
@@ -48,8 +48,6 @@ _STATUS = re.compile(r"^[A-Z_]+: |\s*\[[A-Z_]+\]$")
 _SIMPLER = "split it into several expressions"
 #: The engine's word for a `MemoryError`.
 _NO_MEMORY = "bad_alloc"
-
-_TOO_MUCH = f"more than {MOST_SEEN:,} values or {MAX_LEVELS} levels at once"
 
 #: What to do about an error of an evaluation, by words of the engine's message.
 _HINTS = {
@@ -151,12 +149,14 @@ def run(program: Program, variables: Variables, session: Session, *, place: str 
 
 
 def check_seen(program: Program, variables: Variables) -> None:
-    """Raises `CelError` when the expression names a value that is too large to be seen as it is."""
+    """Raises `CelError` when the expression decides by a value that is too large to be seen as it is."""
+    if not program.scope.decides:
+        return
     for name in variables.too_large & program.names & program.scope.variables:
-        raise CelError(program.source, f"{name} has {_TOO_MUCH}", hint="send less at once")
+        raise CelError(program.source, f"{name} has {TOO_MUCH}", hint="send less at once")
     for part in variables.cut:
         if "context" in program.scope.variables and any(part[: len(read)] == read for read in program.reads):
-            raise CelError(program.source, f"{'.'.join(('context', *part))} holds {_TOO_MUCH}", hint="refuse that")
+            raise CelError(program.source, f"{'.'.join(('context', *part))} holds {TOO_MUCH}", hint="refuse that")
 
 
 def _check_items(program: Program, variables: Variables, session: Session) -> None:

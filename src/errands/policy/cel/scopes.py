@@ -43,6 +43,8 @@ class Scope(msgspec.Struct, frozen=True, kw_only=True):
     #: Functions of one map: what a script may call.
     capabilities: frozenset[str] = frozenset()
     max_source: int = _MAX_SOURCE
+    #: Whether something is decided or done by what expressions give, so that they must see values as they are.
+    decides: bool = True
 
     def without_calls(self) -> Scope:
         """The same names, and nothing that would have to be waited for: for conditions and templates."""
@@ -77,7 +79,7 @@ TOOL = _scope("a CEL tool of an agent without mount", "context input now runtime
 TOOL_WITH_MOUNT = msgspec.structs.replace(
     TOOL, name="a CEL tool", functions=frozenset({"review", "mount.read", "mount.write"})
 )
-PROMPT = _scope("a prompt", "context runtime now")
+PROMPT = msgspec.structs.replace(_scope("a prompt", "context runtime now"), decides=False)
 EXPOSES = _scope("an exposed value", "context input output now runtime")
 #: Addresses, headers and bodies of tools. They are templates: see `errands.policy.template`.
 REQUEST = _scope("a tool's request", "context runtime now parameters settings session agent mount auth")

@@ -24,6 +24,8 @@ _OPENING = ("(", "[", "{")
 _CLOSING = (")", "]", "}")
 _MACROS = frozenset({"map", "filter", "all", "exists", "exists_one", "existsOne"})
 _GROWS = frozenset({"+", "[", "{"})
+#: A text in which every character stands for itself.
+_PLAIN = re.compile(r"""'[^'"\\]*'$|"[^'"\\]*"$""")
 
 
 class Token(NamedTuple):
@@ -131,7 +133,7 @@ def needs(row: Sequence[Token]) -> Needs:
     for index, token in enumerate(row):
         if token.kind != "name" or token.text not in ("context", "c"):
             continue
-        path = _path(row, index)
+        path, _ = _path(row, index)
         if not path or (index and row[index - 1].text == "."):
             # The whole is wanted, or `.context` or a field of that name: rare, and never wrong.
             return Needs(whole=True, cap=cap)
@@ -155,34 +157,53 @@ def reads(row: Sequence[Token]) -> frozenset[tuple[str, ...]]:
     for index, token in enumerate(row):
         if token.kind != "name" or token.text not in ("context", "c"):
             continue
-        path = _path(row, index, 3)
+        path, end = _path(row, index, 3)
         if not path or (index and row[index - 1].text == "."):
             return frozenset({()})
-        if path[0] not in CAPABILITIES:
-            if not _is_counted(row, index):
-                found.add((path[0],))
-        elif len(path) < 3 or path[2] in _HELD:
-            found.add((CAPABILITIES[0], *path[1:2]))
+        of_function = path[0] in CAPABILITIES
+        if of_function and len(path) == 3 and path[2] not in _HELD:
+            continue
+        if not _is_counted(row, index, end, is_map=of_function and len(path) < 3):
+            found.add((CAPABILITIES[0], *path[1:2]) if of_function else (path[0],))
     return frozenset(found)
 
 
-def _is_counted(row: Sequence[Token], index: int) -> bool:
-    """Whether only the items of a section are counted, as in `size(context.input)` and `context.input.size()`."""
-    texts = [token.text for token in row]
-    if texts[index + 3 : index + 7] == [".", "size", "(", ")"]:
+def _is_counted(row: Sequence[Token], start: int, end: int, *, is_map: bool) -> bool:
+    """Whether it is only asked how many items there are, or which fields, of what stands there.
+
+    That is `size(context.input)`, `context.input.size()`, `has(context.capabilities.search)`, and of a map
+    `'search' in context.capabilities`.
+    """
+    before = [token.text for token in row[max(0, start - 2) : start]]
+    after = [token.text for token in row[end : end + 4]]
+    if after == [".", "size", "(", ")"]:
         return True
-    return index > 1 and texts[index - 2 : index] == ["size", "("] and texts[index + 3 : index + 4] == [")"]
+    if before in (["size", "("], ["has", "("]) and after[:1] == [")"]:
+        return True
+    return is_map and before[-1:] == ["in"] and after[:1] not in (["."], ["["])
 
 
-def _path(row: Sequence[Token], index: int, most: int = 2) -> list[str]:
-    """The fields selected from the name at `index`, the first of them; a method is no field."""
+def _path(row: Sequence[Token], index: int, most: int = 2) -> tuple[list[str], int]:
+    """The fields selected from the name at `index`, the first of them, and where they end; a method is no field."""
     path: list[str] = []
-    while len(path) < most and index + 2 < len(row) and row[index + 1].text == "." and row[index + 2].kind == "name":
-        if index + 3 < len(row) and row[index + 3].text == "(":
+    end = index + 1
+    while len(path) < most:
+        field, length = _field(row[end : end + 3])
+        if field is None:
             break
-        path.append(row[index + 2].text)
-        index += 2
-    return path
+        path.append(field)
+        end += length
+    return path, end
+
+
+def _field(row: Sequence[Token]) -> tuple[str | None, int]:
+    """The field that `.name` or `['name']` selects, and the number of its tokens."""
+    texts = [token.text for token in row]
+    if texts[:1] == ["."] and len(row) > 1 and row[1].kind == "name" and texts[2:] != ["("]:
+        return texts[1], 2
+    if len(row) == 3 and texts[0] == "[" and texts[2] == "]" and _PLAIN.match(texts[1]):
+        return texts[1][1:-1], 3
+    return None, 0
 
 
 #: `has(event)` asks whether a variable exists, which the language can ask of fields only.

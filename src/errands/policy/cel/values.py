@@ -21,6 +21,8 @@ _MAX_VALUES = 100_000
 _MAX_CHARACTERS = 10_000_000
 #: Lists and maps beyond so many values are too large to be looked into.
 MOST_SEEN = 200_000
+#: What is said of such a value that it has.
+TOO_MUCH = f"more than {MOST_SEEN:,} values or {MAX_LEVELS} levels at once"
 
 
 class ValueTooLarge(ValueError):

@@ -23,7 +23,7 @@ from errands.operations import OPERATIONS, Operation
 from errands.wire.praisonai.incoming import AnyMessage
 from errands.wire.praisonai.names import METHODS
 
-#: A listing is one array without pages, so it needs a bound: the newest so many tasks.
+#: A listing is one array without pages, so it needs a bound: the newest so many tasks, if they have room on one page.
 MOST_LISTED = 1000
 
 _USER_ROLES = frozenset({"user", Role.USER.value})

@@ -1,19 +1,25 @@
 -- Looking: each job is one consistent look.
 
--- Tasks with snapshot and tail, in the given order; {} for one that does not exist.
+-- Tasks with snapshot and tail, in the given order; {} for one that does not exist. `most` bytes of them, if it is given,
+-- but one task in any case.
 jobs.load = function(job)
-    local tasks = {}
+    local tasks, bytes = {}, 0
     for n, id in ipairs(job.ids) do
         local task = stand_of(id)
         if task[1] ~= '' then
             local content = redis.call('HMGET', BASE .. 'task:' .. id, 'snapshot', 'folded')
             local tail = redis.call('XRANGE', BASE .. 'log:' .. id, '(' .. (content[2] or '0'), '+')
-            local wanted = {}
+            local wanted, before = {}, bytes
+            bytes = bytes + #(content[1] or '')
             for _, entry in ipairs(tail) do
                 local kind = entry[2][1]
                 if kind ~= 'record' and (job.with_artifacts or kind ~= 'artifact') then
                     wanted[#wanted + 1] = entry
+                    bytes = bytes + #entry[2][2]
                 end
+            end
+            if job.most and before > 0 and bytes > job.most then
+                break
             end
             task[5], task[6] = content[1] or '', wanted
             tasks[n] = task
