@@ -72,7 +72,13 @@ class Connection(HttpToolsProtocol):
         if self._in_request:
             self._beside_body += self._piece
         self._unset_keepalive_if_required()
-        self._parse(data)
+        # As `_parse` does it, without its frame: what is done for each request is done in as few calls as it can be.
+        try:
+            self.parser.feed_data(data)
+        except HttpParserUpgrade as offer:
+            self._parse(self._head_without_offer() + data[offer.args[0] :])
+        except HttpParserError:
+            self._refuse_invalid()
         if self.transport.is_closing():
             return
         if self._in_request and self._beside_body > MAX_HEAD:
@@ -96,7 +102,7 @@ class Connection(HttpToolsProtocol):
     def on_message_begin(self) -> None:
         self._in_request = self._in_head = True
         self._beside_body = 0
-        super().on_message_begin()
+        HttpToolsProtocol.on_message_begin(self)
 
     def on_headers_complete(self) -> None:
         if self._beside_body + self._piece > MAX_HEAD and self._measured() > MAX_HEAD:
@@ -104,13 +110,13 @@ class Connection(HttpToolsProtocol):
             raise HeadTooLargeError
         self._in_head = False
         self._beside_body = 0
-        super().on_headers_complete()
+        HttpToolsProtocol.on_headers_complete(self)
         self.headers = []  # for trailers, which nobody may take for headers that a proxy has looked at
         self._is_answering = True
 
     def on_body(self, body: bytes) -> None:
         self._beside_body = 0
-        super().on_body(body)
+        HttpToolsProtocol.on_body(self, body)
 
     def _should_upgrade(self) -> bool:
         # uvicorn passes over what the parser says of such a request, which is going to be read again.
@@ -118,7 +124,7 @@ class Connection(HttpToolsProtocol):
 
     def on_message_complete(self) -> None:
         self._in_request = False
-        super().on_message_complete()
+        HttpToolsProtocol.on_message_complete(self)
 
     def send_400_response(self, msg: str) -> None:
         if self._is_head_too_large:
@@ -128,7 +134,7 @@ class Connection(HttpToolsProtocol):
 
     def on_response_complete(self) -> None:
         self._is_answering = bool(self.pipeline)
-        super().on_response_complete()
+        HttpToolsProtocol.on_response_complete(self)
         if self._in_request and not self.transport.is_closing():
             self._wait_for_request()
 
@@ -158,9 +164,12 @@ class Connection(HttpToolsProtocol):
             except HttpParserUpgrade as offer:
                 data = self._head_without_offer() + data[offer.args[0] :]
             except HttpParserError:
-                self.logger.warning(INVALID)
-                self.send_400_response(INVALID)
+                self._refuse_invalid()
                 break
+
+    def _refuse_invalid(self) -> None:
+        self.logger.warning(INVALID)
+        self.send_400_response(INVALID)
 
     def _head_without_offer(self) -> bytes:
         """The head that was just read, to be read again without its offer to speak another protocol.

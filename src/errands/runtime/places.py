@@ -33,8 +33,8 @@ class Places:
         return None if self._limit is None else self._limit - len(self._running) - self.reserved
 
     def has_room(self) -> bool:
-        left = self.left
-        return left is None or left > 0
+        # Asked for every message, so it costs no further call.
+        return self._limit is None or len(self._running) + self.reserved < self._limit
 
     def has_room_for(self, awaited: Awaited) -> bool:
         return self.has_room_for_awaited() and (awaited.told_depth is None or self._lends_to(awaited.told_depth))

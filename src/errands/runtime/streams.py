@@ -117,14 +117,20 @@ class _Reader:
 
     def shown(self, events: list[Event]) -> list[StreamItem]:
         """What a stream shows of these events. A task comes first or not at all: clients add updates to it."""
+        items = [StreamItem(event.version, event.data) for event in events if event.kind in STREAMED_KINDS]
+        if items:
+            if "task" in [event.kind for event in events]:
+                items = self._with_one_task(events)
+            self.has_task = self.has_begun = True
+            self._position = events[-1].version
+        return items
+
+    def _with_one_task(self, events: list[Event]) -> list[StreamItem]:
         items: list[StreamItem] = []
         for event in events:
             if event.kind in STREAMED_KINDS:
-                is_known = self.has_task and event.kind == "task"
+                is_known = event.kind == "task" and (self.has_task or bool(items))
                 items.append(StreamItem(event.version, _as_update(_task_in(event.data)) if is_known else event.data))
-                self.has_task = self.has_begun = True
-        if events:
-            self._position = events[-1].version
         return items
 
     def shown_after_gap(self, current: StoredTask) -> list[StreamItem]:

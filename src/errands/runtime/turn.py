@@ -108,7 +108,8 @@ class Turn:
 
     def _view(self, stored: StoredTask) -> None:
         self._task = stored.task
-        self._artifacts.update(artifact.artifact_id for artifact in stored.task.artifacts or ())
+        if stored.task.artifacts:
+            self._artifacts.update(artifact.artifact_id for artifact in stored.task.artifacts)
         self._state = stored.head.state
         self._version = stored.head.version
         self._unread = stored.head.unread
@@ -135,21 +136,17 @@ class Turn:
         pending = self._pending
         if pending is None or self.ended or self._failure is not None:
             pending = self._window()
-        if kind == "artifact":
-            update = self._begun(update)
-        else:
+        if (piece := update.artifact_update) is None:
             self._tells = True
+        elif piece.artifact.artifact_id not in self._artifacts:
+            update = self._begun(piece)
         pending.add(kind, update)
         return len(pending.drafts) >= WINDOW_EVENTS or pending.size >= WINDOW_BYTES
 
-    def _begun(self, update: StreamResponse) -> StreamResponse:
+    def _begun(self, piece: TaskArtifactUpdateEvent) -> StreamResponse:
         """An artifact's first piece begins it, whatever its author says: clients drop what continues nothing."""
-        piece = update.artifact_update
-        assert piece is not None
-        if piece.artifact.artifact_id in self._artifacts:
-            return update
         self._artifacts.add(piece.artifact.artifact_id)
-        return StreamResponse(artifact_update=msgspec.structs.replace(piece, append=False)) if piece.append else update
+        return StreamResponse(artifact_update=msgspec.structs.replace(piece, append=False) if piece.append else piece)
 
     def note(self, record: bytes) -> None:
         """Puts a record into the window; it becomes durable with what follows, or by `catch_up`."""

@@ -26,15 +26,18 @@ class ServerSentEvent(NamedTuple):
 
 def frame(version: int, data: bytes) -> bytes:
     """One event; `data` is one line of JSON and `version` what the client sends back as Last-Event-ID."""
-    return b"id: %d\n%b" % (version, plain_frame(data))
+    return b"id: %d\ndata: %b\n\n" % (version, data if data.isascii() else _on_one_line(data))
 
 
 def plain_frame(data: bytes) -> bytes:
     """One event without an id."""
-    if not data.isascii():
-        for mark, escaped in _LINE_BREAKS:
-            data = data.replace(mark, escaped)
-    return b"data: %b\n\n" % data
+    return b"data: %b\n\n" % (data if data.isascii() else _on_one_line(data))
+
+
+def _on_one_line(data: bytes) -> bytes:
+    for mark, escaped in _LINE_BREAKS:
+        data = data.replace(mark, escaped)
+    return data
 
 
 def named(name: str, event: bytes) -> bytes:
