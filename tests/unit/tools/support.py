@@ -14,11 +14,14 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
+from errands.agents.delegation.base import Errand
+from errands.agents.delegation.remote import RemoteDelegate
 from errands.agents.manifests import Function, Manifests, load
 from errands.agents.mounts.base import FileInfo, Files, MountError
 from errands.agents.tools.base import Auth, Bounds, Invocation
 from errands.agents.tools.toolbox import Toolbox
 from errands.agents.tools.turn import ToolTurn
+from errands.model.log import Scope
 from errands.outbound import Outbound
 from errands.policy.cel import Call, Session
 
@@ -188,3 +191,13 @@ async def calling(box: Toolbox, files: Files | None = None) -> AsyncIterator[Cal
     functions = await box.functions()
     async with box.turn(task_id="T-1", files=files) as turn:
         yield Caller(turn, functions)
+
+
+async def ask_remote_agent(url: str) -> None:
+    """Asks an agent there that must not answer with more than 100,000 bytes."""
+
+    async def began(task_id: str) -> None:
+        raise AssertionError("there is no task")
+
+    delegate = RemoteDelegate("writer", url, http=lambda: Outbound(["127.0.0.1"]).client(max_bytes=100_000))
+    await delegate.run(Errand(call="c", message="Write.", parent="p", scope=Scope("", "", "a"), depth=1, began=began))

@@ -13,16 +13,13 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 
-from errands.agents.delegation.base import DelegationError, Errand
-from errands.agents.delegation.remote import RemoteDelegate
+from errands.agents.delegation.base import DelegationError
 from errands.agents.tools.base import Bounds, BrokenToolError, ToolError
-from errands.model.log import Scope
-from errands.outbound import Outbound
 from errands.unpacking import AnswerTooLargeError, Meter
 from tests.live import live
 from tests.unit.tools import mcp_endless_server
 from tests.unit.tools.mcp_endless_server import answer
-from tests.unit.tools.support import Json, action, calling, manifests, tool, toolbox
+from tests.unit.tools.support import Json, action, ask_remote_agent, calling, manifests, tool, toolbox
 
 pytestmark = pytest.mark.anyio
 
@@ -147,16 +144,8 @@ async def test_an_endless_line_of_a_process_ends_it(tmp_path: Path) -> None:
 
 
 async def test_a_remote_agent_that_sends_without_end_is_an_error_of_the_call(endless: Endless) -> None:
-    delegate = RemoteDelegate(
-        "writer", f"{endless.url}/agent", http=lambda: Outbound(["127.0.0.1"]).client(max_bytes=100_000)
-    )
-
-    async def began(task_id: str) -> None:
-        raise AssertionError("there is no task")
-
-    errand = Errand(call="c", message="Write.", parent="p", scope=Scope("", "", "a"), depth=1, began=began)
     with pytest.raises(DelegationError, match="writer could not be asked: the answer has more than 100,000 bytes"):
-        await delegate.run(errand)
+        await ask_remote_agent(f"{endless.url}/agent")
 
 
 # Counting

@@ -15,14 +15,11 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from errands.agents.delegation.base import DelegationError, Errand
-from errands.agents.delegation.remote import RemoteDelegate
+from errands.agents.delegation.base import DelegationError
 from errands.agents.tools.base import Bounds, ToolError
-from errands.model.log import Scope
-from errands.outbound import Outbound
 from tests.live import live
 from tests.unit.tools.mcp_endless_server import answer
-from tests.unit.tools.support import Json, action, calling, manifests, tool, toolbox
+from tests.unit.tools.support import Json, action, ask_remote_agent, calling, manifests, tool, toolbox
 
 pytestmark = pytest.mark.anyio
 
@@ -141,13 +138,5 @@ async def test_an_answer_that_is_not_packed_as_it_says_is_an_error_of_the_call(t
 
 async def test_what_is_in_the_answer_of_a_remote_agent_counts(service: Packed) -> None:
     service.text = LONG
-    delegate = RemoteDelegate(
-        "writer", f"{service.url}/agent", http=lambda: Outbound(["127.0.0.1"]).client(max_bytes=100_000)
-    )
-
-    async def began(task_id: str) -> None:
-        raise AssertionError("there is no task")
-
-    errand = Errand(call="c", message="Write.", parent="p", scope=Scope("", "", "a"), depth=1, began=began)
     with pytest.raises(DelegationError, match="writer could not be asked: the answer has more than 100,000 bytes"):
-        await delegate.run(errand)
+        await ask_remote_agent(f"{service.url}/agent")
