@@ -2,6 +2,7 @@
 PYTHON ?= python3
 VENV   ?= .venv
 BIN    := $(VENV)/bin
+EXTRAS := agents,fastapi,gcs,grpc,mcp,models,policy,postgres,redis,s3,sdk
 UV     := $(shell command -v uv 2>/dev/null)
 
 ifdef UV
@@ -12,13 +13,14 @@ else
   INSTALL   = $(BIN)/python -m pip install --quiet --disable-pip-version-check
 endif
 
-.PHONY: help run agent test check soak bench conformance format clean
+.PHONY: help run agent test check lowest soak bench conformance format clean
 
 help:
 	@echo "make run    serve the echo example at http://127.0.0.1:8000"
 	@echo "make agent  serve the support agent there, from YAML and with a scripted model"
 	@echo "make test   run every test"
 	@echo "make check  lint, types and layers"
+	@echo "make lowest  a part of the tests with the lowest versions that pyproject.toml allows"
 	@echo "make soak   the long crash and soak runs"
 	@echo "make bench  errands beside its peers, in one run"
 	@echo "make conformance  the public conformance kits (fetched from GitHub)"
@@ -35,7 +37,7 @@ $(VENV)/.run: pyproject.toml | $(BIN)/python
 $(VENV)/.dev: pyproject.toml scripts/dev_requirements.py $(VENV)/.run
 	@echo "Installing the development tools ..."
 	@$(BIN)/python scripts/dev_requirements.py > $(VENV)/dev-requirements.txt
-	@$(INSTALL) -e '.[agents,fastapi,gcs,grpc,mcp,models,policy,postgres,redis,s3,sdk]' -r $(VENV)/dev-requirements.txt
+	@$(INSTALL) -e '.[$(EXTRAS)]' -r $(VENV)/dev-requirements.txt
 	@touch $@
 
 run: $(VENV)/.run
@@ -57,6 +59,28 @@ check: $(VENV)/.dev
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
+# `make lowest` is `make tests-of-lowest` in an environment of its own. pip needs minutes to find these versions, uv seconds.
+$(VENV)/.lowest: pyproject.toml scripts/dev_requirements.py scripts/lowest_requirements.py | $(BIN)/python
+	@echo "Installing the lowest versions into $(VENV) ..."
+	@$(BIN)/python scripts/lowest_requirements.py > $(VENV)/lowest.txt
+	@$(BIN)/python scripts/dev_requirements.py > $(VENV)/dev-requirements.txt
+	@$(INSTALL) uv
+	@$(BIN)/uv pip install --quiet --python $(BIN)/python -c $(VENV)/lowest.txt -e '.[$(EXTRAS)]' \
+		-r $(VENV)/dev-requirements.txt
+	@touch $@
+
+# The import of every module, the CLI, every engine, gRPC, policies, agents and the other extras.
+LOWEST_TESTS = tests/unit/test_packaging.py tests/unit/cli/test_help.py tests/unit/cli/test_reviews.py \
+	tests/unit/cli/test_connections.py tests/contract/test_commit.py tests/unit/client/test_real_server.py \
+	tests/grpc_binding/test_operations.py tests/grpc_binding/test_bounds.py tests/agents/test_policy.py \
+	tests/agents/test_mcp.py tests/agents/test_any_llm_answers.py tests/unit/mounts tests/unit/interop
+
+lowest:
+	@$(MAKE) --no-print-directory VENV=.venv-lowest tests-of-lowest
+
+tests-of-lowest: $(VENV)/.lowest
+	$(BIN)/python -m pytest -n 2 -q -o filterwarnings=default $(LOWEST_TESTS)
+
 format: $(VENV)/.dev
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
@@ -71,4 +95,4 @@ conformance: $(VENV)/.dev
 	$(BIN)/python conformance/run.py
 
 clean:
-	rm -rf $(VENV) .bench .interop .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf $(VENV) .venv-lowest .bench .interop .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -7,6 +7,7 @@ What it does is named by the beginning of the message's id. Environment variable
     CONFORMANCE_EXTENSION=URI     require this extension
     CONFORMANCE_SECURITY=bearer   ask for this before the extended card is shown
     CONFORMANCE_OTHERWISE=NAME    what to do with messages whose ids say nothing; without it: tck-complete-task
+    CONFORMANCE_DEFAULTS=NAMES    leave these as errands has them: input_modes, idempotency_window
 """
 
 from __future__ import annotations
@@ -106,10 +107,16 @@ def listed(variable: str, default: str = "") -> list[str]:
     return [word for word in os.environ.get(variable, default).split(",") if word]
 
 
+DEFAULTS = listed("CONFORMANCE_DEFAULTS")
+
+
 def card(*extra_skills: SkillConfig) -> AgentCardConfig:
     offered: dict[str, Any] = dict.fromkeys(listed("CONFORMANCE_CAPABILITIES", "streaming,extended_agent_card"), True)
     skill = SkillConfig(id="conformance", name="Conformance", description="Does what a kit asks.", tags=["test"])
     bearer = SecurityScheme(http_auth_security_scheme=HTTPAuthSecurityScheme(scheme="Bearer"))
+    # The kit for 1.0 sends a part of an unknown type and wants it taken. That for 0.3 looks for the word "data"; it
+    # looks for "file" too, and then sends a file with `url` where 0.3 has `uri`.
+    modes: Any = {} if "input_modes" in DEFAULTS else {"input_modes": ["*/*", "text", "data"]}
     return AgentCardConfig(
         name="errands conformance agent",
         description="Does what the conformance kits ask it to.",
@@ -117,9 +124,7 @@ def card(*extra_skills: SkillConfig) -> AgentCardConfig:
         extensions=[ExtensionConfig(uri=uri, required=True) for uri in listed("CONFORMANCE_EXTENSION")],
         skills=[skill, *extra_skills],
         security_schemes=dict.fromkeys(listed("CONFORMANCE_SECURITY"), bearer) or None,
-        # The kit for 1.0 sends a part of an unknown type and wants it taken. That for 0.3 looks for the word "data"; it
-        # looks for "file" too, and then sends a file with `url` where 0.3 has `uri`.
-        input_modes=["*/*", "text", "data"],
+        **modes,
     )
 
 
@@ -135,7 +140,8 @@ def build() -> A2AServer:
     if config.capabilities.extended_agent_card:
         options["extended_card_provider"] = extended_card
     # The kits send one message again and again, each time for a new task: here it is never a retry.
-    settings = Settings.from_env(storage="memory", idempotency_window=0.0)
+    window = None if "idempotency_window" in DEFAULTS else 0.0
+    settings = Settings.from_env(storage="memory", idempotency_window=window)
     return A2AServer(worker=Conformance(), agent_card=config, settings=settings, **options)
 
 

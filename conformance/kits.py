@@ -33,6 +33,8 @@ class Run:
     arguments: tuple[str, ...] = ()
     #: Failures that are the kit's, each by its class or module and its name, with the reason.
     explained: Mapping[str, str] = field(default_factory=dict)
+    #: Whether failures that are not explained are wrong. A run that is not judged is done only when it is asked for.
+    is_judged: bool = True
 
 
 KIT_1_0 = Kit(
@@ -88,6 +90,21 @@ ONLY_1_0 = {"CONFORMANCE_VERSIONS": "1.0", "ERRANDS_GRPC_PORT": "0"}
 #: The kit for 0.3 goes on with its tasks and cancels them, and wants the extended card refused without credentials.
 FOR_0_3 = {"CONFORMANCE_OTHERWISE": "tck-input-required", "CONFORMANCE_SECURITY": "bearer"}
 
+#: The agent with errands' defaults, and with all of its set-up but one piece: what each piece is worth.
+_MODES, _WINDOW = "input_modes", "idempotency_window"
+_PIECES: Mapping[str, Mapping[str, str]] = {
+    "1.0-defaults": {"CONFORMANCE_DEFAULTS": f"{_MODES},{_WINDOW}"},
+    "1.0-defaults-and-grpc": {"CONFORMANCE_DEFAULTS": f"{_MODES},{_WINDOW}", "ERRANDS_GRPC_PORT": "0"},
+    "1.0-without-grpc": {"CONFORMANCE_VERSIONS": "1.0"},
+    "1.0-with-0.3": {"ERRANDS_GRPC_PORT": "0"},
+    "1.0-default-modes": {**ONLY_1_0, "CONFORMANCE_DEFAULTS": _MODES},
+    "1.0-default-window": {**ONLY_1_0, "CONFORMANCE_DEFAULTS": _WINDOW},
+}
+SETUP = tuple(
+    Run(name=name, kit=KIT_1_0, tests=("tests/compatibility",), agent=agent, is_judged=False)
+    for name, agent in _PIECES.items()
+)
+
 RUNS = (
     Run(
         name="1.0",
@@ -123,4 +140,5 @@ RUNS = (
         agent=FOR_0_3,
     ),
     Run(name="0.3-capabilities", kit=KIT_0_3, tests=("tests/optional/capabilities",), agent=FOR_0_3),
+    *SETUP,
 )

@@ -12,7 +12,7 @@ import argparse
 import subprocess
 from pathlib import Path
 
-from environment import make
+from environment import install_python, make
 
 ROOT = Path(__file__).parent.parent
 #: Each SDK's version and the program that knows its API.
@@ -26,7 +26,9 @@ def main() -> None:
     options = parser.parse_args()
     for version, program in SDKS.items():
         requirements = [f"a2a-sdk[http-server]=={version}", "httpx", "uvicorn"]
-        python = make(options.folder / f"a2a-sdk-{version}", requirements)
+        folder = options.folder / f"a2a-sdk-{version}"
+        make(folder, requirements, install_python)
+        python = folder / "bin" / "python"
         for old in options.out.glob(f"{version}-*.json"):
             old.unlink()
         subprocess.run([python, ROOT / "scripts" / "golden" / program, version, options.out], check=True)

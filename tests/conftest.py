@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable
+import gc
+import logging
+import os
+import sysconfig
+import time
+from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
 
+import errands
+from errands.runtime.watchdog import Hold, Watchdog
 from tests import redis_server
 from tests.postgres import url_for
 
@@ -32,6 +39,60 @@ def anyio_backend() -> str:
 async def one_loop(anyio_backend: str) -> AsyncIterator[None]:
     """Holds one event loop for the tests of a process: gRPC may still have a word for the loop of a test before."""
     yield  # noqa: PT022 - what ends with the fixture is the loop
+
+
+# Servers of tests do not warn: a loaded machine would. What they do in the loop of a test is watched here instead.
+os.environ["ERRANDS_LOOP_HOLD_WARNING"] = "none"
+logging.getLogger("errands.runtime.watchdog").setLevel(logging.CRITICAL)
+
+#: Seconds of processor time for which code of errands may hold the event loop. A server warns after 0.25; the processes
+#: of the suite hold far more objects, and a single collection of garbage can take that long.
+LONGEST_HOLD = 1.0
+
+
+class _Collector:
+    """Counts the seconds that garbage collection takes: it may strike in any code, and long in a large process."""
+
+    seconds = 0.0
+    _began = 0.0
+
+    def __call__(self, phase: str, info: dict[str, int]) -> None:
+        if phase == "start":
+            self._began = time.perf_counter()
+        else:
+            self.seconds += time.perf_counter() - self._began
+
+
+_collector = _Collector()
+gc.callbacks.append(_collector)
+
+
+@pytest.fixture
+async def _holds(anyio_backend: str) -> AsyncIterator[list[Hold]]:
+    found: list[Hold] = []
+    with Watchdog(LONGEST_HOLD, found.append, by_processor=True):
+        yield found
+
+
+@pytest.fixture(autouse=True)
+def _the_loop_is_not_held(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Fails a test in which code of errands held the event loop; `holds_the_loop` says why a test may."""
+    is_watched = request.node.get_closest_marker("anyio") and not request.node.get_closest_marker("holds_the_loop")
+    found: list[Hold] = request.getfixturevalue("_holds") if is_watched else []
+    collected = _collector.seconds
+    yield
+    if _collector.seconds - collected < LONGEST_HOLD / 2:
+        assert [hold.place for hold in found if _is_ours(hold)] == []
+
+
+def _is_ours(hold: Hold) -> bool:
+    """Whether errands is at work there, and not the test, and not a module that is imported for the first time."""
+    files = [frame.code.co_filename for frame in hold.frames]
+    if any("importlib" in file or file.endswith("weakref.py") for file in files):
+        return False
+    library = tuple(sysconfig.get_path(name) for name in ("stdlib", "purelib", "platlib"))
+    own = [file for file in files if not file.startswith((*library, "<"))]
+    return bool(own) and own[-1].startswith(str(Path(errands.__file__).parent))
 
 
 @pytest.fixture(params=STORAGES)

@@ -61,6 +61,7 @@ from errands.runtime.middleware import (
     ApiKeyMiddleware,
     BearerTokenMiddleware,
     RequestEnvelope,
+    head_only,
 )
 from errands.runtime.settings import Settings, get_settings
 from errands.runtime.task_manager import TaskManager
@@ -143,4 +144,5 @@ __all__ = [
     "__version__",
     "agent",
     "get_settings",
+    "head_only",
 ]

@@ -6,6 +6,7 @@
     │   ├── TaskNotCancelableError
     │   ├── PushNotificationNotSupportedError
     │   ├── UnsupportedOperationError
+    │   │   ├── ExtendedCardNotOfferedError    in A2A 0.3: ExtendedAgentCardNotConfiguredError
     │   │   └── TaskTerminalStateError         also raised by engines: the first writer won
     │   ├── ContentTypeNotSupportedError
     │   ├── InvalidAgentResponseError
@@ -30,6 +31,7 @@
     │   ├── LeaseLostError                     somebody else runs this task now
     │   ├── DuplicateMessageError              this very message was accepted before
     │   └── StorageError                       locked, read-only, corrupt, full, or of another schema
+    │       └── DamagedTaskError               what is stored of one task cannot be read
     ├── PolicyError
     │   ├── CapabilityBlockedError             a capability may not be called now, or its result not be used
     │   └── TaskStoppedError                   the task was ended by its policy
@@ -61,6 +63,11 @@ class A2AError(ErrandsError):
         #: Short facts for the client, such as the task's id; values are sent as strings.
         self.metadata = metadata
 
+    @property
+    def task_id(self) -> str | None:
+        """The task that the error is about, as far as the agent says so."""
+        return self.metadata.get("taskId")
+
 
 class TaskNotFoundError(A2AError):
     """There is no such task, or it is somebody else's."""
@@ -88,6 +95,12 @@ class UnsupportedOperationError(A2AError):
 
     reason = "UNSUPPORTED_OPERATION"
     default_message = "This operation is not supported"
+
+
+class ExtendedCardNotOfferedError(UnsupportedOperationError):
+    """The agent's card offers no extended card."""
+
+    default_message = "This agent has no extended card"
 
 
 class TaskTerminalStateError(UnsupportedOperationError):
@@ -245,6 +258,10 @@ class DuplicateMessageError(EngineError):
 
 class StorageError(EngineError):
     """The store cannot be used as it is; the message says why and what to do."""
+
+
+class DamagedTaskError(StorageError):
+    """Something that is stored of a task cannot be read, so the task cannot go on."""
 
 
 class PolicyError(ErrandsError):

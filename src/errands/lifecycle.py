@@ -53,8 +53,9 @@ TRANSITIONS: dict[TaskState, frozenset[TaskState]] = {
             AUTH_REQUIRED,
         }
     ),
-    INPUT_REQUIRED: frozenset({SUBMITTED, CANCELED}),
-    AUTH_REQUIRED: frozenset({SUBMITTED, CANCELED}),
+    # It fails when it has grown older than a policy allows while it waited.
+    INPUT_REQUIRED: frozenset({SUBMITTED, CANCELED, FAILED}),
+    AUTH_REQUIRED: frozenset({SUBMITTED, CANCELED, FAILED}),
 }
 
 #: The same for a change that also claims the task: created or resumed, it passes through `submitted`, as its first
@@ -65,9 +66,11 @@ CLAIMED: dict[TaskState, frozenset[TaskState]] = {
 
 #: The same for a change by whoever holds the lease. An executor tells the state of its task itself: it may end it
 #: without having been seen at work, and go on while the task waits for an authentication that happens elsewhere. No
-#: other writer is in between, so every way between live states is the holder's own account of how far it is.
+#: other writer is in between, so every way between live states is the holder's own account of how far it is. A task
+#: whose stored state cannot be read can only fail.
 HELD: dict[TaskState, frozenset[TaskState]] = {
-    state: TRANSITIONS[WORKING] | {SUBMITTED} for state in (SUBMITTED, WORKING, INPUT_REQUIRED, AUTH_REQUIRED)
+    UNSPECIFIED: frozenset({FAILED}),
+    **{state: TRANSITIONS[WORKING] | {SUBMITTED} for state in (SUBMITTED, WORKING, INPUT_REQUIRED, AUTH_REQUIRED)},
 }
 
 _decode = msgspec.json.Decoder(StreamResponse).decode
@@ -156,8 +159,11 @@ def fold_updates(task: Task, updates: Iterable[StreamResponse]) -> Task:
     """`fold` for events that are already decoded."""
     status, history, metadata = task.status, list(task.history or ()), task.metadata
     artifacts = {artifact.artifact_id: artifact for artifact in task.artifacts} if task.artifacts else {}
-    #: Joined once, at the end, so that folding stays linear.
-    appended: dict[str, list[Part]] = {}
+    #: Put together once, at the end, so that folding stays linear.
+    appended: dict[str, list[Artifact]] = {}
+    #: The ids of so many messages of the history, for published tasks.
+    known: set[str] = set()
+    counted = 0
     for update in updates:
         if update.artifact_update is not None:
             _fold_artifact(update.artifact_update, artifacts, appended)
@@ -176,10 +182,11 @@ def fold_updates(task: Task, updates: Iterable[StreamResponse]) -> Task:
         elif update.task is not None:
             status = update.task.status
             metadata = {**(metadata or {}), **(update.task.metadata or {})} or None
-            _fold_task(update.task, history, artifacts, appended)
-    for artifact_id, parts in appended.items():
-        artifact = artifacts[artifact_id]
-        artifacts[artifact_id] = msgspec.structs.replace(artifact, parts=join_text([*artifact.parts, *parts]))
+            known.update(message.message_id for message in history[counted:])
+            counted = len(history)
+            _fold_task(update.task, history, known, artifacts, appended)
+    for artifact_id, chunks in appended.items():
+        artifacts[artifact_id] = _put_together([artifacts[artifact_id], *chunks])
     return Task(
         id=task.id,
         status=status,
@@ -191,10 +198,13 @@ def fold_updates(task: Task, updates: Iterable[StreamResponse]) -> Task:
 
 
 def _fold_task(
-    task: Task, history: list[Message], artifacts: dict[str, Artifact], appended: dict[str, list[Part]]
+    task: Task,
+    history: list[Message],
+    known: set[str],
+    artifacts: dict[str, Artifact],
+    appended: dict[str, list[Artifact]],
 ) -> None:
     """What a published task brings with it. What it leaves out stays: a message may have come since."""
-    known = {message.message_id for message in history}
     history += [message for message in task.history or () if message.message_id not in known]
     for artifact in task.artifacts or ():
         artifacts[artifact.artifact_id] = artifact
@@ -202,23 +212,36 @@ def _fold_task(
 
 
 def _fold_artifact(
-    update: TaskArtifactUpdateEvent, artifacts: dict[str, Artifact], appended: dict[str, list[Part]]
+    update: TaskArtifactUpdateEvent, artifacts: dict[str, Artifact], appended: dict[str, list[Artifact]]
 ) -> None:
     artifact = update.artifact
-    known = artifacts.get(artifact.artifact_id)
-    if not update.append or known is None:
+    if not update.append or artifact.artifact_id not in artifacts:
         artifacts[artifact.artifact_id] = artifact
         appended.pop(artifact.artifact_id, None)
-        return
-    appended.setdefault(artifact.artifact_id, []).extend(artifact.parts)
-    if artifact.name or artifact.description or artifact.metadata or artifact.extensions:
-        artifacts[artifact.artifact_id] = msgspec.structs.replace(
-            known,
-            name=artifact.name or known.name,
-            description=artifact.description or known.description,
-            metadata={**(known.metadata or {}), **(artifact.metadata or {})} or None,
-            extensions=artifact.extensions or known.extensions,
-        )
+    else:
+        appended.setdefault(artifact.artifact_id, []).append(artifact)
+
+
+def _put_together(chunks: list[Artifact]) -> Artifact:
+    """An artifact and what was appended to it; of what is said about it, the last word counts."""
+    first = chunks[0]
+    name, description, extensions = first.name, first.description, first.extensions
+    metadata = dict(first.metadata or {})
+    parts: list[Part] = []
+    for chunk in chunks:
+        parts += chunk.parts
+        if chunk.name or chunk.description or chunk.metadata or chunk.extensions:
+            name, description = chunk.name or name, chunk.description or description
+            metadata.update(chunk.metadata or {})
+            extensions = chunk.extensions or extensions
+    return msgspec.structs.replace(
+        first,
+        name=name,
+        description=description,
+        parts=join_text(parts),
+        metadata=metadata or None,
+        extensions=extensions,
+    )
 
 
 def join_text(parts: list[Part]) -> list[Part]:

@@ -30,10 +30,45 @@ Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 #: From host and port to the addresses of the host. Raises `OSError` when there is none.
 Resolve = Callable[[str, int], Awaitable[list[str]]]
 
-_GLOBAL_UNICAST = ipaddress.IPv6Network("2000::/3")
 _NAT64 = ipaddress.IPv6Network("64:ff9b::/96")
-#: Public by its number, and answers only inside of a cloud: the host agent of Azure.
-_CLOUD_AGENTS = frozenset({ipaddress.ip_address("168.63.129.16")})
+#: The ranges that are not public, and why: those of IANA's special-purpose registries that are not globally reachable,
+#: multicast, and addresses of cloud services. The first range that contains an address gives the reason. The lists of
+#: Python's `ipaddress` are not used because they differ between releases.
+_CLOSED: tuple[tuple[str, str], ...] = (
+    ("0.0.0.0/32", "is unspecified"),
+    ("0.0.0.0/8", "is private or reserved"),  # this network
+    ("10.0.0.0/8", "is private or reserved"),
+    ("100.64.0.0/10", "is private or reserved"),  # shared by the customers of a carrier; 100.100.100.200 is Alibaba's
+    ("127.0.0.0/8", "is this machine itself"),
+    ("168.63.129.16/32", "belongs to the cloud's own services"),  # public by its number: Azure's host agent
+    ("169.254.0.0/16", "is link-local"),  # 169.254.169.254 is the metadata service of most clouds
+    ("172.16.0.0/12", "is private or reserved"),
+    ("192.0.0.192/32", "belongs to the cloud's own services"),  # Oracle's metadata service
+    ("192.0.0.0/24", "is private or reserved"),  # protocol assignments
+    ("192.0.2.0/24", "is private or reserved"),  # documentation
+    ("192.88.99.0/24", "is private or reserved"),  # relays of 6to4, given up
+    ("192.168.0.0/16", "is private or reserved"),
+    ("198.18.0.0/15", "is private or reserved"),  # benchmarks
+    ("198.51.100.0/24", "is private or reserved"),  # documentation
+    ("203.0.113.0/24", "is private or reserved"),  # documentation
+    ("224.0.0.0/4", "is multicast"),
+    ("240.0.0.0/4", "is private or reserved"),  # with the broadcast address
+    ("::/128", "is unspecified"),
+    ("::1/128", "is this machine itself"),
+    ("fd00:ec2::254/128", "belongs to the cloud's own services"),  # Amazon's metadata service
+    ("fd20:ce::254/128", "belongs to the cloud's own services"),  # Google's metadata service
+    ("fc00::/7", "is private or reserved"),  # unique local
+    ("fe80::/10", "is link-local"),
+    ("ff00::/8", "is multicast"),
+    # Outside of 2000::/3 nothing is public: IPv4-compatible addresses, 64:ff9b:1::/48, 100::/64, 5f00::/16, fec0::/10.
+    ("::/3", "is private or reserved"),
+    ("4000::/2", "is private or reserved"),
+    ("8000::/1", "is private or reserved"),
+    ("2001::/23", "is private or reserved"),  # protocol assignments: Teredo, benchmarks, ORCHID
+    ("2001:db8::/32", "is private or reserved"),  # documentation
+    ("3fff::/20", "is private or reserved"),  # documentation
+)
+_CLOSED_NETWORKS = [(ipaddress.ip_network(network), reason) for network, reason in _CLOSED]
 #: Seconds after which the next address of a host is tried.
 _PATIENCE = 5.0
 _HOST = re.compile(r"(\*\.)?[a-z0-9_-]+(\.[a-z0-9_-]+)*")
@@ -84,24 +119,12 @@ class Outbound:
 
 
 def refusal(address: Address) -> str | None:
-    """Why an address is not public; None for one that is."""
+    """Return why an address is not public, or None if it is."""
     embedded = _embedded(address)
     if embedded is not None:
         reason = refusal(embedded)
         return f"stands for {embedded}, which {reason}" if reason else None
-    if address.is_loopback:
-        return "is this machine itself"
-    if address.is_link_local:
-        return "is link-local"
-    if address.is_multicast:
-        return "is multicast"
-    if address.is_unspecified:
-        return "is unspecified"
-    if address in _CLOUD_AGENTS:
-        return "belongs to the cloud's own services"
-    if not address.is_global or (address.version == 6 and address not in _GLOBAL_UNICAST):
-        return "is private or reserved"
-    return None
+    return next((reason for network, reason in _CLOSED_NETWORKS if address in network), None)
 
 
 def _embedded(address: Address) -> ipaddress.IPv4Address | None:

@@ -68,8 +68,10 @@ async def test_a_stream_that_is_cut_before_any_text_is_tried_again() -> None:
 async def test_a_stream_that_breaks_off_after_some_text_is_not_begun_again(reply: Reply) -> None:
     heard = Heard()
     async with asking(reply, Reply(text="other words")) as (server, model):
-        with pytest.raises(ModelError):
+        with pytest.raises(ModelError) as error:
             await model.ask(question(), heard)
+    assert error.value.broke_off
+    assert server.url not in error.value.told
     assert len(server.requests) == 1
     assert "".join(heard.pieces).startswith("one two ")
 

@@ -15,7 +15,7 @@ from errands.errors import UnsupportedOperationError
 from errands.policy.allow_list import AllowList
 from errands.policy.records import AllowListSealed, Decided, Ended
 from errands.testing import ManualClock
-from tests.agents.rig import AGENT, Desk, Replies, at_work, call, reason, say, told
+from tests.agents.rig import AGENT, TOOL, Desk, Replies, at_work, call, reason, say, told
 from tests.agents.shop import Shop, agent
 
 pytestmark = pytest.mark.anyio
@@ -253,7 +253,9 @@ guardrails:
         task = await desk.say("Which card?")
         assert told(task) == "The card is hidden."
         assert [part.text for artifact in task.artifacts or () for part in artifact.parts] == ["The card is hidden."]
-        assert (await desk.context()).output[0]["message"] == [{"text": "The card is hidden."}]
+        assert (await desk.context()).output[0]["message"] == [
+            {"mimeType": "text/plain", "text": "The card is hidden."}
+        ]
 
 
 async def test_the_arriving_input_is_in_the_context_and_the_pending_answer_is_not(tmp_path: Path, shop: Shop) -> None:
@@ -370,3 +372,24 @@ async def test_of_too_many_calls_in_one_answer_none_is_made_and_the_model_is_tol
         assert len(refused) == MOST_CALLS + 1
         assert refused[0] == {"error": "these are too many calls at once, and none was made; make 256 at most"}
         assert (await desk.context()).meta.count == MOST_CALLS
+
+
+async def test_a_binding_gives_a_tool_the_mount_of_its_agent(tmp_path: Path) -> None:
+    text = f"""{AGENT}
+mount: task
+capabilities:
+  search: {{bindings: {{bucket: "{{mount.bucket}}", prefix: mount.prefix, url: "file://{{mount.bucket}}{{mount.prefix}}"}}}}
+{TOOL}
+name: search
+description: Searches files.
+actions:
+  - name: search
+    description: Searches files.
+    parameters: {{properties: {{bucket: {{type: string}}, prefix: {{type: string}}, url: {{type: string}}}}}}
+    execute: {{cel: {{expression: "input"}}}}
+"""
+    async with at_work(tmp_path, text, call(("search", {})), "Found.") as desk:
+        task = await desk.say("search")
+        bucket, prefix = str((tmp_path / "files").absolute()), f"/shop/clerk/{task.id}/"
+        [result] = desk.model.results()
+        assert result == {"bucket": bucket, "prefix": prefix, "url": f"file://{bucket}{prefix}"}

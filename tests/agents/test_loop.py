@@ -9,13 +9,14 @@ from typing import Any
 import msgspec
 import pytest
 
-from errands.agents.models.base import FunctionSaid, ModelSaid, UserSaid
+from errands.agents.models.base import Answer, FunctionSaid, ModelError, ModelSaid, Question, UserSaid
 from errands.agents.tools.base import BrokenToolError, ToolError
 from errands.agents.tools.functions import tool
 from errands.model.core import Message, Part, Role, Task
 from errands.model.requests import SendMessageRequest
 from errands.policy.records import CapabilityFinished, FunctionCall
 from errands.runtime.call import CallContext
+from errands.runtime.settings import Settings
 from tests.agents.rig import ADDING, AGENT, at_work, call, say, told
 
 pytestmark = pytest.mark.anyio
@@ -70,7 +71,7 @@ async def test_a_function_is_called_and_its_result_goes_back_to_the_model(tmp_pa
     ("arguments", "problem"),
     [
         ({}, "a: is missing"),
-        ({"a": "two"}, "a: 'two' is not of type 'integer'"),
+        ({"a": "two"}, 'a: "two" is not of type "integer"'),
         ({"a": 1, "c": 2}, "c: is unknown"),
     ],
 )
@@ -110,6 +111,54 @@ async def test_an_answer_that_is_not_whole_says_so(tmp_path: Path, storage: str,
         assert (told(task), task.status.message.metadata) == ("It is so.", None)
 
 
+def _plain(task: Task) -> str:
+    """What a caller is told, without the reference by which an operator finds the rest in the log."""
+    words, reference, _ = told(task).partition(" (reference ")
+    assert reference
+    return words
+
+
+def breaks_off(_: Question) -> Answer:
+    raise ModelError("the answer of openai at http://10.0.0.1/v1 broke off before its end", broke_off=True)
+
+
+async def test_an_answer_that_breaks_off_leaves_the_conversation_open(
+    tmp_path: Path, storage: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    replies: list[Any] = [call(("adder_add", {"a": 1})), breaks_off, "Two.", breaks_off, "Four."]
+    async with at_work(tmp_path, ADDING, *replies, storage=storage) as desk:
+        task = await desk.say("What is 1 + 1?")
+        assert state(task) == "input-required"
+        assert _plain(task) == "The answer broke off; send your message again, or another"
+        assert "10.0.0.1" not in told(task)
+        assert "10.0.0.1" in caplog.text
+        assert told(await desk.say("Please!")) == "Two."
+        # What was said and called before is not forgotten.
+        said = desk.model.questions[-1].said
+        assert [type(one).__name__ for one in said] == ["UserSaid", "ModelSaid", "FunctionSaid", "UserSaid"]
+        assert state(await desk.say("And 2 + 2?")) == "input-required"
+        assert told(await desk.say("And 2 + 2?")) == "Four."
+
+
+@pytest.mark.parametrize(
+    ("error", "plain"),
+    [
+        (ModelError("the key at http://10.0.0.1 is wrong: set KEY"), "The model of this agent could not be asked"),
+        (ModelError("begin anew at 10.0.0.1", told="The conversation is too long"), "The conversation is too long"),
+    ],
+)
+async def test_what_is_wrong_with_a_model_is_told_to_the_operator_and_not_to_the_caller(
+    tmp_path: Path, error: ModelError, plain: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fails(_: Question) -> Answer:
+        raise error
+
+    async with at_work(tmp_path, AGENT, fails) as desk:
+        task = await desk.say("Hello?")
+    assert (state(task), _plain(task)) == ("failed", plain)
+    assert "10.0.0.1" in caplog.text
+
+
 @pytest.mark.parametrize("nothing", ["", " \n"])
 async def test_a_model_that_says_nothing_ends_the_task_and_its_tokens_count(tmp_path: Path, nothing: str) -> None:
     async with at_work(tmp_path, AGENT, say(nothing, prompt_tokens=3)) as desk:
@@ -132,7 +181,8 @@ def nested(levels: int) -> dict[str, Any]:
 async def test_a_message_with_more_in_it_than_can_be_seen_is_refused_and_the_task_goes_on(
     tmp_path: Path, value: dict[str, Any], parameter: str
 ) -> None:
-    async with at_work(tmp_path, AGENT + parameter, "Hi.", "Bye.") as desk:
+    server = {"settings": Settings(max_message_values=1_000_000)}
+    async with at_work(tmp_path, AGENT + parameter, "Hi.", "Bye.", server=server) as desk:
         await desk.say("Hello")
         task = await desk.say([Part(text="See this"), Part(data={"doc": value})])
         assert (state(task), "more than 200,000 values or 64 levels" in told(task)) == ("input-required", True)
@@ -247,7 +297,9 @@ async def test_an_error_of_a_tool_goes_to_the_model_and_never_ends_the_task(tmp_
         assert (await desk.context()).capabilities["flaky"].count_errored == 1
 
 
-async def test_a_tool_that_cannot_work_ends_the_task(tmp_path: Path, storage: str) -> None:
+async def test_a_tool_that_cannot_work_ends_the_task(
+    tmp_path: Path, storage: str, caplog: pytest.LogCaptureFixture
+) -> None:
     @tool
     async def broken() -> str:
         """Cannot work."""
@@ -256,7 +308,8 @@ async def test_a_tool_that_cannot_work_ends_the_task(tmp_path: Path, storage: st
     text = AGENT + "\ncapabilities:\n  broken: '*'\n"
     async with at_work(tmp_path, text, call(("broken", {})), tools=[broken], storage=storage) as desk:
         task = await desk.say("Go")
-        assert (state(task), told(task)) == ("failed", "broken cannot be used: nobody answers at shop.example")
+        assert (state(task), _plain(task)) == ("failed", "broken cannot be used")
+        assert "nobody answers at shop.example" in caplog.text
         assert task.status.message is not None
         assert task.status.message.metadata == {"reason": "errored"}
 

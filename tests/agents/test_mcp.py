@@ -37,8 +37,9 @@ async def test_an_agent_uses_what_a_server_offers(tmp_path: Path) -> None:
         assert context.capabilities["shop_out_of_stock"].count_errored == 1
 
 
-async def test_a_task_ends_when_its_server_cannot_be_started(tmp_path: Path) -> None:
+async def test_a_task_ends_when_its_server_cannot_be_started(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     async with at_work(tmp_path, agent("gone")) as desk:
         task = await desk.say("Go")
         assert (task.status.state.short, reason(task)) == ("failed", "errored")
-        assert "the MCP server of shop ended or answered wrongly before it was ready" in told(task)
+        assert told(task).startswith("The tools of this agent cannot be used (reference ")
+    assert "the MCP server of shop ended or answered wrongly before it was ready" in caplog.text

@@ -11,12 +11,12 @@ from errands import A2AServer, Policy
 from errands.agents.models.base import UserSaid
 from errands.agents.tools.functions import tool
 from errands.model.core import SETTLED_STATES
-from errands.policy.limits import Limits, stricter
+from errands.policy.limits import DEFAULT_LIMITS, Limits, stricter, with_defaults
 from errands.policy.records import Decided
 from errands.runtime.journal import Journal
 from errands.runtime.reviews import ReviewDesk
 from errands.testing import connect
-from tests.agents.rig import AGENT, Replies, at_work, call, reason, told
+from tests.agents.rig import ADDING, AGENT, Replies, at_work, call, reason, told
 from tests.unit.oversight.support import after, around, before, policy
 
 pytestmark = pytest.mark.anyio
@@ -52,12 +52,12 @@ async def test_a_message_of_something_else_ends_the_task(tmp_path: Path, place: 
     async with at_work(tmp_path, AGENT, "Hello", **under(rules)) as desk:
         task = await desk.say("Hi")
         assert (task.status.state.short, reason(task)) == ("rejected", "restricted")
-        assert "was held back" in told(task)
+        assert told(task) == f"refused by policy (policy.guardrails.{place}[0])"
 
 
 async def test_guardrails_look_last_at_what_comes_out(tmp_path: Path) -> None:
     text = f"{AGENT}\nguardrails: {{after: [{{transform: \"'made ' + output.message[0].text\"}}]}}"
-    refuse = after({"assert": "!string(output).startsWith('made')", "error_message": "No."})
+    refuse = after({"assert": "!output.message[0].text.startsWith('made')", "error_message": "No."})
     async with at_work(tmp_path, text, "up", **under(refuse)) as desk:
         task = await desk.say("hi")
         assert (task.status.state.short, told(task), reason(task)) == ("rejected", "No.", "restricted")
@@ -89,6 +89,24 @@ async def test_of_each_limit_the_lower_one_counts(tmp_path: Path) -> None:
         assert (task.status.state.short, reason(task)) == ("failed", "limit_exceeded")
         [decided] = [one for one in await desk.records() if isinstance(one, Decided)]
         assert (decided.step, decided.outcome, decided.policy) == ("policy.limits.max_turns", "exceeded", "v1")
+
+
+async def test_a_model_that_loops_is_stopped_by_the_default_limits(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("errands.policy.limits.DEFAULT_LIMITS", Limits(max_turns=3, max_age="720h"))
+    replies = [call(("adder", {"a": number})) for number in range(10)]
+    async with at_work(tmp_path, ADDING, *replies) as desk:
+        task = await desk.say("add")
+        assert (task.status.state.short, reason(task)) == ("failed", "limit_exceeded")
+        assert len(desk.model.questions) == 3
+
+
+def test_default_limits_apply_where_an_agent_sets_none() -> None:
+    assert with_defaults(Limits()) == DEFAULT_LIMITS
+    assert with_defaults(Limits(max_turns=7, max_prompt_tokens=5)) == Limits(
+        max_turns=7, max_prompt_tokens=5, max_tool_calls=DEFAULT_LIMITS.max_tool_calls, max_age=DEFAULT_LIMITS.max_age
+    )
 
 
 def test_limits_are_joined() -> None:

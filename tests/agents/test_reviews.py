@@ -93,10 +93,10 @@ async def test_a_reviewer_sees_what_earlier_steps_have_made_of_it(tmp_path: Path
             seen += await subjects(desk)
         assert await desk.answer(True, by="auditor") == "input-required"
     assert seen == [
-        ("boss@example.com", {"message": ["Pay politely"]}),
+        ("boss@example.com", {"message": [{"mimeType": "text/plain", "text": "Pay politely"}]}),
         ("boss@example.com", {"amount": 999, "customer": "ann"}),
         ("auditor", {"paid": "hidden"}),
-        ("auditor", "Paid politely."),
+        ("auditor", {"message": [{"mimeType": "text/plain", "text": "Paid politely."}]}),
     ]
     assert shop.paid == [{"amount": 999, "customer": "ann"}]
 

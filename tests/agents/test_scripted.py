@@ -183,7 +183,14 @@ async def test_a_value_that_is_not_there_is_named_with_the_line_of_its_rule(
         ('{"agents":\n{"a": [\n{}]}}', "3: agents.a[0]: neither says nor calls anything; add say or call"),
         (
             '{"agents": {"a": [{"when": {"user": "("}, "say": "Hi"}]}}',
-            "1: agents.a[0].when.user: is no regular expression (missing ), unterminated subpattern at position 0)",
+            "1: agents.a[0].when.user: cannot be matched (missing ): ()",
+        ),
+        (
+            '{"agents": {"a": [{"when": {"user": "(?=a)b"}, "say": "Hi"}]}}',
+            (
+                "1: agents.a[0].when.user: cannot be matched (invalid perl operator: (?=; look-around and "
+                "back-references are not supported)"
+            ),
         ),
         (
             '{"agents": {"a": [{"when": {"called": ["order"]}, "call": [{"function": "orders"}]}]}}',

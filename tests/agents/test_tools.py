@@ -77,14 +77,17 @@ async def test_an_error_of_the_service_goes_to_the_model_and_the_task_goes_on(tm
     assert task.status.state == "TASK_STATE_INPUT_REQUIRED"
 
 
-async def test_an_address_that_is_closed_ends_the_task(tmp_path: Path) -> None:
+async def test_an_address_that_is_closed_ends_the_task_and_only_the_log_names_it(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     request = {"method": "GET", "url": "http://169.254.169.254/latest"}
     document = tool(actions=[action("find", "stateless_http", request)])
     async with at_work(tmp_path, agent(document), call(("crm", {}))) as desk:
         task = await desk.say("Who are you?")
         ended = next(record for record in await desk.records() if isinstance(record, Ended))
     assert task.status.state == "TASK_STATE_FAILED"
-    assert "169.254.169.254 is link-local" in ended.detail
+    assert ended.detail.startswith("crm cannot be used (reference ")
+    assert "169.254.169.254 is link-local" in caplog.text
 
 
 async def test_a_session_ends_with_its_task(tmp_path: Path, service: Service) -> None:

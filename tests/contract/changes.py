@@ -186,9 +186,8 @@ async def whole_life(engine: Engine, changes: Changes, clock: Clock) -> None:
     (stored,) = await engine.claim(WORKER, [AGENT], 1, clock() + LEASE_MS)
     subscription = engine.subscribe("t", ME, 0)
     await engine.commit(changes.working(fence=stored.head.attempt))
-    await engine.commit(changes.complete(fence=stored.head.attempt))
+    await engine.commit(changes.complete(fence=stored.head.attempt, context=b"value"))
     assert await collect(subscription, 3) == [1, 2, 3]
     subscription.close()
     assert (await engine.list(ListQuery(scope=ME))).total_size == 1
-    await engine.save_context(ME, "c", b"value")
     assert await engine.sweep() == 1

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import TypeVar
 
 from errands.engines.base import Engine
 from errands.errors import StorageError
+from tests.waiting import SOON
 
 AnyEngine = TypeVar("AnyEngine", bound=Engine)
 
@@ -25,6 +27,13 @@ async def trouble_of(engine: Engine) -> str:
                 return str(error)
         else:
             return ""
+
+
+async def until_trouble(engine: Engine, text: str) -> None:
+    """Waits until the store is not well, in these words."""
+    async with asyncio.timeout(SOON):
+        while text not in await trouble_of(engine):
+            await asyncio.sleep(0.01)
 
 
 @asynccontextmanager

@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from errands.engines.base import Engine
-from errands.errors import ConcurrencyError, TaskNotFoundError
+from errands.errors import ConcurrencyError, LeaseLostError, TaskNotFoundError, TaskTerminalStateError
 from errands.model.core import TaskState
 from errands.model.log import Lease, LeaseSignal, ListQuery, Work
 from tests.contract.changes import (
@@ -95,27 +95,50 @@ async def test_a_context_that_was_never_saved_is_none(engine: Engine) -> None:
     assert await engine.load_context(ME, "c") is None
 
 
-async def test_a_context_gives_back_what_was_last_saved(engine: Engine) -> None:
-    await engine.save_context(ME, "c", b"first")
-    await engine.save_context(ME, "c", b"\x00second\xff")
-    assert await engine.load_context(ME, "c") == b"\x00second\xff"
+async def test_a_context_gives_back_what_was_last_kept(engine: Engine, changes: Changes) -> None:
+    await engine.commit(changes.start(context=b"first"))
+    await engine.commit(changes.move(context=b"\x00second\xff"))
+    await engine.commit(changes.chunk())
+    assert await engine.load_context(ME, "context of t") == b"\x00second\xff"
 
 
-async def test_an_empty_context_is_not_none(engine: Engine) -> None:
-    await engine.save_context(ME, "c", b"")
-    assert await engine.load_context(ME, "c") == b""
+async def test_an_empty_context_is_not_none(engine: Engine, changes: Changes) -> None:
+    await engine.commit(changes.start(context=b""))
+    assert await engine.load_context(ME, "context of t") == b""
 
 
-async def test_contexts_of_other_scopes_are_others(engine: Engine) -> None:
-    await engine.save_context(ME, "c", b"mine")
-    await engine.save_context(SOMEBODY_ELSE, "c", b"theirs")
-    await engine.save_context(ME, "d", b"another")
+async def test_contexts_of_other_scopes_are_others(engine: Engine, changes: Changes) -> None:
+    await engine.commit(changes.start("mine", context_id="c", context=b"mine"))
+    await engine.commit(changes.start("theirs", context_id="c", context=b"theirs", scope=SOMEBODY_ELSE))
+    await engine.commit(changes.start("another", context_id="d", context=b"another"))
     assert await engine.load_context(ME, "c") == b"mine"
     assert await engine.load_context(SOMEBODY_ELSE, "c") == b"theirs"
     assert await engine.load_context(OTHER_TENANT, "c") is None
     assert await engine.load_context(OTHER_AGENT, "c") is None
 
 
-async def test_of_concurrent_saves_the_last_wins(engine: Engine) -> None:
-    await asyncio.gather(*(engine.save_context(ME, "c", b"%d" % n) for n in range(50)))
-    assert await engine.load_context(ME, "c") == b"49"
+async def test_tasks_of_one_conversation_share_its_context(engine: Engine, changes: Changes) -> None:
+    await engine.commit(changes.start("first", context_id="c", context=b"first"))
+    await engine.commit(changes.start("second", context_id="c", context=b"second"))
+    await engine.commit(changes.complete("first"))
+    assert await engine.load_context(ME, "c") == b"second"
+
+
+async def test_of_concurrent_changes_of_a_context_the_last_wins(engine: Engine, changes: Changes) -> None:
+    await engine.commit(changes.start())
+    await asyncio.gather(*(engine.commit(changes.move(context=b"%d" % n)) for n in range(50)))
+    assert await engine.load_context(ME, "context of t") == b"49"
+
+
+async def test_a_context_is_kept_only_with_a_change_that_is_accepted(
+    engine: Engine, changes: Changes, clock: ManualClock
+) -> None:
+    await engine.commit(changes.start(context=b"kept"))
+    clock.advance(LEASE_MS)
+    await engine.claim("another worker", [AGENT], 1, clock() + LEASE_MS)
+    with pytest.raises(LeaseLostError):
+        await engine.commit(changes.move(fence=1, context=b"lost"))
+    await engine.commit(changes.complete())
+    with pytest.raises(TaskTerminalStateError):
+        await engine.commit(changes.move(fence=2, context=b"lost"))
+    assert await engine.load_context(ME, "context of t") == b"kept"

@@ -91,12 +91,12 @@ async def test_everything_survives_a_reopening(open_shared: OpenEngine, clock: M
     await engine.commit(changes.start(receipt=b"digest"))
     await engine.commit(changes.chunk(text="kept"))
     await engine.commit(changes.create("waiting"))
-    await engine.save_context(ME, "c", b"remembered")
+    await engine.commit(changes.move(context=b"remembered"))
     before = await engine.load("t", ME), await engine.read("t", ME, 0)
     await engine.close()
     engine = await open_shared()
     assert (await engine.load("t", ME), await engine.read("t", ME, 0)) == before
-    assert await engine.load_context(ME, "c") == b"remembered"
+    assert await engine.load_context(ME, "context of t") == b"remembered"
     assert await engine.extend(WORKER, [Lease("t", 1)], clock() + LEASE_MS) == []
     assert [stored.task.id for stored in await engine.claim("w", [AGENT], 9, clock() + 1)] == ["waiting"]
     with pytest.raises(DuplicateMessageError):
@@ -127,7 +127,6 @@ async def test_a_closed_engine_refuses_everything(stored_engine: Engine, changes
         engine.list(ListQuery(scope=ME)),
         engine.delete("t", ME),
         engine.load_context(ME, "c"),
-        engine.save_context(ME, "c", b""),
         engine.claim(WORKER, [AGENT], 1, clock()),
         engine.extend(WORKER, [Lease("t", 1)], clock()),
         engine.read("t", ME, 0),

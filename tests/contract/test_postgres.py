@@ -65,10 +65,10 @@ async def test_contexts_are_saved_in_the_transaction_of_the_changes_beside_them(
     before = engine.transactions
     await asyncio.gather(
         *(engine.commit(changes.start(f"t{number}")) for number in range(20)),
-        *(engine.save_context(ME, f"c{number}", b"value") for number in range(20)),
+        *(engine.commit(changes.start(f"u{number}", context=b"value")) for number in range(20)),
     )
     assert engine.transactions - before <= 2
-    assert await engine.load_context(ME, "c19") == b"value"
+    assert await engine.load_context(ME, "context of u19") == b"value"
 
 
 async def test_work_on_one_task_is_done_in_the_order_it_was_asked_for(
@@ -100,7 +100,7 @@ async def test_texts_of_any_kind_come_back_as_they_were(
 ) -> None:
     scope = Scope(text, text, text)
     await engine.commit(changes.start(f"t{text}", scope=scope, context_id=text, worker=text))
-    await engine.save_context(scope, text, b"value")
+    await engine.commit(changes.move(f"t{text}", scope=scope, context=b"value"))
     assert (await engine.load(f"t{text}", scope)).scope == scope
     assert (await engine.list(ListQuery(scope=scope, context_id=text))).total_size == 1
     assert await engine.load_context(scope, text) == b"value"

@@ -13,11 +13,12 @@ import asyncpg
 import pytest
 
 from errands.engines.postgres import PostgresEngine
+from errands.engines.postgres.connection import Options, connect
 from errands.errors import ConfigurationError, LeaseLostError, StorageError
 from errands.model.core import TERMINAL_STATES
 from errands.model.log import ListQuery
 from tests.contract.changes import AGENT, LEASE_MS, ME, WORKER, Changes, ManualClock, collect, log_of
-from tests.contract.health import impatient, trouble_of
+from tests.contract.health import impatient, trouble_of, until_trouble
 from tests.postgres import Server, administering, own_database, own_schema, own_server, shared_server, url_for
 
 pytestmark = pytest.mark.anyio
@@ -69,6 +70,23 @@ async def test_a_read_only_database_says_so(tmp_path: Path) -> None:
     said = await refusal(f"{own_schema(tmp_path)}&default_transaction_read_only=on")
     assert "read-only" in said
     assert "primary" in said
+
+
+async def test_a_full_disk_is_told_and_so_is_its_end(url: str) -> None:
+    async with PostgresEngine(url) as engine:
+        assert await trouble_of(engine) == ""
+        administrator = await connect(Options.parse(url))
+        await administrator.execute(
+            """
+            CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS
+                $$ BEGIN RAISE 'could not extend file: No space left on device' USING ERRCODE = '53100'; END $$;
+            CREATE TRIGGER full_disk BEFORE INSERT ON events EXECUTE FUNCTION refuse();
+            """
+        )
+        await until_trouble(engine, "the disk is full")
+        await administrator.execute("DROP TRIGGER full_disk ON events")
+        await administrator.close()
+        assert await trouble_of(engine) == ""
 
 
 GOODBYE = b"X\0\0\0\4"

@@ -20,7 +20,7 @@ from errands.engines.redis.options import Options
 from errands.engines.urls import engine_from_url
 from errands.errors import ConfigurationError, StorageError, TaskNotFoundError
 from errands.model.core import TERMINAL_STATES, TaskState
-from errands.model.log import Lease, ListQuery, Scope
+from errands.model.log import Lease, ListQuery, Scope, Work
 from tests.contract.changes import AGENT, LEASE_MS, ME, WORKER, Changes, ManualClock, collect
 from tests.redis_server import Server, shared_url
 
@@ -137,7 +137,7 @@ async def test_every_key_has_the_same_hash_tag(
     await engine.commit(changes.create("{odd}", receipt=b"digest", context_id="{context}"))
     await engine.claim(WORKER, [AGENT], 1, clock() + LEASE_MS)
     await engine.commit(changes.cancel("{odd}"))
-    await engine.save_context(ME, "{context}", b"value")
+    await engine.commit(changes.move("{odd}", context=b"value"))
     keys = [key async for key in console.scan_iter(match=base_of(url).replace("{", "\\{") + "*")]
     assert len(keys) > 10
     assert {key.partition("}")[0] for key in keys} == {base_of(url)[:-2]}
@@ -229,8 +229,10 @@ async def test_a_task_whose_keys_are_damaged_fails_alone(
     assert [results[0], results[2]] == [2, 2]
     assert isinstance(results[1], StorageError)
     assert "WRONGTYPE" in str(results[1])
-    with pytest.raises(StorageError, match="WRONGTYPE"):
-        await engine.load("damaged", ME)
+    stored = await engine.load("damaged", ME)
+    assert stored.damage
+    await engine.set_aside(stored, WORKER)
+    assert [task.task_id for task in await engine.running()] == ["a", "b"]
     assert (await engine.load("b", ME)).version == 2
 
 
@@ -404,7 +406,7 @@ async def test_a_node_of_a_cluster_leads_to_the_one_that_holds_the_keys(
             await console.execute_command("CLIENT", "KILL", "TYPE", "normal")  # type: ignore[no-untyped-call]
         assert await engine.commit(changes.complete(fence=1)) == 3
         assert (await engine.list(ListQuery(scope=ME, context_id="context of t"))).total_size == 1
-        await engine.save_context(ME, "c", b"value")
+        await engine.commit(changes.start("another", context=b"value"))
         await engine.delete("t", ME)
         await engine.sweep()
 
@@ -418,13 +420,12 @@ async def test_every_script_keeps_to_one_slot(
         for _ in range(5):
             await engine.commit(changes.chunk("long"))
         await engine.commit(changes.start("ended"))
-        await engine.commit(changes.complete("ended"))
-        await engine.save_context(ME, "c", b"value")
+        await engine.commit(changes.complete("ended", context=b"value"))
         await engine.extend(WORKER, [Lease("long", 1)], clock() + LEASE_MS)
         await engine.wanted_canceled(WORKER)
         clock.advance(1)
         assert await engine.sweep() == 1
-        assert await engine.load_context(ME, "c") is None
+        assert await engine.load_context(ME, "context of ended") is None
         assert (await engine.read("long", ME, 0)).gap
         assert len(await log_of_rest(engine)) == 2
 
@@ -457,3 +458,19 @@ async def test_tasks_that_an_older_release_noted_as_ended_are_swept(
         with pytest.raises(TaskNotFoundError):
             await engine.load("done", ME)
         assert (await engine.load("failed", ME)).state is TaskState.FAILED
+
+
+async def test_paused_tasks_that_an_older_release_wrote_are_found_after_a_sweep(
+    engine: RedisEngine, url: str, console: Redis, changes: Changes, clock: ManualClock
+) -> None:
+    for task_id in ("t", "ended"):
+        await engine.commit(changes.start(task_id))
+        await engine.commit(changes.ask(task_id))
+    await engine.commit(changes.status("ended", TaskState.CANCELED, work=Work.IDLE))
+    base = base_of(url)
+    assert await console.delete(f"{base}paused:{AGENT}", f"{base}aging:{AGENT}") == 2
+    assert await engine.abandoned(AGENT, clock(), -1, 10) == []
+    async with RedisEngine(url, clock=clock) as newer:
+        await newer.sweep()
+        assert await newer.abandoned(AGENT, clock(), -1, 10) == [("t", ME)]
+        assert await newer.abandoned(AGENT, -1, clock(), 10) == [("t", ME)]

@@ -30,7 +30,7 @@ from tests.contract.changes import (
     text_in,
     whole_life,
 )
-from tests.contract.health import impatient, trouble_of
+from tests.contract.health import impatient, trouble_of, until_trouble
 from tests.redis_server import Server
 from tests.waiting import happens, until
 
@@ -194,13 +194,12 @@ async def test_retention_frees_the_memory_of_a_server_that_is_full(
             await engine.commit(changes.chunk("long"))
         for task_id in ("ended", "deleted"):
             await engine.commit(changes.start(task_id))
-            await engine.commit(changes.complete(task_id))
-        await engine.save_context(ME, "c", b"value")
+            await engine.commit(changes.complete(task_id, context=b"value"))
         clock.advance(1)
         await console.config_set("maxmemory", 1)
         await engine.delete("deleted", ME)
         assert await engine.sweep() == 1
-        assert await engine.load_context(ME, "c") is None
+        assert await engine.load_context(ME, "context of ended") is None
         assert [event.version for event in (await engine.read("long", ME, 9)).events] == [10, 11, 12]
         assert (await engine.read("long", ME, 8)).gap
         assert text_in(await engine.load("long", ME)) == "x" * 10
@@ -228,6 +227,21 @@ async def test_a_server_that_begins_to_evict_makes_the_process_unready(server: S
         assert re.search("may evict tasks.*allkeys-lru", await trouble_of(engine))
         await console.config_set("maxmemory-policy", "noeviction")
         assert await trouble_of(engine) == ""
+
+
+@pytest.mark.parametrize(
+    ("setting", "refusing", "again", "said"),
+    [("maxmemory", 1, 0, "out of memory"), ("min-replicas-to-write", 1, 0, "too few replicas")],
+)
+async def test_a_server_that_refuses_to_write_makes_the_process_unready(
+    server: Server, engine: RedisEngine, setting: str, refusing: int, again: int, said: str
+) -> None:
+    assert await trouble_of(engine) == ""
+    async with asking(server) as console:
+        await console.config_set(setting, refusing)
+        await until_trouble(engine, said)
+        await console.config_set(setting, again)
+    assert await trouble_of(engine) == ""
 
 
 async def test_commits_wait_for_a_server_that_restarts(server: Server, engine: RedisEngine, changes: Changes) -> None:
@@ -282,7 +296,7 @@ async def test_a_server_that_stays_away_refuses_everything_until_it_is_back(
             engine.extend(WORKER, [], 0),
             engine.wanted_canceled(WORKER),
             engine.load_context(ME, "c"),
-            engine.save_context(ME, "c", b""),
+            engine.commit(changes.move(context=b"")),
             engine.delete("t", ME),
             engine.sweep(),
             engine.check(),

@@ -8,10 +8,20 @@ from collections.abc import Sequence
 import pytest
 
 from errands.engines.base import Engine, Retention
-from errands.errors import TaskNotFoundError
+from errands.errors import ConcurrencyError, DuplicateMessageError, TaskNotFoundError
 from errands.model.core import TaskState
 from errands.model.log import Draft, ListQuery, Work
-from tests.contract.changes import ME, Changes, ManualClock, collect, text_in
+from tests.contract.changes import (
+    AGENT,
+    ME,
+    OTHER_AGENT,
+    SOMEBODY_ELSE,
+    Changes,
+    ManualClock,
+    collect,
+    context_of,
+    text_in,
+)
 from tests.contract.conftest import OpenEngine
 
 pytestmark = pytest.mark.anyio
@@ -152,15 +162,140 @@ async def test_receipts_outlive_the_events_they_came_with(open_engine: OpenEngin
 
 
 async def test_contexts_that_nobody_has_touched_for_long_are_forgotten(
-    open_engine: OpenEngine, clock: ManualClock
+    open_engine: OpenEngine, changes: Changes, clock: ManualClock
 ) -> None:
     engine = await open_engine(Retention(contexts_after=10))
-    await engine.save_context(ME, "old", b"1")
-    clock.advance(6_000)
-    await engine.save_context(ME, "young", b"2")
-    clock.advance(6_000)
+    for task_id, value in (("old", b"1"), ("young", b"2")):
+        await engine.commit(changes.start(task_id))
+        await engine.commit(changes.complete(task_id, context=value))
+        clock.advance(6_000)
     await engine.sweep()
-    assert (await engine.load_context(ME, "old"), await engine.load_context(ME, "young")) == (None, b"2")
+    kept = [await engine.load_context(ME, f"context of {task_id}") for task_id in ("old", "young")]
+    assert kept == [None, b"2"]
+
+
+async def test_contexts_go_with_the_ended_tasks_when_they_have_no_age_of_their_own(
+    open_engine: OpenEngine, changes: Changes, clock: ManualClock
+) -> None:
+    engine = await open_engine(Retention(ended_after=10))
+    await engine.commit(changes.start())
+    await engine.commit(changes.complete(context=b"1"))
+    clock.advance(10_001)
+    await engine.sweep()
+    assert await engine.load_context(ME, context_of("t")) is None
+
+
+@pytest.mark.parametrize("retention", [Retention(ended_after=10), Retention(contexts_after=10)])
+async def test_the_context_of_a_live_task_is_kept(
+    open_engine: OpenEngine, changes: Changes, clock: ManualClock, retention: Retention
+) -> None:
+    engine = await open_engine(retention)
+    for task_id in ("ended", "live"):
+        await engine.commit(changes.start(task_id, context=b"1"))
+    # Of the same name, and not the same conversation.
+    theirs = {"scope": SOMEBODY_ELSE, "context_id": context_of("live")}
+    await engine.commit(changes.start("theirs", context=b"2", **theirs))
+    await engine.commit(changes.complete("theirs", **theirs))
+    await engine.commit(changes.ask("live"))
+    await engine.commit(changes.complete("ended"))
+    clock.advance(10_001)
+    await engine.sweep()
+    assert await engine.load_context(ME, context_of("ended")) is None
+    assert await engine.load_context(ME, context_of("live")) == b"1"
+    assert await engine.load_context(SOMEBODY_ELSE, context_of("live")) is None
+    await engine.commit(changes.status("live", TaskState.CANCELED))
+    await engine.sweep()
+    assert await engine.load_context(ME, context_of("live")) is None
+
+
+# Receipts
+
+WINDOW = 60_000
+
+
+async def test_a_receipt_does_not_outlive_its_window(
+    open_engine: OpenEngine, changes: Changes, clock: ManualClock
+) -> None:
+    engine = await open_engine()
+    await engine.commit(changes.start("first", receipt=b"digest", receipt_since=clock() - WINDOW))
+    await engine.commit(changes.complete("first"))
+    clock.advance(WINDOW - 1)
+    await engine.sweep()
+    with pytest.raises(DuplicateMessageError):
+        await engine.commit(changes.start("second", receipt=b"digest", receipt_since=clock() - WINDOW))
+    clock.advance(1)
+    await engine.sweep()
+    # Even a window without a beginning finds nothing any more, where the store can be swept.
+    if engine.name != "redis":
+        await engine.commit(changes.start("second", receipt=b"digest"))
+    await engine.load("first", ME)
+
+
+async def test_a_receipt_that_is_renewed_lasts_anew(
+    open_engine: OpenEngine, changes: Changes, clock: ManualClock
+) -> None:
+    engine = await open_engine()
+    await engine.commit(changes.start("first", receipt=b"digest", receipt_since=clock() - WINDOW))
+    clock.advance(WINDOW + 1)
+    await engine.commit(changes.start("second", receipt=b"digest", receipt_since=clock() - WINDOW))
+    await engine.sweep()
+    with pytest.raises(DuplicateMessageError) as refused:
+        await engine.commit(changes.start("third", receipt=b"digest", receipt_since=clock() - WINDOW))
+    assert refused.value.task_id == "second"
+
+
+# Paused tasks
+
+
+async def abandoned(engine: Engine, **bounds: int) -> list[str]:
+    wanted = {"paused_by": -1, "created_by": -1, "limit": 100, **bounds}
+    found = await engine.abandoned(AGENT, **wanted)
+    assert all(scope.agent == AGENT for _, scope in found)
+    return sorted(task_id for task_id, _ in found)
+
+
+async def test_paused_tasks_are_found_by_how_long_they_wait_and_how_old_they_are(
+    engine: Engine, changes: Changes, clock: ManualClock
+) -> None:
+    await engine.commit(changes.start("old, paused late"))
+    await engine.commit(changes.start("paused"))
+    await engine.commit(changes.start("running"))
+    await engine.commit(changes.start("ended"))
+    await engine.commit(changes.complete("ended"))
+    await engine.commit(changes.start("answered"))
+    await engine.commit(changes.ask("answered"))
+    await engine.commit(changes.start("somebody else's", scope=SOMEBODY_ELSE))
+    await engine.commit(changes.ask("somebody else's", scope=SOMEBODY_ELSE))
+    await engine.commit(changes.start("another agent's", scope=OTHER_AGENT))
+    await engine.commit(changes.ask("another agent's", scope=OTHER_AGENT))
+    await engine.commit(changes.ask("paused"))
+    began = clock()
+    clock.advance(10)
+    await engine.commit(changes.ask("old, paused late"))
+    await engine.commit(changes.answer("answered"))
+    await engine.commit(changes.start("young"))
+    await engine.commit(changes.ask("young"))
+    # A pause that is held: whoever holds it goes on by itself.
+    await engine.commit(changes.start("held"))
+    await engine.commit(changes.status("held", TaskState.AUTH_REQUIRED, fence=1))
+    assert await abandoned(engine) == []
+    assert await abandoned(engine, paused_by=began) == ["paused", "somebody else's"]
+    assert await abandoned(engine, created_by=began) == ["old, paused late", "paused", "somebody else's"]
+    assert await abandoned(engine, paused_by=clock()) == ["old, paused late", "paused", "somebody else's", "young"]
+    assert len(await abandoned(engine, paused_by=clock(), limit=2)) == 2
+    assert dict(await engine.abandoned(AGENT, began, -1, 100))["somebody else's"] == SOMEBODY_ELSE
+
+
+@pytest.mark.parametrize("state", [TaskState.CANCELED, TaskState.FAILED])
+async def test_a_paused_task_can_be_ended_by_one_who_does_not_hold_it(
+    engine: Engine, changes: Changes, state: TaskState
+) -> None:
+    await engine.commit(changes.start())
+    version = await engine.commit(changes.ask())
+    await engine.commit(changes.status("t", state, expected=version, work=Work.IDLE))
+    assert await abandoned(engine, paused_by=2**60) == []
+    with pytest.raises(ConcurrencyError):
+        await engine.commit(changes.status("t", state, expected=version, work=Work.IDLE))
 
 
 # By state

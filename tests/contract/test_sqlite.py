@@ -63,6 +63,11 @@ async def test_a_new_database_is_its_owners_alone(path: Path, engine: Engine, ch
     assert set(rights.values()) == {0o600}
 
 
+async def test_a_new_directory_is_its_owners_alone(tmp_path: Path) -> None:
+    async with SQLiteEngine(tmp_path / "new" / "tasks.db"):
+        assert rights_in(tmp_path)["new"] == 0o700
+
+
 async def test_a_file_that_is_there_keeps_its_rights(path: Path) -> None:
     make_shared(path)
     async with SQLiteEngine(path):
@@ -134,13 +139,13 @@ async def test_all_kinds_of_work_share_a_transaction_in_their_order(
         engine.claim(WORKER, [AGENT], 1, clock() + LEASE_MS),
         engine.commit(changes.working(fence=1)),
         engine.extend(WORKER, [Lease("t", 1)], clock() + LEASE_MS),
-        engine.save_context(ME, "c", b"value"),
+        engine.commit(changes.move(context=b"value")),
         engine.commit(changes.complete(fence=1)),
         engine.delete("t", ME),
         engine.commit(changes.create()),
     )
     assert engine.transactions - before <= 2
-    assert [result if isinstance(result, int) else None for result in results] == [1, None, 2, None, None, 3, None, 1]
+    assert [result if isinstance(result, int) else None for result in results] == [1, None, 2, None, 2, 3, None, 1]
     assert (await engine.load("t", ME)).state is TaskState.SUBMITTED
 
 
@@ -155,7 +160,6 @@ async def test_readers_proceed_while_somebody_holds_the_write_lock(
         assert (await engine.load("t", ME)).version == 2
         assert (await engine.list(ListQuery(scope=ME))).total_size == 1
         assert len((await engine.read("t", ME, 0)).events) == 2
-        await engine.check()
         assert not waiting.done()
         connection.execute("ROLLBACK")
     assert await waiting == 3

@@ -222,8 +222,7 @@ async def test_nothing_is_left_of_a_task_that_is_deleted(path: Path, changes: Ch
     async with SQLiteEngine(path, clock=clock, retention=retention) as engine:
         await engine.commit(changes.start(receipt=b"digest"))
         await engine.commit(changes.chunk(events=(Draft("record", b"{}"), *changes.chunk().events)))
-        await engine.save_context(ME, "context", b"1")
-        await engine.commit(changes.complete())
+        await engine.commit(changes.complete(context=b"1"))
         clock.advance(1)
         assert await engine.sweep() == 1
     with closing(sqlite3.connect(path)) as connection:

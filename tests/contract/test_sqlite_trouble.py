@@ -8,16 +8,19 @@ import resource
 import shutil
 import sqlite3
 import tempfile
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
 
 import pytest
 
+from errands.engines.base import Retention
 from errands.engines.sqlite import SQLiteEngine
 from errands.errors import StorageError
-from errands.model.log import ListQuery
-from tests.contract.changes import AGENT, ME, WORKER, Changes, ManualClock, log_of
+from errands.model.log import Head, Lease, ListQuery, StoredTask
+from tests.contract.changes import AGENT, LEASE_MS, ME, WORKER, Changes, ManualClock, log_of
+from tests.contract.health import trouble_of, until_trouble
+from tests.waiting import SOON
 
 pytestmark = pytest.mark.anyio
 
@@ -94,7 +97,7 @@ async def test_a_locked_database_refuses_commits_and_takes_them_again_afterwards
             engine.commit(changes.chunk()),
             engine.commit(changes.start("another")),
             engine.claim(WORKER, [AGENT], 1, 0),
-            engine.save_context(ME, "c", b"lost"),
+            engine.commit(changes.move(context=b"lost")),
             return_exceptions=True,
         )
     for result in results:
@@ -239,3 +242,196 @@ async def test_an_opening_that_failed_leaves_nothing_behind(path: Path, changes:
     await engine.open()
     assert await engine.commit(changes.start()) == 2
     await engine.close()
+
+
+@pytest.mark.parametrize("damage", ["tasks SET owner", "tasks SET worker", "events SET kind"])
+async def test_a_text_that_is_not_utf_8_concerns_one_task_only(
+    engine: SQLiteEngine, path: Path, changes: Changes, clock: ManualClock, damage: str
+) -> None:
+    await engine.commit(changes.start("bad"))
+    await engine.commit(changes.start("good"))
+    with closing(sqlite3.connect(path)) as connection, connection:
+        connection.execute(f"UPDATE {damage} = CAST(x'ff' AS TEXT) WHERE rowid IN (1, 1 << 28 | 1)")
+    assert {stored.task.id for stored in (await engine.list(ListQuery(scope=ME))).tasks} >= {"good"}
+    assert "good" in {task.task_id for task in await engine.running()}
+    clock.advance(LEASE_MS)
+    claimed = await engine.claim(WORKER, [AGENT], 10, clock() + LEASE_MS)
+    assert "good" in {stored.task.id for stored in claimed}
+    assert await engine.sweep() == 0
+
+
+async def test_whatever_stands_in_the_row_of_a_task_it_concerns_no_other(
+    path: Path, changes: Changes, clock: ManualClock
+) -> None:
+    retention = Retention(ended_after=1, events_per_task=3)
+    async with SQLiteEngine(path, clock=clock, retention=retention) as engine:
+        columns = [*Head.__struct_fields__, "context_id", "folded", "trimmed"]
+        damages = [(column, value) for column in columns for value in ("x", "", -1, 1.5, 2**62)]
+        for number in range(len(damages)):
+            await engine.commit(changes.start(f"bad {number}"))
+        await engine.commit(changes.start("good"))
+        for _ in range(5):
+            await engine.commit(changes.chunk("good"))
+        with closing(sqlite3.connect(path)) as connection, connection:
+            for number, (column, value) in enumerate(damages):
+                connection.execute(f"UPDATE tasks SET {column} = ? WHERE id = ?", (value, f"bad {number}"))
+        everything = ListQuery(scope=ME, page_size=1000)
+        assert "good" in {stored.task.id for stored in (await engine.list(everything)).tasks}
+        assert "good" in {task.task_id for task in await engine.running()}
+        leases = [Lease("good", 1), *(Lease(f"bad {number}", 1) for number in range(len(damages)))]
+        lost = {signal.task_id for signal in await engine.extend(WORKER, leases, clock() + LEASE_MS) if signal.lost}
+        assert "good" not in lost
+        clock.advance(LEASE_MS)
+        claimed = await engine.claim("another", [AGENT], 1000, clock() + LEASE_MS)
+        assert "good" in {stored.task.id for stored in claimed}
+        assert not any(stored.damage for stored in claimed)
+        clock.advance(2000)
+        await engine.sweep()
+        assert (await engine.read("good", ME, 0)).gap
+        async for stored in engine.every_task():
+            if stored.damage:
+                await engine.delete(stored.task.id, stored.scope)
+        assert not [stored.task.id async for stored in engine.every_task() if stored.damage]
+
+
+# A file that is deleted or replaced while it is served
+
+
+def delete(path: Path) -> None:
+    path.unlink()
+
+
+def move(path: Path) -> None:
+    path.rename(path.with_suffix(".old"))
+
+
+def replace(path: Path) -> None:
+    """Puts another database in its place, as a restored backup would be."""
+    with closing(sqlite3.connect(path.with_suffix(".new"))) as other:
+        other.execute("VACUUM")
+    path.with_suffix(".new").rename(path)
+
+
+def delete_folder(path: Path) -> None:
+    shutil.rmtree(path.parent)
+
+
+async def commit_until_refused(engine: SQLiteEngine, changes: Changes) -> None:
+    async with asyncio.timeout(SOON):
+        while True:
+            await engine.commit(changes.chunk(text="x" * 1000))
+
+
+@pytest.mark.parametrize("take_away", [delete, move, replace, delete_folder])
+async def test_nothing_is_accepted_into_a_file_that_is_gone(
+    path: Path, engine: SQLiteEngine, changes: Changes, take_away: Callable[[Path], None]
+) -> None:
+    await engine.commit(changes.start())
+    take_away(path)
+    results = await asyncio.gather(
+        engine.commit(changes.chunk()),
+        engine.commit(changes.start("another")),
+        engine.claim(WORKER, [AGENT], 1, 0),
+        return_exceptions=True,
+    )
+    for result in results:
+        assert isinstance(result, StorageError)
+        assert "was deleted, moved or replaced" in str(result)
+        assert "restart" in str(result)
+    with pytest.raises(StorageError, match="replaced"):
+        await engine.commit(changes.start("later"))
+    with pytest.raises(StorageError, match="replaced"):
+        await engine.check()
+    # Readers that connect later do not make a new file, nor read from one.
+    loaded = await asyncio.gather(*(engine.load("t", ME) for _ in range(8)), return_exceptions=True)
+    assert all(isinstance(result, StorageError | StoredTask) for result in loaded)
+    if take_away in (delete, move):
+        assert path.name not in os.listdir(path.parent)
+
+
+async def test_a_file_that_is_put_back_is_used_again(path: Path, engine: SQLiteEngine, changes: Changes) -> None:
+    await engine.commit(changes.start())
+    move(path)
+    with pytest.raises(StorageError, match="replaced"):
+        await engine.commit(changes.start("refused"))
+    os.rename(path.with_suffix(".old"), path)
+    await engine.commit(changes.start("taken"))
+    await engine.check()
+
+
+@pytest.mark.parametrize("beside", ["-wal", "-shm"])
+async def test_a_log_that_is_deleted_is_noticed(
+    path: Path, engine: SQLiteEngine, changes: Changes, beside: str
+) -> None:
+    await engine.commit(changes.start())
+    delete(path.with_name(f"tasks.db{beside}"))
+    with pytest.raises(StorageError, match=f"tasks.db{beside} was deleted"):
+        await commit_until_refused(engine, changes)
+    with pytest.raises(StorageError, match=f"tasks.db{beside} was deleted"):
+        await engine.check()
+
+
+async def test_a_relative_path_is_that_of_the_moment_it_was_opened(
+    tmp_path: Path, changes: Changes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path)
+    async with SQLiteEngine("tasks.db") as engine:
+        monkeypatch.chdir(tmp_path / "elsewhere")
+        await engine.commit(changes.start())
+        assert (await engine.load("t", ME)).version == 2
+        await engine.check()
+
+
+async def test_processes_that_share_a_file_do_not_take_each_other_for_a_replacement(
+    path: Path, engine: SQLiteEngine, changes: Changes
+) -> None:
+    await engine.commit(changes.start())
+    async with SQLiteEngine(path) as other:
+        await other.commit(changes.start("other"))
+    await engine.commit(changes.chunk())
+    await engine.check()
+
+
+# Readiness
+
+
+async def set_max_pages(engine: SQLiteEngine, pages: int) -> None:
+    """SQLite's own bound on the file's size gives the same error as a full disk."""
+    assert engine._writer is not None
+    await engine._writer.submit(lambda connection: connection.execute(f"PRAGMA max_page_count = {pages}").fetchone())
+
+
+async def test_a_full_disk_is_told_and_so_is_its_end(engine: SQLiteEngine, changes: Changes) -> None:
+    await engine.commit(changes.start())
+    assert await trouble_of(engine) == ""
+    await set_max_pages(engine, 1)
+    with pytest.raises(StorageError, match="full"):
+        await commit_until_refused(engine, changes)
+    await until_trouble(engine, "full")
+    await set_max_pages(engine, 100_000)
+    assert await trouble_of(engine) == ""
+
+
+async def test_a_disk_that_refuses_to_write_is_told(path: Path, engine: SQLiteEngine, changes: Changes) -> None:
+    await engine.commit(changes.start())
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (path.with_name("tasks.db-wal").stat().st_size, hard))
+    try:
+        await until_trouble(engine, "disk")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert await trouble_of(engine) == ""
+
+
+async def test_a_database_that_stays_locked_is_told(path: Path, engine: SQLiteEngine) -> None:
+    with locked(path):
+        await until_trouble(engine, "locked")
+    assert await trouble_of(engine) == ""
+
+
+async def test_asking_whether_it_is_well_leaves_nothing_behind(path: Path, engine: SQLiteEngine) -> None:
+    for _ in range(3):
+        await engine.check()
+    with closing(sqlite3.connect(path)) as connection:
+        assert connection.execute("SELECT count(*) FROM events").fetchone() == (0,)

@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from errands.engines.base import Engine
-from errands.engines.fanout import BUFFER_SIZE, READ_SIZE
+from errands.engines.fanout import BUFFER_BYTES, BUFFER_SIZE, READ_SIZE, LocalSubscription
 from errands.engines.local import LocalEngine
 from errands.errors import TaskNotFoundError
 from errands.model.log import Event
@@ -120,6 +120,18 @@ async def test_a_slow_subscriber_that_overflows_its_buffer_reads_on_in_the_log(
     assert await collect(subscription, end) == list(range(4, end + 1))
     await engine.commit(changes.chunk())
     assert await collect(subscription, end + 1) == [end + 1]
+    subscription.close()
+
+
+async def test_a_slow_subscriber_holds_a_bounded_number_of_bytes(engine: Engine, changes: Changes) -> None:
+    version = await engine.commit(changes.start())
+    subscription = engine.subscribe("t", ME, version, caught_up=True)
+    assert isinstance(subscription, LocalSubscription)
+    text = "x" * (BUFFER_BYTES // 4)
+    for _ in range(20):
+        await engine.commit(changes.chunk(text=text))
+        assert sum(len(event.data) for event in subscription._buffer) < 2 * BUFFER_BYTES
+    assert await collect(subscription, 22) == list(range(3, 23))
     subscription.close()
 
 

@@ -141,7 +141,7 @@ async def test_a_parameter_comes_as_data_and_one_that_does_not_fit_is_refused(cl
     assert told(paid) == ("input-required", "I have paid 45 USD back for the kettle.")
     refused = await client.send([Part(text="I want a refund for A-17"), Part(data={"region": "mars"})])
     state, words = told(refused)
-    assert (state, "'mars' is not one of ['eu', 'us']" in words) == ("input-required", True)
+    assert (state, '"mars" is not one of' in words) == ("input-required", True)
     again = await client.send([Part(text="I want a refund for A-17"), Part(data=region)], task_id=refused.task_id)
     assert told(again) == ("input-required", "I have paid 45 USD back for the kettle.")
 

@@ -91,8 +91,17 @@ async def refusal(call: Any) -> Refusal:
     raise AssertionError("it was not refused")
 
 
+async def is_answered(stub: Any, question: Any) -> bool:
+    """Whether a GetTask is answered and not refused."""
+    try:
+        await stub.GetTask(question)
+    except grpc.aio.AioRpcError:
+        return False
+    return True
+
+
 def read_refusal(error: grpc.aio.AioRpcError) -> Refusal:
-    metadata = dict(error.trailing_metadata() or ())
+    metadata = dict([*(error.trailing_metadata() or ())])
     status = status_pb2.Status.FromString(metadata.get("grpc-status-details-bin", b""))
     info, bad, retry = error_details_pb2.ErrorInfo(), error_details_pb2.BadRequest(), error_details_pb2.RetryInfo()
     wait = None

@@ -255,9 +255,27 @@ async def test_behind_a_public_address_the_card_names_its_host_or_what_the_opera
     server = serve(Echo(), grpc_port=0, public_url="https://agent.example.com/path")
     async with server:
         assert (await addresses_on_the_card(server))["1.0"] == f"agent.example.com:{server.grpc_port}"
-    server.settings.public_grpc = "grpc.example.com:443"
+    for address in ("grpc.example.com:443", "https://agent.example.com", "http://127.0.0.1:8000"):
+        server.settings.public_grpc = address
+        async with server:
+            assert set((await addresses_on_the_card(server)).values()) == {address}
+
+
+async def test_the_operator_can_leave_grpc_off_the_card() -> None:
+    server = serve(Echo(), settings=Settings(storage="memory", grpc_port=0, public_grpc="off"))
     async with server:
-        assert (await addresses_on_the_card(server))["1.0"] == "grpc.example.com:443"
+        assert await addresses_on_the_card(server) == {}
+        async with grpc.aio.insecure_channel(f"127.0.0.1:{server.grpc_port}") as channel:
+            answer = await health_pb2_grpc.HealthStub(channel).Check(health_pb2.HealthCheckRequest())
+            assert answer.status == health_pb2.HealthCheckResponse.SERVING
+
+
+@pytest.mark.parametrize(
+    "address", ["agent.example.com", "ftp://agent.example.com", "https://", "agent:port", ":1", ""]
+)
+async def test_a_public_address_of_grpc_that_no_client_can_call_is_refused(address: str) -> None:
+    with pytest.raises(ConfigurationError, match="public_grpc"):
+        serve(Echo(), settings=Settings(storage="memory", grpc_port=0, public_grpc=address))
 
 
 WITHOUT_GRPC = """

@@ -18,7 +18,7 @@ from errands import (
     Worker,
 )
 from errands.errors import UnavailableError
-from errands.server import grpc_binding
+from errands.server import grpc_calls
 from errands.wire.proto import v0_3, v1_0
 from errands.wire.proto.codec import Codec
 from tests.grpc_binding.serving import Served, old, old_send, over_grpc, pb, refusal, send
@@ -179,9 +179,9 @@ async def test_an_extension_that_is_required_must_be_declared_and_is_acknowledge
         declared = (("a2a-extensions", "urn:other"), ("a2a-extensions", "urn:needed"))
         call = served.v1_0.SendMessage(send(), metadata=declared)
         assert (await call).task.id
-        assert dict(await call.initial_metadata())["a2a-extensions"] == "urn:needed"
+        assert dict([*await call.initial_metadata()])["a2a-extensions"] == "urn:needed"
         stream = served.v1_0.SendStreamingMessage(send(message_id="m-2"), metadata=declared)
-        assert dict(await stream.initial_metadata())["a2a-extensions"] == "urn:needed"
+        assert dict([*await stream.initial_metadata()])["a2a-extensions"] == "urn:needed"
         async for _ in stream:
             pass
 
@@ -191,7 +191,7 @@ async def test_clients_of_0_3_declare_extensions_under_their_own_name() -> None:
     async with over_grpc(Echo(), agent_card=needed) as served:
         call = served.v0_3.SendMessage(old_send(), metadata=(("x-a2a-extensions", "urn:needed"),))
         assert (await call).task.id
-        answered = dict(await call.initial_metadata())
+        answered = dict([*await call.initial_metadata()])
         assert answered["x-a2a-extensions"] == "urn:needed"
         assert "a2a-extensions" not in answered
 
@@ -258,7 +258,7 @@ async def test_a_fault_inside_is_told_by_a_reference_and_nothing_else(caplog: py
 
 
 class Deep(Worker):
-    """Answers with JSON that protobuf cannot carry."""
+    """Answers with JSON that readers of protobuf would not follow."""
 
     async def handle(self, ctx: TaskContext) -> None:
         value: Any = "bottom"
@@ -267,16 +267,20 @@ class Deep(Worker):
         await ctx.complete_json(value)
 
 
-async def test_an_answer_that_protobuf_cannot_carry_is_an_error_of_the_agent() -> None:
+async def test_what_protobuf_cannot_carry_is_text_in_answers_and_does_not_spoil_a_listing() -> None:
     async with over_grpc(Deep()) as served:
-        for call in (served.v1_0.SendMessage(send()), served.v1_0.SendStreamingMessage(send(message_id="m-2"))):
-            refused = await refusal(call)
-            assert (refused.code, refused.reason) == ("INTERNAL", "INVALID_AGENT_RESPONSE")
-            assert "use HTTP" in refused.message
+        sent = (await served.v1_0.SendMessage(send())).task
+        listed = await served.v1_0.ListTasks(pb.ListTasksRequest(include_artifacts=True))
+        for task in (sent, *listed.tasks):
+            value = task.artifacts[0].parts[0].data
+            while value.WhichOneof("kind") == "struct_value":
+                value = value.struct_value.fields["deeper"]
+            assert value.string_value.endswith('{"deeper":"bottom"' + "}" * value.string_value.count("{"))
+        assert len(listed.tasks) == 1
 
 
 async def test_more_calls_than_can_be_open_are_told_to_come_back(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(grpc_binding, "MOST_CALLS", 2)
+    monkeypatch.setattr(grpc_calls, "MOST_CALLS", 2)
     agent = Gated()
     async with over_grpc(agent) as served:
         waiting = [served.v1_0.SendStreamingMessage(send(message_id=name)) for name in ("a", "b")]

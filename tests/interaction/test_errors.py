@@ -26,6 +26,7 @@ from errands.errors import (
     ExtendedAgentCardNotConfiguredError,
     ExtensionSupportRequiredError,
     InvalidParamsError,
+    UnsupportedOperationError,
 )
 from errands.wire.status import ERRORS
 from tests.interaction.agents import Asks, Echo, card
@@ -94,6 +95,17 @@ async def test_an_extended_card_that_nobody_provides_is_not_configured(connected
     async with connected(Echo(), agent_card=card(capabilities=offered)) as client:
         with pytest.raises(ExtendedAgentCardNotConfiguredError):
             await client.get_extended_card()
+
+
+async def test_an_extended_card_that_is_not_offered_is_unsupported_in_1_0_and_not_configured_in_0_3(
+    connected: Connect, dialect: Dialect
+) -> None:
+    async with connected(Echo()) as client:
+        client.agent_card.capabilities.extended_agent_card = True  # the client asks although the card says no
+        with pytest.raises(A2AError, match="no extended card") as refused:
+            await client.get_extended_card()
+    wanted = ExtendedAgentCardNotConfiguredError if dialect.version == "0.3" else UnsupportedOperationError
+    assert type(refused.value) is wanted
 
 
 async def test_the_extended_card_is_what_its_provider_makes(connected: Connect) -> None:

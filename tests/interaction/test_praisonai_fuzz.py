@@ -35,7 +35,7 @@ def test_any_body_is_answered_or_refused_with_a_code_of_the_dialect(target: Targ
     before = target.tasks()
     answer = target.request("POST", "/a2a", content=body, headers={"content-type": "application/json"})
     check_clean(answer)
-    assert answer.status_code == 200
+    assert answer.status_code in (200, 413)  # with more values than are read
     if answer.headers["content-type"].startswith("text/event-stream"):
         assert answer.text.endswith("event: done\ndata: {}\n\n")
         return

@@ -75,4 +75,5 @@ async def test_a_turn_that_must_not_be_repeated_fails_when_its_server_stops(stor
         failed = await client.get_task(task.task_id)
         assert failed.raw_task is not None
         assert failed.raw_task.status.state is TaskState.FAILED
-        assert failed.text == "first "
+        assert failed.text == "The agent was stopped while it worked on this task."
+        assert [artifact.text for artifact in failed.artifacts] == ["first "]

@@ -64,6 +64,42 @@ async def test_a_wrong_content_type_is_refused_before_the_body_is_looked_at(bind
         assert "text/xml" in error["message"]
 
 
+@pytest.mark.parametrize("path", ["/message:send", "/v1/message:send", "/", "/a2a"])
+async def test_a_wrong_content_type_is_told_each_right_one_once(path: str) -> None:
+    async with http(serve(Echo())) as client:
+        answer = await client.post(path, content=b"<xml/>", headers={"content-type": "text/xml"})
+        said = answer.json().get("message") or answer.json()["error"]["message"]
+        assert said.count("application/json") == 1
+        assert said.count("application/a2a+json") == (path == "/message:send")
+
+
+async def test_enums_are_understood_as_numbers_and_answered_by_name(binding: str) -> None:
+    async with http(serve(Echo())) as client:
+        _, answer = await call(client, "SendMessage", {"message": message() | {"role": 1}}, binding)
+        assert answer["task"]["history"][0]["role"] == "ROLE_USER"
+        for status, found in ((3, 1), (4, 0)):
+            _, listed = await call(client, "ListTasks", {"status": status}, binding)
+            assert listed["totalSize"] == found
+
+
+async def test_enums_of_0_3_are_understood_as_numbers_over_http_json() -> None:
+    async with http(serve(Echo())) as client:
+        said = {"messageId": "m", "role": 1, "content": [{"text": "hi"}]}
+        sent = await client.post("/v1/message:send", json={"message": said, "configuration": {"blocking": True}})
+        assert sent.json()["task"]["history"][0]["role"] == "ROLE_USER"
+        for status, found in ((3, 1), (4, 0)):
+            listed = (await client.get("/v1/tasks", params={"status": status})).json()
+            assert len(listed.get("tasks", [])) == found
+
+
+@pytest.mark.parametrize("role", [3, -1, 1.5, True, "1.5", [1]])
+async def test_a_number_that_no_value_of_the_enum_has_is_refused(binding: str, role: Any) -> None:
+    async with http(serve(Echo())) as client:
+        reason, error = await call(client, "SendMessage", {"message": message() | {"role": role}}, binding)
+        assert reason == "INVALID_PARAMS"
+        assert "message.role" in error["message"]
+
+
 async def test_snake_case_is_understood_and_camel_case_answered(binding: str) -> None:
     body = {
         "message": {"message_id": "m", "role": "ROLE_USER", "parts": [{"data": {"my_key": 1}}], "context_id": "c"},
@@ -107,7 +143,7 @@ async def test_an_invalid_message_is_refused_with_the_field_that_is_wrong(
 
 
 async def test_a_body_without_a_length_is_cut_off_at_the_limit() -> None:
-    exchange = Exchange({"headers": []}, pieces_of([b" " * 600, b" " * 600]), nowhere, max_body_bytes=1000)
+    exchange = Exchange({"headers": []}, pieces_of([b" " * 600, b" " * 600]), nowhere, Settings(max_body_bytes=1000))
     with pytest.raises(PayloadTooLargeError):
         await exchange.body()
 

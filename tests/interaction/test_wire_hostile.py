@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+from collections.abc import Iterator
 from typing import Any
 
 import httpx
@@ -84,3 +85,51 @@ async def test_a_position_that_is_none_is_refused(position: bytes) -> None:
         answer = await client.post(f"/tasks/{sent}:subscribe", headers=[(b"Last-Event-ID", position)])
         assert answer.status_code == 400
         assert "Last-Event-ID" in answer.json()["error"]["message"]
+
+
+#: What is not JSON in UTF-8, inside a text that is otherwise a message, or around it.
+NOT_UTF8 = {
+    "a stray byte": b"a\xffb",
+    "a cut character": b"a\xe2\x82",
+    "a surrogate in bytes": b"\xed\xa0\x80",
+    "an overlong NUL": b"\xc0\x80",
+    "beyond Unicode": b"\xf5\x80\x80\x80",
+    "half a surrogate pair": b"\\ud800",
+    "the other half": b"\\udc00x",
+    "a raw NUL": b"a\x00b",
+}
+MESSAGES = {
+    "/": b'{"jsonrpc":"2.0","id":"%b","method":"SendMessage","params":{"message":'
+    b'{"messageId":"m","role":"ROLE_USER","parts":[{"text":"%b"}]}}}',
+    "/a2a": b'{"jsonrpc":"2.0","id":"%b","method":"message/send","params":{"message":'
+    b'{"messageId":"m","role":"user","parts":[{"kind":"text","text":"%b"}]}}}',
+    "/message:send": b'{"message":{"messageId":"m%b","role":"ROLE_USER","parts":[{"text":"%b"}]}}',
+    "/v1/message:send": b'{"message":{"kind":"message","messageId":"m%b","role":"user",'
+    b'"parts":[{"kind":"text","text":"%b"}]}}',
+}
+VERSION_0_3 = MESSAGES["/"].replace(b"SendMessage", b"message/send").replace(b"ROLE_USER", b"user")
+
+
+def unreadable() -> Iterator[Any]:
+    for path, form in [*MESSAGES.items(), ("/", VERSION_0_3)]:
+        for name, text in NOT_UTF8.items():
+            yield pytest.param(path, form % (b"1", text), id=f"{path} {name}")
+            yield pytest.param(path, form % (text, b"hi"), id=f"{path} {name} in an id")
+        document = form % (b"1", b"hi")
+        yield pytest.param(path, b"\xef\xbb\xbf" + document, id=f"{path} with a byte order mark")
+        for encoding in ("utf-16", "utf-16-le", "utf-32"):
+            yield pytest.param(path, document.decode().encode(encoding), id=f"{path} in {encoding}")
+
+
+@pytest.mark.parametrize(("path", "body"), list(unreadable()))
+async def test_what_is_not_json_in_utf8_is_the_fault_of_the_client(
+    path: str, body: bytes, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with http(serve(Echo())) as client:
+        answer = await client.post(path, content=body, headers={"Content-Type": "application/json"})
+        if path in ("/", "/a2a"):
+            assert answer.json()["error"]["code"] == -32700
+        else:
+            assert answer.status_code in (400, 422)
+        assert (await client.get("/tasks")).json()["totalSize"] == 0
+    assert not caplog.records

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NoReturn
 
 import pytest
 from starlette.requests import Request
+from starlette.types import ASGIApp
 
-from errands import A2AMiddleware, ApiKeyMiddleware, BearerTokenMiddleware, RequestEnvelope
+from errands import A2AMiddleware, ApiKeyMiddleware, BearerTokenMiddleware, RequestEnvelope, head_only
 from errands.errors import ConfigurationError
 from errands.testing import serve
 from tests.interaction.agents import Asks, Echo
@@ -112,3 +113,90 @@ async def test_no_token_is_not_looked_up(header: str) -> None:
     async with http(serve(Echo(), middlewares=[BearerTokenMiddleware(anybody)])) as client:
         assert (await client.get("/tasks", headers={"Authorization": header})).status_code == 401
         assert (await client.get("/tasks", headers={"Authorization": "Bearer t"})).status_code == 200
+
+
+async def verify(token: str) -> dict[str, Any] | None:
+    return {"sub": token} if token == "good" else None
+
+
+async def unread() -> NoReturn:
+    raise AssertionError("the body was read")
+
+
+async def asked(app: ASGIApp, path: str, **headers: str) -> int:
+    """The status of the answer to a request whose body must not be read."""
+    sent: list[Any] = []
+
+    async def send(message: Any) -> None:
+        sent.append(message)
+
+    scope = {
+        "type": "http",
+        "method": "POST",
+        "path": path,
+        "query_string": b"",
+        "headers": [
+            (b"host", b"x"),
+            (b"content-type", b"application/json"),
+            (b"content-length", b"10000000"),
+            *((name.encode(), value.encode()) for name, value in headers.items()),
+        ],
+    }
+    await app(scope, unread, send)
+    status: int = sent[0]["status"]
+    return status
+
+
+@pytest.mark.parametrize("path", ["/", "/a2a", "/message:send", "/v1/message:send", "/tasks/t:cancel"])
+@pytest.mark.parametrize("middleware", [BearerTokenMiddleware(verify), ApiKeyMiddleware(["good"])])
+async def test_a_body_is_not_read_for_strangers(path: str, middleware: A2AMiddleware) -> None:
+    async with serve(Echo(), middlewares=[middleware, ByHeader()]) as server:
+        assert await asked(server.app, path) == 401
+        assert await asked(server.app, path, authorization="Bearer bad", **{"x-api-key": "bad"}) == 401
+
+
+async def test_middleware_is_asked_in_the_order_of_the_list(binding: str) -> None:
+    """One that must see the message is asked when it was decoded, and so is what comes after it in the list."""
+    order: list[str] = []
+
+    class Noting(A2AMiddleware):
+        def __init__(self, name: str) -> None:
+            self.name = name
+
+        async def before_dispatch(self, envelope: RequestEnvelope, request: Request) -> None:
+            assert envelope.params is not None
+            order.append(f"{self.name} sees {envelope.owner}'s message for {envelope.tenant}")
+
+    class OnHead(Noting):
+        @head_only
+        async def before_dispatch(self, envelope: RequestEnvelope, request: Request) -> None:
+            order.append(f"{self.name} sees the {'head' if envelope.params is None else 'message'}")
+            envelope.owner = "ada"
+
+    middlewares = [OnHead("first"), Noting("second"), OnHead("third")]
+    async with http(serve(Echo(), middlewares=middlewares)) as client:
+        await call(client, "SendMessage", {"message": message(), "tenant": "acme"}, binding)
+    assert order == ["first sees the head", "second sees ada's message for acme", "third sees the message"]
+
+
+async def test_a_subclass_that_looks_at_more_than_the_head_is_asked_when_there_is_more() -> None:
+    class Lenient(ApiKeyMiddleware):
+        async def before_dispatch(self, envelope: RequestEnvelope, request: Request) -> None:
+            if envelope.params is None or envelope.params.message.parts[0].text != "public":
+                await super().before_dispatch(envelope, request)
+
+    async with http(serve(Echo(), middlewares=[Lenient(["good"])])) as client:
+        assert (await client.post("/message:send", json={"message": message("public")})).status_code == 200
+        assert (await client.post("/message:send", json={"message": message("other")})).status_code == 401
+
+
+async def test_a_middleware_that_fails_on_the_head_is_an_internal_error(binding: str) -> None:
+    class Failing(A2AMiddleware):
+        @head_only
+        async def before_dispatch(self, envelope: RequestEnvelope, request: Request) -> None:
+            raise RuntimeError("secret")
+
+    async with http(serve(Echo(), middlewares=[Failing()])) as client:
+        reason, error = await call(client, "SendMessage", {"message": message()}, binding)
+        assert reason == "INTERNAL"
+        assert "secret" not in str(error)

@@ -37,17 +37,58 @@ async def test_a_wrong_method_is_told_the_right_one(method: str, path: str, allo
         assert answer.headers["allow"] == allowed
 
 
-async def test_cancel_and_subscribe_need_no_body() -> None:
+@pytest.mark.parametrize("prefix", ["", "/v1"], ids=["1.0", "0.3"])
+@pytest.mark.parametrize("colon", [":", "%3A", "%3a"])
+@pytest.mark.parametrize("body", [b"", b"null", b" null\n", b"{}"])
+async def test_cancel_and_subscribe_need_no_body(prefix: str, colon: str, body: bytes) -> None:
     worker = Patient()
     async with http(serve(worker)) as client:
-        body = {"message": message(), "configuration": {"returnImmediately": True}}
-        task = (await client.post("/message:send", json=body)).json()["task"]
+        sent = {"message": message(), "configuration": {"returnImmediately": True}}
+        task = (await client.post("/message:send", json=sent)).json()["task"]
         await worker.started.wait()
-        headers = {"Content-Type": "application/json"}
-        async with client.stream("POST", f"/tasks/{task['id']}:subscribe", headers=headers) as stream:
+        request: dict[str, Any] = {"headers": {"Content-Type": "application/json"}, "content": body}
+        place = f"{prefix}/tasks/{task['id']}{colon}"
+        async with client.stream("POST", f"{place}subscribe", **request) as stream:
             assert stream.status_code == 200
-        answer = await client.post(f"/tasks/{task['id']}:cancel", headers=headers)
-        assert answer.json()["status"]["state"] == "TASK_STATE_CANCELED"
+        async with client.stream("GET", f"{place}subscribe") as stream:
+            assert stream.status_code == 200
+            assert stream.headers["content-type"].startswith("text/event-stream")
+        answer = await client.post(f"{place}cancel", **request)
+        assert answer.json()["status"]["state"] in ("TASK_STATE_CANCELED", "TASK_STATE_CANCELLED")
+
+
+@pytest.mark.parametrize("path", ["/message:send", "/v1/message:send", "/tasks/t/pushNotificationConfigs"])
+@pytest.mark.parametrize("body", [b"", b"null"])
+async def test_a_request_that_needs_a_body_names_the_field_it_misses(path: str, body: bytes) -> None:
+    async with http(serve(Echo())) as client:
+        answer = await client.post(path, content=body, headers={"Content-Type": "application/json"})
+        assert answer.status_code in (400, 422)
+        assert "required field" in answer.text or "push notifications" in answer.text
+
+
+@pytest.mark.parametrize(("path", "method"), [("/", "ListTasks"), ("/", "tasks/list"), ("/a2a", "tasks/list")])
+@pytest.mark.parametrize("params", [{}, {"params": None}, {"params": {}}])
+async def test_over_jsonrpc_a_method_without_required_fields_needs_no_params(
+    path: str, method: str, params: dict[str, Any]
+) -> None:
+    async with http(serve(Echo())) as client:
+        answer = await client.post(path, json={"jsonrpc": "2.0", "id": 1, "method": method, **params})
+        assert "result" in answer.json()
+
+
+@pytest.mark.parametrize("path", ["/message%3Asend", "/message%3asend", "/acme/message%3Asend"])
+async def test_the_colon_before_a_verb_may_be_percent_encoded(path: str) -> None:
+    async with http(serve(Echo())) as client:
+        answer = await client.post(path, json={"message": message()})
+        assert answer.json()["task"]["status"]["state"] == "TASK_STATE_COMPLETED"
+
+
+async def test_an_id_may_contain_a_percent_encoded_colon() -> None:
+    async with http(serve(Echo())) as client:
+        for task_id in ("a%3Ab", "a%3Acancel"):
+            answer = await client.get(f"/tasks/{task_id}")
+            assert answer.status_code == 404
+            assert answer.json()["error"]["details"][0]["reason"] == "TASK_NOT_FOUND"
 
 
 @pytest.mark.parametrize(

@@ -9,8 +9,9 @@ import httpx
 import pytest
 
 from errands import Settings
+from errands.operations import OPERATIONS, Operation
 from errands.testing import serve
-from tests.interaction.agents import Echo
+from tests.interaction.agents import Echo, Patient
 from tests.interaction.wire import CARD, http, message, rpc
 
 pytestmark = pytest.mark.anyio
@@ -41,6 +42,74 @@ async def test_programs_and_pages_of_allowed_origins_can(headers: dict[str, str]
     async with http(serve(Echo())) as client:
         assert "result" in (await posted(client, "/", **headers)).json()
         assert "task" in (await posted(client, "/message:send", **headers)).json()
+
+
+#: What a page can send to another origin without a preflight.
+SIMPLE = [
+    {},
+    ORIGIN,
+    {**ORIGIN, "Content-Type": "text/plain"},
+    {**ORIGIN, "Content-Type": "application/x-www-form-urlencoded"},
+    {"Content-Type": "multipart/form-data; boundary=x"},
+    {"Origin": "null", "Accept": "application/json", "Accept-Language": "en", "Content-Language": "en"},
+]
+ASKED = [
+    {**ORIGIN, "Content-Type": "application/json"},
+    {"Content-Type": "application/a2a+json"},
+    {"A2A-Version": "1.0"},
+    {**ORIGIN, "X-API-Key": "secret"},
+]
+
+
+async def started(client: httpx.AsyncClient, worker: Patient) -> str:
+    body = {"message": message(), "configuration": {"returnImmediately": True}}
+    task_id: str = (await client.post("/message:send", json=body)).json()["task"]["id"]
+    await worker.started.wait()
+    return task_id
+
+
+@pytest.mark.parametrize("headers", SIMPLE, ids=str)
+@pytest.mark.parametrize("path", ["/tasks/{}:cancel", "/v1/tasks/{}:cancel", "/tenant/tasks/{}:cancel"])
+async def test_a_page_cannot_cancel_a_task_whose_id_it_knows(path: str, headers: dict[str, str]) -> None:
+    """A browser does not ask beforehand when there is no body, either."""
+    worker = Patient()
+    async with http(serve(worker, settings=Settings(drain_timeout=0))) as client:
+        task_id = await started(client, worker)
+        for body in (b"", b"{}"):
+            if body and headers == {}:
+                continue  # from a program
+            refused = await client.post(path.format(task_id), headers=headers, content=body)
+            assert refused.status_code in (400, 415)
+            assert "Content-Type must be application/json" in refused.text
+        assert (await client.get(f"/tasks/{task_id}")).json()["status"]["state"] == "TASK_STATE_WORKING"
+
+
+@pytest.mark.parametrize("headers", ASKED, ids=str)
+async def test_what_a_browser_asks_for_beforehand_can_cancel_without_a_body(headers: dict[str, str]) -> None:
+    worker = Patient()
+    async with http(serve(worker, settings=Settings(drain_timeout=0))) as client:
+        task_id = await started(client, worker)
+        canceled = await client.post(f"/tasks/{task_id}:cancel", headers=headers)
+        assert canceled.json()["status"]["state"] == "TASK_STATE_CANCELED"
+
+
+@pytest.mark.parametrize("operation", [each for each in OPERATIONS.values() if each.http_method == "POST"])
+async def test_every_operation_that_changes_something_is_asked_for(operation: Operation) -> None:
+    async with http(serve(Echo())) as client:
+        path = operation.path.format(id="t", task_id="t")
+        answer = await client.post(path, headers=ORIGIN)
+        assert ("Content-Type must be" in answer.text) is (operation.name != "SubscribeToTask")
+
+
+@pytest.mark.parametrize("path", ["/health", CARD, "/tasks", "/nothing"])
+async def test_a_request_has_one_host(path: str) -> None:
+    async with http(serve(Echo())) as client:
+        for headers in ([], [(b"host", b"a"), (b"x", b"y"), (b"host", b"a")]):
+            request = client.build_request("GET", path)
+            request.headers = httpx.Headers(headers)
+            refused = await client.send(request)
+            assert refused.status_code == 400
+            assert "Host" in refused.json()["error"]["message"]
 
 
 @pytest.mark.parametrize("host", ["[", "[::1", "[::::]", "a b", "a/b", "a?b", "a#b", "a@b", 'a"b', "a" * 300, "ä"])

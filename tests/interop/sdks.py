@@ -9,7 +9,7 @@ import subprocess
 import sys
 import tomllib
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
@@ -50,21 +50,32 @@ BINDINGS = {"JSONRPC": "jsonrpc", "HTTP+JSON": "http+json", "GRPC": "grpc"}
 
 
 @functools.cache
-def interpreter(sdk: Sdk) -> str:
-    """The interpreter that has this SDK: our own, or that of an environment that is made once and kept."""
-    if version("a2a-sdk") == sdk.release:
-        return sys.executable
-    directory = ROOT / ".interop" / f"a2a-sdk-{sdk.release}"
-    command = [sys.executable, str(ROOT / "scripts" / "environment.py"), str(directory), *sdk.requirements]
-    made = subprocess.run(command, capture_output=True, text=True, check=False)
+def environment(name: str, *requirements: str, npm: bool = False) -> str:
+    """Return the interpreter of an environment with these requirements, which is made once and kept."""
+    command = [sys.executable, str(ROOT / "scripts" / "environment.py"), *(["--npm"] if npm else [])]
+    made = subprocess.run(
+        [*command, str(ROOT / ".interop" / name), *requirements], capture_output=True, text=True, check=False
+    )
     assert made.returncode == 0, made.stderr
     return made.stdout.strip()
 
 
+def interpreter(sdk: Sdk) -> str:
+    """Return the interpreter that has this SDK: our own, or that of an environment."""
+    if version("a2a-sdk") == sdk.release:
+        return sys.executable
+    return environment(f"a2a-sdk-{sdk.release}", *sdk.requirements)
+
+
 def conversation(sdk: Sdk, url: str, binding: str) -> dict[str, Any]:
     """What came of each step when the SDK's client talked to the agent at this address."""
+    return outcomes(interpreter(sdk), str(PEERS / sdk.client), url, binding)
+
+
+def outcomes(*command: str) -> dict[str, Any]:
+    """Return what the program says came of each step."""
     played = subprocess.run(
-        [interpreter(sdk), str(PEERS / sdk.client), url, binding],
+        command,
         capture_output=True,
         text=True,
         timeout=CONVERSATION_S,
@@ -75,12 +86,16 @@ def conversation(sdk: Sdk, url: str, binding: str) -> dict[str, Any]:
     return {line["step"]: line["outcome"] for line in lines}
 
 
+def serving(sdk: Sdk) -> AbstractContextManager[str]:
+    """Serve the agent on this SDK and return its address."""
+    return serving_peer(interpreter(sdk), sdk.server)
+
+
 @contextmanager
-def serving(sdk: Sdk) -> Iterator[str]:
-    """The address of the agent on this SDK."""
-    process = subprocess.Popen(
-        [interpreter(sdk), str(PEERS / sdk.server)], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
-    )
+def serving_peer(python: str, script: str, *arguments: str) -> Iterator[str]:
+    """Run a script of `peers` that serves an agent, and return the agent's address."""
+    command = [python, str(PEERS / script), *arguments]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
     with process:
         try:
             assert process.stdout is not None

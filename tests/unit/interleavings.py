@@ -85,7 +85,7 @@ class Reader:
 
     async def _read(self) -> None:
         async for events in self.subscription:
-            self.seen += events
+            self.seen += [event for event in events if event.version]  # a sign of life has no place in the log
 
 
 class Lifecycle(RuleBasedStateMachine):

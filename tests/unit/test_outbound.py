@@ -38,7 +38,9 @@ REFUSED = [
     ("240.0.0.1", "is private or reserved"),
     ("255.255.255.255", "is private or reserved"),
     ("0.1.2.3", "is private or reserved"),
-    ("fd00:ec2::254", "is private or reserved"),
+    ("fd00::1", "is private or reserved"),
+    ("fd00:ec2::254", "belongs to the cloud's own services"),
+    ("192.0.0.192", "belongs to the cloud's own services"),
     ("fec0::1", "is private or reserved"),
     ("2001:db8::1", "is private or reserved"),
     ("2001::1", "is private or reserved"),
@@ -71,6 +73,72 @@ def test_only_public_addresses_are_open(address: str, reason: str) -> None:
 )
 def test_public_addresses_are_open(address: str) -> None:
     assert refusal(ipaddress.ip_address(address)) is None
+
+
+#: Every range that is not public, from its first to its last address: IANA's special-purpose registries without the
+#: ranges that are globally reachable, multicast, and what lies outside of the global unicast addresses of IPv6.
+CLOSED = [
+    ("0.0.0.0", "0.255.255.255"),
+    ("10.0.0.0", "10.255.255.255"),
+    ("100.64.0.0", "100.127.255.255"),
+    ("127.0.0.0", "127.255.255.255"),
+    ("168.63.129.16", "168.63.129.16"),
+    ("169.254.0.0", "169.254.255.255"),
+    ("172.16.0.0", "172.31.255.255"),
+    ("192.0.0.0", "192.0.0.255"),
+    ("192.0.2.0", "192.0.2.255"),
+    ("192.88.99.0", "192.88.99.255"),
+    ("192.168.0.0", "192.168.255.255"),
+    ("198.18.0.0", "198.19.255.255"),
+    ("198.51.100.0", "198.51.100.255"),
+    ("203.0.113.0", "203.0.113.255"),
+    ("224.0.0.0", "255.255.255.255"),
+    # Mapped IPv4 and NAT64, which lie in this range, stand for an IPv4 address.
+    ("::", "::fffe:ffff:ffff"),
+    ("::1:0:0:0", "64:ff9a:ffff:ffff:ffff:ffff:ffff:ffff"),
+    ("64:ff9b:0:0:0:1::", "1fff:ffff:ffff:ffff:ffff:ffff:ffff:ffff"),
+    ("2001::", "2001:1ff:ffff:ffff:ffff:ffff:ffff:ffff"),
+    ("2001:db8::", "2001:db8:ffff:ffff:ffff:ffff:ffff:ffff"),
+    ("3fff::", "3fff:fff:ffff:ffff:ffff:ffff:ffff:ffff"),
+    ("4000::", "ffff:ffff:ffff:ffff:ffff:ffff:ffff:ffff"),
+]
+#: The ranges of the registries inside of the IPv6 ranges above, and the addresses of cloud services.
+SPECIAL = [
+    *("64:ff9b:1::/48", "100::/64", "100:0:0:1::/64", "2001::/32", "2001:2::/48", "2001:10::/28", "2001:20::/28"),
+    *("5f00::/16", "fc00::/7", "fe80::/10", "fec0::/10", "ff00::/8", "::127.0.0.1/128", "::ffff:0:127.0.0.1/128"),
+    *("169.254.169.254/32", "169.254.170.2/32", "100.100.100.200/32", "192.0.0.192/32", "168.63.129.16/32"),
+    *("fd00:ec2::254/128", "fd20:ce::254/128"),
+]
+
+
+@pytest.mark.parametrize(("first", "last"), CLOSED)
+def test_a_closed_range_is_closed_from_its_first_to_its_last_address(first: str, last: str) -> None:
+    lowest, highest = ipaddress.ip_address(first), ipaddress.ip_address(last)
+    middle = type(lowest)((int(lowest) + int(highest)) // 2)
+    assert all(refusal(address) for address in (lowest, middle, highest))
+
+
+@pytest.mark.parametrize(
+    "neighbour",
+    [
+        *("1.0.0.0", "9.255.255.255", "11.0.0.0", "100.63.255.255", "100.128.0.0", "126.255.255.255", "128.0.0.0"),
+        *("168.63.129.15", "168.63.129.17", "169.253.255.255", "169.255.0.0", "172.15.255.255", "172.32.0.0"),
+        *("191.255.255.255", "192.0.1.0", "192.0.1.255", "192.0.3.0", "192.88.98.255", "192.88.100.0"),
+        *("192.167.255.255", "192.169.0.0", "198.17.255.255", "198.20.0.0", "198.51.99.255", "198.51.101.0"),
+        *("203.0.112.255", "203.0.114.0", "223.255.255.255", "2000::", "2000:ffff:ffff:ffff:ffff:ffff:ffff:ffff"),
+        *("2001:200::", "2001:db7:ffff:ffff:ffff:ffff:ffff:ffff", "2001:db9::", "2003::", "3fff:1000::"),
+        *("3ffe:ffff:ffff:ffff:ffff:ffff:ffff:ffff", "3fff:ffff:ffff:ffff:ffff:ffff:ffff:ffff"),
+    ],
+)
+def test_the_neighbours_of_a_closed_range_are_open(neighbour: str) -> None:
+    assert refusal(ipaddress.ip_address(neighbour)) is None
+
+
+@pytest.mark.parametrize("network", SPECIAL)
+def test_special_ranges_and_addresses_of_clouds_are_closed(network: str) -> None:
+    special = ipaddress.ip_network(network)
+    assert refusal(special[0])
+    assert refusal(special[-1])
 
 
 @given(st.ip_addresses(v=4))

@@ -75,7 +75,7 @@ def test_what_a_variable_may_say_is_taken() -> None:
         ),
         ({"max_concurrent_tasks": "5"}, "max_concurrent_tasks='5' does not fit"),
         ({"grpc_port": -1}, "grpc_port=-1 does not fit"),
-        ({"storage": 5}, "storage=5 is neither a URL"),
+        ({"storage": 5}, "storage must be a URL such as 'sqlite:///tasks.db' or an errands Engine, not int"),
         ({"worker": Echo}, r"worker=Echo is a class; pass an object of it: Echo\(\)"),
         ({"agent_card": AgentCardConfig(name="", description="Echoes.")}, "an agent needs a name"),
     ],

@@ -17,8 +17,8 @@ from errands.agents.manifests.nodes import Node, Unreadable, documents
 from errands.agents.manifests.reading import read
 from errands.agents.manifests.step_rules import StepForm
 from errands.policy.cel import Scope
-from errands.policy.document import Policy, may_wait
-from errands.policy.steps import CAPABILITY_PHASES, Phase
+from errands.policy.document import NO_MATCH, Policy, may_wait
+from errands.policy.steps import CAPABILITY_PHASES, Phase, StepConfig, given_name
 
 
 class PolicyReport(msgspec.Struct, frozen=True):
@@ -82,10 +82,17 @@ def _check(policy: Policy, place: Place) -> None:
     guardrails = place / "guardrails"
     steps.check(policy.guardrails.before, Phase.GUARDRAIL_BEFORE, guardrails / "before")
     steps.check(policy.guardrails.after, Phase.GUARDRAIL_AFTER, guardrails / "after")
+    names: set[str] = set()
     for name, capability in policy.capabilities.items():
         inner = place / "capabilities" / name
-        if name == "_meta" or not name:
-            inner.error("is no name for a capability", "use the name that ctx.capability(...) is given")
+        try:
+            plain = given_name(name)
+        except ValueError:
+            inner.error("cannot be the name of a capability", "use the name that ctx.capability(...) is given")
+        else:
+            if plain in names:
+                inner.error("is the same name as another", "keep one of them: '-' and '_' are the same in names")
+            names.add(plain)
         for phase in CAPABILITY_PHASES:
             steps.check(getattr(capability, phase.value), phase, inner / phase.value)
 
@@ -93,6 +100,13 @@ def _check(policy: Policy, place: Place) -> None:
 class _PolicySteps(StepForm):
     def scope(self, phase: Phase) -> Scope:
         return phase.scope if may_wait(phase) else phase.scope.without_calls()
+
+    def check(self, steps: list[StepConfig] | None, phase: Phase, place: Place) -> None:
+        super().check(steps, phase, place)
+        for index, step in enumerate(steps or []):
+            if step.match is not None:
+                problem, _, remedy = NO_MATCH.partition("; ")
+                (place / index / "match").error(problem, remedy)
 
     def check_invoke(self, invoke: str, bindings: dict[str, str], place: Place) -> None:
         (place / "invoke").error(

@@ -10,10 +10,11 @@ import msgspec
 from rich.text import Text
 
 from errands.agents.manifests import Agent, Capability, Function, Manifests, examine
-from errands.cli.agents_validate import ManifestPath, tell
+from errands.cli.agents_validate import ManifestPath, described_limits, tell
 from errands.cli.failures import CommandError, reporting
 from errands.cli.options import AsJson
 from errands.cli.terminal import clean, err, one_line, out, print_json
+from errands.policy.limits import with_defaults
 from errands.policy.steps import CAPABILITY_PHASES, Phase, StepConfig
 
 #: Space for the names of facts.
@@ -79,8 +80,7 @@ def _print_facts(indent: str, facts: list[tuple[str, str]]) -> None:
 def _facts(agent: Agent) -> Iterator[tuple[str, str]]:
     yield "model", agent.model or "what the server is set to"
     yield "mount", agent.mount
-    limits = {name: value for name, value in msgspec.structs.asdict(agent.limits).items() if value is not None}
-    yield "limits", ", ".join(f"{name} {value}" for name, value in limits.items()) or "none"
+    yield "limits", described_limits(msgspec.structs.asdict(with_defaults(agent.limits)))
     yield "parameters", ", ".join((agent.parameters or {}).get("properties", {})) or "none but the message"
     if agent.model_capabilities:
         yield "built in", ", ".join(agent.model_capabilities)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from typing import Annotated
+from typing import Annotated, Any
 
 import msgspec
 import typer
@@ -14,6 +14,7 @@ from errands.agents.manifests import Finding, Report, examine
 from errands.cli.failures import ExitCode, reporting
 from errands.cli.options import AsJson
 from errands.cli.terminal import clean, out, print_json
+from errands.policy.limits import DEFAULT_LIMITS, with_defaults
 
 ManifestPath = Annotated[
     str, typer.Argument(metavar="PATH", help="A file with manifests, or a folder of them.", show_default=False)
@@ -34,11 +35,28 @@ def validate_agents(path: ManifestPath, as_json: AsJson = False) -> None:
     with reporting():
         report = examine(path)
         if as_json:
-            print_json({"valid": report.valid, "findings": msgspec.to_builtins(report.findings)})
+            findings = msgspec.to_builtins(report.findings)
+            print_json({"valid": report.valid, "findings": findings, "limits": _limits(report)})
         else:
             tell(report.findings, out())
+            for agent, limits in _limits(report).items():
+                out().print(clean(f"{agent}: {described_limits(limits)}"))
             out().print(clean(f"{path} {_verdict(report)}"), style="bold")
         raise SystemExit(ExitCode.OK if report.valid else ExitCode.FAILED)
+
+
+def _limits(report: Report) -> dict[str, dict[str, Any]]:
+    """Return the limits that hold for each agent, with the defaults where it sets none."""
+    agents = report.manifests.agents if report.manifests is not None else []
+    limits = {f"{agent.namespace}/{agent.name}": with_defaults(agent.limits) for agent in agents}
+    return {name: msgspec.structs.asdict(of_agent) for name, of_agent in limits.items()}
+
+
+def described_limits(limits: dict[str, Any]) -> str:
+    """Return a line about limits that says which of them are defaults."""
+    defaults = msgspec.structs.asdict(DEFAULT_LIMITS)
+    set_here = ((name, value) for name, value in limits.items() if value is not None)
+    return ", ".join(f"{name} {value}{' (default)' * (value == defaults[name])}" for name, value in set_here)
 
 
 def tell(findings: list[Finding], console: Console) -> None:

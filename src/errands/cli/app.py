@@ -9,7 +9,7 @@ import typer
 from errands.cli.agents_show import show_agents
 from errands.cli.agents_validate import validate_agents
 from errands.cli.card import card
-from errands.cli.db import check_db, print_sql, upgrade_db
+from errands.cli.db import check_db, damaged_tasks, print_sql, upgrade_db
 from errands.cli.failures import EXIT_CODES
 from errands.cli.policy import decisions, replay, validate_policy
 from errands.cli.records import task_records
@@ -45,7 +45,10 @@ def _group(what: str, example: str) -> typer.Typer:
 tasks = _group("Look after an agent's tasks.", "errands tasks list http://localhost:8000")
 reviews = _group("Look after what waits for somebody's review.", "errands reviews list")
 policy = _group("Look at policies and what they decide.", "errands policy validate examples/policy.yaml")
-db = _group("Look after the tables of a store.", "errands db upgrade --storage sqlite:///tasks.db")
+db = _group(
+    "Look after the tables of a store, and the tasks in it that are damaged.",
+    "errands db upgrade --storage sqlite:///tasks.db",
+)
 agents = _group("Look at agents that are written down in manifests.", "errands agents validate examples/support-agent")
 
 app.command("serve")(serve)
@@ -81,6 +84,7 @@ agents.command("show")(show_agents)
 db.command("upgrade")(upgrade_db)
 db.command("check")(check_db)
 db.command("sql")(print_sql)
+db.command("damaged")(damaged_tasks)
 
 
 def _show_version(wanted: bool) -> None:

@@ -1,8 +1,9 @@
-"""The connections of `errands serve`, with a bound for everything that a stranger could draw out.
+"""The connections of `errands serve`: uvicorn's, with a bound for everything that a client could drag out or pile up.
 
-uvicorn waits for ever for a request that does not come to its end and for a client that does not read, and takes the
-head of a request whatever its size. Here a head has its size, a request has its pace, a client that stands still is let
-go, and connections leave room for the files that the agent itself needs.
+By itself uvicorn waits for ever for the rest of a request and for a client that does not read, takes a head of any
+size, and reads on while requests wait. Here a head has a size, a request a pace, and no request is read while others of
+the same connection wait. A client that stands still is disconnected, sooner when the process holds too much for its
+clients, and connections leave files for the agent.
 """
 
 from __future__ import annotations
@@ -12,11 +13,13 @@ from functools import cache
 from http import HTTPStatus
 
 from httptools import HttpParserError, HttpParserUpgrade, HttpRequestParser
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+from uvicorn.protocols.http.flow_control import HIGH_WATER_LIMIT, FlowControl
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
 #: Bytes that the address and the headers of a request may have.
 MAX_HEAD = 64 * 1024
-
+#: Bytes that are parsed at once: as many requests as these contain may wait behind the one that is answered.
+_PIECE = 8 * 1024
 
 #: What is said of a request that is none.
 INVALID = "Invalid HTTP request received."
@@ -24,6 +27,56 @@ INVALID = "Invalid HTTP request received."
 
 class HeadTooLargeError(Exception):
     """Ends the parsing of a request."""
+
+
+class Budget:
+    """The bytes that a process holds for its clients: of requests that are incomplete, of answers that are not read.
+
+    Only what is larger than `SMALL` counts. When there is more than `most`, connections are closed until an eighth is
+    free again, first those that have stood still for longest.
+    """
+
+    #: The bytes from which uvicorn makes an application wait for its client, too.
+    SMALL = HIGH_WATER_LIMIT
+
+    def __init__(self, most: int) -> None:
+        self.most = most
+        self.total = 0
+        self._held: dict[Connection, tuple[int, float]] = {}
+
+    def hold(self, connection: Connection, size: int, now: float) -> None:
+        """Note that `connection` holds `size` bytes, and that its client has just sent or read some."""
+        if size <= self.SMALL:
+            return
+        self.total += size - self._held.get(connection, (0, 0))[0]
+        self._held[connection] = size, now
+        if self.total > self.most:
+            self._make_room(connection, now)
+
+    def release(self, connection: Connection) -> None:
+        if connection in self._held:
+            self.total -= self._held.pop(connection)[0]
+
+    def _make_room(self, newest: Connection, now: float) -> None:
+        for connection, (size, _) in list(self._held.items()):
+            unread = connection.unread
+            if unread and unread < size:  # its client reads, however slowly
+                self.total -= size - unread
+                self._held[connection] = unread, now
+        for connection in sorted(self._held, key=lambda each: self._held[each][1]):
+            if self.total > self.most * 7 // 8 and connection is not newest:
+                self.release(connection)
+                connection.give_up()
+
+
+class _Flow(FlowControl):
+    """Reading and writing of a connection; `is_held` keeps uvicorn from reading on."""
+
+    is_held = False
+
+    def resume_reading(self) -> None:
+        if not self.is_held:
+            super().resume_reading()
 
 
 class Connection(HttpToolsProtocol):
@@ -35,15 +88,18 @@ class Connection(HttpToolsProtocol):
     #: Seconds in which a client must take something of what is sent. The system passes it on in pieces of a megabyte
     #: and more, so nothing seems to move for long when a line is slow.
     stall = 120.0
+    #: That of the whole process; `AgentServer` sets its size.
+    budget = Budget(256 * 1024 * 1024)
 
+    flow: _Flow
     #: Between the first byte of a request and its last, and before the last of its headers.
     _in_request = False
     _in_head = False
     _is_head_too_large = False
-    #: From the last of the headers to the end of the answer.
-    _is_answering = False
-    #: Bytes that came of a head so far, or since the last of a body: trailers may follow one that comes in chunks. What
-    #: came together with the first of the head or the last of the body is not counted.
+    #: What is being answered, from the last of its headers on. Others wait in `pipeline`, and their bytes in `_behind`.
+    _answering: RequestResponseCycle | None = None
+    _behind = b""
+    #: A head, or the trailers of a body that came in chunks, have at most so many bytes yet.
     _beside_body = 0
     _piece = 0
     #: Looks whether the request has come to its end, from the first wait for it on.
@@ -56,6 +112,7 @@ class Connection(HttpToolsProtocol):
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
+        self.flow = _Flow(transport)
         most = most_connections()
         if most is None or len(self.connections) <= most or self._takes_a_place():
             self._wait_for_request()
@@ -65,9 +122,18 @@ class Connection(HttpToolsProtocol):
     def connection_lost(self, exc: Exception | None) -> None:
         self._stop_waiting()
         self._stop_watching()
+        self.budget.release(self)
+        if self._answering is not None and self._answering is not self.cycle:  # uvicorn tells the last request only
+            self._answering.disconnected = True
+            self._answering.message_event.set()
+        self.pipeline.clear()
+        self._behind = b""
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
+        if len(data) > _PIECE or self._behind:
+            self._read_on(data)
+            return
         self._piece = len(data)
         if self._in_request:
             self._beside_body += self._piece
@@ -81,41 +147,60 @@ class Connection(HttpToolsProtocol):
             self._refuse_invalid()
         if self.transport.is_closing():
             return
-        if self._in_request and self._beside_body > MAX_HEAD:
+        if self._in_request and self._beside_body > MAX_HEAD + _PIECE:
             self._refuse_head()
-        elif not self.pipeline and (self._in_request or not self._is_answering):  # it is the client's turn
+        elif not self.pipeline and (self._in_request or self._answering is None):  # it is the client's turn
             self._received += self._piece
             self._wait_for_request()
+            if self._received > Budget.SMALL:
+                self.budget.hold(self, self._received, self.loop.time())
         elif self._receiving is not None:
             self._stop_waiting()
+        if self.pipeline:
+            self._read_on()
 
     def pause_writing(self) -> None:
         super().pause_writing()
         self._watch(self.transport.get_write_buffer_size())
+        self.budget.hold(self, self.unread, self.loop.time())
 
     def resume_writing(self) -> None:
         self._stop_watching()
+        self.budget.release(self)
         super().resume_writing()
+
+    # Called by the budget
+
+    @property
+    def unread(self) -> int:
+        """Bytes of an answer that the client is in no hurry to read."""
+        return 0 if self._sending is None else self.transport.get_write_buffer_size()
+
+    def give_up(self) -> None:
+        if self.unread or self.pipeline:
+            self.transport.abort()
+        else:
+            self._refuse(HTTPStatus.SERVICE_UNAVAILABLE, "Too many large requests at the same time; send it again.")
 
     # Called by the parser
 
     def on_message_begin(self) -> None:
         self._in_request = self._in_head = True
-        self._beside_body = 0
+        self._beside_body = self._piece
         HttpToolsProtocol.on_message_begin(self)
 
     def on_headers_complete(self) -> None:
-        if self._beside_body + self._piece > MAX_HEAD and self._measured() > MAX_HEAD:
-            self._is_head_too_large = True
-            raise HeadTooLargeError
+        if self._beside_body > MAX_HEAD:
+            self._measure(len(self.url))
         self._in_head = False
-        self._beside_body = 0
+        self._beside_body = self._piece
         HttpToolsProtocol.on_headers_complete(self)
-        self.headers = []  # for trailers, which nobody may take for headers that a proxy has looked at
-        self._is_answering = True
+        self.headers = []  # for trailers, which must not pass for headers that a proxy has checked
+        if not self.pipeline:
+            self._answering = self.cycle
 
     def on_body(self, body: bytes) -> None:
-        self._beside_body = 0
+        self._beside_body = self._piece
         HttpToolsProtocol.on_body(self, body)
 
     def _should_upgrade(self) -> bool:
@@ -123,6 +208,8 @@ class Connection(HttpToolsProtocol):
         return self.scope["method"] != "CONNECT"
 
     def on_message_complete(self) -> None:
+        if self._beside_body > MAX_HEAD:
+            self._measure()
         self._in_request = False
         HttpToolsProtocol.on_message_complete(self)
 
@@ -133,8 +220,10 @@ class Connection(HttpToolsProtocol):
             super().send_400_response(msg)
 
     def on_response_complete(self) -> None:
-        self._is_answering = bool(self.pipeline)
+        self._answering = self.pipeline[-1][0] if self.pipeline else None
         HttpToolsProtocol.on_response_complete(self)
+        if self.flow.is_held:
+            self._read_on()
         if self._in_request and not self.transport.is_closing():
             self._wait_for_request()
 
@@ -155,6 +244,24 @@ class Connection(HttpToolsProtocol):
         return bool(idle)
 
     # Requests
+
+    def _read_on(self, data: bytes = b"") -> None:
+        """Parse what has come, up to where requests wait for others to be answered. Read no more while any wait."""
+        behind = self._behind + data
+        self._behind = b""
+        start = 0
+        while start < len(behind) and not self.pipeline and not self.transport.is_closing():
+            self.data_received(behind[start : start + _PIECE])
+            start += _PIECE
+        self._behind = behind[start:]
+        if self.pipeline or self._behind:
+            self.flow.is_held = True
+            self.flow.pause_reading()
+            self.budget.hold(self, len(self._behind), self.loop.time())
+        elif self.flow.is_held:
+            self.flow.is_held = False
+            self.flow.resume_reading()
+            self.budget.release(self)
 
     def _parse(self, data: bytes) -> None:
         while data:
@@ -203,9 +310,13 @@ class Connection(HttpToolsProtocol):
         if self._receiving is not None:
             self._receiving.cancel()
             self._receiving = None
+            self.budget.release(self)
 
-    def _measured(self) -> int:
-        return len(self.url) + sum(len(name) + len(value) + 4 for name, value in self.headers)
+    def _measure(self, size: int = 0) -> None:
+        """Raise `HeadTooLargeError` if the headers or trailers are too large together with `size` other bytes."""
+        if size + sum(len(name) + len(value) + 4 for name, value in self.headers) > MAX_HEAD:
+            self._is_head_too_large = True
+            raise HeadTooLargeError
 
     # Answers
 
@@ -230,8 +341,9 @@ class Connection(HttpToolsProtocol):
     def _refuse(self, status: HTTPStatus, said: str) -> None:
         is_answered = self._in_request and not self._in_head and self.cycle.response_started
         if not is_answered:
+            when = "retry-after: 1\r\n" if status is HTTPStatus.SERVICE_UNAVAILABLE else ""
             self.transport.write(
-                f"HTTP/1.1 {status.value} {status.phrase}\r\ncontent-type: text/plain; charset=utf-8\r\n"
+                f"HTTP/1.1 {status.value} {status.phrase}\r\n{when}content-type: text/plain; charset=utf-8\r\n"
                 f"content-length: {len(said)}\r\nconnection: close\r\n\r\n{said}".encode("ascii")
             )
         self.transport.close()

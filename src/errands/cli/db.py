@@ -1,16 +1,24 @@
-"""`errands db`: the tables of a store."""
+"""`errands db`: the tables of a store, and the tasks in it that cannot be read."""
 
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from typing import Annotated
 
 import typer
+from rich.table import Table
 
+from errands.cli import stores
 from errands.cli.failures import ExitCode, UsageError, run
-from errands.cli.terminal import err, out
-from errands.engines.base import Schema
+from errands.cli.options import AsJson
+from errands.cli.terminal import clean, err, one_line, out, print_json
+from errands.engines import stored as stored_tasks
+from errands.engines.base import Engine, Schema
 from errands.engines.urls import engine_from_url
+from errands.errors import StorageError
+from errands.model.log import StoredTask
 from errands.runtime.settings import get_settings
 
 Storage = Annotated[
@@ -56,6 +64,27 @@ def print_sql(storage: Storage = None) -> None:
     run(_sql(storage))
 
 
+def damaged_tasks(
+    storage: stores.Storage = None,
+    delete: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--delete", metavar="TASK_ID", help="Delete this task; may be given several times.", show_default=False
+        ),
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """List the tasks whose stored data cannot be read, or delete some of them.
+
+    Every task of the store is read for it. Listing changes nothing.
+
+    Example:
+
+        errands db damaged --storage sqlite:///tasks.db
+    """
+    run(_delete_damaged(storage, delete) if delete else _list_damaged(storage, as_json))
+
+
 def _schema(storage: str | None) -> Schema:
     url = storage or get_settings().storage
     schema = engine_from_url(url).schema
@@ -87,3 +116,65 @@ async def _sql(storage: str | None) -> ExitCode:
     if not script:
         err().print("Nothing is to be done.")
     return ExitCode.OK
+
+
+async def _list_damaged(storage: str | None, as_json: bool) -> ExitCode:
+    with _without_log():
+        async with stores.existing(storage) as engine:
+            found = [_document(stored) async for stored in engine.every_task() if stored.damage]
+    if as_json:
+        print_json(found)
+    elif found:
+        table = Table(box=None, pad_edge=False, header_style="bold")
+        for name in ("TASK", "CHANGED", "AGENT", "OWNER"):
+            table.add_column(name, no_wrap=True)
+        table.add_column("WHY", no_wrap=True, overflow="ellipsis")
+        for task in found:
+            task_id, *cells, why = (task[name] for name in ("taskId", "statusTimestamp", "agent", "owner", "damage"))
+            table.add_row(*map(clean, (task_id, *cells)), one_line(why, 120))
+        out().print(table, soft_wrap=False)
+    else:
+        err().print("Every task can be read.")
+    return ExitCode.OK
+
+
+@contextmanager
+def _without_log() -> Iterator[None]:
+    """Keep damaged tasks out of the log: what this command prints says the same."""
+    stored_tasks.logger.disabled = True
+    try:
+        yield
+    finally:
+        stored_tasks.logger.disabled = False
+
+
+def _document(stored: StoredTask) -> dict[str, str]:
+    return {
+        "taskId": stored.task.id,
+        "contextId": stored.task.context_id or "",
+        "agent": stored.scope.agent,
+        "owner": stored.scope.owner,
+        "tenant": stored.scope.tenant,
+        "statusTimestamp": stored.task.status.timestamp or "",
+        "damage": stored.damage,
+    }
+
+
+async def _delete_damaged(storage: str | None, task_ids: list[str]) -> ExitCode:
+    with _without_log():
+        async with stores.existing(storage) as engine:
+            for task_id in task_ids:
+                await _delete_one(engine, task_id)
+                out().print(f"Task {clean(task_id)} is deleted.")
+    return ExitCode.OK
+
+
+async def _delete_one(engine: Engine, task_id: str) -> None:
+    scope = await engine.scope_of(task_id)
+    stored = await engine.load(task_id, scope)
+    if not stored.damage:
+        raise UsageError(f"task {task_id} can be read: only damaged tasks are deleted here; retention deletes others")
+    # Where nothing can be written about it, it is deleted as it is.
+    with suppress(StorageError):
+        await engine.set_aside(stored, stored.head.worker)
+    await engine.delete(task_id, scope)

@@ -17,6 +17,7 @@ from types import FrameType
 import uvicorn
 
 from errands.cli.banner import address_of
+from errands.cli.connections import Connection
 from errands.cli.failures import blame, reporting
 from errands.cli.logs import LogLevel, configure_logging
 from errands.cli.terminal import err
@@ -57,6 +58,7 @@ class AgentServer(uvicorn.Server):
             if self._log_level is not None:
                 self.agent.settings.log_level = self._log_level.value
             self.config.app = self.agent.app
+            Connection.budget.most = self.agent.settings.max_buffered_bytes
             if sockets:
                 self.agent.http_address = address_of(sockets[0])
                 self.agent.listens_locally = is_loopback(sockets[0].getsockname()[0])

@@ -14,7 +14,7 @@ from errands.model.base import Model
 from errands.model.core import StreamResponse
 from errands.model.requests import Empty
 from errands.operations import Operation
-from errands.wire import jsonrpc
+from errands.wire import jsonrpc, v0_3
 from errands.wire.dialect import ClientDialect
 from errands.wire.sse import ServerSentEvent
 from errands.wire.status import from_http
@@ -110,6 +110,10 @@ class RestBinding:
     def __init__(self, url: str, dialect: ClientDialect) -> None:
         self.dialect = dialect
         self._base = urlsplit(url)
+        if dialect is v0_3.REST and self._base.path.rstrip("/") == "/v1":
+            # The cards of a2akit have `/v1` in the address, and its agents write objects as the specification does.
+            self.dialect = v0_3.REST_PLAIN
+            self._base = self._base._replace(path="")
 
     def wrap(self, operation: Operation, request: Model) -> Outgoing:
         method, path, query, body = self.dialect.locate(operation, request)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import datetime
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from types import TracebackType
@@ -15,18 +16,18 @@ from errands.client.compose import Content, MessageOptions, compose
 from errands.client.conversation import Conversation
 from errands.client.discovery import CardSource, CardValidator, card_urls
 from errands.client.errors import NotConnectedError, ProtocolError
-from errands.client.following import Follower
+from errands.client.following import Follower, wait_until
 from errands.client.http_transport import checked_headers
 from errands.client.interfaces import choose_interface, open_transport, protocol_name, version_name
 from errands.client.pages import TaskPages
-from errands.client.result import ClientResult, StreamEvent
+from errands.client.result import ClientResult, Memory, StreamEvent
 from errands.client.retry import RETRY_ON, RetryPolicy
 from errands.client.session import Session
 from errands.client.text import text_pieces
 from errands.client.transport import Transport
 from errands.errors import ConfigurationError, TaskNotFoundError
 from errands.model.card import AgentCapabilities, AgentCard
-from errands.model.core import Part, TaskState
+from errands.model.core import SETTLED_STATES, TERMINAL_STATES, Part, Task, TaskState
 from errands.model.requests import (
     AuthenticationInfo,
     CancelTaskRequest,
@@ -91,6 +92,7 @@ class A2AClient:
         self._given_card = card
         self._source: CardSource | None = None
         self._session: Session | None = None
+        self._memory = Memory()
         #: A new card may bring a new one; streams that run on an older one go on.
         self._transports: list[Transport] = []
 
@@ -118,15 +120,16 @@ class A2AClient:
             self._session = self._open_session(self._http, card)
 
     def _open_session(self, http: httpx.AsyncClient, card: AgentCard) -> Session:
-        found_at = self._source.found_at if self._source is not None else None
+        source = self._source
         choice = choose_interface(
             card,
-            card_url=found_at or self._url,
+            card_url=(source and source.found_at) or self._url,
             protocol=self._protocol,
             version=self._version,
             tenant=self._tenant,
         )
-        transport = open_transport(choice, http, headers=self._headers, timeout=self._timeout)
+        software = b"" if source is None else source.software
+        transport = open_transport(choice, http, software=software, headers=self._headers, timeout=self._timeout)
         self._transports.append(transport)
         return Session(
             card,
@@ -214,11 +217,11 @@ class A2AClient:
         timeout: float | UnsetType | None = UNSET,
         **options: Unpack[MessageOptions],
     ) -> ClientResult:
-        """Sends a text, parts or a message, and returns what came of it.
+        """Send a text, parts or a message, and return what came of it.
 
         A blocking send returns when the task has ended or needs something, however long that takes, unless
-        `timeout` bounds the wait. Otherwise it returns as soon as the message is accepted. The other options
-        are those of `MessageOptions`.
+        `timeout` bounds the wait; an agent that answers earlier is asked for the task until then. Otherwise it
+        returns as soon as the message is accepted. The other options are those of `MessageOptions`.
         """
         session = self._connected()
         request = compose(text, blocking=blocking, **options)
@@ -226,11 +229,24 @@ class A2AClient:
             session.require("push_notifications")
         if isinstance(timeout, UnsetType):
             timeout = None if blocking else self._timeout
+        loop = asyncio.get_running_loop()
+        began = loop.time()
         response: SendMessageResponse = await session.call_within(
             timeout, "SendMessage", request, message_id=request.message.message_id
         )
-        if response.task is not None:
-            return ClientResult.from_task(response.task)
+        if (task := response.task) is not None:
+            if blocking and task.status.state not in SETTLED_STATES:
+                left = None if timeout is None else max(began + timeout - loop.time(), 0)
+                length = request.configuration.history_length if request.configuration else None
+                task = await wait_until(
+                    session,
+                    task,
+                    SETTLED_STATES,
+                    timeout=left,
+                    history_length=length,
+                    message_id=request.message.message_id,
+                )
+            return self._memory.result(task, is_new=not request.message.task_id)
         if response.message is not None:
             return ClientResult.from_message(response.message)
         raise ProtocolError("a SendMessageResponse with neither task nor message")
@@ -284,7 +300,7 @@ class A2AClient:
 
     def conversation(self, *, context_id: str | None = None, task_id: str | None = None) -> Conversation:
         """A conversation that carries its context along; give ids to take up an earlier one."""
-        return Conversation(self, context_id=context_id, task_id=task_id)
+        return Conversation(self, memory=self._memory, context_id=context_id, task_id=task_id)
 
     async def get_task(self, task_id: str, history_length: int | None = None) -> ClientResult:
         """The task as it stands, with the newest `history_length` messages. Raises `TaskNotFoundError`."""
@@ -318,9 +334,13 @@ class A2AClient:
         return TaskPages(self._connected(), request)
 
     async def cancel(self, task_id: str, metadata: dict[str, Any] | None = None) -> ClientResult:
-        """Cancels a task. Raises `TaskNotFoundError`, and `TaskNotCancelableError` when it has ended."""
-        request = CancelTaskRequest(id=task_id, metadata=metadata)
-        return ClientResult.from_task(await self._connected().call("CancelTask", request))
+        """Cancel a task and return it once it has ended, or as it is after the client's timeout.
+
+        Raises `TaskNotFoundError`, and `TaskNotCancelableError` when it has ended before.
+        """
+        session = self._connected()
+        task: Task = await session.call("CancelTask", CancelTaskRequest(id=task_id, metadata=metadata))
+        return ClientResult.from_task(await wait_until(session, task, TERMINAL_STATES, timeout=self._timeout))
 
     async def get_extended_card(self) -> AgentCard:
         """The card for authenticated callers; from now on it is this client's `agent_card`."""

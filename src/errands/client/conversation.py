@@ -11,7 +11,7 @@ from msgspec import UNSET, UnsetType
 
 from errands.client.compose import Content, MessageOptions, compose
 from errands.client.ledger import Ledger
-from errands.client.result import ClientResult, StreamEvent
+from errands.client.result import ClientResult, Memory, StreamEvent
 from errands.client.text import text_pieces
 from errands.client.transport import Received
 from errands.model.core import (
@@ -52,8 +52,16 @@ class Conversation:
     After a task has ended the next message starts a new task in the same context.
     """
 
-    def __init__(self, client: Talker, *, context_id: str | None = None, task_id: str | None = None) -> None:
+    def __init__(
+        self,
+        client: Talker,
+        *,
+        context_id: str | None = None,
+        task_id: str | None = None,
+        memory: Memory | None = None,
+    ) -> None:
         self._client = client
+        self._memory = memory or Memory()
         self.context_id = context_id
         #: The task of the last turn.
         self.task_id = task_id
@@ -91,7 +99,7 @@ class Conversation:
             if ledger.message is not None:
                 self._conclude(message, ClientResult.from_message(ledger.message))
             elif (task := ledger.task()) is not None:
-                self._conclude(message, ClientResult.from_task(task))
+                self._conclude(message, self._memory.result(task, is_new=not message.task_id))
 
     def stream_text(
         self, text: Content, *, timeout: float | None = None, **options: Unpack[MessageOptions]

@@ -54,8 +54,9 @@ class CardSource:
         self._retry = retry
         self._timeout = timeout
         self._validator = validator
-        #: Where the card was found.
+        #: Where the card was found, and what the server there calls itself.
         self.found_at: str | None = None
+        self.software = b""
         self._conditions: dict[str, str] = {}
 
     async def fetch(self) -> AgentCard | None:
@@ -104,6 +105,7 @@ class CardSource:
         if self._validator is not None:
             self._validator(card, response.content)
         self.found_at = url
+        self.software = response.headers.get("x-powered-by", "").encode()
         conditions = {
             "If-None-Match": response.headers.get("etag", ""),
             "If-Modified-Since": response.headers.get("last-modified", ""),

@@ -2,18 +2,55 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator
-from contextlib import aclosing
+import asyncio
+from collections.abc import AsyncGenerator, Set
+from contextlib import aclosing, suppress
 from dataclasses import replace
 
-from errands.client.errors import A2AClientError, AnswerLostError, StreamInterruptedError
+from errands.client.errors import A2AClientError, AgentUnreachableError, AnswerLostError, StreamInterruptedError
 from errands.client.ledger import Ledger
 from errands.client.result import StreamEvent
 from errands.client.session import Session, final_error
 from errands.client.transport import Received, TransientError
-from errands.errors import InvalidParamsError, UnsupportedOperationError
-from errands.model.core import PAUSED_STATES, TERMINAL_STATES, StreamResponse, Task
+from errands.errors import InvalidParamsError, TaskNotFoundError, UnavailableError, UnsupportedOperationError
+from errands.model.core import PAUSED_STATES, TERMINAL_STATES, UNSPECIFIED, StreamResponse, Task, TaskState
 from errands.model.requests import GetTaskRequest, SendMessageRequest, SubscribeToTaskRequest
+
+#: Seconds between two looks at a task: at first, and at most.
+_FIRST_PAUSE, _LONGEST_PAUSE = 0.05, 1.0
+
+
+async def wait_until(
+    session: Session,
+    task: Task,
+    states: Set[TaskState],
+    *,
+    timeout: float | None,
+    history_length: int | None = None,
+    message_id: str | None = None,
+) -> Task:
+    """Return the task once it is in one of these states, or as it was when `timeout` is over or it cannot be seen.
+
+    Some agents answer a blocking send, or a cancel, before they are done. Not all of them stream, so the task is
+    asked for again and again. Raises `AnswerLostError` when the agent cannot be asked: it has the request already,
+    so an error that says otherwise would be wrong.
+    """
+    pause = _FIRST_PAUSE
+    request = GetTaskRequest(id=task.id, history_length=history_length)
+    with suppress(TimeoutError):
+        async with asyncio.timeout(timeout):
+            # An agent that does not know the state may never know it.
+            while task.status.state not in states and task.status.state is not UNSPECIFIED:
+                await asyncio.sleep(pause)
+                pause = min(pause * 1.5, _LONGEST_PAUSE)
+                try:
+                    task = await session.call("GetTask", request)
+                except TaskNotFoundError:
+                    break  # a reviewer sees a task until it is answered, and other agents may delete what has ended
+                except (AgentUnreachableError, AnswerLostError, UnavailableError) as error:
+                    why = f"the agent works on task {task.id} and could not be asked for it ({error})"
+                    raise AnswerLostError(why, message_id=message_id) from error
+    return task
 
 
 class Follower:

@@ -57,9 +57,14 @@ class GrpcTransport:
         headers: Mapping[str, str],
         timeout: float | None,
         credentials: grpc.ChannelCredentials | None = None,
+        software: bytes = b"",
     ) -> None:
-        """`timeout` is for making the connection; `credentials` mean TLS, whatever `url` says."""
-        self._codec = _codec(version)
+        """`timeout` is for making the connection; `credentials` mean TLS, whatever `url` says.
+
+        `software` is what the agent is known to run on: peers of 0.3 differ in how they write files.
+        """
+        codec = _codec(version)
+        self._codec = codec.variant(software) if codec.variant else codec
         self._metadata = _metadata(headers, self._codec.version)
         target, is_secure = target_of(url)
         options = _options(timeout)

@@ -22,6 +22,7 @@ from errands.wire import v0_3, v1_0
 from errands.wire.dialect import ClientDialect
 from errands.wire.praisonai.answers import DIALECT as PRAISONAI
 from errands.wire.v0_3.card import PRAISONAI_TRANSPORT
+from errands.wire.v0_3.file_bytes import is_once
 
 #: What is spoken over each binding in each version, the preferred version first. gRPC has codecs of its own.
 DIALECTS: dict[tuple[str, str], ClientDialect | Literal["grpc"]] = {
@@ -115,14 +116,17 @@ def choose_interface(
 
 
 def open_transport(
-    choice: Choice, http: httpx.AsyncClient, *, headers: Mapping[str, str], timeout: float | None
+    choice: Choice, http: httpx.AsyncClient, *, software: bytes, headers: Mapping[str, str], timeout: float | None
 ) -> Transport:
-    """What carries the requests of an interface that was chosen."""
+    """Return what carries the requests of an interface that was chosen; `software` is what the agent runs on."""
     if choice.dialect == "grpc":
         grpc: Any = importlib.import_module(_GRPC_TRANSPORT)
-        transport: Transport = grpc.GrpcTransport(choice.url, choice.version, headers=headers, timeout=timeout)
+        transport: Transport = grpc.GrpcTransport(
+            choice.url, choice.version, software=software, headers=headers, timeout=timeout
+        )
         return transport
-    binding = BINDINGS[choice.protocol](choice.url, choice.dialect)
+    dialect = v0_3.REST_ONCE if choice.dialect is v0_3.REST and is_once(software) else choice.dialect
+    binding = BINDINGS[choice.protocol](choice.url, dialect)
     return HttpTransport(http, binding, headers=headers, timeout=timeout)
 
 

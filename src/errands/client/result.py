@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import hashlib
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from msgspec import UNSET
 
+from errands.model.base import encode
 from errands.model.core import (
+    PAUSED_STATES,
     SETTLED_STATES,
     TERMINAL_STATES,
     Artifact,
     Message,
     Part,
+    Role,
     StreamResponse,
     Task,
     TaskArtifactUpdateEvent,
@@ -21,6 +26,8 @@ from errands.model.core import (
     text_of,
 )
 
+#: Waiting tasks whose artifacts a client remembers.
+_MOST_REMEMBERED = 1000
 _TERMINAL_NAMES = frozenset(state.short for state in TERMINAL_STATES)
 
 
@@ -63,7 +70,8 @@ class ArtifactInfo:
 class ClientResult:
     """A task as it stands, or a direct message (then `state` is "completed" and `task_id` may be "").
 
-    `text` is that of the first artifact with any, else of the status message; `data` is the first data part.
+    `text` and `data` are the answer of the last turn: those of its first artifact with any, else of the status message.
+    Of a task that failed, was rejected or canceled they are those of the status message, else of the artifacts.
     """
 
     task_id: str
@@ -111,19 +119,21 @@ class ClientResult:
         return self.state in _TERMINAL_NAMES
 
     @classmethod
-    def from_task(cls, task: Task) -> ClientResult:
-        """The task as it stands."""
-        artifacts = [ArtifactInfo.from_artifact(artifact) for artifact in task.artifacts or ()]
-        said = task.status.message.parts if task.status.message else []
-        text = next((artifact.text for artifact in artifacts if artifact.text is not None), None)
-        data = next((artifact.data for artifact in artifacts if artifact.data is not None), None)
+    def from_task(cls, task: Task, before: Mapping[str, bytes] | None = None) -> ClientResult:
+        """The task as it stands. `before` are the artifacts that it had before its last turn, see `digests_of`.
+
+        Where they are not known, what the agent said at last counts as the answer of a task of several turns, and then
+        its newest artifact.
+        """
+        sources = _sources(task, before)
+        texts, data = map(_text, sources), map(_data, sources)
         return cls(
             task_id=task.id,
             context_id=task.context_id,
             state=task.status.state.short,
-            text=_text(said) if text is None else text,
-            data=_data(said) if data is None else data,
-            artifacts=artifacts,
+            text=next((text for text in texts if text is not None), None),
+            data=next((value for value in data if value is not None), None),
+            artifacts=[ArtifactInfo.from_artifact(artifact) for artifact in task.artifacts or ()],
             raw_task=task,
             raw_message=None,
         )
@@ -141,6 +151,51 @@ class ClientResult:
             raw_task=None,
             raw_message=message,
         )
+
+
+def digests_of(task: Task) -> dict[str, bytes]:
+    """Return what tells later whether an artifact of the task has changed."""
+    return {
+        artifact.artifact_id: hashlib.blake2b(encode(artifact), digest_size=16).digest()
+        for artifact in task.artifacts or ()
+    }
+
+
+def _sources(task: Task, before: Mapping[str, bytes] | None) -> list[list[Part]]:
+    """Where the answer of the last turn may be found, the likeliest place first."""
+    words = [task.status.message.parts] if task.status.message else []
+    artifacts = list(task.artifacts or ())
+    if before:
+        now = digests_of(task)
+        artifacts = [one for one in artifacts if before.get(one.artifact_id) != now[one.artifact_id]]
+    is_unsure = before is None and _is_continued(task)
+    made = [artifact.parts for artifact in (reversed(artifacts) if is_unsure else artifacts)]
+    if is_unsure or (task.status.state in TERMINAL_STATES and task.status.state is not TaskState.COMPLETED):
+        return words + made
+    return made + words
+
+
+def _is_continued(task: Task) -> bool:
+    return sum(message.role is not Role.AGENT for message in task.history or ()) > 1
+
+
+class Memory:
+    """Remembers the artifacts of tasks that wait, so that the answer of the next turn can be told from them."""
+
+    def __init__(self) -> None:
+        self._artifacts: dict[str, dict[str, bytes]] = {}
+
+    def result(self, task: Task, *, is_new: bool) -> ClientResult:
+        """Return what a turn has come to. `is_new` says that the message named no task.
+
+        It may have gone to one all the same: that of its context which waited.
+        """
+        before = self._artifacts.pop(task.id, {} if is_new and not _is_continued(task) else None)
+        if task.status.state in PAUSED_STATES:
+            self._artifacts[task.id] = digests_of(task)
+            if len(self._artifacts) > _MOST_REMEMBERED:
+                del self._artifacts[next(iter(self._artifacts))]
+        return ClientResult.from_task(task, before)
 
 
 @dataclass(frozen=True, slots=True)

@@ -40,6 +40,7 @@ Ids = list[str]
 Events = list[Event]
 Running = list[RunningTask]
 Tasks = list[StoredTask]
+Abandoned = list[tuple[str, Scope]]
 
 
 class Retention(msgspec.Struct, frozen=True, kw_only=True):
@@ -57,8 +58,14 @@ class Retention(msgspec.Struct, frozen=True, kw_only=True):
     ended_at_most: int | None = None
     #: Events kept for replay per task; older ones live on in the snapshot only. None keeps all. Records are not cut.
     events_per_task: int | None = None
-    #: Seconds after its last change that what an agent remembers of a conversation is deleted; None keeps it for ever.
+    #: Seconds after its last change that what an agent remembers of a conversation is deleted, unless the conversation
+    #: has a live task; None: as `ended_after` says.
     contexts_after: float | None = None
+
+    def contexts_before(self, now: int) -> int | None:
+        """Return the time since which contexts must have changed to be kept; None keeps them for ever."""
+        age = self.ended_after if self.contexts_after is None else self.contexts_after
+        return None if age is None else now - int(age * 1000)
 
     def moments(self, now: int) -> dict[TaskState, int]:
         """For each state in which a task is not kept for ever: those that have not changed since then are deleted."""
@@ -98,6 +105,7 @@ class Storage(ABC):
     async def load(self, task_id: str, scope: Scope) -> StoredTask:
         """The task as of its newest version: the snapshot with the tail of the log folded in.
 
+        One whose stored data cannot be read has failed, here and in listings, and `StoredTask.damage` says why.
         Raises `TaskNotFoundError` when there is no such task in this scope.
         """
 
@@ -120,11 +128,26 @@ class Storage(ABC):
         """
 
     @abstractmethod
+    def every_task(self) -> AsyncIterator[StoredTask]:
+        """Iterates over all tasks of the store, whosever they are, in no particular order: for operators.
+
+        Tasks that are created or deleted meanwhile may be missing.
+        """
+
+    @abstractmethod
     async def asking(self, query: AskingQuery) -> Tasks:
         """The tasks whose `Head.asks` names somebody, in every scope that the query allows, without their artifacts.
 
         The longest waiting first, ties broken by id, `query.limit` at most. Users are compared as they are written.
-        What it costs follows from how many tasks wait, not from how many there are.
+        What it costs follows from how many tasks wait, not from how many there are. Damaged tasks are left out.
+        """
+
+    @abstractmethod
+    async def abandoned(self, agent: str, paused_by: int, created_by: int, limit: int) -> Abandoned:
+        """Ids and scopes of an agent's paused tasks that no worker holds and that have waited too long.
+
+        These are the tasks that paused at `paused_by` or before, and those that were created at `created_by` or
+        before; a negative time matches none. At most `limit`, in no particular order.
         """
 
     @abstractmethod
@@ -137,15 +160,17 @@ class Storage(ABC):
 
     @abstractmethod
     async def load_context(self, scope: Scope, context_id: str) -> bytes | None:
-        """What was last saved for this conversation in this scope, or None."""
+        """Return what was last kept for this conversation in this scope (`Change.context`), or None.
 
-    @abstractmethod
-    async def save_context(self, scope: Scope, context_id: str, value: bytes) -> None:
-        """Keeps `value` for this conversation; the last writer wins."""
+        Of several tasks in a conversation the last one to write wins.
+        """
 
     @abstractmethod
     async def sweep(self, every: float = 0.0) -> int:
         """Applies the retention policy once, to tasks, events and contexts; returns how many tasks were deleted.
+
+        Receipts are deleted as well, once their window has passed: a receipt expires as long after its change as
+        `Change.receipt_since` was before it.
 
         Nothing is done when somebody, in this process or another, began to less than `every` seconds ago: replicas
         that all call it every so often do the work of one. A change that comes in between is never held up for long.
@@ -162,6 +187,15 @@ class Broker(ABC):
         Due is a task that is ready, and one whose lease has run out without being extended: a missed heartbeat,
         never age, is what makes a running task due again. Claiming raises the attempt number, which is the
         fence: from then on the former holder's writes are refused. No task is ever given to two claimers.
+        A task whose stored data cannot be read is not given out: it ends as failed, see `set_aside`.
+        """
+
+    @abstractmethod
+    async def set_aside(self, stored: StoredTask, worker: str = "") -> None:
+        """Ends a task that cannot go on because of what is stored of it: it fails, and leaves the queue.
+
+        What is stored stays as it is; a status that says "failed" is added to the log. Nothing is done when the task
+        has ended, when another worker than `worker` holds it, or when it was leased since it was loaded.
         """
 
     @abstractmethod
@@ -216,7 +250,8 @@ class Subscription(ABC):
     @property
     @abstractmethod
     def gap(self) -> bool:
-        """Whether events that were asked for are no longer kept. The reader must start from a snapshot."""
+        """Whether events that were asked for are no longer kept, or cannot be read. The reader must start from a
+        snapshot."""
 
 
 class Expectation(ABC):
@@ -263,6 +298,13 @@ class EventBus(ABC):
 
         A writer never waits for a subscriber. One that falls behind its bounded buffer reads the log again.
         The caller has made sure that the task is in this scope.
+        """
+
+    @abstractmethod
+    def tell(self, task_id: str, data: bytes) -> None:
+        """Shows those who follow the task in this process a status that is not stored, as an event of version 0.
+
+        One that has not come to it yet is shown the last of several.
         """
 
     @abstractmethod

@@ -12,15 +12,22 @@ from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Sequence
 from typing import Any
 
+import msgspec
+
 from errands.engines.base import Expectation, Subscription
 from errands.errors import StorageError
-from errands.model.core import TaskState
-from errands.model.log import Event, LogSlice, Scope, StoredTask
+from errands.model.base import UNREADABLE
+from errands.model.core import StreamResponse, TaskState
+from errands.model.log import STREAMED_KINDS, Event, LogSlice, Scope, StoredTask
 
 #: Events a subscriber may lag behind before it reads the log again.
 BUFFER_SIZE = 1000
+#: Bytes of events that wait for a subscriber before it reads the log again.
+BUFFER_BYTES = 1024 * 1024
 #: Events read from the log at a time; fewer than that means the end was reached.
 READ_SIZE = 1000
+
+_decode = msgspec.json.Decoder(StreamResponse).decode
 
 Read = Callable[[int], Awaitable[LogSlice]]
 Load = Callable[[str, Scope], Awaitable[StoredTask]]
@@ -35,12 +42,15 @@ class LocalSubscription(Subscription):
         self._cursor = after
         self._read = read
         self._buffer: deque[Event] = deque()
+        self._buffered_bytes = 0
         #: The log may hold events that were not published to us.
         self._behind = not caught_up
         self._closed = False
         self._ending = False
         self._gap = False
         self._waiter: asyncio.Future[bool] | None = None
+        #: What is shown without being in the log.
+        self._told: Event | None = None
 
     @property
     def gap(self) -> bool:
@@ -50,12 +60,22 @@ class LocalSubscription(Subscription):
         buffer = self._buffer
         if not self._behind:
             # Another process may have written in between: what it wrote is only in the log.
-            follows = not buffer or events[0].version == buffer[-1].version + 1
+            follows = True
+            if not buffer:
+                self._buffered_bytes = 0
+            else:
+                follows = events[0].version == buffer[-1].version + 1 and self._buffered_bytes < BUFFER_BYTES
             if not follows or len(buffer) + len(events) > BUFFER_SIZE:
                 buffer.clear()
                 self._behind = True
             else:
                 buffer.extend(events)
+                self._buffered_bytes += sum([len(event.data) for event in events])
+        self._wake()
+
+    def tell(self, event: Event) -> None:
+        """Shows an event that is not in the log; of several that the reader has not seen, the last."""
+        self._told = event
         self._wake()
 
     def nudge(self) -> None:
@@ -87,6 +107,10 @@ class LocalSubscription(Subscription):
                 events = await self._from_log()
             if events:
                 self._cursor = events[-1].version
+            if self._told is not None:
+                # First: what comes with it may end the stream.
+                events, self._told = [self._told, *events], None
+            if events:
                 return events
             if self._ending:
                 self.close()
@@ -119,7 +143,7 @@ class LocalSubscription(Subscription):
                 # The store was closed before its readers had looked.
                 return []
             raise
-        if log.gap:
+        if log.gap or not _are_readable(log.events):
             self._gap = True
             self.close()
             return []
@@ -145,6 +169,17 @@ class LocalSubscription(Subscription):
             self._waiter = None
             if timer is not None:
                 timer.cancel()
+
+
+def _are_readable(events: Sequence[Event]) -> bool:
+    """Return whether readers can be shown these events: one that is damaged would end every stream that comes to it."""
+    try:
+        for event in events:
+            if event.kind in STREAMED_KINDS:
+                _decode(event.data)
+    except UNREADABLE:
+        return False
+    return True
 
 
 def _expire(waiter: asyncio.Future[bool]) -> None:
@@ -260,6 +295,11 @@ class Fanout:
             for waiter in waiters:
                 if state in waiter.states:
                     waiter.settle(stored)
+
+    def tell(self, task_id: str, event: Event) -> None:
+        """Shows those who follow a task an event that is not in its log."""
+        for subscription in self._subscriptions.get(task_id, ()):
+            subscription.tell(event)
 
     def watches(self, task_id: str) -> bool:
         """Whether somebody in this process wants to hear about a task."""

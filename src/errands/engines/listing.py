@@ -22,6 +22,11 @@ def _matches(stored: StoredTask, query: ListQuery) -> bool:
     )
 
 
+def whole(tasks: Iterable[StoredTask]) -> list[StoredTask]:
+    """Those that are not damaged."""
+    return [stored for stored in tasks if not stored.damage]
+
+
 def leave_out_artifacts(tasks: Iterable[StoredTask]) -> None:
     for stored in tasks:
         stored.task = msgspec.structs.replace(stored.task, artifacts=None)

@@ -1,4 +1,4 @@
-"""Whether a store is well, for whoever wants to know soon: a store that keeps silent is not."""
+"""Check that a store answers and takes writes within a second: what readiness asks."""
 
 from __future__ import annotations
 
@@ -10,14 +10,24 @@ from errands.errors import StorageError
 
 #: Seconds after which a store that has not answered is not well.
 SOON = 1.0
+#: Seconds that a successful write counts for: strangers may ask as often as they like.
+_WRITE_EVERY = 0.2
+
+Question = Callable[[], Coroutine[Any, Any, Any]]
 
 
 class Probe:
-    """One question at a time, however many ask: silence must not cost a connection for each of them."""
+    """Asks one question at a time, however many callers there are: silence must not cost a connection for each.
 
-    def __init__(self, name: str, ask: Callable[[], Coroutine[Any, Any, Any]]) -> None:
+    `look` reads from the store. `write` writes something that leaves no trace: a store that is full or read-only can
+    still be read.
+    """
+
+    def __init__(self, name: str, look: Question, write: Question) -> None:
         self._name = name
-        self._ask = ask
+        self._look = look
+        self._write = write
+        self._written_at = float("-inf")
         self._asking: asyncio.Task[Any] | None = None
 
     async def __call__(self) -> None:
@@ -28,8 +38,15 @@ class Probe:
         # It is not given up: a broken question would have to be broken off with the store that keeps silent.
         done, _ = await asyncio.wait({self._asking}, timeout=SOON)
         if not done:
-            raise StorageError(f"{self._name} does not answer. Check that it runs, and the network")
+            raise StorageError(f"{self._name} does not answer. Check what it is busy with, and the way to it")
         done.pop().result()
+
+    async def _ask(self) -> None:
+        await self._look()
+        loop = asyncio.get_running_loop()
+        if loop.time() - self._written_at >= _WRITE_EVERY:
+            await self._write()
+            self._written_at = loop.time()
 
     async def stop(self) -> None:
         """Once the connections are closed: waits for the end of what is still asked."""

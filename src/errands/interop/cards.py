@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Protocol
 
+import msgspec
+
 from errands.errors import ConfigurationError
 from errands.interop.generations import Generation, generation_of_card
 from errands.model.card import AgentCard, AgentSkill, SecurityRequirement
@@ -42,9 +44,9 @@ class Card(Protocol):
 
 
 def adapt_card(card: object) -> AgentCardConfig:
-    """The card as a configuration; one that is a configuration stays as it is. Raises `ConfigurationError`."""
+    """Return the card as a configuration, checked. Raises `ConfigurationError`."""
     if isinstance(card, AgentCardConfig):
-        return card
+        return msgspec.structs.replace(card)  # checks it again: it may have been changed since it was made
     generation = generation_of_card(card)
     if generation is None:
         raise ConfigurationError(

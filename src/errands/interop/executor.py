@@ -15,14 +15,23 @@ from errands.runtime.executor.request import RequestContext
 class SdkExecutor(AgentExecutor):
     """Gives the executor what its SDK would give it, and takes from it what its SDK would take."""
 
-    def __init__(self, executor: Any, sdk: Sdk) -> None:
+    def __init__(self, executor: Any, sdk: Sdk, builder: Any = None) -> None:
+        """`builder` is a request context builder of the SDK."""
         self._executor = executor
         self._sdk = sdk
+        self._builder = builder
         self.on_interrupted = getattr(executor, "on_interrupted", self.on_interrupted)
 
     async def execute(self, context: RequestContext, event_queue: EventQueue) -> None:
-        sdk_context = self._sdk.context(context, _task_before(context))
-        await self._run(self._executor.execute(sdk_context, self._sdk.queue(event_queue)))
+        await self._run(self._execute(context, event_queue))
+
+    async def _execute(self, context: RequestContext, event_queue: EventQueue) -> None:
+        task = _task_before(context)
+        if self._builder is None:
+            sdk_context = self._sdk.context(context, task)
+        else:
+            sdk_context = await self._sdk.built(self._builder, context, task)
+        await self._executor.execute(sdk_context, self._sdk.queue(event_queue))
 
     async def cancel(self, context: RequestContext, event_queue: EventQueue) -> None:
         sdk_context = self._sdk.context(context, context.current_task)

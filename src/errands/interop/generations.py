@@ -18,6 +18,8 @@ _CARD = "lf.a2a.v1.AgentCard"
 #: The pydantic cards: those of 0.3 itself, and those that 1.x has for the sake of 0.3.
 _OLD_CARDS = {"a2a.types", "a2a.compat.v0_3.types"}
 _EXECUTORS = {"a2a.server.agent_execution.agent_executor"}
+_BUILDERS = {"a2a.server.agent_execution.request_context_builder"}
+_STORES = {"a2a.server.tasks.task_store"}
 
 
 def generation_of_executor(cls: type) -> Generation | None:
@@ -27,6 +29,16 @@ def generation_of_executor(cls: type) -> Generation | None:
     # Whoever has an executor has loaded the types it is written with.
     message = sys.modules["a2a.types"].Message
     return Generation.V1 if hasattr(message, "DESCRIPTOR") else Generation.V0_3
+
+
+def is_builder(value: object) -> bool:
+    """Return whether it is a RequestContextBuilder of the a2a package."""
+    return _descends(type(value), "RequestContextBuilder", _BUILDERS)
+
+
+def is_store(value: object) -> bool:
+    """Return whether it is a TaskStore of the a2a package."""
+    return _descends(type(value), "TaskStore", _STORES)
 
 
 def generation_of_card(card: object) -> Generation | None:

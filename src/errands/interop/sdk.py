@@ -7,11 +7,20 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+import msgspec
+
 from errands.errors import A2AError, InvalidAgentResponseError
 from errands.model.core import Message, Task, TaskStatusUpdateEvent
 from errands.model.requests import SendMessageConfiguration, SendMessageRequest
+from errands.runtime.executor.call import ServerCallContext
+from errands.runtime.executor.ids import IDGenerator, IDGeneratorContext
 from errands.runtime.executor.queue import Event, EventQueue
-from errands.runtime.executor.request import RequestContext
+from errands.runtime.executor.request import (
+    MOST_REFERRED,
+    RequestContext,
+    RequestContextBuilder,
+    SimpleRequestContextBuilder,
+)
 from errands.wire.dialect import MalformedAnswerError
 from errands.wire.status import ERRORS
 
@@ -19,9 +28,63 @@ _ERROR_CLASSES = {cls.__name__: cls for cls in ERRORS.values()}
 
 
 class Sdk(ABC):
-    @abstractmethod
+    #: The SDK's class for what an id generator is told, and its class of request contexts.
+    id_context: Any
+    request_context: Any
+
     def context(self, context: RequestContext, task: Task | None) -> Any:
-        """The SDK's RequestContext, with everything that ours has, and with this task as the current one."""
+        """Return the SDK's RequestContext, with everything that ours has, and with this task as the current one."""
+        related = [self.task(one) for one in context.related_tasks]
+        return self.request_context(**self._pieces(context, request_of(context), task), related_tasks=related)
+
+    async def built(self, builder: Any, context: RequestContext, task: Task | None) -> Any:
+        """Return what the SDK's builder makes of the same, with the related tasks that ours found and it did not."""
+        pieces = self._pieces(context, _with_fewer_references(request_of(context)), task)
+        built = await builder.build(params=pieces.pop("request"), context=pieces.pop("call_context"), **pieces)
+        if not isinstance(built, self.request_context):
+            raise InvalidAgentResponseError(
+                f"{type(builder).__name__}.build must return a RequestContext of the a2a package, "
+                f"not {type(built).__name__}"
+            )
+        found = {one.id for one in built.related_tasks}
+        for one in context.related_tasks:
+            if one.id not in found:
+                built.attach_related_task(self.task(one))
+        return built
+
+    def around(self, builder: Any) -> RequestContextBuilder:
+        """Return a builder of ours for what the server itself has to know of the SDK's builder.
+
+        That are the options of `SimpleRequestContextBuilder`, which the SDK keeps in private attributes: identifiers
+        are made when a message is accepted, and tasks that a message refers to are looked for on this server, too.
+        """
+        tasks, contexts = (getattr(builder, f"_{kind}_id_generator", None) for kind in ("task", "context"))
+        return SimpleRequestContextBuilder(
+            should_populate_referred_tasks=bool(getattr(builder, "_should_populate_referred_tasks", False)),
+            task_id_generator=None if tasks is None else _SdkIds(tasks, self.id_context),
+            context_id_generator=None if contexts is None else _SdkIds(contexts, self.id_context),
+        )
+
+    def _pieces(self, context: RequestContext, request: SendMessageRequest | None, task: Task | None) -> dict[str, Any]:
+        return {
+            "call_context": self.call_context(context.call_context),
+            "request": None if request is None else self.request(request),
+            "task_id": context.task_id,
+            "context_id": context.context_id,
+            "task": None if task is None else self.task(task),
+        }
+
+    @abstractmethod
+    def request(self, request: SendMessageRequest) -> Any:
+        """Return the SDK's form of a send."""
+
+    @abstractmethod
+    def task(self, task: Task) -> Any:
+        """Return the SDK's form of a task."""
+
+    @abstractmethod
+    def call_context(self, call: ServerCallContext) -> Any:
+        """Return the SDK's ServerCallContext."""
 
     @abstractmethod
     def queue(self, queue: EventQueue) -> Any:
@@ -30,6 +93,19 @@ class Sdk(ABC):
     @abstractmethod
     def error(self, raised: Exception) -> A2AError | None:
         """One of the protocol's errors that an executor raised on purpose, as ours; None for any other."""
+
+
+class _SdkIds(IDGenerator):
+    """An id generator of the SDK as one of ours."""
+
+    def __init__(self, generator: Any, id_context: Any) -> None:
+        self._generator = generator
+        self._id_context = id_context
+
+    def generate(self, context: IDGeneratorContext) -> str:
+        known = self._id_context(task_id=context.task_id, context_id=context.context_id)
+        generated: str = self._generator.generate(known)
+        return generated
 
 
 def request_of(context: RequestContext) -> SendMessageRequest | None:
@@ -43,6 +119,15 @@ def request_of(context: RequestContext) -> SendMessageRequest | None:
         configuration=context.configuration or SendMessageConfiguration(),
         metadata=context.metadata or None,
     )
+
+
+def _with_fewer_references(request: SendMessageRequest | None) -> SendMessageRequest | None:
+    """Return the request with `MOST_REFERRED` references at most: the SDK's builder loads all of them at once."""
+    if request is None or len(request.message.reference_task_ids or ()) <= MOST_REFERRED:
+        return request
+    references = list(dict.fromkeys(request.message.reference_task_ids or ()))[:MOST_REFERRED]
+    message = msgspec.structs.replace(request.message, reference_task_ids=references)
+    return msgspec.structs.replace(request, message=message)
 
 
 def error_named(name: str, message: str | None) -> A2AError:

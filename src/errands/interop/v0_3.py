@@ -12,12 +12,12 @@ from typing import Any
 import msgspec
 
 from errands.errors import A2AError
-from errands.interop.sdk import Sdk, error_named, forgiven, reading, request_of
+from errands.interop.sdk import Sdk, error_named, forgiven, reading
 from errands.interop.users import caller_of
 from errands.model.core import Task
+from errands.model.requests import SendMessageRequest
 from errands.runtime.executor.call import ServerCallContext
 from errands.runtime.executor.queue import Event, EventQueue
-from errands.runtime.executor.request import RequestContext
 from errands.wire.v0_3 import JSONRPC
 from errands.wire.v0_3.schema_spelling import SCHEMA
 
@@ -31,15 +31,21 @@ _EVENTS = (types.Task, types.Message, types.TaskStatusUpdateEvent, types.TaskArt
 
 
 class V03(Sdk):
-    def context(self, context: RequestContext, task: Task | None) -> Any:
-        request = request_of(context)
-        return SdkRequestContext(
-            request=None if request is None else _model(types.MessageSendParams, SCHEMA.write_send(request)),
-            task_id=context.task_id,
-            context_id=context.context_id,
-            task=None if task is None else _task(task),
-            related_tasks=[_task(one) for one in context.related_tasks],
-            call_context=_call_context(context.call_context),
+    id_context = import_module("a2a.server.id_generator").IDGeneratorContext
+    request_context = SdkRequestContext
+
+    def request(self, request: SendMessageRequest) -> Any:
+        return _model(types.MessageSendParams, SCHEMA.write_send(request))
+
+    def task(self, task: Task) -> Any:
+        return _model(types.Task, SCHEMA.write_task(task))
+
+    def call_context(self, call: ServerCallContext) -> Any:
+        return SdkCallContext(
+            state=call.state,
+            user=caller_of(call),
+            requested_extensions=call.requested_extensions,
+            activated_extensions=call.activated_extensions,
         )
 
     def queue(self, queue: EventQueue) -> Any:
@@ -73,21 +79,8 @@ class Queue(SdkEventQueue):  # type: ignore[misc]
         return self._errands_queue.is_closed()
 
 
-def _call_context(call: ServerCallContext) -> Any:
-    return SdkCallContext(
-        state=call.state,
-        user=caller_of(call),
-        requested_extensions=call.requested_extensions,
-        activated_extensions=call.activated_extensions,
-    )
-
-
 def _model(cls: Any, spelled: msgspec.Struct) -> Any:
     return cls.model_validate(msgspec.to_builtins(spelled))
-
-
-def _task(task: Task) -> Any:
-    return _model(types.Task, SCHEMA.write_task(task))
 
 
 def _read(event: Any) -> Event:

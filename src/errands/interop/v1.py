@@ -8,20 +8,21 @@ from typing import Any
 from a2a.server.agent_execution import RequestContext as SdkRequestContext
 from a2a.server.context import ServerCallContext as SdkCallContext
 from a2a.server.events import EventQueue as SdkEventQueue
+from a2a.server.id_generator import IDGeneratorContext
 from a2a.types import a2a_pb2 as pb
 from a2a.utils.errors import A2AError as SdkError
 
 from errands.errors import A2AError, InvalidParamsError
-from errands.interop.sdk import Sdk, error_named, forgiven, reading, request_of
+from errands.interop.sdk import Sdk, error_named, forgiven, reading
 from errands.interop.users import caller_of
 from errands.model.core import Task
+from errands.model.requests import SendMessageRequest
 from errands.operations import OPERATIONS
 from errands.runtime.executor.call import ServerCallContext
 from errands.runtime.executor.queue import Event, EventQueue
-from errands.runtime.executor.request import RequestContext
 from errands.wire.proto.messages import Reader, Writer
 from errands.wire.proto.v1_0 import CODEC
-from errands.wire.proto.values import MAX_DEPTH, TooDeepError
+from errands.wire.proto.values import MAX_DEPTH, TooDeepError, check_levels
 
 _writer, _reader = Writer(), Reader()
 _write_request = CODEC.rpc_of(OPERATIONS["SendMessage"]).ask
@@ -34,19 +35,26 @@ _READERS: dict[type, Callable[[Any], Event]] = {
 
 
 class V1(Sdk):
-    def context(self, context: RequestContext, task: Task | None) -> SdkRequestContext:
-        request = request_of(context)
+    id_context = IDGeneratorContext
+    request_context = SdkRequestContext
+
+    def request(self, request: SendMessageRequest) -> Any:
         try:
-            return SdkRequestContext(
-                _call_context(context.call_context),
-                request=None if request is None else _write_request(request),
-                task_id=context.task_id,
-                context_id=context.context_id,
-                task=None if task is None else _writer.task(task),
-                related_tasks=[_writer.task(one) for one in context.related_tasks],
-            )
+            check_levels(request)
         except TooDeepError:
             raise InvalidParamsError(f"This agent takes JSON nested at most {MAX_DEPTH} levels deep") from None
+        return _write_request(request)
+
+    def task(self, task: Task) -> Any:
+        return _writer.task(task)
+
+    def call_context(self, call: ServerCallContext) -> SdkCallContext:
+        return SdkCallContext(
+            state=call.state,
+            user=caller_of(call),
+            tenant=call.tenant,
+            requested_extensions=call.requested_extensions,
+        )
 
     def queue(self, queue: EventQueue) -> SdkEventQueue:
         return Queue(queue)
@@ -73,15 +81,6 @@ class Queue(SdkEventQueue):
 
     def is_closed(self) -> bool:
         return self._queue.is_closed()
-
-
-def _call_context(call: ServerCallContext) -> SdkCallContext:
-    return SdkCallContext(
-        state=call.state,
-        user=caller_of(call),
-        tenant=call.tenant,
-        requested_extensions=call.requested_extensions,
-    )
 
 
 SDK = V1()

@@ -2,14 +2,88 @@
 
 from __future__ import annotations
 
-from typing import Any
+import functools
+import types
+import typing
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
 
 import msgspec
 
 
 # gc=False: these are trees, never cycles, and a server holds very many of them.
 class Model(msgspec.Struct, rename="camel", omit_defaults=True, kw_only=True, gc=False):
-    """A protocol object in v1.0 spelling. Attributes are snake_case, JSON keys camelCase."""
+    """A protocol object in v1.0 spelling. Attributes are snake_case, JSON keys camelCase.
+
+    msgspec checks types when it decodes. What Python code constructs is checked by `__post_init__` of the structs that
+    authors of agents use; each has a fast path for its usual form and calls `check_fields` for every other.
+    """
+
+    def check_fields(self) -> None:
+        """Raise `TypeError` for the first field whose value does not have the declared type.
+
+        Items of lists are checked too. What is inside a JSON value is checked when it is written.
+        """
+        declared = _declared(type(self))
+        kinds = tuple(map(type, msgspec.structs.astuple(self)))
+        if kinds not in declared.seen:
+            for name, expected in declared.fields.items():
+                value = getattr(self, name)
+                if type(value) not in expected:
+                    setattr(self, name, _converted(self, name, value, expected))
+            if kinds == tuple(map(type, msgspec.structs.astuple(self))):
+                declared.seen.add(kinds)
+        for name, items in declared.lists:
+            values = getattr(self, name)
+            if values is not None and not items.issuperset(map(type, values)):
+                wrong = next(value for value in values if type(value) not in items)
+                raise TypeError(_complaint(self, f"{name} must be a list of {_names(items)}", wrong))
+
+
+class _Declared(NamedTuple):
+    """What the annotations of a model say. Fields that may be anything are left out."""
+
+    fields: dict[str, frozenset[type]]
+    #: The fields that are lists, with the types of their items.
+    lists: list[tuple[str, frozenset[type]]]
+    #: Combinations of field types that were found good: most objects have one of a few.
+    seen: set[tuple[type, ...]]
+
+
+@functools.cache
+def _declared(model: type[Model]) -> _Declared:
+    declared = _Declared({}, [], set())
+    for name, hint in typing.get_type_hints(model).items():
+        choices = typing.get_args(hint) if isinstance(hint, types.UnionType) else (hint,)
+        if Any in choices:
+            continue
+        declared.fields[name] = frozenset(typing.get_origin(choice) or choice for choice in choices)
+        declared.lists.extend(
+            (name, frozenset(typing.get_args(choice))) for choice in choices if typing.get_origin(choice) is list
+        )
+    return declared
+
+
+def _converted(model: Model, name: str, value: Any, expected: frozenset[type]) -> Any:
+    """Return a value of a subclass as the declared type itself: encoders take no other. Raise `TypeError` otherwise."""
+    if str in expected and isinstance(value, str):
+        return str.__str__(value)
+    if bytes in expected and isinstance(value, bytes | bytearray | memoryview):
+        return bytes(value)
+    if dict in expected and isinstance(value, Mapping):
+        return dict(value)
+    if list in expected and isinstance(value, Sequence) and not isinstance(value, str | bytes | bytearray):
+        return list(value)
+    raise TypeError(_complaint(model, f"{name} must be {_names(expected)}", value))
+
+
+def _complaint(model: Model, wanted: str, value: Any) -> str:
+    given = repr(value) if isinstance(value, str) else type(value).__name__
+    return f"{type(model).__name__}: {wanted}, not {given:.100}"
+
+
+def _names(expected: frozenset[type]) -> str:
+    return " or ".join(sorted("None" if one is types.NoneType else one.__name__ for one in expected))
 
 
 Metadata = dict[str, Any]
@@ -28,3 +102,6 @@ JSON_NAMES: dict[type, str] = {
 #: One encoder for the whole process: msgspec encoders hold no state between calls.
 ENCODER = msgspec.json.Encoder()
 encode = ENCODER.encode
+
+#: What decoding and folding stored bytes raises when they are damaged.
+UNREADABLE = (msgspec.MsgspecError, ValueError, TypeError, RecursionError)

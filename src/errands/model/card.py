@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import msgspec
 
 from errands.model.base import Metadata, Model
@@ -112,6 +114,24 @@ class SecurityScheme(Model):
     oauth2_security_scheme: OAuth2SecurityScheme | None = None
     open_id_connect_security_scheme: OpenIdConnectSecurityScheme | None = None
     mtls_security_scheme: MutualTlsSecurityScheme | None = None
+
+
+#: OpenAPI's `type` of a security scheme, and the field of `SecurityScheme` that has it in 1.0.
+SCHEME_FIELDS = {
+    "apiKey": "apiKeySecurityScheme",
+    "http": "httpAuthSecurityScheme",
+    "oauth2": "oauth2SecurityScheme",
+    "openIdConnect": "openIdConnectSecurityScheme",
+    "mutualTLS": "mtlsSecurityScheme",
+}
+
+
+def modern_scheme(fields: dict[str, Any]) -> dict[str, Any]:
+    """Return a security scheme in the form of 1.0. In 0.3 it is written as in OpenAPI: flat, with a `type`."""
+    field = SCHEME_FIELDS.get(str(fields.get("type")))
+    if field is None:
+        return fields
+    return {field: {"location" if key == "in" else key: value for key, value in fields.items()}}
 
 
 class AgentCard(Model):

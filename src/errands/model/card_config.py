@@ -1,22 +1,107 @@
-"""What a person writes to describe an agent. The wire card is built from it, once per public URL."""
+"""What a person writes to describe an agent. The wire card is built from it, once per public URL.
+
+What is written is checked here, so that a mistake is told where it was made and not to every reader of the card.
+"""
 
 from __future__ import annotations
 
+import math
+import re
+from collections.abc import Mapping, Sequence, Set
 from typing import Any
 
 import msgspec
 
-from errands.model.card import AgentExtension, SecurityScheme
+from errands.errors import ConfigurationError
+from errands.model.card import SCHEME_FIELDS, AgentExtension, SecurityScheme, modern_scheme
+
+#: Levels of lists and objects inside each other: protobuf refuses what is nested deeper than this on a card.
+_MAX_DEPTH = 20
 
 
-class ProviderConfig(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+class _Config(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+    """Checks every field. Plain values, and types of the official SDKs, may stand for the structs in them."""
+
+    def __post_init__(self) -> None:
+        for field in msgspec.structs.fields(self):
+            try:
+                value = _plain(getattr(self, field.name), _MAX_DEPTH)
+                if field.name == "security_schemes" and isinstance(value, dict):
+                    value = {name: _scheme(name, fields) for name, fields in value.items()}
+                setattr(self, field.name, msgspec.convert(value, field.type))
+            except (ValueError, OverflowError) as error:
+                raise ConfigurationError(f"{type(self).__name__}({field.name}=...) cannot be used: {error}") from None
+
+
+def _plain(value: Any, depth: int) -> Any:
+    """Return `value` as JSON has it, with the fields of structs by their Python names. Raises ValueError."""
+    if value is None or isinstance(value, bool):
+        return value
+    if isinstance(value, str):
+        value.encode()  # raises for a lone surrogate
+        return value
+    if isinstance(value, int | float):
+        if not abs(value) < math.inf:
+            raise ValueError(f"{value} is not a number of JSON")
+        float(value)  # raises for an integer that is larger than any float
+        return value
+    if depth == 0:
+        raise ValueError(f"it is nested more than {_MAX_DEPTH} levels deep")
+    # Lists of protobuf are sequences, not lists. Bytes are sequences, too, and JSON has none.
+    if isinstance(value, Sequence | Set) and not isinstance(value, bytes | bytearray | memoryview):
+        return [_plain(item, depth - 1) for item in value]
+    fields = _fields(value)
+    if not all(isinstance(name, str) for name in fields):
+        raise ValueError("the keys of an object are strings")
+    return {_plain(name, depth): _plain(item, depth - 1) for name, item in fields.items()}
+
+
+def _fields(value: Any) -> Mapping[str, Any]:
+    if isinstance(value, Mapping):
+        return value
+    if isinstance(value, msgspec.Struct):
+        return {name: item for name in value.__struct_fields__ if (item := getattr(value, name)) is not None}
+    if isinstance(value, type):
+        raise ValueError(f"{value.__name__} is a class; pass an object of it")
+    if hasattr(value, "model_dump"):  # a pydantic model, as those of a2a-sdk 0.3
+        fields: dict[str, Any] = value.model_dump(mode="json", by_alias=False, exclude_none=True)
+        return fields
+    if hasattr(value, "ListFields"):  # a message of protobuf, as those of a2a-sdk 1.x
+        return {field.name: item for field, item in value.ListFields()}
+    raise ValueError(f"{type(value).__name__} is not a type that can stand here")
+
+
+def _scheme(name: str, fields: Any) -> Any:
+    """Return a security scheme in the form of 1.0; it may be written in that of 0.3, and in snake_case."""
+    scheme = modern_scheme(_camel(fields)) if isinstance(fields, dict) else fields
+    found = [field for field in SCHEME_FIELDS.values() if isinstance(scheme, dict) and scheme.get(field) is not None]
+    if len(found) != 1:
+        raise ValueError(
+            f"{name!r} needs either exactly one of {', '.join(SCHEME_FIELDS.values())}, or a type as in OpenAPI: "
+            f"{', '.join(SCHEME_FIELDS)}"
+        )
+    flows = scheme[found[0]].get("flows") if isinstance(scheme[found[0]], dict) else None
+    if isinstance(flows, dict) and len(flows) > 1:
+        raise ValueError(f"{name!r} has the flows {', '.join(flows)}; a scheme has one: write one scheme for each")
+    return scheme
+
+
+def _camel(fields: Any) -> Any:
+    """Return the fields in camelCase. The names of scopes are the author's and stay as they are."""
+    if not isinstance(fields, dict):
+        return fields
+    names = {key: re.sub(r"_([a-z0-9])", lambda found: found[1].upper(), key.rstrip("_")) for key in fields}
+    return {names[key]: value if key == "scopes" else _camel(value) for key, value in fields.items()}
+
+
+class ProviderConfig(_Config):
     """Who offers the agent."""
 
     organization: str
     url: str
 
 
-class SignatureConfig(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+class SignatureConfig(_Config):
     """A JWS made elsewhere; errands puts it on the card as it is."""
 
     protected: str
@@ -24,7 +109,7 @@ class SignatureConfig(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     header: dict[str, Any] | None = None
 
 
-class SkillConfig(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+class SkillConfig(_Config):
     """One thing that the agent can do, for people and for agents that choose among agents."""
 
     id: str
@@ -37,7 +122,7 @@ class SkillConfig(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     security: list[dict[str, list[str]]] | None = None
 
 
-class ExtensionConfig(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+class ExtensionConfig(_Config):
     """An extension of the protocol that the agent understands."""
 
     uri: str
@@ -47,7 +132,7 @@ class ExtensionConfig(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     params: dict[str, Any] = msgspec.field(default_factory=dict)
 
 
-class CapabilitiesConfig(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+class CapabilitiesConfig(_Config):
     """What the agent offers beyond plain requests. Everything is off unless switched on."""
 
     streaming: bool = False
@@ -58,7 +143,7 @@ class CapabilitiesConfig(msgspec.Struct, kw_only=True, forbid_unknown_fields=Tru
     extensions: list[AgentExtension] | None = None
 
 
-class AgentCardConfig(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+class AgentCardConfig(_Config):
     """An agent as its author describes it. What only the server knows, such as its address, is added there."""
 
     name: str

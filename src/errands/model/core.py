@@ -77,6 +77,9 @@ class Role(enum.StrEnum):
 
 USER = Role.USER
 
+_OPTIONAL_TEXT = frozenset({str, type(None)})
+_FLAG = frozenset({bool})
+
 
 class Part(Model):
     """One piece of content: exactly one of `text`, `raw`, `url` and `data` is set."""
@@ -92,6 +95,22 @@ class Part(Model):
     media_type: str | None = None
 
     def __post_init__(self) -> None:
+        if (
+            type(self.text) is str
+            and self.raw is None
+            and self.url is None
+            and self.data is UNSET
+            and self.metadata is None
+            and self.filename is None
+            and self.media_type is None
+        ):
+            return
+        if self.text is not None and not isinstance(self.text, str):
+            raise TypeError(
+                f"text must be a str, not {type(self.text).__name__}; other values are JSON data, "
+                "for example complete_json(...), emit_data_artifact(...) or Part(data=...)"
+            )
+        self.check_fields()
         contents = (self.text is not None) + (self.raw is not None) + (self.url is not None) + (self.data is not UNSET)
         if contents != 1:
             raise ValueError("a part needs exactly one of text, raw, url and data")
@@ -109,6 +128,21 @@ class Message(Model):
     extensions: list[str] | None = None
     reference_task_ids: list[str] | None = None
 
+    def __post_init__(self) -> None:
+        if not (
+            type(self.message_id) is str
+            and type(self.role) is Role
+            and type(parts := self.parts) is list
+            and len(parts) == 1
+            and type(parts[0]) is Part
+            and type(self.context_id) in _OPTIONAL_TEXT
+            and type(self.task_id) in _OPTIONAL_TEXT
+            and self.metadata is None
+            and self.extensions is None
+            and self.reference_task_ids is None
+        ):
+            self.check_fields()
+
 
 class TaskStatus(Model):
     """Where a task stands, since when, and what the agent says about it."""
@@ -116,6 +150,10 @@ class TaskStatus(Model):
     state: TaskState
     message: Message | None = None
     timestamp: str | None = None
+
+    def __post_init__(self) -> None:
+        if type(self.state) is not TaskState or self.message is not None or type(self.timestamp) is not str:
+            self.check_fields()
 
 
 class Artifact(Model):
@@ -128,6 +166,22 @@ class Artifact(Model):
     metadata: Metadata | None = None
     extensions: list[str] | None = None
 
+    def __post_init__(self) -> None:
+        artifact_id, parts = self.artifact_id, self.parts
+        if not (
+            type(artifact_id) is str
+            and type(parts) is list
+            and len(parts) == 1
+            and type(parts[0]) is Part
+            and self.name is None
+            and self.description is None
+            and self.metadata is None
+            and self.extensions is None
+        ):
+            self.check_fields()
+        if not artifact_id:
+            raise ValueError("Artifact: artifact_id must not be empty: its pieces are put together by it")
+
 
 class Task(Model):
     """A piece of work: its status, what was said, and what it has produced."""
@@ -139,6 +193,19 @@ class Task(Model):
     history: list[Message] | None = None
     metadata: Metadata | None = None
 
+    def __post_init__(self) -> None:
+        if not (
+            type(self.id) is str
+            and type(self.status) is TaskStatus
+            and type(self.context_id) in _OPTIONAL_TEXT
+            and self.metadata is None
+            and (history := self.history) is not None
+            and len(history) == 1
+            and type(history[0]) is Message
+            and ((artifacts := self.artifacts) is None or (len(artifacts) == 1 and type(artifacts[0]) is Artifact))
+        ):
+            self.check_fields()
+
 
 class TaskStatusUpdateEvent(Model):
     """The status of a task has changed."""
@@ -147,6 +214,15 @@ class TaskStatusUpdateEvent(Model):
     context_id: str
     status: TaskStatus
     metadata: Metadata | None = None
+
+    def __post_init__(self) -> None:
+        if (
+            type(self.status) is not TaskStatus
+            or type(self.task_id) is not str
+            or type(self.context_id) is not str
+            or self.metadata is not None
+        ):
+            self.check_fields()
 
 
 class TaskArtifactUpdateEvent(Model):
@@ -158,6 +234,17 @@ class TaskArtifactUpdateEvent(Model):
     append: bool = False
     last_chunk: bool = False
     metadata: Metadata | None = None
+
+    def __post_init__(self) -> None:
+        if (
+            type(self.artifact) is not Artifact
+            or type(self.task_id) is not str
+            or type(self.context_id) is not str
+            or (self.append is not False and type(self.append) not in _FLAG)
+            or (self.last_chunk is not False and type(self.last_chunk) not in _FLAG)
+            or self.metadata is not None
+        ):
+            self.check_fields()
 
 
 class StreamResponse(Model):

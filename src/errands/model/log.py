@@ -102,9 +102,16 @@ class Change(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     gives_back: bool = False
     #: Who alone may answer from now on. Without it, every change of state ends what was asked before.
     asks: str | None = None
+    #: What the agent keeps for the task's conversation from now on; see `Storage.load_context`.
+    context: bytes | None = None
 
     # Set once, when the task is created.
     context_id: str = ""
+
+    @property
+    def receipt_until(self) -> int:
+        """When the window of its receipt has passed."""
+        return 2 * self.at - self.receipt_since
 
 
 class Head(msgspec.Struct, kw_only=True, gc=False):
@@ -144,6 +151,8 @@ class StoredTask(msgspec.Struct, kw_only=True, gc=False):
     task: Task
     head: Head
     scope: Scope
+    #: Why its stored data could not be read; "" for a task that is whole. See `errands.engines.stored`.
+    damage: str = ""
 
     @property
     def version(self) -> int:

@@ -5,15 +5,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Annotated
+from collections.abc import Collection, Sequence
+from typing import Annotated, Literal
 
 import msgspec
 from msgspec import Meta
 
 from errands.errors import ConfigurationError
+from errands.policy.cel.paths import reads_in
 from errands.policy.limits import Limits
-from errands.policy.steps import CAPABILITY_PHASES, Phase, StepConfig, StepError, Steps, compile_steps
+from errands.policy.steps import (
+    CAPABILITY_PHASES,
+    Phase,
+    StepConfig,
+    StepError,
+    Steps,
+    compile_steps,
+    given_name,
+)
 
 
 class _Part(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -44,6 +53,8 @@ class Policy(_Part, frozen=True, kw_only=True):
     guardrails: GuardrailSteps = GuardrailSteps()
     #: By the name that `ctx.capability` is given. One without steps is only made known to expressions.
     capabilities: dict[str, CapabilitySteps] = {}
+    #: What becomes of calls of capabilities that are not among these.
+    other_capabilities: Literal["allow", "refuse"] = "allow"
 
 
 class CompiledPolicy(msgspec.Struct, frozen=True, eq=False):
@@ -53,11 +64,36 @@ class CompiledPolicy(msgspec.Struct, frozen=True, eq=False):
     limits: Limits
     before: Steps
     after: Steps
+    #: By `capability_name`.
     capabilities: dict[str, dict[Phase, Steps]]
+    #: Around the calls of all others.
+    others: dict[Phase, Steps] = {}
 
     def steps(self, capability: str, phase: Phase) -> Steps:
-        """Those around a call of this capability; none when the policy does not mention it."""
-        return self.capabilities.get(capability, {}).get(phase) or Steps(phase)
+        """Return the steps around a call of this capability, which is given by its `capability_name`."""
+        return self.capabilities.get(capability, self.others).get(phase) or Steps(phase)
+
+    def misspelled(self, capability: str) -> str | None:
+        """Return the name in this policy that differs from the name of a call only in upper and lower case."""
+        if capability in self.capabilities:
+            return None
+        return next((name for name in self.capabilities if name.casefold() == capability.casefold()), None)
+
+    @property
+    def functions(self) -> set[str]:
+        """The capabilities that an agent must have for this policy to take effect: those with steps, and those read."""
+        listed = {name for name, phases in self.capabilities.items() if any(steps.steps for steps in phases.values())}
+        around = [steps for phases in self.capabilities.values() for steps in phases.values()]
+        every = (step for steps in (self.before, self.after, *around) for step in steps.steps)
+        return listed.union(*(_functions_read(program.source) for step in every for program in step.programs))
+
+
+def _functions_read(source: str) -> set[str]:
+    """The functions whose records an expression reads without asking whether they exist."""
+    reads = [read for read in reads_in(source) if read.path[:2] == ("context", "capabilities")]
+    asked = {read.path[2:3] for read in reads if read.is_asked}
+    names = {read.path[2] for read in reads if len(read.path) > 2 and read.path[2:3] not in asked}
+    return {name for name in names if isinstance(name, str) and name != "_meta"}
 
 
 #: For agents that are bound by nothing.
@@ -77,16 +113,35 @@ def compile_policy(policy: Policy) -> CompiledPolicy:
     """Raises `ConfigurationError` for the first thing that is wrong."""
     if not policy.version.strip():
         raise ConfigurationError("version: is empty; decisions name it, so write something such as 2026-01-31")
+    capabilities: dict[str, dict[Phase, Steps]] = {}
+    for given, steps in policy.capabilities.items():
+        name = _name(given, capabilities)
+        capabilities[name] = {
+            phase: _compiled(phase, getattr(steps, phase.value), given) for phase in CAPABILITY_PHASES
+        }
+    refused = policy.other_capabilities == "refuse"
     return CompiledPolicy(
         version=policy.version,
         limits=policy.limits,
         before=_compiled(Phase.GUARDRAIL_BEFORE, policy.guardrails.before),
         after=_compiled(Phase.GUARDRAIL_AFTER, policy.guardrails.after),
-        capabilities={
-            name: {phase: _compiled(phase, getattr(steps, phase.value), name) for phase in CAPABILITY_PHASES}
-            for name, steps in policy.capabilities.items()
-        },
+        capabilities=capabilities,
+        others={Phase.BEFORE: compile_steps(Phase.BEFORE, [_REFUSED], owner="other_capabilities.")} if refused else {},
     )
+
+
+_REFUSED = StepConfig(assert_="false", error_message="The policy of this agent does not allow this capability.")
+
+
+def _name(given: str, known: Collection[str]) -> str:
+    field = f"capabilities.{given}"
+    try:
+        name = given_name(given)
+    except ValueError as error:
+        raise ConfigurationError(f"{field}: {error}") from None
+    if name in known:
+        raise ConfigurationError(f"{field}: is the same name as another; '-' and '_' are the same in names")
+    return name
 
 
 def _compiled(phase: Phase, configs: Sequence[StepConfig], capability: str = "") -> Steps:
@@ -95,11 +150,12 @@ def _compiled(phase: Phase, configs: Sequence[StepConfig], capability: str = "")
     for step in compiled.steps:
         if step.action == "invoke":
             raise StepError(f"{step.name}.invoke", NO_TOOLS)
-        if step.match is not None and phase.guards:
-            raise StepError(f"{step.name}.match", "means nothing in a guardrail; take it away, or use condition")
+        if step.match is not None:
+            raise StepError(f"{step.name}.match", NO_MATCH)
     return compiled
 
 
+NO_MATCH = "means nothing in a policy, which names each function by itself; take it away, or use condition"
 #: A policy stands outside of the agent.
 NO_TOOLS = "a policy has no tools to invoke; use assert or transform, or write the agent as a manifest"
 

@@ -45,6 +45,16 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
             parse_duration(self.max_age)
 
 
+#: What holds for an agent of a manifest where it sets no limit of its own, so that a model that loops is stopped.
+DEFAULT_LIMITS = Limits(max_turns=500, max_tool_calls=1000, max_age="720h")
+
+
+def with_defaults(limits: Limits) -> Limits:
+    """Return the limits with `DEFAULT_LIMITS` where there is none."""
+    given = {name: value for name, value in msgspec.structs.asdict(limits).items() if value is not None}
+    return msgspec.structs.replace(DEFAULT_LIMITS, **given)
+
+
 def stricter(one: Limits, other: Limits) -> Limits:
     """Both at once: of each limit the lower one."""
     bounds: dict[str, Any] = {}
@@ -66,6 +76,26 @@ class Exceeded(msgspec.Struct, frozen=True):
     def message(self) -> str:
         unit = " ms" if self.limit == "max_age" else ""
         return f"{self.limit} is {self.allowed}{unit} and the task has come to {self.actual}{unit}"
+
+
+class AgeLimit(msgspec.Struct, frozen=True):
+    """The bound on the age of an agent's tasks, and how it is told and recorded when one exceeds it."""
+
+    #: In milliseconds.
+    allowed: int
+    #: The name of the limit in decisions, and the version of the policy that set it; "" for the agent's own.
+    step: str = "limits.max_age"
+    policy: str = ""
+    #: What the caller is told; `{}` stands for the numbers.
+    told: str = "{}"
+
+    @classmethod
+    def of(cls, limits: Limits, **words: str) -> AgeLimit | None:
+        """Return the bound that these limits set, or None."""
+        return None if limits.max_age is None else cls(parse_duration(limits.max_age), **words)
+
+    def exceeded_by(self, age: int) -> Exceeded:
+        return Exceeded("max_age", self.allowed, max(age, self.allowed + 1))
 
 
 def check_age(limits: Limits, context: Context, now_ms: int) -> Exceeded | None:

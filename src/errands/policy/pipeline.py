@@ -13,7 +13,7 @@ import msgspec
 
 from errands.policy.cel import Call, CallFailed, CelError, Perform, Session, Suspended, Variables, evaluate
 from errands.policy.cel.values import Json
-from errands.policy.steps import OnFail, Phase, Step, Steps
+from errands.policy.steps import OnFail, Phase, Step, Steps, capability_name
 
 
 class StepCall(msgspec.Struct, frozen=True):
@@ -86,8 +86,15 @@ class Subject(msgspec.Struct, frozen=True, kw_only=True):
     operation: str | None = None
     #: Parameters that are bound: no transform changes them.
     bound: frozenset[str] = frozenset()
+    #: Gives the exposed values of an answer with this message, so that they follow when a transform changes it.
+    expose: Callable[[Json], Awaitable[dict[str, Json]]] | None = None
     #: The payload, when an event activates the capability.
     event: Json | None = None
+
+    @property
+    def names(self) -> set[str]:
+        """What `match` is compared with."""
+        return {capability_name(name) for name in (self.action, self.operation) if name}
 
 
 class _Done(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -96,6 +103,8 @@ class _Done(msgspec.Struct, frozen=True, omit_defaults=True):
     decision: Decision | None = None
     value: Json = None
     message: str = ""
+    #: See `_Run.chosen`.
+    chosen: frozenset[str] = frozenset()
 
 
 class _Failed(Exception):
@@ -110,13 +119,42 @@ class StepSuspended(Suspended):
         self.value = value
 
 
+def task_io(made: Json, before: dict[str, Json], original: dict[str, Json]) -> dict[str, Json]:
+    """Return what a transform made of an input or an answer, in the shape that the next step expects.
+
+    In its message a text may stand for a part; files must be those of the `original`. What the transform does not give
+    stays as it was `before`.
+    """
+    message = made.get("message") if isinstance(made, dict) else None
+    if not isinstance(message, list):
+        raise _Failed("a guardrail's transform must give a map with a message, which is a list of parts")
+    for name in ("metadata", "request_metadata"):
+        if not isinstance(made.get(name), dict | None):
+            raise _Failed(f"the {name} of a transformed message must be a map")
+    known = [part for part in original["message"] if isinstance(part, dict)]
+    known += [{name: value for name, value in part.items() if name != "metadata"} for part in known]
+    return {**before, **made, "message": [_part(part, known) for part in message]}
+
+
+def _part(made: Json, known: list[dict[str, Json]]) -> dict[str, Json]:
+    part = {"text": made} if isinstance(made, str) else made
+    if part in known:
+        return part
+    if not isinstance(part, dict) or not isinstance(part.get("metadata"), dict | None):
+        raise _Failed("a part of a transformed message must be a text or a map, and its metadata a map")
+    kind = "text/plain" if isinstance(part.get("text"), str) else "application/json" if "data" in part else None
+    if kind is None or not isinstance(part.get("mimeType", kind), str):
+        raise _Failed("a part of a transformed message has neither text nor data, and is no part of the original")
+    return {"mimeType": kind, **part}
+
+
 async def run_steps(
     steps: Steps, subject: Subject, session: Session, *, invoke: Invoke, perform: Perform | None = None
 ) -> Outcome:
     """What the steps decide. Raises `StepSuspended` while one of them waits."""
     run = _Run(steps.phase, subject, session, invoke, perform)
     for step in steps.steps:
-        if step.match is not None and step.match not in (subject.action, subject.operation):
+        if step.match is not None and step.match not in subject.names:
             continue
         try:
             done = await run.step(step)
@@ -145,6 +183,8 @@ class _Run:
         self._perform = perform
         self.value: Json = getattr(subject, phase.subject)
         self.transformed = False
+        #: Exposed values that a transform has replaced by others: they no longer follow the message.
+        self.chosen: frozenset[str] = frozenset()
         self.decisions: list[Decision] = []
         self._variables = self._look()
 
@@ -160,6 +200,7 @@ class _Run:
         self.decisions.append(done.decision)
         if done.decision.outcome == "passed" and step.action == "transform":
             self.value = done.value
+            self.chosen = done.chosen
             self.transformed = True
         if step.action != "assert":
             self._variables = self._look()
@@ -178,28 +219,30 @@ class _Run:
         try:
             if step.condition is not None and not await self._evaluate(step.condition, step):
                 return _Done()
-            value = await self._act(step)
+            value, chosen = await self._act(step)
         except _Failed as failure:
             return await self._failed(step, "failed", str(failure))
         except CelError as error:
             return await self._failed(step, "error", str(error))
-        return _Done(Decision(step.name, step.action, "passed"), value)
+        return _Done(Decision(step.name, step.action, "passed"), value, chosen=chosen)
 
     async def _evaluate(self, program: Any, step: Step, part: str = "") -> Json:
         place = f"{step.name}{part}"
         return await evaluate(program, self._variables, self._session, perform=self._perform, place=place)
 
-    async def _act(self, step: Step) -> Json:
+    async def _act(self, step: Step) -> tuple[Json, frozenset[str]]:
+        """What a transform makes of the value, and what it has `chosen`; nothing of other steps."""
         if step.action == "invoke":
-            return await self._call(step)
+            await self._call(step)
+            return None, self.chosen
         value = await self._evaluate(step.program, step)
         if step.action == "transform":
-            return self._replacement(value)
+            return await self._exposing(self._replacement(value))
         if not value:
             raise _Failed("the assertion is false")
-        return None
+        return None, self.chosen
 
-    async def _call(self, step: Step) -> Json:
+    async def _call(self, step: Step) -> None:
         arguments = {
             name: await self._evaluate(program, step, f".bindings.{name}") for name, program in step.bindings.items()
         }
@@ -212,18 +255,25 @@ class _Run:
         error = self._session.finished[call.key].error
         if error is not None:
             raise _Failed(error)
-        return None
+
+    async def _exposing(self, value: Json) -> tuple[Json, frozenset[str]]:
+        """The value with what is exposed of it as it is now, except what a transform has chosen itself."""
+        if self._subject.expose is None:
+            return value, self.chosen
+        exposed = await self._subject.expose(value["message"])
+        chosen = self.chosen | {name for name in exposed if value.get(name) != self.value.get(name)}
+        return {**value, **{name: one for name, one in exposed.items() if name not in chosen}}, chosen
 
     def _replacement(self, value: Json) -> Json:
         """What a transform puts in place of the value. Arguments stay a map, and bound ones stay as they are."""
+        if self._phase.guards:
+            if isinstance(value, str) and self._phase.subject == "output":
+                value = {"message": [value]}
+            return task_io(value, self.value, getattr(self._subject, self._phase.subject))
         if self._phase.subject == "output":
             return value
         if not isinstance(value, dict):
-            raise _Failed("a transform before a call or of an input must give a map")
-        if self._phase.guards:
-            if not isinstance(value.get("message"), list):
-                raise _Failed("a transformed input must have a message, which is a list of parts")
-            return value
+            raise _Failed("a transform before a call must give a map")
         bound = {name: given for name, given in self.value.items() if name in self._subject.bound}
         free = {name: given for name, given in value.items() if name not in self._subject.bound}
         return {**free, **bound}

@@ -67,7 +67,7 @@ class InputPassed(_Fact, frozen=True, kw_only=True, tag="passed"):
 
 
 class InputRefused(_Fact, frozen=True, kw_only=True, tag="refused"):
-    """A message was no input that the agent takes; its sender was told why."""
+    """A message was not an input that the agent takes, or could not be answered; its sender was told why."""
 
     message_id: str
     reason: str

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+import unicodedata
 from collections.abc import Sequence
 from typing import Literal
 
@@ -15,6 +16,21 @@ from errands.policy.template import Template, compile_template
 
 OnFail = Literal["block", "continue", "lock_task"]
 Action = Literal["assert", "invoke", "transform"]
+
+
+def capability_name(name: str) -> str:
+    """Return the one form in which names in code, policies and manifests are compared: `slack-post` as `slack_post`."""
+    return unicodedata.normalize("NFKC", name).replace("-", "_")
+
+
+def given_name(name: str) -> str:
+    """Return the same for a name that a person gave to a capability. Raises `ValueError` for what cannot be one."""
+    if not isinstance(name, str):
+        raise TypeError(f"name must be a str, not {type(name).__name__}")
+    plain = capability_name(name)
+    if not plain or plain == "_meta" or not plain.isprintable() or plain != plain.strip():
+        raise ValueError(f"{name!r} cannot be the name of a capability")
+    return plain
 
 
 class Phase(enum.Enum):
@@ -94,6 +110,11 @@ class Step(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     condition: Program | None = None
     error_message: Template | None = None
 
+    @property
+    def programs(self) -> list[Program]:
+        """Every expression that decides something."""
+        return [program for program in (self.program, self.condition, *self.bindings.values()) if program is not None]
+
 
 class Steps(msgspec.Struct, frozen=True, eq=False):
     """The compiled steps of one phase."""
@@ -129,7 +150,7 @@ def _step(phase: Phase, scope: Scope, name: str, config: StepConfig) -> Step:
             key: _require(_program(f"{name}.bindings.{key}", scope, value))
             for key, value in (config.bindings or {}).items()
         },
-        match=config.match,
+        match=None if config.match is None else capability_name(config.match),
         condition=_program(f"{name}.condition", scope.without_calls(), config.condition, condition=True),
         error_message=_template(f"{name}.error_message", scope, config.error_message),
     )

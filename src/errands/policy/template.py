@@ -9,6 +9,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from functools import lru_cache
 
@@ -19,6 +20,7 @@ from errands.policy.cel import CelError, Program, Scope, Session, Variables, eva
 from errands.policy.cel.tokens import Token, tokens
 from errands.policy.cel.values import Json
 
+_NAMES_MOUNT = re.compile(r"\{\s*mount\.")
 _ESCAPE = "write {{ and }} for braces that are text"
 
 
@@ -27,6 +29,11 @@ class Template(msgspec.Struct, frozen=True, eq=False):
 
     source: str
     pieces: tuple[str | Program, ...]
+
+    @property
+    def programs(self) -> list[Program]:
+        """The expressions in it."""
+        return [piece for piece in self.pieces if isinstance(piece, Program)]
 
     async def value(self, variables: Variables, session: Session) -> Json:
         """The text, or the value itself when the text is exactly one expression. Raises `CelError`."""
@@ -75,6 +82,19 @@ def compile_template(scope: Scope, source: str) -> Template:
     if literal or not pieces:
         pieces.append(literal)
     return Template(source, tuple(pieces))
+
+
+def compile_binding(scope: Scope, source: str) -> Template:
+    """Compile a binding, which is an expression or, to name the mount, a text with `{mount.bucket}` in it.
+
+    The specification writes bindings as expressions everywhere but on its page about mounts. Raises `CelError`.
+    """
+    try:
+        return Template(source, (cel.compile(scope, source),))
+    except CelError:
+        if not _NAMES_MOUNT.search(source):
+            raise
+        return compile_template(scope, source)
 
 
 def _inside(source: str, opening: int) -> tuple[list[Token], int]:

@@ -16,10 +16,13 @@ from errands.errors import (
     LeaseLostError,
     OverloadedError,
     PayloadTooLargeError,
+    TaskNotFoundError,
+    TaskTerminalStateError,
     UnavailableError,
 )
 from errands.model.base import encode
 from errands.model.core import (
+    INPUT_REQUIRED,
     PAUSED_STATES,
     SETTLED_STATES,
     SUBMITTED,
@@ -39,6 +42,7 @@ from errands.model.log import (
     STREAMED_KINDS,
     Change,
     Draft,
+    ListQuery,
     RequestOptions,
     StoredTask,
 )
@@ -116,6 +120,7 @@ class Acceptor:
         self._pressure = Pressure(journal.engine, adapter.agent, settings.max_queue_age)
         self._most_bytes = MOST_BODIES * settings.max_body_bytes
         self._receipts_last = int(settings.idempotency_window * 1000)
+        self._answers_by_context = settings.answer_by_context
 
     def new_task_id(self, message: Message) -> str:
         return new_id() if self._identifiers is None else self._identifiers.new_task(message.context_id)
@@ -132,6 +137,10 @@ class Acceptor:
             if request.message.task_id:
                 return await self._continue(request, call, receipt)
             check_message(request.message, self._input_modes)
+            if request.message.context_id and (self._answers_by_context or call.answers_by_context):
+                answered = await self._answer_in_context(request, call, receipt)
+                if answered is not None:
+                    return answered
             return await self._create(request, call, receipt, task_id)
         except DuplicateMessageError as error:
             stored = await self._engine.load(error.task_id, call.scope)
@@ -159,6 +168,9 @@ class Acceptor:
         assert message.task_id is not None
         while True:
             stored = await self._reviewers.load(message.task_id, call)
+            if stored.damage:
+                await self._engine.set_aside(stored)
+                raise TaskTerminalStateError(f"Task {message.task_id} is already failed", taskId=message.task_id)
             reviews = self._reviewers.is_asked(stored, call)
             # A review is not for the agent, so what the agent takes does not matter.
             check_message(message, [] if reviews else self._input_modes)
@@ -178,6 +190,40 @@ class Acceptor:
                 return await self._queue(stored, joined, request, call, receipt)
             except (ConcurrencyError, LeaseLostError):
                 continue
+
+    async def _answer_in_context(
+        self, request: SendMessageRequest, call: CallContext, receipt: bytes
+    ) -> Accepted | None:
+        """Takes the message as the answer to the one task of its context that waits for input; None unless one does.
+
+        Of two messages at the same time the first is the answer, and the second finds nothing that waits.
+        """
+        while (task_id := await self._waiting_in(request.message.context_id or "", call)) is not None:
+            try:
+                stored = await self._engine.load(task_id, call.scope)
+                if stored.state is not INPUT_REQUIRED or stored.head.asks:
+                    continue
+                message = msgspec.structs.replace(request.message, task_id=task_id)
+                self._check_room(stored, message)
+                # An executor that has asked holds its task until it returns.
+                take = self._queue if stored.head.worker else self._resume
+                return await take(stored, message, request, call, receipt)
+            except (ConcurrencyError, LeaseLostError, TaskNotFoundError, TaskTerminalStateError):
+                continue
+        return None
+
+    async def _waiting_in(self, context_id: str, call: CallContext) -> str | None:
+        """Return the id of the one task of the context that waits for its owner's input, if it is exactly one."""
+        found: list[str] = []
+        token = ""
+        while len(found) < 2:
+            query = ListQuery(scope=call.scope, context_id=context_id, state=INPUT_REQUIRED, page_token=token)
+            page = await self._engine.list(query)
+            found += [stored.task.id for stored in page.tasks if not stored.head.asks]
+            token = page.next_page_token
+            if not token:
+                break
+        return found[0] if len(found) == 1 else None
 
     def _check_room(self, stored: StoredTask, message: Message) -> None:
         history = stored.task.history or []

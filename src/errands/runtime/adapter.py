@@ -10,13 +10,14 @@ import logging
 import os
 import secrets
 import socket
-from collections.abc import Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from contextlib import AbstractContextManager, AsyncExitStack, contextmanager, suppress
 from itertools import islice
 from typing import Any
 
 from errands.errors import (
     ConcurrencyError,
+    DamagedTaskError,
     ErrandsError,
     LeaseLostError,
     StorageError,
@@ -26,11 +27,13 @@ from errands.errors import (
 from errands.model.core import WORKING
 from errands.model.log import RequestOptions, Scope, StoredTask
 from errands.policy.cel.evaluators import Evaluators, use_evaluators
-from errands.policy.document import CompiledPolicy
+from errands.policy.document import NO_POLICY, CompiledPolicy
+from errands.policy.limits import AgeLimit
 from errands.runtime.active import ActiveTask
 from errands.runtime.context import TaskContext
 from errands.runtime.dependencies import DependencyContainer
 from errands.runtime.execution import Execution
+from errands.runtime.expiry import Expiry
 from errands.runtime.handler import Handler
 from errands.runtime.journal import Journal
 from errands.runtime.leasing import begin, lease
@@ -89,6 +92,16 @@ class WorkerAdapter:
         self._places = Places(self.running, settings.max_concurrent_tasks)
         #: Tasks of this agent that somebody waits for, by who does.
         self._awaited: dict[object, Awaited] = {}
+        limits = NO_POLICY.limits if policy is None else policy.limits
+        age_limit = (
+            worker.age_limit()
+            if worker.keeps_records
+            else AgeLimit.of(limits, policy="" if policy is None else policy.version)
+        )
+        #: Which paused tasks have waited too long.
+        self.expiry = Expiry(settings.paused_timeout, age_limit)
+        #: Ends those, beside every sweep; set by whoever can.
+        self.end_abandoned: Callable[[], Coroutine[Any, Any, None]] | None = None
         self.stopper = Stopper(self.running, force_timeout=settings.cancel_force_timeout)
         self._lease_ms = int(settings.lease_seconds * 1000)
         #: No lease of a turn that runs here ends before this moment.
@@ -247,11 +260,15 @@ class WorkerAdapter:
             use_evaluators(self._evaluators)
         try:
             while True:
+                if stored.damage:
+                    raise DamagedTaskError(stored.damage)
                 if options is None:
                     options = await stored_options(self._engine, stored)
                 execution.depth = options.depth
                 if request_context is None:
                     request_context = self.waiting.take(execution.task_id, current_message_id(stored))
+                # Of the pause that ends now: beginning the turn ends it.
+                expired = self.expiry.judge(stored, self._journal.now()) if stored.head.cancel_requested else None
                 if stored.head.state is not WORKING and not self.chooses_reply:
                     stored = await begin(self._journal, stored)
                 execution.ctx = TaskContext(
@@ -262,6 +279,8 @@ class WorkerAdapter:
                     request_context=request_context,
                     policy=self._policy,
                 )
+                if expired is not None:
+                    execution.ctx._turn.expired = expired
                 # It may have been wanted canceled before there was a context that could be told.
                 if stored.head.cancel_requested or execution.cancel_requested:
                     self.stopper.signal(execution)
@@ -272,6 +291,10 @@ class WorkerAdapter:
         except (LeaseLostError, TaskTerminalStateError) as error:
             logger.info("task %s is no longer ours: %s", execution.task_id, error)
             self.waiting.forget(execution.task_id)
+        except DamagedTaskError as error:
+            logger.error("task %s cannot go on, and ends as failed: %s", execution.task_id, error)
+            self.waiting.forget(execution.task_id)
+            await self._guarded(self._engine.set_aside(stored, self.worker_id))
         except StorageError:
             logger.exception("task %s could not be written; its lease will run out", execution.task_id)
         except asyncio.CancelledError:
@@ -352,7 +375,7 @@ class WorkerAdapter:
     async def _take_up(self, stored: StoredTask) -> None:
         """Leases a task that is due."""
         now = self._journal.now()
-        if stored.head.due_at is None or stored.head.due_at > now:
+        if stored.damage or stored.head.due_at is None or stored.head.due_at > now:
             return
         self._places.reserved += 1
         try:
@@ -394,6 +417,8 @@ class WorkerAdapter:
         while True:
             await asyncio.sleep(self._settings.sweep_interval)
             await self._guarded(self._engine.sweep(every=self._settings.sweep_interval))
+            if self.end_abandoned is not None and self._runs_turns and not self.draining:
+                await self._guarded(self.end_abandoned())
 
     async def _guarded(self, call: Any) -> None:
         try:

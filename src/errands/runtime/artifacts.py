@@ -9,6 +9,7 @@ from typing import Any, Self
 from msgspec import UNSET
 
 from errands.model.core import Part
+from errands.runtime.validation import json_value, optional_text
 
 
 def build_part(
@@ -34,13 +35,15 @@ def build_part(
     if len(given) != 1:
         named = " and ".join(given) or "none"
         raise ValueError(f"give exactly one of text, data, file_bytes and file_url, not {named}")
+    if file_bytes is not None and not isinstance(file_bytes, bytes | bytearray | memoryview):
+        raise TypeError(f"file_bytes must be bytes, not {type(file_bytes).__name__}; encode text, or pass it as text=")
     return Part(
-        text=text,
-        data=UNSET if data is None else data,
+        text=optional_text("text", text),
+        data=UNSET if data is None else json_value("data", data),
         raw=file_bytes,
-        url=file_url,
-        media_type=media_type,
-        filename=filename,
+        url=optional_text("file_url", file_url),
+        media_type=optional_text("media_type", media_type),
+        filename=optional_text("filename", filename),
     )
 
 
@@ -82,7 +85,11 @@ class ArtifactWriter:
     async def _piece(self, **content: Any) -> None:
         described = {} if self._begun else self._described
         append, self._begun = self._begun, True
-        await self._emit(artifact_id=self.artifact_id, append=append, **described, **content)
+        try:
+            await self._emit(artifact_id=self.artifact_id, append=append, **described, **content)
+        except (TypeError, ValueError):
+            self._begun = append  # nothing was written
+            raise
 
     async def __aenter__(self) -> Self:
         return self

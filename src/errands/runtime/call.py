@@ -24,6 +24,8 @@ class CallContext(msgspec.Struct):
     ends_at_pause: bool = False
     #: Called when a message is in the log and nothing is left but to wait for the turn's end.
     on_accepted: Callable[[], object] | None = None
+    #: Whether a message with a contextId alone answers the one task of that context which waits for input.
+    answers_by_context: bool = False
     #: The caller's e-mail address, if middleware knows it: the other name under which a review may ask for them.
     email: str = ""
     #: See `RequestOptions`; set by delegation and by no binding.
@@ -32,7 +34,10 @@ class CallContext(msgspec.Struct):
 
 
 class StreamItem(NamedTuple):
-    """One thing to send: `data` is a v1.0 StreamResponse in JSON. `gap` says that events before it are gone."""
+    """One thing to send: `data` is a v1.0 StreamResponse in JSON. `gap` says that events before it are gone.
+
+    `version` is its position in the log; 0: it has none.
+    """
 
     version: int
     data: bytes

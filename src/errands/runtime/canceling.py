@@ -2,16 +2,31 @@
 
 from __future__ import annotations
 
+import logging
 from contextlib import suppress
+from typing import Any
 
 from errands import lifecycle
-from errands.errors import ConcurrencyError, LeaseLostError, TaskNotCancelableError, TaskTerminalStateError
-from errands.model.core import CANCELED, SETTLED_STATES, TERMINAL_STATES, Task, TaskState
+from errands.errors import (
+    ConcurrencyError,
+    LeaseLostError,
+    TaskNotCancelableError,
+    TaskNotFoundError,
+    TaskTerminalStateError,
+)
+from errands.model.core import CANCELED, SETTLED_STATES, TERMINAL_STATES, Task, TaskState, text_of
 from errands.model.log import IDLE, LEASE, READY, Change, Draft, Head, StoredTask
+from errands.policy import records
 from errands.runtime.adapter import WorkerAdapter
 from errands.runtime.call import CallContext
+from errands.runtime.expiry import Expired
 from errands.runtime.journal import Batch, Journal, status_update
 from errands.runtime.settings import Settings
+
+logger = logging.getLogger(__name__)
+
+#: Abandoned tasks that are looked for at a time.
+_AT_ONCE = 100
 
 
 class Canceler:
@@ -27,13 +42,15 @@ class Canceler:
         until = TERMINAL_STATES if self._adapter.chooses_reply else SETTLED_STATES
         while True:
             stored = await self._engine.load(task_id, call.scope)
+            if stored.damage:
+                await self._engine.set_aside(stored)
             if stored.state in TERMINAL_STATES:
                 raise TaskNotCancelableError(f"Task is already {stored.state.short}", taskId=task_id)
             try:
                 if self._is_held(stored.head):
                     await self._ask_to_cancel(stored)
                 elif self._adapter.hears_cancel and stored.head.attempt:
-                    await self._run_to_cancel(stored, call)
+                    await self._run_to_cancel(stored, call.request_context)
                     until = TERMINAL_STATES
                 else:
                     return await self._cancel_now(stored)
@@ -45,7 +62,7 @@ class Canceler:
         if self._adapter.hears_cancel and stored.state not in TERMINAL_STATES and stored.head.worker:
             # Whoever held it has died, or does not react: this process lets go in its place, and it is fenced off.
             with suppress(ConcurrencyError, TaskTerminalStateError):
-                await self._run_to_cancel(stored, call)
+                await self._run_to_cancel(stored, call.request_context)
             stored = await self._settled(stored, TERMINAL_STATES)
         while stored.state not in TERMINAL_STATES:
             # It paused all the same, or its process did not react either: the log decides, later writes are refused.
@@ -65,10 +82,14 @@ class Canceler:
     def _is_held(self, head: Head) -> bool:
         return bool(head.worker) and head.due_at is not None and head.due_at > self._journal.now()
 
-    async def _cancel_now(self, stored: StoredTask) -> Task:
+    async def _cancel_now(self, stored: StoredTask, expired: Expired | None = None) -> Task:
+        """Ends a task that nobody holds, as canceled or as it has expired."""
         now = self._journal.now()
+        state, message = (CANCELED, None) if expired is None else (expired.state, expired.message)
         events = Batch()
-        events.add("status", status_update(stored.task.id, stored.task.context_id or "", CANCELED, now))
+        for record in () if expired is None else expired.records:
+            events.note(records.encode(record))
+        events.add("status", status_update(stored.task.id, stored.task.context_id or "", state, now, message))
         task = lifecycle.fold_updates(stored.task, events.updates)
         change = Change(
             task_id=stored.task.id,
@@ -76,7 +97,7 @@ class Canceler:
             events=events.drafts,
             expected=stored.version,
             at=now,
-            state=CANCELED,
+            state=state,
             fold=task,
             work=IDLE,
         )
@@ -99,7 +120,33 @@ class Canceler:
             )
         )
 
-    async def _run_to_cancel(self, stored: StoredTask, call: CallContext) -> None:
+    async def end_abandoned(self) -> None:
+        """Ends the paused tasks of this agent that nobody has answered in time.
+
+        Every process that runs turns does this. The version of a task decides which of them ends it, and whether an
+        answer came first.
+        """
+        expiry, ended = self._adapter.expiry, _AT_ONCE
+        while ended >= _AT_ONCE:
+            ended = 0
+            now = self._journal.now()
+            for task_id, scope in await self._engine.abandoned(self._adapter.agent, *expiry.moments(now), _AT_ONCE):
+                with suppress(ConcurrencyError, LeaseLostError, TaskNotFoundError, TaskTerminalStateError):
+                    stored = await self._engine.load(task_id, scope)
+                    expired = expiry.judge(stored, now)
+                    if expired is not None and stored.head.due_at is None and not stored.damage:
+                        await self._expire(stored, expired)
+                        ended += 1
+
+    async def _expire(self, stored: StoredTask, expired: Expired) -> None:
+        logger.info("task %s was not answered in time: %s", stored.task.id, text_of(expired.message.parts))
+        if self._adapter.hears_cancel:
+            # Its worker lets go of what it holds elsewhere, and the turn ends as `expired` says.
+            await self._run_to_cancel(stored, {})
+        else:
+            await self._cancel_now(stored, expired)
+
+    async def _run_to_cancel(self, stored: StoredTask, request_context: dict[str, Any]) -> None:
         """Has the worker run once more for a task that it has worked on and that does not run now."""
         now = self._journal.now()
         inline = self._adapter.reserve()
@@ -125,7 +172,7 @@ class Canceler:
         if inline:
             head = lifecycle.advance(stored.head, change)
             leased = StoredTask(task=stored.task, head=head, scope=stored.scope)
-            self._adapter.start(leased, now, request_context=call.request_context)
+            self._adapter.start(leased, now, request_context=request_context)
 
 
 def _ended(state: TaskState) -> str:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Mapping
 from typing import Any
 
 import msgspec
 
-from errands.model.base import encode
+from errands.errors import DamagedTaskError
+from errands.model.base import UNREADABLE, encode
 from errands.model.core import (
     AUTH_REQUIRED,
     CANCELED,
@@ -27,6 +29,7 @@ from errands.model.core import (
 from errands.model.log import PLAIN, RequestOptions, StoredTask
 from errands.policy.cel.values import Json
 from errands.policy.document import CompiledPolicy
+from errands.runtime import validation
 from errands.runtime.artifacts import ArtifactWriter, build_part
 from errands.runtime.dependencies import DependencyContainer
 from errands.runtime.journal import Journal, new_id, status_update
@@ -36,6 +39,8 @@ from errands.runtime.review_messages import is_review
 from errands.runtime.run import Run
 from errands.runtime.turn import Turn
 from errands.runtime.turn_input import TurnInput
+
+logger = logging.getLogger(__name__)
 
 _JSON = "application/json"
 
@@ -84,8 +89,6 @@ class TaskContext(TurnInput):
         self.task_id = stored.task.id
         self.context_id = stored.task.context_id
         self.message_id = message.message_id
-        self.parts = message.parts
-        self.metadata = message.metadata or {}
 
     # State
 
@@ -102,7 +105,10 @@ class TaskContext(TurnInput):
     # Lifecycle
 
     async def complete(self, text: str | None = None, *, artifact_id: str = "final-answer") -> None:
-        """Ends the task well, with `text` as an artifact or, without one, with what was emitted."""
+        """Complete the task with `text` as an artifact or, without one, with what was emitted.
+
+        `complete_json` takes any other value.
+        """
         if text is None:
             await self._turn.end(COMPLETED)
         else:
@@ -110,33 +116,38 @@ class TaskContext(TurnInput):
             await self._turn.end(COMPLETED, artifacts=[self._update(artifact, last_chunk=True)])
 
     async def complete_json(self, data: Any, *, artifact_id: str = "final-answer") -> None:
-        """Ends the task well, with a JSON artifact."""
-        part = Part(data=data, media_type=_JSON)
+        """Complete the task with a JSON artifact.
+
+        `data` may be anything with a JSON form: dates, UUIDs, enums, sets, dataclasses and msgspec structs are
+        converted, bytes become base64, NaN and infinities become null.
+        """
+        part = Part(data=validation.json_value("data", data), media_type=_JSON)
         artifact = Artifact(artifact_id=artifact_id, parts=[part], metadata={"media_type": _JSON})
         await self._turn.end(COMPLETED, artifacts=[self._update(artifact, last_chunk=True)])
 
     async def respond(self, text: str | None = None) -> None:
-        """Ends the task well, with a message and no artifact."""
-        await self._turn.end(COMPLETED, message=self._said(text))
+        """Complete the task with a message and no artifact."""
+        await self._turn.end(COMPLETED, message=self._said("text", text))
 
     async def reply_directly(self, text: str) -> None:
-        """Answers a send with a plain message instead of a task; a stream sees the task all the same."""
-        await self._turn.end(COMPLETED, message=self._said(text), direct=True)
+        """Answer a send with a plain message instead of a task; a stream sees the task all the same."""
+        message = self._said("text", validation.text("text", text))
+        await self._turn.end(COMPLETED, message=message, direct=True)
 
     async def fail(self, reason: str) -> None:
-        """Ends the task as failed; after a cancel request, as canceled."""
-        await self._turn.end(self._unless_cancelled(FAILED), message=self._said(reason))
+        """End the task as failed; after a cancel request, as canceled."""
+        await self._turn.end(self._unless_cancelled(FAILED), message=self._said("reason", reason))
 
     async def reject(self, reason: str | None = None) -> None:
-        """Declines the task; after a cancel request it ends as canceled."""
-        await self._turn.end(self._unless_cancelled(REJECTED), message=self._said(reason))
+        """Decline the task; after a cancel request it ends as canceled."""
+        await self._turn.end(self._unless_cancelled(REJECTED), message=self._said("reason", reason))
 
     async def request_input(self, question: str, *, schema: type | Mapping[str, Any] | None = None) -> None:
-        """Pauses until the user answers. With a `schema` (a type or a JSON Schema) the client is told the shape
+        """Pause until the user answers. With a `schema` (a type or a JSON Schema) the client is told the shape
         of the answer, and `answer(...)` reads it in the next turn."""
-        parts = [Part(text=question)]
+        parts = [Part(text=validation.text("question", question))]
         if schema is not None:
-            shape = dict(schema) if isinstance(schema, Mapping) else msgspec.json.schema(schema)
+            shape = validation.json_value("schema", schema if isinstance(schema, Mapping) else _schema_of(schema))
             parts.append(Part(data={"schema": shape}, media_type="application/schema+json"))
         await self._turn.end(INPUT_REQUIRED, message=self._agent_message(parts))
 
@@ -148,10 +159,14 @@ class TaskContext(TurnInput):
         credentials_hint: str | None = None,
         auth_url: str | None = None,
     ) -> None:
-        """Pauses until the client sends credentials."""
-        wanted = {"schemes": schemes, "credentialsHint": credentials_hint, "authUrl": auth_url}
+        """Pause until the client sends credentials."""
+        wanted = {
+            "schemes": validation.text_list("schemes", schemes),
+            "credentialsHint": validation.optional_text("credentials_hint", credentials_hint),
+            "authUrl": validation.optional_text("auth_url", auth_url),
+        }
         wanted = {key: value for key, value in wanted.items() if value}
-        parts = [Part(text=details)] if details is not None else []
+        parts = [Part(text=validation.text("details", details))] if details is not None else []
         if wanted:
             parts.append(Part(data=wanted, media_type=_JSON))
         message = self._agent_message(parts) if parts else None
@@ -160,15 +175,18 @@ class TaskContext(TurnInput):
     # Streaming
 
     async def send_status(self, message: str | None = None) -> None:
-        """Tells how it is going; the task stays at work. Without a message it is a mere sign of life."""
+        """Report progress; the task stays at work. Without a message it is a mere sign of life: those who follow the
+        task in this process see it, and nothing is stored."""
         update = status_update(
             self.task_id,
             self.context_id or "",
             WORKING,
             self._journal.now(),
-            self._said(message),
+            self._said("message", message),
         )
-        if self._turn.emit("status", update):
+        if message is None:
+            self._turn.tell(update)
+        elif self._turn.emit("status", update):
             await self._turn.catch_up()
 
     async def emit_artifact(
@@ -188,9 +206,10 @@ class TaskContext(TurnInput):
         metadata: dict[str, Any] | None = None,
         extensions: list[str] | None = None,
     ) -> None:
-        """Sends an artifact, or a piece of one.
+        """Send an artifact, or a piece of one.
 
-        Raises ValueError unless exactly one of text, data, file_bytes and file_url is given.
+        Raises `ValueError` unless exactly one of text, data, file_bytes and file_url is given. `data` is converted as
+        by `complete_json`.
         """
         part = build_part(
             text=text,
@@ -205,16 +224,18 @@ class TaskContext(TurnInput):
             parts=[part],
             name=name,
             description=description,
-            metadata=metadata,
-            extensions=extensions,
+            metadata=validation.json_object("metadata", metadata),
+            extensions=validation.text_list("extensions", extensions),
         )
-        await self._emit(artifact, append, last_chunk)
+        if self._emit(artifact, append, last_chunk):
+            await self._turn.catch_up()
 
     async def emit_text_artifact(
         self, text: str, *, artifact_id: str = "answer", append: bool = False, last_chunk: bool = False
     ) -> None:
-        """Sends a piece of text; `append=True` for every piece after the first."""
-        await self._emit(Artifact(artifact_id=artifact_id, parts=[Part(text=text)]), append, last_chunk)
+        """Send a piece of text; `append=True` for every piece after the first."""
+        if self._emit(Artifact(artifact_id=artifact_id, parts=[Part(text=text)]), append, last_chunk):
+            await self._turn.catch_up()
 
     async def emit_data_artifact(
         self,
@@ -225,10 +246,11 @@ class TaskContext(TurnInput):
         append: bool = False,
         last_chunk: bool = False,
     ) -> None:
-        """Sends a piece of JSON."""
-        part = Part(data=data, media_type=media_type)
+        """Send a piece of JSON; `data` is converted as by `complete_json`."""
+        part = Part(data=validation.json_value("data", data), media_type=media_type)
         artifact = Artifact(artifact_id=artifact_id, parts=[part], metadata={"media_type": media_type})
-        await self._emit(artifact, append, last_chunk)
+        if self._emit(artifact, append, last_chunk):
+            await self._turn.catch_up()
 
     def artifact(
         self,
@@ -245,20 +267,29 @@ class TaskContext(TurnInput):
         replaces what its first try had begun.
         """
         self._artifacts_opened += 1
-        chosen = artifact_id or name or f"artifact-{self._artifacts_opened}"
-        return ArtifactWriter(
-            self.emit_artifact,
-            chosen,
+        # Checks the arguments here, and not when the first piece is written.
+        described = Artifact(
+            artifact_id=artifact_id or name or f"artifact-{self._artifacts_opened}",
+            parts=[],
             name=name,
             description=description,
-            metadata=metadata,
-            extensions=extensions,
+            metadata=validation.json_object("metadata", metadata),
+            extensions=validation.text_list("extensions", extensions),
+        )
+        encode(described)
+        return ArtifactWriter(
+            self.emit_artifact,
+            described.artifact_id,
+            name=described.name,
+            description=described.description,
+            metadata=described.metadata,
+            extensions=described.extensions,
         )
 
     # Records
 
     async def record_llm(self, model: str, *, prompt: int = 0, completion: int = 0, text: str = "") -> None:
-        """Tells that a model was called, and how many tokens that took; durable when this returns.
+        """Record that a model was called, and how many tokens that took; durable when this returns.
 
         Raises `TaskStoppedError` when a limit of the policy is exceeded by it.
         """
@@ -292,29 +323,36 @@ class TaskContext(TurnInput):
         if task is not self._stored.task:
             self._stored = msgspec.structs.replace(self._stored, task=task)
             self._message = (task.history or [])[self._position]
-            self.parts = self._message.parts
-            self.metadata = self._message.metadata or {}
+            self._shown = None
         return True
 
     async def _give_up(self, reason: str) -> None:
-        """Ends the task as failed in the runtime's own words."""
+        """End the task as failed in the runtime's own words."""
         if self._oversight is not None:
             self._oversight.discard()
+        await self._turn.recover()
         await self.fail(reason)
 
     # Conversation
 
     async def load_context(self) -> Any:
-        """What `update_context` kept for this conversation, or None."""
+        """What `update_context` kept for this conversation, or None; None as well when it cannot be read."""
         if self.context_id is None:
             return None
         raw = await self._journal.engine.load_context(self._stored.scope, self.context_id)
-        return None if raw is None else msgspec.json.decode(raw)
+        try:
+            return None if raw is None else msgspec.json.decode(raw)
+        except UNREADABLE as error:
+            logger.error(
+                "what is kept for context %s cannot be read, and counts as nothing: %s", self.context_id, error
+            )
+            return None
 
     async def update_context(self, context: Any) -> None:
-        """Keeps any JSON value for this conversation: the next turns and tasks of it can load it."""
+        """Keep any JSON value for this conversation: the next turns and tasks of it can load it."""
+        value = encode(validation.json_value("context", context))
         if self.context_id is not None:
-            await self._journal.engine.save_context(self._stored.scope, self.context_id, encode(context))
+            await self._turn.remember(value)
 
     async def _opened_run(self) -> Run:
         """The run of this task; see `errands.runtime.run`."""
@@ -322,10 +360,16 @@ class TaskContext(TurnInput):
             self._run = await Run.open(self._turn, self._journal, self._stored)
         return self._run
 
-    async def _emit(self, artifact: Artifact, append: bool, last_chunk: bool) -> None:
-        update = self._update(artifact, append, last_chunk)
-        if self._turn.emit("artifact", StreamResponse(artifact_update=update)):
-            await self._turn.catch_up()
+    def _emit(self, artifact: Artifact, append: bool, last_chunk: bool) -> bool:
+        """Emit a piece; return whether the caller should `catch_up`."""
+        update = TaskArtifactUpdateEvent(
+            task_id=self.task_id,
+            context_id=self.context_id or "",
+            artifact=artifact,
+            append=append,
+            last_chunk=last_chunk,
+        )
+        return self._turn.emit("artifact", StreamResponse(artifact_update=update))
 
     def _update(self, artifact: Artifact, append: bool = False, last_chunk: bool = False) -> TaskArtifactUpdateEvent:
         return TaskArtifactUpdateEvent(
@@ -339,8 +383,11 @@ class TaskContext(TurnInput):
     def _unless_cancelled(self, state: TaskState) -> TaskState:
         return CANCELED if self._cancelled else state
 
-    def _said(self, text: str | None) -> Message | None:
-        return None if text is None else self._agent_message([Part(text=text)])
+    def _said(self, name: str, text: str | None) -> Message | None:
+        """Return the argument `name` as a message of the agent."""
+        if text is None:
+            return None
+        return self._agent_message([Part(text=validation.text(name, text, "write JSON values as text first"))])
 
     def _agent_message(self, parts: list[Part]) -> Message:
         return Message(
@@ -352,12 +399,25 @@ class TaskContext(TurnInput):
         )
 
 
+def _schema_of(shape: type) -> dict[str, Any]:
+    try:
+        return msgspec.json.schema(shape)
+    except (TypeError, ValueError, RecursionError) as error:
+        raise TypeError(f"schema must be a JSON Schema or a type that msgspec can describe: {error}") from None
+
+
 def current_position(stored: StoredTask) -> int:
-    """Where in the history the message of this turn stands: the oldest one that no turn has dealt with."""
+    """Return where in the history the message of this turn stands: the oldest one that no turn has dealt with.
+
+    Raise `DamagedTaskError` when there is none.
+    """
     history = stored.task.history or []
     if len(history) == 1:
         return 0
     if stored.head.unread <= 1 and history and history[-1].role is Role.USER and not is_review(history[-1]):
         return len(history) - 1
     positions = [i for i, m in enumerate(history) if m.role is not Role.AGENT and not is_review(m)]
-    return positions[-max(stored.head.unread, 1)]
+    unread = max(stored.head.unread, 1)
+    if unread > len(positions):
+        raise DamagedTaskError(f"{unread} messages wait for a turn, and its history has {len(positions)}")
+    return positions[-unread]

@@ -25,8 +25,13 @@ class Batch:
         #: In bytes.
         self.size = 0
 
-    def add(self, kind: EventKind, update: StreamResponse) -> None:
-        data = encode(update)
+    def add(self, kind: EventKind, update: StreamResponse, data: bytes | None = None) -> None:
+        """Add an event; `data` is its encoded form, if the caller has it."""
+        if data is None:
+            try:
+                data = encode(update)
+            except UnicodeEncodeError as error:
+                raise unwritable(error) from None
         self.drafts.append(Draft(kind, data))
         self.updates.append(update)
         self.size += len(data)
@@ -42,6 +47,10 @@ class Batch:
         return twin
 
 
+def unwritable(error: UnicodeEncodeError) -> ValueError:
+    return ValueError(f"text cannot be written as UTF-8: {error}")
+
+
 class Journal:
     def __init__(self, engine: Engine, hooks: LifecycleHooks | None = None) -> None:
         self.engine = engine
@@ -49,17 +58,23 @@ class Journal:
         #: The time, in milliseconds.
         self.now = engine.clock
 
-    def commit(self, change: Change, updates: Sequence[StreamResponse] = ()) -> Coroutine[Any, Any, int]:
-        """Writes the change; hooks hear of the statuses among its `updates`."""
+    def commit(
+        self, change: Change, updates: Sequence[StreamResponse] = (), *, previous: TaskState | None = None
+    ) -> Coroutine[Any, Any, int]:
+        """Write the change; hooks hear of the statuses among its `updates`. `previous` is the state before them."""
         if self._hooks is None:
             return self.engine.commit(change)
-        return self._commit_and_tell(change, updates, self._hooks)
+        return self._commit_and_tell(change, updates, previous, self._hooks)
 
-    async def _commit_and_tell(self, change: Change, updates: Sequence[StreamResponse], hooks: LifecycleHooks) -> int:
+    async def _commit_and_tell(
+        self, change: Change, updates: Sequence[StreamResponse], state: TaskState | None, hooks: LifecycleHooks
+    ) -> int:
         version = await self.engine.commit(change)
         for update in updates:
-            if (changed := update.status_update or update.task) is not None:
-                await hooks.run(change.task_id, changed.status.state, changed.status.message)
+            if (told := update.status_update or update.task) is not None:
+                new = told.status.state
+                await hooks.run(change.task_id, new, told.status.message, is_report=new is state)
+                state = new
         return version
 
 

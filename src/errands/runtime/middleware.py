@@ -10,7 +10,7 @@ import hashlib
 import hmac
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 from starlette.requests import Request
 
@@ -33,6 +33,24 @@ class RequestEnvelope:
     #: The caller's e-mail address, if it is certain: a review may ask for them by it, and policies see it as
     #: `context.user.email`. It is kept with the tasks that they create.
     email: str = ""
+
+
+BeforeDispatch = TypeVar("BeforeDispatch", bound=Callable[..., Awaitable[None]])
+
+
+def head_only(before_dispatch: BeforeDispatch) -> BeforeDispatch:
+    """Mark a `before_dispatch` that needs the address and the headers of a request, and nothing else.
+
+    It is called before the body is read, so that what it refuses costs nothing, if no middleware before it in the list
+    needs the request: the order is kept. `envelope.params` and `envelope.tenant` are empty then.
+    """
+    before_dispatch.head_only = True  # type: ignore[attr-defined]
+    return before_dispatch
+
+
+def is_head_only(middleware: A2AMiddleware) -> bool:
+    """Return whether the middleware can be asked before the body is read; a subclass has to say so again."""
+    return getattr(middleware.before_dispatch, "head_only", False)
 
 
 class A2AMiddleware:
@@ -64,6 +82,7 @@ class BearerTokenMiddleware(A2AMiddleware):
         self._realm = realm
         self._exclude_paths = exclude_paths or set()
 
+    @head_only
     async def before_dispatch(self, envelope: RequestEnvelope, request: Request) -> None:
         if _path_of(request) in self._exclude_paths:
             return
@@ -91,6 +110,7 @@ class ApiKeyMiddleware(A2AMiddleware):
         self._header = header
         self._exclude_paths = exclude_paths or set()
 
+    @head_only
     async def before_dispatch(self, envelope: RequestEnvelope, request: Request) -> None:
         if _path_of(request) in self._exclude_paths:
             return

@@ -5,6 +5,7 @@ Used by the task manager for answers over A2A, and by the command line, which ha
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable
 from typing import Any
 
@@ -14,7 +15,7 @@ from msgspec import UNSET
 from errands import lifecycle
 from errands.clock import to_iso
 from errands.engines.base import Engine
-from errands.errors import ConcurrencyError, PermissionDeniedError, UnsupportedOperationError
+from errands.errors import ConcurrencyError, DamagedTaskError, PermissionDeniedError, UnsupportedOperationError
 from errands.model.core import SUBMITTED, Part, StreamResponse, text_of
 from errands.model.log import READY, AskingQuery, Change, StoredTask
 from errands.policy import records
@@ -30,6 +31,8 @@ from errands.runtime.review_messages import (
     verdict_message,
 )
 from errands.runtime.run import stored_records
+
+logger = logging.getLogger(__name__)
 
 
 class Review(msgspec.Struct, frozen=True, kw_only=True):
@@ -168,7 +171,14 @@ class ReviewDesk:
     async def _waiting(self, stored: StoredTask) -> Waiting:
         """What the task waits for, according to its log."""
         task, by = stored.task, stored.head.asks
-        waiting = open_review(await stored_records(self._engine, task.id, stored.scope), by)
+        try:
+            waiting = open_review(await stored_records(self._engine, task.id, stored.scope), by)
+        except DamagedTaskError as error:
+            await self._engine.set_aside(stored)
+            logger.error("task %s waited for a review and ends as failed: %s", task.id, error)
+            raise UnsupportedOperationError(
+                f"What task {task.id} waits for cannot be read, so it has failed", taskId=task.id
+            ) from None
         if waiting is not None:
             return waiting
         if (await self._engine.load(task.id, stored.scope)).version != stored.version:
@@ -184,7 +194,11 @@ async def revealed(engine: Engine, stored: StoredTask) -> StoredTask:
     question = stored.task.status.message
     if question is None or not is_held(question):
         return stored
-    known = await stored_records(engine, stored.task.id, stored.scope)
+    try:
+        known = await stored_records(engine, stored.task.id, stored.scope)
+    except DamagedTaskError:
+        # Shown without it: the others that wait must be listed all the same. An answer is refused.
+        return stored
     waiting = open_review(known, stored.head.asks)
     if waiting is None:
         return stored

@@ -14,6 +14,8 @@ from msgspec import UNSET
 
 from errands.clock import to_iso
 from errands.engines.base import Engine
+from errands.errors import DamagedTaskError
+from errands.model.base import UNREADABLE
 from errands.model.core import Message, Part, Role
 from errands.model.log import Scope, StoredTask
 from errands.policy import records
@@ -44,8 +46,12 @@ def inputs(history: Iterable[Message] | None) -> Iterator[tuple[str, Message]]:
 
 
 async def stored_records(engine: Engine, task_id: str, scope: Scope) -> list[AnyRecord]:
-    """The records of a task. Raises `TaskNotFoundError`."""
-    return [records.decode(event.data) for event in await engine.records(task_id, scope)]
+    """The records of a task. Raises `TaskNotFoundError`, and `DamagedTaskError` when one cannot be read."""
+    found = await engine.records(task_id, scope)
+    try:
+        return [records.decode(event.data) for event in found]
+    except UNREADABLE as error:
+        raise DamagedTaskError(f"the records of task {task_id} cannot be read: {error}") from error
 
 
 class Run:

@@ -18,6 +18,8 @@ ENV_PREFIX = "ERRANDS_"
 #: Settings that are never shown.
 SECRET = frozenset({"model_api_key"})
 DEFAULT_STORAGE = "sqlite:///.errands/tasks.db"
+#: The value of `public_grpc` that leaves gRPC off the card.
+NOT_ON_CARD = "off"
 
 
 class ServerRole(enum.StrEnum):
@@ -60,6 +62,8 @@ class Settings(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     max_concurrent_tasks: Amount | None = 1000
     #: Seconds that the longest waiting task may have waited; beyond that new tasks are refused. None: no bound.
     max_queue_age: Seconds | None = 3600.0
+    #: Seconds that a paused task waits for an answer before it is canceled. None: for ever.
+    paused_timeout: Seconds | None = 2_592_000.0
     #: Tries of one turn before the task fails, counting the first.
     max_attempts: Amount = 3
     #: Seconds without a heartbeat after which another worker may take a task over.
@@ -84,14 +88,23 @@ class Settings(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     keep_ended_at_most: Count | None = None
     #: Events kept per task for readers that come late. None: as the store does it.
     keep_events: Count | None = None
-    #: Seconds that `update_context` values are kept after their last change. None: as the store does it.
+    #: Seconds that `update_context` values are kept after their last change. None: as `keep_ended_for`, or the store.
     keep_contexts_for: Seconds | None = None
     #: Seconds between two clean-ups of ended tasks, whatever the number of processes.
     sweep_interval: Interval = 60.0
+    #: Have a message with a contextId alone answer the task of that context that waits for input, if exactly one does;
+    #: false: it begins a new task, as the A2A specification has it. PraisonAI's dialect at `/a2a` always does it.
+    answer_by_context: Flag = False
     #: The versions of A2A that are served, separated by commas.
     protocol_versions: str = "1.0,0.3"
     #: Bytes a request body may have.
     max_body_bytes: Amount = 10 * 1024 * 1024
+    #: Bytes of incomplete requests and unread answers that `errands serve` holds in one process.
+    max_buffered_bytes: Amount = 256 * 1024 * 1024
+    #: Parts a message may have.
+    max_message_parts: Amount = 1000
+    #: JSON values a request may hold: members of objects and items of arrays, at every level.
+    max_message_values: Amount = 100_000
     #: Seconds of silence on a stream after which a comment is sent. httpx, and the official clients with it, gives up
     #: after 5 when nothing else is said.
     keep_alive: Interval = 4.0
@@ -103,7 +116,7 @@ class Settings(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     grpc_port: Port | None = None
     #: The address gRPC listens on; 0.0.0.0 means every one.
     grpc_host: str = "127.0.0.1"
-    #: Where clients reach gRPC, as `host:port`, when it is not where it listens.
+    #: Where clients reach gRPC, when it is not where it listens: `host:port` or a URL. `off` leaves it off the card.
     public_grpc: str | None = None
     #: The file of the policy that every task is held to. Needs `errands[agents]`.
     policy: str | None = None
@@ -128,6 +141,8 @@ class Settings(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     tool_settings: str | None = None
     #: How often work may be handed down from agent to agent.
     max_delegation_depth: Count = 5
+    #: Seconds for which code may hold the event loop before a warning in the log names it. None: no warnings.
+    loop_hold_warning: Interval | None = 0.25
     #: Level of the `errands` logger.
     log_level: LogLevel | None = None
 

@@ -7,7 +7,6 @@ import logging
 from collections.abc import Mapping
 
 from errands.errors import ErrandsError
-from errands.model.core import CANCELED
 from errands.runtime.execution import Execution
 
 logger = logging.getLogger(__name__)
@@ -41,7 +40,7 @@ class Stopper:
         # The log first: the task is canceled even when the handler does not let itself be stopped.
         try:
             if execution.ctx is not None and not execution.turn_ended:
-                await execution.ctx._turn.end(CANCELED)
+                await execution.ctx._turn.cancel_by_force()
         except ErrandsError as error:
             logger.info("task %s was not canceled by force: %s", execution.task_id, error)
         execution.stop("force")

@@ -11,7 +11,7 @@ import msgspec
 from errands.engines.base import Engine
 from errands.errors import UnavailableError
 from errands.lifecycle import trim
-from errands.model.base import encode
+from errands.model.base import UNREADABLE, encode
 from errands.model.core import (
     COMPLETED,
     StreamResponse,
@@ -64,10 +64,14 @@ class Streams:
                         return
                     while not reader.has_left:
                         while (events := await reader.next(self._keep_alive)) is not None:
-                            items = reader.shown(events)
+                            try:
+                                items, is_over = reader.shown(events), _settles(events, until)
+                            except UNREADABLE:
+                                reader.pass_over()
+                                break
                             if items or not events:
                                 yield items
-                            if _settles(events, until):
+                            if is_over:
                                 return
                         if not reader.has_gap:
                             break
@@ -96,6 +100,7 @@ class _Reader:
     #: Whether anything was shown in this stream.
     has_begun = False
     has_left = False
+    _passed_over = False
 
     def __init__(self, engine: Engine, task_id: str, scope: Scope, position: int, *, caught_up: bool) -> None:
         self._engine = engine
@@ -113,7 +118,12 @@ class _Reader:
 
     @property
     def has_gap(self) -> bool:
-        return self._subscription.gap
+        return self._passed_over or self._subscription.gap
+
+    def pass_over(self) -> None:
+        """Treats events that cannot be read like those that are gone."""
+        self._subscription.close()
+        self._passed_over = True
 
     def shown(self, events: list[Event]) -> list[StreamItem]:
         """What a stream shows of these events. A task comes first or not at all: clients add updates to it."""
@@ -122,7 +132,8 @@ class _Reader:
             if "task" in [event.kind for event in events]:
                 items = self._with_one_task(events)
             self.has_task = self.has_begun = True
-            self._position = events[-1].version
+            # A sign of life has no place in the log.
+            self._position = events[-1].version or self._position
         return items
 
     def _with_one_task(self, events: list[Event]) -> list[StreamItem]:
@@ -138,6 +149,7 @@ class _Reader:
         items = _as_updates(current, self._position) if self.has_begun else [snapshot(current)]
         self.has_task = self.has_begun = True
         self._position = current.version
+        self._passed_over = False
         if not self.has_left:
             self._subscription = self._engine.subscribe(*self._place, current.version)
         return [item._replace(gap=True) for item in items]
@@ -166,7 +178,8 @@ def answer(stored: StoredTask) -> StreamItem:
 
 def _task_in(data: bytes) -> Task:
     task = _decode(data).task
-    assert task is not None
+    if task is None:
+        raise ValueError("the event is not a task")
     return task
 
 

@@ -70,6 +70,7 @@ class TaskManager:
         self._adapter = adapter
         self._settings = settings
         self._canceler = Canceler(journal, adapter, settings)
+        adapter.end_abandoned = self._canceler.end_abandoned
         self._reviewers = Reviewers(journal, inner)
         self._acceptor = Acceptor(
             journal,
@@ -97,7 +98,7 @@ class TaskManager:
                 return SendMessageResponse(task=shown(stored.task))
             if wait and (stored.head.state not in SETTLED_STATES or accepted.queued):
                 if stored.task.id != task_id:
-                    settled = await self._wait_for_first(stored, call)
+                    settled = await self._wait_elsewhere(accepted, call)
                 elif accepted.queued:
                     settled = await self._wait_for_turn(accepted, expectation)
                 else:
@@ -111,11 +112,12 @@ class TaskManager:
             return SendMessageResponse(task=stored.task)
         return SendMessageResponse(task=trim(stored.task, configuration.history_length))
 
-    async def _wait_for_first(self, stored: StoredTask, call: CallContext) -> StoredTask | None:
-        """The same message came before: the answer is that of its task."""
-        return await self._engine.wait_for_state(
-            stored.task.id, call.scope, SETTLED_STATES, self._settings.blocking_timeout
-        )
+    async def _wait_elsewhere(self, accepted: Accepted, call: CallContext) -> StoredTask | None:
+        """Wait for a task that was there before: the same message began it, or this one answers it by its context."""
+        task_id = accepted.stored.task.id
+        with self._engine.expect(task_id, call.scope, SETTLED_STATES) as expectation:
+            accepted.stored = await self._engine.load(task_id, call.scope)
+            return await self._wait_for_turn(accepted, expectation)
 
     async def _wait_for_turn(self, accepted: Accepted, expectation: Expectation) -> StoredTask | None:
         """The task once it has come to a message that waited, and settled; None when the time is up."""
@@ -239,9 +241,10 @@ class TaskManager:
         until = SETTLED_STATES if call.ends_at_pause else TERMINAL_STATES
         if is_guest(stored, call):
             return self._streams.follow_as_guest(stored, until)
-        if after is not None and after <= stored.version:
+        if after is not None and after <= stored.version and not stored.damage:
             return self._streams.follow(stored, call, after, [], until, while_open=self._awaiting(stored))
-        if stored.state in TERMINAL_STATES:
+        # One who was cut off is told how a damaged task ended; the log may not say so.
+        if stored.state in TERMINAL_STATES and (after is None or not stored.damage):
             raise UnsupportedOperationError(
                 f"Task is already {stored.state.short}: there is nothing to wait for; get the task instead",
                 taskId=request.id,

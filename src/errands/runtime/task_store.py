@@ -7,6 +7,7 @@ from errands.model.log import Scope
 from errands.model.requests import CancelTaskRequest, GetTaskRequest, ListTasksRequest
 from errands.runtime.call import CallContext
 from errands.runtime.task_manager import TaskManager
+from errands.runtime.validation import own_task
 
 Tasks = list[Task]
 
@@ -14,7 +15,7 @@ _PAGE = 100
 
 
 class TaskStore:
-    """The tasks of one owner: `await server.tasks.list(context_id=...)`. A view; the engine keeps the tasks."""
+    """The tasks of one owner: `await server.tasks.list(context_id=...)`. Returns copies; the engine keeps the tasks."""
 
     def __init__(self, tasks: TaskManager, scope: Scope) -> None:
         self._tasks = tasks
@@ -41,7 +42,7 @@ class TaskStore:
                 ),
                 self._call,
             )
-            found += page.tasks
+            found += map(own_task, page.tasks)
             token = page.next_page_token
             if not token:
                 break
@@ -49,11 +50,11 @@ class TaskStore:
 
     async def get(self, task_id: str) -> Task:
         """Raises `TaskNotFoundError`."""
-        return await self._tasks.get_task(GetTaskRequest(id=task_id), self._call)
+        return own_task(await self._tasks.get_task(GetTaskRequest(id=task_id), self._call))
 
     async def cancel(self, task_id: str) -> Task:
         """The task once it is canceled. Raises `TaskNotFoundError`, and `TaskNotCancelableError` when it has ended."""
-        return await self._tasks.cancel_task(CancelTaskRequest(id=task_id), self._call)
+        return own_task(await self._tasks.cancel_task(CancelTaskRequest(id=task_id), self._call))
 
     @property
     def _call(self) -> CallContext:

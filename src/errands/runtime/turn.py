@@ -15,8 +15,17 @@ from typing import Any, Protocol
 import msgspec
 
 from errands import lifecycle
-from errands.errors import ConcurrencyError, TurnError
+from errands.errors import (
+    ConcurrencyError,
+    DamagedTaskError,
+    LeaseLostError,
+    StorageError,
+    TaskTerminalStateError,
+    TurnError,
+)
+from errands.model.base import encode
 from errands.model.core import (
+    CANCELED,
     COMPLETED,
     PAUSED_STATES,
     SUBMITTED,
@@ -28,8 +37,10 @@ from errands.model.core import (
     TaskArtifactUpdateEvent,
     TaskState,
 )
-from errands.model.log import IDLE, KEEP, READY, Change, EventKind, StoredTask
-from errands.runtime.journal import Batch, Journal, status_update
+from errands.model.log import IDLE, KEEP, READY, Change, Draft, EventKind, StoredTask
+from errands.policy import records
+from errands.runtime.expiry import Expired
+from errands.runtime.journal import Batch, Journal, status_update, unwritable
 from errands.runtime.review_messages import reviewer
 
 #: What may wait to become durable before the worker has to wait as well.
@@ -40,7 +51,7 @@ FOLD_BYTES = 1024 * 1024
 
 ALREADY_ENDED = (
     "The turn has already ended: exactly one of complete, complete_json, respond, reply_directly, fail, reject, "
-    "request_input and request_auth may be called"
+    "request_input and request_auth may be called, and nothing can be written after it"
 )
 
 
@@ -75,6 +86,8 @@ class Overseer(Protocol):
 class Turn:
     #: Without one everything is shown as it comes.
     overseer: Overseer | None = None
+    #: How the task ends instead of canceled: nobody answered it in time, and its worker is only to let go of it.
+    expired: Expired | None = None
     #: A lifecycle method was called.
     ended = False
     #: What it wrote is durable.
@@ -83,6 +96,8 @@ class Turn:
     continues = False
     #: The task has ended with the turn.
     ends_task = False
+    #: The task is canceled by force, whatever the handler still does.
+    _is_forced = False
     #: Not only artifacts were emitted.
     _tells = False
     #: Stored since the snapshot, and in it.
@@ -125,38 +140,75 @@ class Turn:
         unwritten = [*self._underway, *([] if self._pending is None else self._pending.updates)]
         return lifecycle.fold_updates(self._task, [*self._updates, *unwritten])
 
-    def emit(self, kind: EventKind, update: StreamResponse) -> bool:
-        """Puts an event into the window; true when the window is full and the caller should `catch_up`."""
-        if self.overseer is not None and self.overseer.holds_back(kind, update):
-            return False
-        return self.show(kind, update)
+    def emit(self, kind: EventKind, update: StreamResponse, *, approved: bool = False) -> bool:
+        """Put an event into the window; return whether the window is full and the caller should `catch_up`.
 
-    def show(self, kind: EventKind, update: StreamResponse) -> bool:
-        """`emit`, whoever oversees the turn."""
+        The overseer may hold the event back, unless it has `approved` it. Raises `TypeError` or `ValueError` for an
+        event that cannot be encoded, and keeps nothing of it.
+        """
+        try:
+            data = encode(update)
+        except UnicodeEncodeError as error:
+            raise unwritable(error) from None
+        if self.overseer is not None and not approved:
+            self._check_open()
+            if self.overseer.holds_back(kind, update):
+                return False
+        piece = update.artifact_update
+        begins = piece is not None and piece.artifact.artifact_id not in self._artifacts
+        if begins and piece is not None and piece.append:
+            # An artifact's first piece begins it, whatever its author says: clients drop what continues nothing.
+            update = StreamResponse(artifact_update=msgspec.structs.replace(piece, append=False))
+            data = encode(update)
         pending = self._pending
         if pending is None or self.ended or self._failure is not None:
             pending = self._window()
-        if (piece := update.artifact_update) is None:
+        if piece is None:
             self._tells = True
-        elif piece.artifact.artifact_id not in self._artifacts:
-            update = self._begun(piece)
-        pending.add(kind, update)
+        elif begins:
+            self._artifacts.add(piece.artifact.artifact_id)
+        pending.drafts.append(Draft(kind, data))
+        pending.updates.append(update)
+        pending.size += len(data)
         return len(pending.drafts) >= WINDOW_EVENTS or pending.size >= WINDOW_BYTES
 
-    def _begun(self, piece: TaskArtifactUpdateEvent) -> StreamResponse:
-        """An artifact's first piece begins it, whatever its author says: clients drop what continues nothing."""
-        self._artifacts.add(piece.artifact.artifact_id)
-        return StreamResponse(artifact_update=msgspec.structs.replace(piece, append=False) if piece.append else piece)
+    def tell(self, update: StreamResponse) -> None:
+        """Shows an event to those who follow the task in this process, and stores nothing."""
+        self._check_open()
+        self._journal.engine.tell(self.task_id, encode(update))
 
     def note(self, record: bytes) -> None:
         """Puts a record into the window; it becomes durable with what follows, or by `catch_up`."""
         self._window().note(record)
 
-    def _window(self) -> Batch:
+    @property
+    def refusal(self) -> Exception | None:
+        """Return why the handler has lost its task, such as by a cancel or another process; None while it has not."""
+        if self._is_forced:
+            return TaskTerminalStateError(f"Task {self.task_id} was canceled by force", taskId=self.task_id)
+        return self._failure
+
+    def _check_open(self) -> None:
+        if (refusal := self.refusal) is not None:
+            raise refusal
         if self.ended:
-            raise TurnError("The turn has ended; nothing can be emitted any more")
-        if self._failure is not None:
-            raise self._failure
+            raise TurnError(ALREADY_ENDED)
+
+    async def remember(self, context: bytes) -> None:
+        """Keeps a value for the task's conversation; durable when this returns."""
+        self._check_open()
+        await self._journal.commit(
+            Change(
+                task_id=self.task_id,
+                scope=self._scope,
+                fence=self._fence,
+                at=self._journal.now(),
+                context=context,
+            )
+        )
+
+    def _window(self) -> Batch:
+        self._check_open()
         if self._pending is None:
             self._pending = Batch()
         if self._flusher is None:
@@ -207,7 +259,7 @@ class Turn:
             fold=fold,
         )
         try:
-            version = await self._journal.commit(change, moves)
+            version = await self._journal.commit(change, moves, previous=self._state)
         except ConcurrencyError:
             self._stale = True
             await self._write(pending)
@@ -223,22 +275,23 @@ class Turn:
         self._version = version
 
     def _moves(self, updates: Sequence[StreamResponse]) -> tuple[TaskState | None, list[StreamResponse]]:
-        """The state that these events tell, None when they are mere signs of life; and those that change it."""
+        """Return the state that these events tell, None for mere signs of life, and those that tell something."""
         state, told = self._state, None
         moves: list[StreamResponse] = []
         for update in updates:
             if update.artifact_update is not None or (changed := update.status_update or update.task) is None:
                 continue
             status = changed.status
-            if status.state is not state:
+            if status.state is not state or status.message is not None:
                 moves.append(update)
                 state = told = status.state
-            elif status.message is not None:
-                told = status.state
         return told, moves
 
     async def _refresh(self) -> None:
-        self._view(await self._journal.engine.load(self.task_id, self._scope))
+        stored = await self._journal.engine.load(self.task_id, self._scope)
+        if stored.damage:
+            raise DamagedTaskError(stored.damage)
+        self._view(stored)
 
     def end(
         self,
@@ -268,12 +321,19 @@ class Turn:
             announced=announced,
             asks=asks,
         )
-        return self.finish(ending) if self.overseer is None or self.ended else self.overseer.end(ending)
+        if self.overseer is None or self.ended:
+            return self.finish(ending)
+        encode(ending)  # raises here for what could not be written later
+        return self.overseer.end(ending)
 
     async def finish(self, ending: Ending) -> None:
         """`end`, whoever oversees the turn."""
         if self.ended:
-            raise TurnError(ALREADY_ENDED)
+            self._check_open()
+        if ending.state is CANCELED and self.expired is not None:
+            for record in self.expired.records:
+                self.note(records.encode(record))
+            ending = Ending(state=self.expired.state, message=self.expired.message)
         state = ending.state
         self.ended = True
         try:
@@ -292,6 +352,15 @@ class Turn:
         self._pending = None
         self.settled = True
         self.ends_task = state in TERMINAL_STATES and not self.continues
+
+    async def cancel_by_force(self) -> None:
+        """Ends the task as canceled; what the handler writes from now on raises `TaskTerminalStateError`."""
+        self._is_forced = True
+        try:
+            await self.end(CANCELED)
+        except BaseException:
+            self._is_forced = False
+            raise
 
     async def rest(self, state: TaskState) -> bool:
         """Ends the turn in the pause that was emitted last: lets go of the task, or goes on with the next message.
@@ -352,7 +421,7 @@ class Turn:
         if self._tells:
             told = [*self._moves(updates[:emitted])[1], *told]
         try:
-            await self._journal.commit(change, told)
+            await self._journal.commit(change, told, previous=self._state)
         except ConcurrencyError:
             return False
         return True
@@ -370,14 +439,20 @@ class Turn:
     async def reopen(self) -> bool:
         """After an interrupted `end`: whether the turn still has to be ended, by looking at the log."""
         stored = await self._journal.engine.load(self.task_id, self._scope)
-        if stored.head.attempt != self._fence or not stored.head.worker:
+        if stored.damage or stored.head.attempt != self._fence or not stored.head.worker:
             return False
         self._artifacts.clear()
         self._view(stored)
         self._pending = None  # went with the interrupted commit
-        self.ended = False
+        self.ended = self._is_forced = False
         self._failure = None
         return True
+
+    async def recover(self) -> None:
+        """Drop a window that could not be written because of a bug, so that the turn can still be ended."""
+        if self._failure is None or isinstance(self._failure, LeaseLostError | TaskTerminalStateError | StorageError):
+            return
+        await self.reopen()
 
     async def give_back(self) -> None:
         """Keeps what was emitted and puts the task back into the queue, for another process or another time."""
@@ -401,4 +476,5 @@ class Turn:
                 gives_back=True,
             ),
             moves,
+            previous=self._state,
         )

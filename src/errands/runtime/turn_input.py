@@ -12,6 +12,7 @@ from errands.model.core import Message, Part, Role, text_of
 from errands.model.log import RequestOptions, StoredTask
 from errands.runtime.dependencies import DependencyContainer
 from errands.runtime.review_messages import is_review
+from errands.runtime.validation import own_message
 from errands.runtime.worker import FileInfo, HistoryMessage, PreviousArtifact
 
 T = TypeVar("T")
@@ -30,38 +31,56 @@ class TurnInput:
     context_id: str | None
     #: The identifier of the message this turn is about.
     message_id: str
-    #: The message's parts as they came.
-    parts: list[Part]
-    #: The message's metadata; stored with it.
-    metadata: dict[str, Any]
 
     _stored: StoredTask
     _message: Message
+    #: The handler's copy of the message, once it has asked for it.
+    _shown: Message | None = None
     #: Where in the history the message stands.
     _position: int
     _options: RequestOptions
+    _request_metadata: dict[str, Any] | None = None
     _request_context: dict[str, Any]
     _deps: DependencyContainer
 
     @property
     def user_text(self) -> str:
         """The message's text parts, joined by line breaks."""
-        return text_of(self.parts)
+        return text_of(self._message.parts)
 
     @property
     def files(self) -> list[FileInfo]:
         """The message's files, with their bytes or their address."""
-        return [FileInfo.of(part) for part in self.parts if part.raw is not None or part.url is not None]
+        return [FileInfo.of(part) for part in self._message.parts if part.raw is not None or part.url is not None]
 
     @property
-    def data_parts(self) -> list[Any]:
-        """The message's JSON values, as plain Python."""
+    def data_parts(self) -> list[dict[str, Any]]:
+        """The message's JSON objects, each as a plain dict. Other JSON is in `json_values`."""
+        return [value for value in self.json_values if isinstance(value, dict)]
+
+    @property
+    def json_values(self) -> list[Any]:
+        """The value of each data part of the message, of any JSON type."""
         return [part.data for part in self.parts if part.data is not UNSET]
 
     @property
     def message(self) -> Message:
-        """The message this turn is about."""
-        return self._message
+        """The message this turn is about; a copy, so that changing it does not change the task."""
+        if self._shown is None:
+            self._shown = own_message(self._message)
+        return self._shown
+
+    @property
+    def parts(self) -> list[Part]:
+        """The message's parts as they came."""
+        return self.message.parts
+
+    @property
+    def metadata(self) -> dict[str, Any]:
+        """The message's metadata; stored with it."""
+        if self.message.metadata is None:
+            self.message.metadata = {}
+        return self.message.metadata
 
     @property
     def history(self) -> list[HistoryMessage]:
@@ -84,8 +103,11 @@ class TurnInput:
 
     @property
     def request_metadata(self) -> dict[str, Any]:
-        """The metadata of the request, beside that of the message."""
-        return self._options.metadata
+        """The metadata of the request, beside that of the message; a copy."""
+        if self._request_metadata is None:
+            # Requests without options share one object.
+            self._request_metadata = msgspec.to_builtins(self._options.metadata)
+        return self._request_metadata
 
     @property
     def requested_extensions(self) -> set[str]:
@@ -143,7 +165,8 @@ class TurnInput:
 
     def _read_as(self, shape: type[T]) -> T:
         """The message as a value of that type. Raises `InvalidAnswerError`."""
-        value = self.data_parts[0] if self.data_parts else self.user_text
+        values = self.json_values
+        value = values[0] if values else self.user_text
         try:
             if isinstance(value, str):
                 return _from_text(value, shape)

@@ -9,7 +9,9 @@ from typing import Any
 import msgspec
 
 from errands.engines.base import Engine
-from errands.model.log import RequestOptions, StoredTask
+from errands.errors import DamagedTaskError
+from errands.model.base import UNREADABLE
+from errands.model.log import Event, RequestOptions, StoredTask
 from errands.runtime.context import current_position
 
 #: Tasks whose contexts are kept at most, the newest. What another process took up is never asked for here.
@@ -61,11 +63,18 @@ async def stored_options(engine: Engine, stored: StoredTask) -> RequestOptions:
     while True:
         log = await engine.read(stored.task.id, stored.scope, after)
         for event in log.events:
-            if event.kind == "request" and (options := _decode_options(event.data)).message_id == current:
+            if event.kind == "request" and (options := _read_options(event)).message_id == current:
                 return options
         if not log.events:
             return RequestOptions()
         after = log.events[-1].version
+
+
+def _read_options(event: Event) -> RequestOptions:
+    try:
+        return _decode_options(event.data)
+    except UNREADABLE as error:
+        raise DamagedTaskError(f"event {event.version} of its log cannot be read: {error}") from error
 
 
 def current_message_id(stored: StoredTask) -> str:

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import inspect
 from abc import ABC, abstractmethod
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from errands.model.core import Artifact, Message, Part, Role, text_of
+from errands.runtime.validation import own_part
 
 if TYPE_CHECKING:
     from errands.policy.document import CompiledPolicy
+    from errands.policy.limits import AgeLimit
     from errands.runtime.context import TaskContext
 
 
@@ -36,9 +39,17 @@ class Worker(ABC):
     async def handle(self, ctx: TaskContext) -> None:
         """Works on one message."""
 
-    def hold_to(self, policy: CompiledPolicy) -> None:
-        """Gives a worker that keeps its records the server's policy."""
+    def function_names(self) -> tuple[set[str], tuple[str, ...]]:
+        """Return the functions of a worker that keeps its records, and how those begin that only a run makes known."""
         raise NotImplementedError
+
+    def hold_to(self, policy: CompiledPolicy, elsewhere: Collection[str] = ()) -> None:
+        """Give the server's policy to a worker that keeps its records; agents beside it have the others' functions."""
+        raise NotImplementedError
+
+    def age_limit(self) -> AgeLimit | None:
+        """Return the bound on the age of its tasks, for a worker that keeps its records."""
+        return None
 
 
 def is_async(worker: Worker) -> bool:
@@ -74,7 +85,7 @@ class HistoryMessage:
     def of(cls, message: Message) -> HistoryMessage:
         """The message as a handler reads it."""
         role = "agent" if message.role is Role.AGENT else "user"
-        return cls(role, text_of(message.parts), list(message.parts), message.message_id)
+        return cls(role, text_of(message.parts), [own_part(part) for part in message.parts], message.message_id)
 
 
 @dataclass(frozen=True)
@@ -88,4 +99,4 @@ class PreviousArtifact:
     @classmethod
     def of(cls, artifact: Artifact) -> PreviousArtifact:
         """The artifact as a handler reads it."""
-        return cls(artifact.artifact_id, artifact.name, list(artifact.parts))
+        return cls(artifact.artifact_id, artifact.name, [own_part(part) for part in artifact.parts])

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Self
 from errands.engines.base import Engine
 from errands.engines.passwords import without_password
 from errands.errors import ConfigurationError, StorageError
-from errands.interop import Card, Executor
+from errands.interop import Builder, Card, Executor
 from errands.model.card_config import AgentCardConfig
 from errands.model.log import Scope
 from errands.policy.cel.evaluators import Evaluators
@@ -21,7 +21,6 @@ from errands.policy.document import CompiledPolicy, Policy, compile_policy
 from errands.runtime.active import ActiveTask
 from errands.runtime.adapter import WorkerAdapter
 from errands.runtime.dependencies import DependencyContainer
-from errands.runtime.executor.request import RequestContextBuilder
 from errands.runtime.hooks import LifecycleHooks
 from errands.runtime.inner import InnerAgents
 from errands.runtime.journal import Journal
@@ -29,10 +28,12 @@ from errands.runtime.middleware import A2AMiddleware
 from errands.runtime.settings import ServerRole, Settings
 from errands.runtime.task_manager import TaskManager
 from errands.runtime.task_store import TaskStore
+from errands.runtime.watchdog import Watchdog
 from errands.runtime.worker import Worker
 from errands.server.asgi import A2AApp
 from errands.server.card import CardShelf
 from errands.server.configuring import (
+    check_arguments,
     check_shared,
     checked_card,
     given_card,
@@ -78,9 +79,9 @@ class A2AServer:
         *,
         worker: Worker | None = None,
         executor: Executor | None = None,
-        request_context_builder: RequestContextBuilder | None = None,
+        request_context_builder: Builder | None = None,
         agent_card: Card | None = None,
-        middlewares: Sequence[A2AMiddleware] = (),
+        middlewares: Sequence[A2AMiddleware] | None = None,
         storage: str | Engine | None = None,
         broker: str | Engine | None = None,
         event_bus: str | Engine | None = None,
@@ -91,7 +92,7 @@ class A2AServer:
         cancel_force_timeout_s: float | None = None,
         max_concurrent_tasks: int | None = None,
         public_url: str | None = None,
-        additional_protocols: Sequence[str] = (),
+        additional_protocols: Sequence[str] | None = None,
         protocol_versions: Sequence[str] | None = None,
         extended_card_provider: ExtendedCardProvider | None = None,
         grpc_port: int | None = None,
@@ -99,6 +100,15 @@ class A2AServer:
         policy: str | Path | Policy | None = None,
         inner: InnerAgents | None = None,
     ) -> None:
+        check_arguments(
+            middlewares=middlewares,
+            hooks=hooks,
+            dependencies=dependencies,
+            settings=settings,
+            inner=inner,
+            policy=policy,
+            extended_card_provider=extended_card_provider,
+        )
         card = given_card(agent_card, worker or executor)
         self._worker = given_worker(worker, executor, request_context_builder, card)
         self.settings = given_settings(
@@ -115,11 +125,11 @@ class A2AServer:
         self._repertoire = Repertoire(listed(self.settings.protocol_versions))
         versions = self._repertoire.versions
         has_extended = extended_card_provider is not None
-        self.agent_card = checked_card(card, additional_protocols, versions, has_extended=has_extended)
+        self.agent_card = checked_card(card, additional_protocols or (), versions, has_extended=has_extended)
         self.card_shelf = CardShelf(self.agent_card, self.settings, time.time(), versions=versions)
         self._engine = given_engine(storage, self.settings, broker=broker, event_bus=event_bus)
         self._inner = inner or InnerAgents()
-        self._middlewares = list(middlewares)
+        self._middlewares = list(middlewares or ())
         self._hooks = hooks
         self._deps = DependencyContainer(dependencies)
         self._extended_card_provider = extended_card_provider
@@ -182,12 +192,22 @@ class A2AServer:
     def use_policy(self, policy: str | Path | Policy) -> None:
         """Holds every task to this policy, instead of the one given before; call it before the server is started.
 
-        Raises `ConfigurationError` with everything that is wrong with a file.
+        Raises `ConfigurationError` with everything that is wrong with a file, and for functions that it names and no
+        agent here has: its rules would never apply.
         """
-        self._policy = compile_policy(read_policy(policy))
-        for worker in (self._worker, *self._inner.workers.values()):
-            if worker.keeps_records:
-                worker.hold_to(self._policy)
+        compiled = compile_policy(read_policy(policy))
+        workers = [worker for worker in (self._worker, *self._inner.workers.values()) if worker.keeps_records]
+        names = {name for worker in workers for name in worker.function_names()[0]}
+        discovering = tuple(prefix for worker in workers for prefix in worker.function_names()[1])
+        unknown = [name for name in compiled.functions - names if not name.startswith(discovering)]
+        if workers and unknown:
+            raise ConfigurationError(
+                f"the policy names functions that this agent does not have: {', '.join(sorted(unknown))}; "
+                f"it has {', '.join(sorted(names)) or 'none'}"
+            )
+        for worker in workers:
+            worker.hold_to(compiled, names)
+        self._policy = compiled
 
     def use_storage(self, url: str) -> None:
         """Keeps the tasks at this address, instead of the one given before; call it before the server is started.
@@ -300,9 +320,13 @@ class A2AServer:
                 self._repertoire,
                 self.card_shelf,
                 self._extended_card_provider,
+                max_parts=settings.max_message_parts,
             )
             if settings.grpc_port is not None and serves:
                 await self._open_grpc(stack)
+            if settings.loop_hold_warning is not None:
+                # Not before: while the server starts, modules are imported, and nobody waits.
+                stack.enter_context(Watchdog(settings.loop_hold_warning))
             yield
 
     async def _open_tasks(self, stack: AsyncExitStack) -> None:
@@ -367,7 +391,7 @@ class A2AServer:
     async def drain(self) -> None:
         """Takes no more work, waits for what runs, then ends streams and waiting requests: before a shutdown."""
         if self._grpc is not None:
-            await self._grpc.stop_serving()
+            self._grpc.stop_serving()
         if self.started:
             await self._drain_turns()
             self.engine.disconnect()

@@ -13,7 +13,7 @@ from errands.runtime.settings import ServerRole
 from errands.server import jsonrpc, praisonai, rest
 from errands.server.exchange import ClientDisconnectedError, Exchange, Receive, Scope, Send
 from errands.server.repertoire import Spoken
-from errands.server.visitors import check_name
+from errands.server.visitors import check_host, check_name
 from errands.wire.status import to_http
 
 if TYPE_CHECKING:
@@ -38,6 +38,9 @@ class A2AApp:
         self._pages: dict[str, Page] = {
             HEALTH_PATH: self._health,
             READY_PATH: self._ready,
+            # Where a2akit has them.
+            f"/v1{HEALTH_PATH}": self._health,
+            f"/v1{READY_PATH}": self._ready,
             CARD_PATH: self._card,
             OLDER_CARD_PATH: self._older_card,
         }
@@ -49,8 +52,10 @@ class A2AApp:
         if scope["type"] == "websocket":
             await send({"type": "websocket.close", "code": 1000})
             return
-        exchange = Exchange(scope, receive, send, self._server.settings.max_body_bytes)
+        exchange = Exchange(scope, receive, send, self._server.settings)
         try:
+            if b"host" not in exchange.headers or len(exchange.headers) != len(scope["headers"]):
+                check_host(exchange)
             if self._server.listens_locally:
                 check_name(exchange, self._server.settings)
             if not self._server.started:
@@ -92,7 +97,8 @@ class A2AApp:
             else:
                 await _not_allowed(exchange, "GET, HEAD")
             return
-        found = self._server.dispatcher.repertoire.match(exchange.method, path)
+        version = exchange.header(b"a2a-version")
+        found = self._server.dispatcher.repertoire.match(exchange.method, path, version)
         if isinstance(found, Spoken):
             await rest.serve(exchange, self._server.dispatcher, found)
         elif found is not None:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,21 +15,66 @@ from errands.engines.base import Engine, Retention
 from errands.engines.passwords import without_password
 from errands.engines.urls import engine_from_url
 from errands.errors import ConfigurationError
-from errands.interop import Card, Executor, adapt, adapt_card
+from errands.interop import Builder, Card, Executor, adapt, adapt_card, is_executor_class
 from errands.model.card_config import AgentCardConfig
 from errands.policy.document import Policy
 from errands.runtime.executor.ids import Identifiers
-from errands.runtime.executor.request import RequestContextBuilder
 from errands.runtime.executor.worker import ExecutorWorker
-from errands.runtime.settings import ServerRole, Settings, misspelled
+from errands.runtime.hooks import LifecycleHooks
+from errands.runtime.inner import InnerAgents
+from errands.runtime.middleware import A2AMiddleware
+from errands.runtime.settings import NOT_ON_CARD, ServerRole, Settings, misspelled
 from errands.runtime.worker import Worker
 from errands.server.card import build_card, check_binding, extensions_of, offers_extended_card
+from errands.wire.card_check.addresses import grpc_address
 from errands.wire.proto import grpc_extra
 
 if TYPE_CHECKING:
     from errands.server.grpc_server import GrpcServer
 
 logger = logging.getLogger(__name__)
+
+# Arguments
+
+
+def check_arguments(
+    *,
+    middlewares: object,
+    hooks: object,
+    dependencies: object,
+    settings: object,
+    inner: object,
+    policy: object,
+    extended_card_provider: object,
+) -> None:
+    """Raises `ConfigurationError` for an argument of another type than A2AServer takes."""
+    for name, given, kinds in (
+        ("hooks", hooks, LifecycleHooks),
+        ("dependencies", dependencies, Mapping),
+        ("settings", settings, Settings),
+        ("inner", inner, InnerAgents),
+        ("policy", policy, str | Path | Policy),
+    ):
+        if given is not None and not isinstance(given, kinds):
+            wanted = getattr(kinds, "__name__", "path or a Policy")
+            raise ConfigurationError(f"{name} must be a {wanted}, not {_kind(given)}")
+    if extended_card_provider is not None and not callable(extended_card_provider):
+        raise ConfigurationError(
+            f"extended_card_provider must be an async function that returns a card, not {_kind(extended_card_provider)}"
+        )
+    if middlewares is not None and not isinstance(middlewares, Sequence):
+        raise ConfigurationError(f"middlewares must be a list of A2AMiddleware objects, not {_kind(middlewares)}")
+    for middleware in middlewares or ():
+        if not isinstance(middleware, A2AMiddleware):
+            raise ConfigurationError(
+                f"middlewares must be objects of A2AMiddleware, not {_kind(middleware)}; what a2a-sdk's "
+                "ServerCallContextBuilder does belongs into before_dispatch"
+            )
+
+
+def _kind(given: object) -> str:
+    return f"the class {given.__name__}" if isinstance(given, type) else type(given).__name__
+
 
 # The agent
 
@@ -43,7 +88,7 @@ def given_card(card: Card | None, agent: Worker | Executor | None) -> AgentCardC
 def given_worker(
     worker: Worker | None,
     executor: Executor | None,
-    builder: RequestContextBuilder | None,
+    builder: Builder | None,
     card: AgentCardConfig | None,
 ) -> Worker:
     """What runs the turns, whichever way the agent is written. Raises `ConfigurationError`."""
@@ -53,12 +98,13 @@ def given_worker(
         if isinstance(worker, type):
             raise ConfigurationError(f"worker={worker.__name__} is a class; pass an object of it: {worker.__name__}()")
         if not isinstance(worker, Worker):
-            raise ConfigurationError(f"worker must be an instance of errands.Worker, not {type(worker).__name__}")
+            hint = "; pass it as executor=" if is_executor_class(type(worker)) else ""
+            raise ConfigurationError(f"worker must be an instance of errands.Worker, not {type(worker).__name__}{hint}")
         if builder is not None:
             raise ConfigurationError("request_context_builder goes with executor=...; a worker has its TaskContext")
         return worker
     extensions = [extension.uri for extension in extensions_of(card)] if card else ()
-    return ExecutorWorker(adapt(executor), builder, extensions)
+    return ExecutorWorker(*adapt(executor, builder), extensions)
 
 
 def checked_card(
@@ -115,6 +161,11 @@ def given_settings(settings: Settings | None, **overrides: Any) -> Settings:
         found = Settings(**values)
     found.role = _role(found.role)
     found.check()
+    if found.public_grpc not in (None, NOT_ON_CARD) and grpc_address(found.public_grpc or "") is None:
+        raise ConfigurationError(
+            f"public_grpc={found.public_grpc!r} does not fit; write HOST:PORT, https://HOST, or {NOT_ON_CARD} to leave "
+            "gRPC off the card"
+        )
     return found
 
 
@@ -143,7 +194,9 @@ def grpc_server() -> type[GrpcServer]:
 def given_engine(storage: str | Engine | None, settings: Settings, **others: str | Engine | None) -> Engine | None:
     """The store, when it is not the address in the settings; `others` may only name it once more."""
     if not isinstance(storage, str | Engine | None):
-        raise ConfigurationError(f"storage={storage!r} is neither a URL such as 'sqlite:///tasks.db' nor an Engine")
+        raise ConfigurationError(
+            f"storage must be a URL such as 'sqlite:///tasks.db' or an errands Engine, not {_kind(storage)}"
+        )
     if not isinstance(storage, Engine):
         engine_from_url(settings.storage)  # a wrong address is told now, not at the start
     storage = storage or settings.storage
@@ -157,7 +210,7 @@ def given_engine(storage: str | Engine | None, settings: Settings, **others: str
 
 
 def _named(storage: str | Engine) -> str:
-    return repr(without_password(storage) if isinstance(storage, str) else storage)
+    return repr(without_password(storage)) if isinstance(storage, str) else _kind(storage)
 
 
 def made_engine(settings: Settings) -> Engine:

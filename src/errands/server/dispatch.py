@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence, Set
+from itertools import takewhile
 from typing import Any
 
 import msgspec
@@ -11,6 +12,7 @@ from errands.errors import (
     A2AError,
     AuthenticationRequiredError,
     ExtendedAgentCardNotConfiguredError,
+    ExtendedCardNotOfferedError,
     ExtensionSupportRequiredError,
     InvalidParamsError,
     MethodNotFoundError,
@@ -24,13 +26,15 @@ from errands.model.card_config import AgentCardConfig
 from errands.model.log import Scope
 from errands.model.requests import SendMessageConfiguration, SendMessageRequest, SendMessageResponse
 from errands.operations import OPERATIONS, Operation
+from errands.runtime import validation
 from errands.runtime.call import CallContext, EventStream
-from errands.runtime.middleware import A2AMiddleware, RequestEnvelope
+from errands.runtime.middleware import A2AMiddleware, RequestEnvelope, is_head_only
 from errands.runtime.task_manager import TaskManager
 from errands.server.card import CardShelf, extensions_of, offers_extended_card
 from errands.server.exchange import Incoming
 from errands.server.refusing import refusal
 from errands.server.repertoire import Repertoire
+from errands.wire.bounds import MAX_DEPTH, check_parts
 from errands.wire.extensions import HEADERS
 
 #: What does an operation, as `TaskManager` has it.
@@ -49,13 +53,20 @@ class Dispatcher:
         repertoire: Repertoire,
         shelf: CardShelf,
         extended_card_provider: ExtendedCardProvider | None = None,
+        *,
+        max_parts: int,
     ) -> None:
         self.repertoire = repertoire
         self._shelf = shelf
         self._versions = {version.encode() for version in repertoire.versions}
         self._card = card
         self._middlewares = middlewares
+        #: Those that are asked before the body of a request is read, and those that are asked when it was decoded.
+        self.first_middlewares = list(takewhile(is_head_only, middlewares))
+        self._later_middlewares = middlewares[len(self.first_middlewares) :]
+        self._shows_answers = any(type(one).after_dispatch is not A2AMiddleware.after_dispatch for one in middlewares)
         self._extended_card_provider = extended_card_provider
+        self._max_parts = max_parts
         self._methods: dict[str, Perform] = {
             operation.name: getattr(tasks, operation.method)
             for operation in OPERATIONS.values()
@@ -66,6 +77,21 @@ class Dispatcher:
         extensions = extensions_of(card)
         self._extensions = {extension.uri for extension in extensions}
         self._required = [extension.uri for extension in extensions if extension.required]
+
+    async def check_head(self, exchange: Incoming) -> None:
+        """Ask the middleware that needs no body. Raises `A2AError` and nothing else.
+
+        A binding calls this before it reads or decodes a body, if there are `first_middlewares`.
+        """
+        envelope = RequestEnvelope()
+        try:
+            for middleware in self.first_middlewares:
+                await middleware.before_dispatch(envelope, exchange.request)
+        except A2AError:
+            raise
+        except Exception as error:
+            raise refusal(error, "a request") from None
+        exchange.envelope = envelope
 
     async def dispatch(self, operation: Operation, request: Any, exchange: Incoming) -> Any:
         """The operation's answer: a model, or an `EventStream`. Raises `A2AError` and nothing else."""
@@ -86,16 +112,29 @@ class Dispatcher:
     async def _through_middleware(
         self, operation: Operation, request: Any, extensions: list[str], exchange: Incoming
     ) -> Any:
-        envelope = RequestEnvelope(tenant=request.tenant or "")
+        if exchange.envelope is None:
+            await self.check_head(exchange)
+        # Taken, so that another operation for the same request is checked anew.
+        envelope, exchange.envelope = exchange.envelope, None
+        assert envelope is not None
+        envelope.tenant = envelope.tenant or request.tenant or ""
         if isinstance(request, SendMessageRequest):
             envelope.params = request
-        for middleware in self._middlewares:
+        for middleware in self._later_middlewares:
             await middleware.before_dispatch(envelope, exchange.request)
-        scope = Scope(envelope.tenant, envelope.owner, self._card.name)
-        call = CallContext(scope, extensions, envelope.context, email=envelope.email)
-        result = await self._perform(operation, envelope.params or request, call, exchange)
-        for middleware in reversed(self._middlewares):
-            await middleware.after_dispatch(envelope, _shown(result))
+        tenant, owner, email = (
+            validation.text(f"envelope.{name}, which a middleware has set,", getattr(envelope, name))
+            for name in ("tenant", "owner", "email")
+        )
+        if envelope.params is not None and (self._later_middlewares or self._shows_answers):
+            # They may have changed it, and may do so later.
+            request = validation.reread(envelope.params, MAX_DEPTH)
+        call = CallContext(Scope(tenant, owner, self._card.name), extensions, envelope.context, email=email)
+        result = await self._perform(operation, request, call, exchange)
+        if self._shows_answers:
+            result = _own(result)
+            for middleware in reversed(self._middlewares):
+                await middleware.after_dispatch(envelope, _shown(result))
         return result
 
     def _perform(self, operation: Operation, request: Any, call: CallContext, exchange: Incoming) -> Awaitable[Any]:
@@ -106,9 +145,14 @@ class Dispatcher:
             if operation.name == "SubscribeToTask":
                 call.last_event_id = _last_event_id(exchange)
                 call.ends_at_pause = exchange.ends_at_pause
-        if type(request) is SendMessageRequest and request.configuration is not None:
-            self._check_push(request.configuration)
+        if type(request) is SendMessageRequest:
+            if len(request.message.parts) > self._max_parts:
+                check_parts(len(request.message.parts), self._max_parts)
+            if request.configuration is not None:
+                self._check_push(request.configuration)
         call.on_accepted = exchange.on_accepted
+        if exchange.answers_by_context:
+            call.answers_by_context = True
         return self._methods[operation.name](request, call)
 
     def check_version(self, exchange: Incoming) -> None:
@@ -149,7 +193,7 @@ class Dispatcher:
         if operation.capability == "push_notifications" and not capabilities.push_notifications:
             raise PushNotificationNotSupportedError
         if operation.capability == "extended_agent_card" and not offers_extended_card(self._card):
-            raise UnsupportedOperationError("This agent has no extended card")
+            raise ExtendedCardNotOfferedError
 
     def _check_push(self, configuration: SendMessageConfiguration) -> None:
         if configuration.task_push_notification_config is not None and not self._card.capabilities.push_notifications:
@@ -177,6 +221,16 @@ def _declared(exchange: Incoming, headers: Set[bytes]) -> list[str]:
     """Every URI in these headers, each of which may come more than once."""
     values = [value.decode("latin-1") for name, value in exchange.scope["headers"] if name in headers]
     return list(dict.fromkeys(uri for value in values for item in value.split(",") if (uri := item.strip())))
+
+
+def _own(result: Any) -> Any:
+    """Return an answer that middleware may change without changing what is stored."""
+    if not isinstance(result, SendMessageResponse):
+        return result
+    return SendMessageResponse(
+        task=result.task and validation.own_task(result.task),
+        message=result.message and validation.own_message(result.message),
+    )
 
 
 def _shown(result: Any) -> Any:

@@ -9,8 +9,10 @@ from urllib.parse import parse_qsl
 
 from starlette.requests import Request
 
-from errands.errors import InvalidRequestError, PayloadTooLargeError
-from errands.wire.nesting import MAX_DEPTH, check_depth
+from errands.errors import InvalidRequestError, ParseError, PayloadTooLargeError
+from errands.runtime.middleware import RequestEnvelope
+from errands.runtime.settings import Settings
+from errands.wire.bounds import MAX_DEPTH, check_json
 
 Scope = MutableMapping[str, Any]
 Message = MutableMapping[str, Any]
@@ -36,6 +38,10 @@ class Incoming:
     extra_headers: list[Header]
     #: Whether a subscription of this client is over when the task pauses; its dialect says so.
     ends_at_pause = False
+    #: What middleware has made of the head; None until it was asked.
+    envelope: RequestEnvelope | None = None
+    #: See `CallContext`; its dialect says so.
+    answers_by_context = False
     #: Called when a message is in the log and nothing is left but to wait for the turn's end.
     on_accepted: Callable[[], object] | None = None
 
@@ -53,16 +59,16 @@ class Incoming:
 
     @property
     def request(self) -> Request:
-        """The request as middleware sees it; its body has been read already."""
+        """The request as middleware sees it, without its body."""
         return Request(self.scope)
 
 
 class Exchange(Incoming):
-    def __init__(self, scope: Scope, receive: Receive, send: Send, max_body_bytes: int) -> None:
+    def __init__(self, scope: Scope, receive: Receive, send: Send, settings: Settings) -> None:
         self.scope = scope
         self.receive = receive
         self._send = send
-        self._max_body_bytes = max_body_bytes
+        self._settings = settings
         self.headers = dict(scope["headers"])
         self.extra_headers = []
 
@@ -71,13 +77,17 @@ class Exchange(Incoming):
         raw = self.headers.get(b"content-type", b"")
         return "application/json" if raw == JSON_TYPE else raw.decode("latin-1").partition(";")[0].strip().lower()
 
+    @property
+    def has_body(self) -> bool:
+        return self.headers.get(b"content-length", b"0") != b"0" or b"transfer-encoding" in self.headers
+
     async def body(self) -> bytes:
         """The whole body.
 
-        Raises `PayloadTooLargeError` as soon as it is known to be too large, and `InvalidRequestError` when it is
-        nested too deeply.
+        Raises `PayloadTooLargeError` as soon as it is known to be too large or to hold too many values,
+        `InvalidRequestError` when it is nested too deeply, and `ParseError` when it is not UTF-8.
         """
-        limit = self._max_body_bytes
+        limit = self._settings.max_body_bytes
         length = self.headers.get(b"content-length")
         if length is not None:
             if not length.isdigit():
@@ -90,9 +100,12 @@ class Exchange(Incoming):
             body = await self._rest_of(message)
         if len(body) > limit:
             raise PayloadTooLargeError(f"The body may have {limit} bytes")
-        # A body that opens fewer brackets cannot be nested deeper: no need to look.
-        if body.count(b"[") + body.count(b"{") > MAX_DEPTH:
-            check_depth(body)
+        if not body.isascii():
+            _check_encoding(body)
+        most = self._settings.max_message_values
+        # A body that opens fewer brackets cannot be nested deeper, and one of fewer bytes has fewer values.
+        if body.count(b"[") + body.count(b"{") > MAX_DEPTH or len(body) > most:
+            check_json(body, most)
         return body
 
     async def _rest_of(self, message: Message) -> bytes:
@@ -104,7 +117,7 @@ class Exchange(Incoming):
                 raise ClientDisconnectedError
             chunks.append(message.get("body", b""))
             size += len(chunks[-1])
-            if size > self._max_body_bytes or not message.get("more_body", False):
+            if size > self._settings.max_body_bytes or not message.get("more_body", False):
                 return b"".join(chunks)
             message = await self.receive()
 
@@ -146,3 +159,11 @@ class Exchange(Incoming):
         """Returns when the client has gone."""
         while (await self.receive())["type"] != "http.disconnect":
             pass
+
+
+def _check_encoding(body: bytes) -> None:
+    """Raise `ParseError` for what is not UTF-8: decoders pass over texts that are not needed, and ids are sent back."""
+    try:
+        body.decode()
+    except UnicodeDecodeError as error:
+        raise ParseError(f"Invalid JSON payload: it is not UTF-8 ({error.reason} at byte {error.start})") from None

@@ -1,6 +1,8 @@
 """The gRPC binding: the operation in the method's name, one service per protocol version, bytes in and bytes out.
 
-Messages are read and written here and not by gRPC, so that what cannot be read gets our error and not gRPC's.
+Messages are read and written here and not by gRPC, so that what cannot be read gets our error and not gRPC's. To gRPC
+every method takes a stream of messages, which looks the same on the wire: so a call is authenticated before its message
+is received.
 """
 
 from __future__ import annotations
@@ -12,11 +14,13 @@ from typing import Any, NoReturn
 import grpc
 import msgspec
 
-from errands.errors import A2AError, InvalidAgentResponseError, OverloadedError
+from errands.errors import A2AError, InvalidAgentResponseError, InvalidRequestError
+from errands.model.base import encode
 from errands.model.core import StreamResponse
 from errands.runtime.call import EventStream
 from errands.server.dispatch import Dispatcher
 from errands.server.exchange import Header, Incoming, Scope
+from errands.server.grpc_calls import Calls
 from errands.server.jsonrpc import error_headers
 from errands.server.refusing import refusal
 from errands.wire.proto.codec import Codec, Rpc, read_request
@@ -26,20 +30,20 @@ from errands.wire.proto.positions import ASKING, Position, mark
 Context = Any
 Metadata = tuple[tuple[str, str | bytes], ...]
 
-#: Calls that are open at the same time: one connection can have any number of them.
-MOST_CALLS = 10_000
-
 _decode_event = msgspec.json.Decoder(StreamResponse).decode
 
 
 class Service:
     """The methods of one protocol version. `server` is the address that requests are said to have come to."""
 
-    def __init__(self, codec: Codec, dispatcher: Dispatcher, server: tuple[str, int | None]) -> None:
+    def __init__(
+        self, codec: Codec, dispatcher: Dispatcher, server: tuple[str, int | None], calls: Calls, max_values: int
+    ) -> None:
         self._codec = codec
         self._dispatcher = dispatcher
         self._server = server
-        self._open = 0
+        self._calls = calls
+        self._max_values = max_values
 
     def handlers(self) -> Any:
         """What a gRPC server takes."""
@@ -49,33 +53,45 @@ class Service:
     def _method(self, rpc: Rpc) -> Any:
         path = f"/{self._codec.service}/{rpc.name}"
 
-        async def answer(raw: bytes, context: Context) -> bytes | None:
+        async def answer(_: object, context: Context) -> bytes | None:
             exchange = GrpcExchange(context, path, self._server)
             exchange.ends_at_pause = self._codec.ends_at_pause
-            self._open += 1
             try:
-                if self._open > MOST_CALLS:
-                    raise OverloadedError(f"{MOST_CALLS} calls are open here; call again when some have ended")
-                return await self._serve(rpc, raw, context, exchange)
+                self._calls.open()
+                return await self._serve(rpc, context, exchange)
             except A2AError as error:
-                await self._refuse(context, exchange, error)
-            finally:
-                self._open -= 1
+                # gRPC keeps what is raised while it ends the call: not with the frames that hold the message.
+                refused = error.with_traceback(None)
+                refused.__context__ = None
+            return await self._refuse(context, exchange, refused)
 
         if rpc.operation.streams:
-            return grpc.unary_stream_rpc_method_handler(answer)
-        return grpc.unary_unary_rpc_method_handler(answer)
+            return grpc.stream_stream_rpc_method_handler(answer)
+        return grpc.stream_unary_rpc_method_handler(answer)
 
-    async def _serve(self, rpc: Rpc, raw: bytes, context: Context, exchange: GrpcExchange) -> bytes | None:
+    async def _serve(self, rpc: Rpc, context: Context, exchange: GrpcExchange) -> bytes | None:
         self._dispatcher.check_version(exchange)
-        request = read_request(rpc, raw)
-        result = await self._dispatch(rpc, request, exchange)
+        if self._dispatcher.first_middlewares:
+            await self._dispatcher.check_head(exchange)
+        if self._codec.variant is not None:
+            rpc = self._codec.variant(exchange.headers.get(b"user-agent", b"")).rpc_of(rpc.operation)
+        result = await self._dispatch(rpc, await self._receive(rpc, context), exchange)
         if exchange.extra_headers:
             await context.send_initial_metadata(_metadata(exchange.extra_headers))
         if isinstance(result, EventStream):
             await self._send_events(rpc, result, context, exchange.wants_positions)
             return None
-        return _written(rpc, result)
+        size = len(encode(result))
+        self._calls.hold(size)
+        raw = await self._calls.convert(size, _written, rpc, result)
+        self._calls.hold(2 * len(raw))  # gRPC makes a copy
+        return raw
+
+    async def _receive(self, rpc: Rpc, context: Context) -> Any:
+        raw = await self._calls.receive(context)
+        if raw is None:
+            raise InvalidRequestError("The call has no message")
+        return await self._calls.convert(len(raw), read_request, rpc, raw, self._max_values)
 
     async def _dispatch(self, rpc: Rpc, request: Any, exchange: GrpcExchange) -> Any:
         """The answer. A client that goes away ends the wait for it, but never a commit that is under way."""
@@ -95,9 +111,10 @@ class Service:
         write = context.write
         try:
             async for items in stream:
+                self._calls.hold(sum([len(item.data) for item in items]))
                 for item in items:
-                    event = _written(rpc, _decode_event(item.data))
-                    await write(mark(event, Position(item.version, item.gap)) if marked else event)
+                    event = await self._calls.convert(len(item.data), _written_event, rpc, item.data)
+                    await write(mark(event, Position(item.version, item.gap)) if marked and item.version else event)
         except A2AError:
             raise
         except Exception as error:
@@ -106,6 +123,7 @@ class Service:
             stream.close()
 
     async def _refuse(self, context: Context, exchange: GrpcExchange, error: A2AError) -> NoReturn:
+        error = self._codec.restate(error)
         headers = [*exchange.extra_headers, *error_headers(error)]
         trailing = (*_metadata(headers), (DETAILS_KEY, details_of(error, self._codec)))
         await context.abort(code_of(error), message_of(error, self._codec), trailing)
@@ -118,6 +136,10 @@ def _written(rpc: Rpc, result: Any) -> bytes:
     except ValueError as error:
         raise InvalidAgentResponseError(f"The agent's answer does not fit: {error}") from None
     return raw
+
+
+def _written_event(rpc: Rpc, data: bytes) -> bytes:
+    return _written(rpc, _decode_event(data))
 
 
 def _end_of(work: asyncio.Task[Any]) -> asyncio.Future[None]:

@@ -3,24 +3,22 @@
 from __future__ import annotations
 
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Self
 from urllib.parse import urlsplit
 
 import grpc
 import grpc.aio
-from grpc_health.v1 import health_pb2, health_pb2_grpc
-from grpc_health.v1.health import SERVICE_NAME as HEALTH_SERVICE
-from grpc_health.v1.health import aio as health
-from grpc_reflection.v1alpha import reflection
 
 from errands.errors import ConfigurationError
+from errands.runtime.settings import NOT_ON_CARD, Settings
 from errands.server.addresses import host_port, means_every_address
 from errands.server.grpc_binding import Service
+from errands.server.grpc_calls import MOST_CALLS, Calls
+from errands.server.grpc_public import PublicServices
 from errands.wire.proto import v0_3, v1_0
 from errands.wire.proto.codec import Codec
 
 if TYPE_CHECKING:
-    from errands.runtime.settings import Settings
     from errands.server.dispatch import Dispatcher
 
 CODECS: dict[str, Codec] = {codec.version: codec for codec in (v1_0.CODEC, v0_3.CODEC)}
@@ -29,6 +27,8 @@ CODECS: dict[str, Codec] = {codec.version: codec for codec in (v1_0.CODEC, v0_3.
 _GRACE = 1.0
 #: The shortest time between a client's pings that is not taken for an attack.
 _PING_MS = 5_000
+#: How long a connection may have no calls. Clients connect again when they have one.
+_IDLE_MS = 300_000
 
 
 class GrpcServer:
@@ -48,13 +48,12 @@ class GrpcServer:
         #: Where it listens; the port is known once it does.
         self.port = 0
         self._server = grpc.aio.server(options=_options(settings, shares_port))
-        self._health = health.HealthServicer()
         codecs = [CODECS[version] for version in dispatcher.repertoire.versions if version in CODECS]
         address = http_server or (self._host, None)
-        self._server.add_generic_rpc_handlers([Service(codec, dispatcher, address).handlers() for codec in codecs])
-        health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)
-        self._services = [codec.service for codec in codecs]
-        reflection.enable_server_reflection((*self._services, HEALTH_SERVICE, reflection.SERVICE_NAME), self._server)
+        calls = Calls(settings)
+        services = [Service(codec, dispatcher, address, calls, settings.max_message_values) for codec in codecs]
+        self._public = PublicServices(calls, [codec.service for codec in codecs])
+        self._server.add_generic_rpc_handlers([*(service.handlers() for service in services), *self._public.handlers()])
 
     async def __aenter__(self) -> Self:
         try:
@@ -65,7 +64,7 @@ class GrpcServer:
                 "this machine; choose another with grpc_port and grpc_host"
             ) from None
         await self._server.start()
-        await self._report(health_pb2.HealthCheckResponse.SERVING)
+        self._public.report(is_serving=True)
         return self
 
     async def __aexit__(
@@ -74,33 +73,48 @@ class GrpcServer:
         await self._server.stop(_GRACE)
 
     @property
-    def address(self) -> str:
-        """Where clients reach it, as the card has it: `host:port` without a scheme, `:port` at whatever host."""
-        if self._settings.public_grpc:
-            return self._settings.public_grpc
+    def address(self) -> str | None:
+        """Where clients reach it, as the card has it; `:port` means at whatever host they use.
+
+        Without another wish it has no scheme: the official SDKs pass what is on the card to gRPC as it is, and gRPC
+        takes no URLs.
+        """
+        if self._settings.public_grpc is not None:
+            return None if self._settings.public_grpc == NOT_ON_CARD else self._settings.public_grpc
         public = urlsplit(self._settings.public_url or "").hostname
         if public is None and means_every_address(self._host):
             return f":{self.port}"
         return host_port(public or self._host, self.port)
 
-    async def stop_serving(self) -> None:
-        """Tells those who ask about our health that nothing new should be sent here."""
-        await self._report(health_pb2.HealthCheckResponse.NOT_SERVING)
-
-    async def _report(self, status: Any) -> None:
-        for service in ("", *self._services):
-            await self._health.set(service, status)
+    def stop_serving(self) -> None:
+        """Tell those who ask about our health that nothing new should be sent here."""
+        self._public.report(is_serving=False)
 
 
 def _options(settings: Settings, shares_port: bool) -> list[tuple[str, int]]:
     keep_alive = max(int(settings.keep_alive * 1000), 1)
-    return [
+    options = [
         ("grpc.max_receive_message_length", settings.max_body_bytes),
         ("grpc.max_send_message_length", -1),
+        ("grpc.max_concurrent_streams", MOST_CALLS),
         # Two servers on one port would share its connections without a word, unless that is what they are for.
         ("grpc.so_reuseport", int(shares_port)),
         # A client that has vanished is noticed although nothing is said.
         ("grpc.keepalive_time_ms", keep_alive),
         ("grpc.keepalive_permit_without_calls", 1),
         ("grpc.http2.min_ping_interval_without_data_ms", _PING_MS),
+        ("grpc.max_connection_idle_ms", _IDLE_MS),
     ]
+    if (most := _most_connections()) is not None:
+        options.append(("grpc.max_allowed_incoming_connections", most))
+    return options
+
+
+def _most_connections() -> int | None:
+    """Return an eighth of the files that this process may open: HTTP, the agent and its store need the others."""
+    try:
+        import resource  # noqa: PLC0415 - not on Windows
+    except ImportError:
+        return None
+    files = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    return None if files == resource.RLIM_INFINITY else max(files // 8, 1)

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from errands.errors import A2AError, AuthenticationRequiredError, ContentTypeNotSupportedError, UnavailableError
+from errands.errors import A2AError, AuthenticationRequiredError, UnavailableError
 from errands.runtime.call import EventStream
 from errands.server.dispatch import Dispatcher
 from errands.server.exchange import JSON_TYPE, Exchange, Header
 from errands.server.streaming import send_stream
-from errands.server.visitors import is_json
-from errands.wire import jsonrpc, v1_0
+from errands.server.visitors import check_type
+from errands.wire import jsonrpc, v0_3, v1_0
 from errands.wire.dialect import Dialect
 from errands.wire.sse import plain_frame
 from errands.wire.status import JSONRPC_HTTP
@@ -19,10 +19,10 @@ async def serve(exchange: Exchange, dispatcher: Dispatcher) -> None:
     dialect: Dialect = v1_0.JSON
     wants_stream = False
     try:
-        if exchange.headers.get(b"content-type") != JSON_TYPE and not is_json(exchange):
-            raise ContentTypeNotSupportedError(
-                f"Content-Type must be application/json, not {exchange.content_type[:100] or 'left out'}"
-            )
+        if exchange.headers.get(b"content-type") != JSON_TYPE:
+            check_type(exchange)
+        if dispatcher.first_middlewares:
+            await dispatcher.check_head(exchange)
         try:
             call = jsonrpc.read_request(await exchange.body())
         except jsonrpc.BadEnvelopeError as bad:
@@ -33,6 +33,8 @@ async def serve(exchange: Exchange, dispatcher: Dispatcher) -> None:
         if spoken is None:
             raise jsonrpc.method_not_found(call.method)
         operation, dialect, _ = spoken
+        if dialect is v0_3.JSONRPC and exchange.header(b"a2a-version") == "0.3.0":
+            dialect = v0_3.JSONRPC_A2AKIT  # no other client is known to name the patch
         dispatcher.check_version(exchange)
         request = dialect.read_request(operation, call.params)
         exchange.ends_at_pause = dialect.ends_at_pause
@@ -51,8 +53,10 @@ async def serve(exchange: Exchange, dispatcher: Dispatcher) -> None:
         await send_stream(
             exchange,
             result,
-            lambda data: jsonrpc.result_bytes(request_id, dialect.write_event(data)),
+            dialect,
             lambda error: jsonrpc.error_bytes(request_id, dialect.jsonrpc_error(error)),
+            before=jsonrpc.before_result(request_id),
+            after=b"}",
         )
         return
     await exchange.respond(200, jsonrpc.result_bytes(request_id, dialect.write_response(operation, result)))

@@ -8,7 +8,6 @@ import msgspec
 
 from errands.errors import (
     A2AError,
-    ContentTypeNotSupportedError,
     ExtendedAgentCardNotConfiguredError,
     TaskNotCancelableError,
     UnsupportedOperationError,
@@ -24,7 +23,7 @@ from errands.server.exchange import Exchange
 from errands.server.jsonrpc import error_headers
 from errands.server.repertoire import Repertoire
 from errands.server.streaming import send_frames
-from errands.server.visitors import is_json
+from errands.server.visitors import check_type
 from errands.wire import jsonrpc
 from errands.wire.praisonai.requests import read_request
 from errands.wire.praisonai.streams import StreamWriter, error_frame
@@ -44,11 +43,12 @@ def is_at(path: str, repertoire: Repertoire) -> bool:
 
 async def serve(exchange: Exchange, dispatcher: Dispatcher, shelf: CardShelf) -> None:
     request_id = b"null"
+    # Its clients have no way to name a task in a message.
+    exchange.answers_by_context = True
     try:
-        if not is_json(exchange):
-            raise ContentTypeNotSupportedError(
-                f"Content-Type must be application/json, not {exchange.content_type[:100] or 'left out'}"
-            )
+        check_type(exchange)
+        if dispatcher.first_middlewares:
+            await dispatcher.check_head(exchange)
         try:
             call = jsonrpc.read_request(await exchange.body())
         except jsonrpc.BadEnvelopeError as bad:

@@ -13,7 +13,7 @@ from errands.wire import v0_3, v1_0
 from errands.wire.dialect import Dialect, Route
 
 #: The dialects of each version, the newest first.
-DIALECTS: dict[str, tuple[Dialect, ...]] = {"1.0": (v1_0.JSON,), "0.3": (v0_3.JSONRPC, v0_3.REST)}
+DIALECTS: dict[str, tuple[Dialect, ...]] = {"1.0": (v1_0.JSON,), "0.3": (v0_3.JSONRPC, v0_3.REST, v0_3.REST_A2AKIT)}
 
 
 class Spoken(NamedTuple):
@@ -47,14 +47,26 @@ class Repertoire:
         self.methods = {
             name: Spoken(operation, dialect) for dialect in dialects for name, operation in dialect.methods.items()
         }
-        self._patterns = [
+        patterns = [
             _Pattern(route, dialect, _compile(route, dialect)) for dialect in dialects for route in dialect.routes
         ]
+        # a2akit's clients of 0.3 use the paths of 1.0; only the version that they name tells them apart.
+        self._patterns = [
+            pattern for pattern in patterns if pattern.dialect is not v0_3.REST_A2AKIT or "1.0" not in self.versions
+        ]
+        self._oldest_first = patterns[::-1]
 
-    def match(self, method: str, path: str) -> Spoken | frozenset[str] | None:
-        """The operation at this path, or the methods that would have been right, or None."""
+    def match(self, method: str, path: str, version: str = "") -> Spoken | frozenset[str] | None:
+        """Return the operation at this path, or the methods that would have been right, or None.
+
+        `version` is the one that the client names in its headers.
+        """
         allowed: set[str] = set()
-        for route, dialect, regex in self._patterns:
+        patterns = self._oldest_first if version.startswith("0.3") else self._patterns
+        if "%3" in path:
+            # In `/tasks/1%3Asubscribe` the verb is read as one, and not as part of the id.
+            patterns = sorted(patterns, key=lambda pattern: ":" not in pattern.route.path)
+        for route, dialect, regex in patterns:
             found = regex.fullmatch(path)
             if found is None:
                 continue
@@ -66,8 +78,9 @@ class Repertoire:
 
 
 def _compile(route: Route, dialect: Dialect) -> re.Pattern[str]:
-    # A colon separates an id from the verb, so an id in the path has none.
-    path = re.sub(r"\\\{(\w+)\\\}", r"(?P<\1>[^/:]+)", re.escape(route.path))
+    # A colon separates an id from the verb, so an id in the path has none. Some clients percent-encode it.
+    literal = re.escape(route.path).replace(":", "(?::|%3[Aa])")
+    path = re.sub(r"\\\{(\w+)\\\}", r"(?P<\1>[^/:]+)", literal)
     # `/v1/…` are the paths of version 0.3, whatever a tenant may be called.
     tenant = r"(?:/(?P<tenant>(?!v1/)[^/:]+))?" if dialect.takes_tenant else ""
     return re.compile(rf"{tenant}{path}/?")

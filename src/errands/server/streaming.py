@@ -10,20 +10,27 @@ from errands.errors import A2AError
 from errands.runtime.call import EventStream, StreamItem
 from errands.server.exchange import Exchange
 from errands.server.refusing import refusal
+from errands.wire.dialect import Dialect
 from errands.wire.sse import ERROR_EVENT, GAP_EVENT, KEEP_ALIVE, frame, named, plain_frame
 
-#: Puts an item or an error into the binding's envelope.
-Envelope = Callable[[bytes], bytes]
+#: Puts an error into the binding's envelope.
 ErrorEnvelope = Callable[[A2AError], bytes]
 
 
 async def send_stream(
-    exchange: Exchange, stream: EventStream, envelope: Envelope | None, error_envelope: ErrorEnvelope
+    exchange: Exchange,
+    stream: EventStream,
+    dialect: Dialect,
+    error_envelope: ErrorEnvelope,
+    *,
+    before: bytes = b"",
+    after: bytes = b"",
 ) -> None:
+    """Send each event as the dialect writes it, with what its envelope has `before` and `after` it."""
     await send_frames(
         exchange,
         stream,
-        partial(_frame, envelope),
+        _framing(dialect, before, after),
         lambda error: named(ERROR_EVENT, plain_frame(error_envelope(error))),
     )
 
@@ -53,7 +60,18 @@ async def send_frames(
     await exchange.write(end(), more=False)
 
 
-def _frame(envelope: Envelope | None, item: StreamItem) -> bytes:
-    data = item.data if envelope is None else envelope(item.data)
-    event = frame(item.version, data)
-    return named(GAP_EVENT, event) if item.gap else event
+def _framing(dialect: Dialect, before: bytes, after: bytes) -> Callable[[StreamItem], bytes]:
+    """Return what writes an item as a frame: one function, because it is called for every piece of every stream."""
+    write = None if dialect.copies_events else dialect.write_event
+    is_plain = before.isascii()
+
+    def frame_of(item: StreamItem) -> bytes:
+        version, data, gap = item
+        if write is not None:
+            data = write(data)
+        if is_plain and version and not gap and data.isascii():
+            return b"id: %d\ndata: %b%b%b\n\n" % (version, before, data, after)
+        event = frame(version, before + data + after)
+        return named(GAP_EVENT, event) if gap else event
+
+    return frame_of

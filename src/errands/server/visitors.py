@@ -1,7 +1,8 @@
 """Requests that a browser may have been led to send: a page from anywhere can reach a server on the reader's machine.
 
-A page cannot read what another origin answers, and is asked beforehand when it sends JSON. Two ways lead around that: a
-body that does not say what it is, and a name of the page's own that is made to lead to this machine (DNS rebinding).
+A page cannot read what another origin answers, and its browser asks the server first (a preflight) when it sends JSON
+or a header of A2A. Two ways lead around that: a request that has neither, and a name of the page's own that is made to
+lead to this machine (DNS rebinding).
 """
 
 from __future__ import annotations
@@ -11,11 +12,14 @@ import re
 from functools import lru_cache
 from urllib.parse import urlsplit
 
-from errands.errors import InvalidRequestError, PermissionDeniedError
+from errands.errors import ContentTypeNotSupportedError, InvalidRequestError, PermissionDeniedError
+from errands.operations import Operation
 from errands.runtime.settings import Settings
 from errands.server.exchange import Exchange, Incoming
 
 JSON_TYPES = frozenset({"application/json", "application/a2a+json"})
+#: Headers that a page can send only after a preflight.
+_ASKED_FOR = frozenset({b"a2a-version", b"a2a-extensions", b"x-a2a-extensions", b"x-api-key", b"x-requested-with"})
 
 #: A name or an address, with or without a port: at most as long as one of DNS.
 _HOST = re.compile(r"(?:\[[0-9a-f:.]{2,45}\]|[\w.~%!$&'()*+,;=-]{1,255})(?::\d{0,5})?", re.ASCII | re.IGNORECASE)
@@ -25,10 +29,31 @@ _LONGEST = 300
 _OURS = (".localhost", ".internal")
 
 
-def is_json(exchange: Exchange) -> bool:
-    """Whether the body may be read as JSON. Programs need not say so, but browsers have to: then they ask first."""
+def check_type(exchange: Exchange, operation: Operation | None = None, media_type: str = "application/json") -> None:
+    """Raise `ContentTypeNotSupportedError` unless the body may be read as JSON, and a page had to ask to send this.
+
+    A request with a body needs a JSON type; programs, which send no `Origin`, may leave the type out. A request without
+    one that changes something needs a JSON type or a header of A2A.
+    """
     kind = exchange.content_type
-    return kind in JSON_TYPES if kind else b"origin" not in exchange.headers
+    if kind in JSON_TYPES:
+        return
+    if operation is None or exchange.has_body:
+        if not kind and b"origin" not in exchange.headers:
+            return
+    elif operation.name == "SubscribeToTask" or not _ASKED_FOR.isdisjoint(exchange.headers):
+        return
+    types = " or ".join(dict.fromkeys(("application/json", media_type)))
+    raise ContentTypeNotSupportedError(f"Content-Type must be {types}, not {kind[:100] or 'left out'}")
+
+
+def check_host(exchange: Exchange) -> None:
+    """Raise `InvalidRequestError` for a request with several `Host` headers, or none where HTTP/1.1 wants one."""
+    hosts = sum(name == b"host" for name, _ in exchange.scope["headers"])
+    if hosts > 1:
+        raise InvalidRequestError("There is more than one Host header")
+    if not hosts and exchange.scope.get("http_version") == "1.1":
+        raise InvalidRequestError("HTTP/1.1 needs a Host header")
 
 
 def host_of(exchange: Incoming) -> str:

@@ -112,6 +112,9 @@ class Dialect(ClientDialect):
     def write_response(self, operation: Operation, result: Model) -> bytes:
         """The operation's response: the `result` over JSON-RPC, the body over HTTP+JSON."""
 
+    #: Whether events are written as the log has them.
+    copies_events = False
+
     @abstractmethod
     def write_event(self, data: bytes) -> bytes:
         """An event of a stream out of the log's own form, a v1.0 `StreamResponse` in JSON."""
@@ -124,8 +127,11 @@ class Dialect(ClientDialect):
     def http_error(self, error: A2AError) -> tuple[int, dict[str, Any]]:
         """Status code and body of an HTTP+JSON answer."""
 
-    def variant(self, body: bytes) -> Dialect:
-        """The dialect this very body is written in: a version may have been implemented in more than one way."""
+    def variant(self, body: bytes, software: bytes = b"") -> Dialect:
+        """Return the dialect of this very request: a version may have been implemented in more than one way.
+
+        `software` is what the peer calls itself, as in `User-Agent`.
+        """
         return self
 
 

@@ -1,4 +1,4 @@
-"""Reading what ProtoJSON allows: snake_case keys beside camelCase ones, and empty fields null or left out.
+"""Reading what ProtoJSON allows: snake_case keys, enums as numbers, and empty fields null or left out.
 
 JSON values in metadata and data parts are never touched.
 """
@@ -26,7 +26,7 @@ def decode(model: type[M], raw: bytes | msgspec.Raw) -> M:
 
 
 def normalize(value: Any, model: type[Model]) -> Any:
-    """`model`'s own fields in camelCase and without those that are null, all the way down; the rest as it is."""
+    """Return `model`'s fields in camelCase, enums by name and without nulls, all the way down; the rest as it is."""
     if not isinstance(value, dict):
         return value
     names = _names_of(model)
@@ -39,7 +39,9 @@ def normalize(value: Any, model: type[Model]) -> Any:
         if item is None and not known.is_any:
             continue
         nested = known.nested
-        if nested is not None:
+        if known.numbered:
+            item = _named(item, known.numbered)
+        elif nested is not None:
             item = [normalize(i, nested) for i in item] if isinstance(item, list) else normalize(item, nested)
         result.setdefault(known.name, item)
     return result
@@ -50,6 +52,8 @@ class _Field(NamedTuple):
     nested: type[Model] | None
     #: Any JSON value, of which null is one.
     is_any: bool
+    #: The names of a protobuf enum, each at the index that is its number; empty for other types.
+    numbered: list[str]
 
 
 @cache
@@ -57,7 +61,7 @@ def _names_of(model: type[Model]) -> dict[str, _Field]:
     names: dict[str, _Field] = {}
     for field in msgspec.structs.fields(model):
         is_any = Any in (field.type, *typing.get_args(field.type))
-        known = _Field(field.encode_name, _nested_model(field.type), is_any)
+        known = _Field(field.encode_name, _nested_model(field.type), is_any, _numbered(field.type))
         names[field.name] = names[field.encode_name] = known
     return names
 
@@ -71,6 +75,23 @@ def _nested_model(annotation: Any) -> type[Model] | None:
             if (found := _nested_model(argument)) is not None:
                 return found
     return None
+
+
+def _numbered(annotation: Any) -> list[str]:
+    """Return the names of the enum. Those of protobuf start with the unspecified value, which has the number 0."""
+    for kind in (annotation, *typing.get_args(annotation)):
+        is_enum = isinstance(kind, type) and issubclass(kind, enum.Enum)
+        names: list[str] = [member.value for member in kind] if is_enum else list(typing.get_args(kind))
+        if names and str(names[0]).endswith("_UNSPECIFIED"):
+            return names
+    return []
+
+
+def _named(item: Any, names: list[str]) -> Any:
+    """Return the name behind a number; in a query it is a string. Anything else is left for the model to judge."""
+    if type(item) is int or (isinstance(item, str) and item.isdecimal() and len(item) <= 2):
+        return names[int(item)] if 0 <= int(item) < len(names) else item
+    return item
 
 
 @cache

@@ -99,6 +99,11 @@ def method_not_found(method: str) -> MethodNotFoundError:
     return MethodNotFoundError(f"Method not found: {method[:100]}")
 
 
+def before_result(request_id: bytes) -> bytes:
+    """Return an answer up to its result, after which only a brace follows."""
+    return b'{"jsonrpc":"2.0","id":%b,"result":' % request_id
+
+
 def result_bytes(request_id: bytes, result: bytes) -> bytes:
     return b'{"jsonrpc":"2.0","id":%b,"result":%b}' % (request_id, result)
 

@@ -25,7 +25,9 @@ class ServerSentEvent(NamedTuple):
 
 
 def frame(version: int, data: bytes) -> bytes:
-    """One event; `data` is one line of JSON and `version` what the client sends back as Last-Event-ID."""
+    """One event; `data` is one line of JSON and `version` what the client sends back as Last-Event-ID, 0 for none."""
+    if not version:
+        return plain_frame(data)
     return b"id: %d\ndata: %b\n\n" % (version, data if data.isascii() else _on_one_line(data))
 
 
@@ -50,17 +52,24 @@ class SSEParser:
 
     def __init__(self) -> None:
         self._decode = codecs.getincrementaldecoder("utf-8")(errors="replace").decode
-        self._rest = ""
+        #: The pieces of a line whose end has not come.
+        self._rest: list[str] = []
         self._data: list[str] = []
         self._id: str | None = None
         self._event = ""
 
     def feed(self, chunk: bytes) -> list[ServerSentEvent]:
-        text = self._rest + self._decode(chunk)
+        text = self._decode(chunk)
+        if self._rest and self._rest[-1] == "\r":
+            text = self._rest.pop() + text
         # A carriage return at the very end may be half of a line break.
-        held = "\r" if text.endswith("\r") else ""
-        lines = (text[: -len(held)] if held else text).replace("\r\n", "\n").replace("\r", "\n").split("\n")
-        self._rest = lines.pop() + held
+        held = ["\r"] if text.endswith("\r") else []
+        first, *lines = (text[:-1] if held else text).replace("\r\n", "\n").replace("\r", "\n").split("\n")
+        self._rest.append(first)
+        if lines:
+            lines.insert(0, "".join(self._rest))
+            self._rest = [lines.pop()]
+        self._rest += held
         return [event for line in lines if (event := self._line(line)) is not None]
 
     def _line(self, line: str) -> ServerSentEvent | None:

@@ -101,3 +101,8 @@ class Behaviour:
         for number, part in enumerate(turn.parts):
             await turn.artifact(f"part-{number}", part)
         await turn.complete()
+
+    async def _files(self, turn: Turn, _rest: str) -> None:
+        for number, part in enumerate(part for part in turn.parts if "raw" in part):
+            await turn.artifact(f"file-{number}", part)
+        await turn.complete()

@@ -20,14 +20,14 @@ from a2a.types import (
     MessageSendConfiguration,
     PushNotificationConfig,
     Role,
-    Task,
     TaskArtifactUpdateEvent,
     TaskIdParams,
     TaskPushNotificationConfig,
     TaskQueryParams,
 )
 from conversation import Answer, Refused, Saying, follow, play
-from parts_0_3 import plain_part, sdk_part, text_of
+from parts_0_3 import sdk_part, text_of
+from tasks_0_3 import of_message, of_task
 
 #: What the SDK does not name itself: an error on JSON-RPC is its code, and over HTTP+JSON and gRPC only a status.
 ERRORS = {
@@ -51,22 +51,9 @@ def refusals() -> Any:
         raise Refused(error.code().name) from error
 
 
-def of_task(task: Task) -> Answer:
-    parts = [part for artifact in task.artifacts or [] for part in artifact.parts]
-    return Answer(
-        task.id,
-        task.context_id,
-        task.status.state.value,
-        text_of(parts),
-        text_of(task.status.message.parts) if task.status.message else "",
-        [(message.role.value, text_of(message.parts)) for message in task.history or []],
-        [plain_part(part) for part in parts],
-    )
-
-
 def of_event(event: Any) -> Answer:
     if isinstance(event, Message):
-        return Answer(text=text_of(event.parts), is_message=True)
+        return of_message(event)
     task, update = event
     if update is None:
         return of_task(task)

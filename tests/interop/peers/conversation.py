@@ -102,6 +102,9 @@ ALL_PARTS = [
     url_part(FILE_URL, "report.pdf", "application/pdf"),
 ]
 
+#: The second is base64 text itself, which must not be taken for a file that was encoded once more than it was.
+FILES = [raw_part(RAW, "raw.bin", "application/octet-stream"), raw_part(b"data", "data.txt", "text/plain")]
+
 
 def saying(text: str, **place: str) -> Saying:
     return Saying([text_part(text)], **place)
@@ -260,6 +263,10 @@ async def parts_there_and_back(caller: Caller) -> Any:
     return (await caller.send(Saying(ALL_PARTS))).parts
 
 
+async def files_there_and_back(caller: Caller) -> Any:
+    return (await caller.send(Saying([text_part("files"), *FILES]))).parts
+
+
 async def unknown_task(caller: Caller) -> Any:
     return {
         "get": await refusal(caller.get("no-such-task")),
@@ -311,6 +318,7 @@ STEPS: dict[str, Callable[[Caller], Awaitable[Any]]] = {
         direct_message,
         failure,
         parts_there_and_back,
+        files_there_and_back,
         unknown_task,
         ended_task,
         follow_unknown_task,
@@ -343,6 +351,7 @@ EXPECTED: dict[str, Any] = {
     "failure": {"state": "failed", "said": "It went wrong"},
     # The parts as they came back, and before them what the agent saw of the data.
     "parts_there_and_back": [{"text": data_part(DATA)["data"]}, *ALL_PARTS],
+    "files_there_and_back": FILES,
     "unknown_task": dict.fromkeys(("get", "cancel", "send"), "TaskNotFoundError"),
     "ended_task": {"cancel": "TaskNotCancelableError", "send": "UnsupportedOperationError"},
     "follow_unknown_task": "TaskNotFoundError",

@@ -13,10 +13,6 @@ ACTION = ("tool", "actions", 0)
 #: What is done to the valid manifests, and the one error that is told.
 RULES: dict[str, tuple[Spoil, str]] = {
     # Fields
-    "an unknown kind of ours": (
-        put("agent", "kind", value="commonagents.info/v1beta3/agent"),
-        "kind: is 'commonagents.info/v1beta3/agent'; did you mean commonagents.info/v1beta2/agent?",
-    ),
     "a kind that is no text": (
         put("agent", "kind", value=7),
         "kind: is no text; write kind: commonagents.info/v1beta2/agent",
@@ -138,15 +134,29 @@ RULES: dict[str, tuple[Spoil, str]] = {
     "a default that does not fit": (
         put(*ACTION, "parameters", "properties", "lines", "default", value="many"),
         (
-            "actions[0].parameters.properties.lines.default: does not fit its own schema ('many' is not of type "
-            "'integer'); change one of the two"
+            'actions[0].parameters.properties.lines.default: does not fit its own schema ("many" is not of type '
+            '"integer"); change one of the two'
         ),
     ),
     "a pattern that is none": (
         put(*ACTION, "parameters", "properties", "path", "pattern", value="("),
         (
-            "actions[0].parameters.properties.path: has the pattern '(', which is none (missing ), unterminated "
-            "subpattern at position 0); mend the pattern"
+            "actions[0].parameters.properties.path: has the pattern '(', which cannot be matched (missing ), "
+            "unterminated subpattern at position 0); correct the pattern"
+        ),
+    ),
+    "a pattern that looks ahead": (
+        put(*ACTION, "parameters", "properties", "path", "pattern", value="^(?=a)b"),
+        (
+            "actions[0].parameters.properties.path: has the pattern '^(?=a)b', which cannot be matched (it looks "
+            "around, refers back or repeats too often); write it without that"
+        ),
+    ),
+    "a name pattern that refers back": (
+        put(*ACTION, "parameters", "properties", "path", "patternProperties", value={r"(a)\1": {}}),
+        (
+            "actions[0].parameters.properties.path: has the pattern '(a)\\\\1', which cannot be matched (it looks "
+            "around, refers back or repeats too often); write it without that"
         ),
     ),
     "a reference to another schema": (

@@ -54,6 +54,60 @@ def test_documents_of_unknown_kinds_are_skipped(tmp_path: Path) -> None:
     ]
 
 
+@pytest.mark.parametrize(
+    ("kind", "remedy"),
+    [
+        ("commonagents.info/v9/entirely-different", "did you mean commonagents.info/v1/agent?"),
+        ("commonagents.info/v1beta3/agent", "did you mean commonagents.info/v1beta2/agent?"),
+        ("commonagents.info/v1/schedule", "remove the document, or run it elsewhere"),
+        ("commonagents.info/v1beta2/trigger", "remove the document, or run it elsewhere"),
+    ],
+)
+def test_documents_of_kinds_that_errands_does_not_run_leave_the_others_valid(
+    kind: str, remedy: str, tmp_path: Path
+) -> None:
+    def spoil(documents: Documents) -> None:
+        documents["other"] = {"kind": kind, "name": "other", "whatever": 1}
+
+    found = report(tmp_path, spoil)
+    assert found.valid
+    [finding] = found.findings
+    assert kind in finding.problem
+    assert "so the document is skipped" in finding.problem
+    assert finding.remedy == remedy
+
+
+def test_a_bundle_of_which_nothing_can_be_used_is_not_valid(tmp_path: Path) -> None:
+    (tmp_path / "bundle.yaml").write_text("kind: commonagents.info/v1/schedule\nname: nightly\n")
+    found = examine(tmp_path)
+    assert not found.valid
+    assert told(found) == [": has no agent, tool or mount; name a file or folder with manifests"]
+
+
+@pytest.mark.parametrize("include", [[], ["read-chunk"]])
+def test_a_required_binding_is_required_whatever_is_included(include: list[str], tmp_path: Path) -> None:
+    def spoil(documents: Documents) -> None:
+        capability = documents["agent"]["capabilities"]["github-file"]
+        capability["include"] = include
+        capability["before"] = []
+        del capability["bindings"]["repo"]
+
+    assert "does not bind repo, and github-file requires it" in told(report(tmp_path, spoil))[0]
+
+
+@pytest.mark.parametrize("bucket", ["{mount.bucket}", "mount.bucket", "gs://{mount.bucket}{mount.prefix}"])
+def test_a_binding_may_name_the_mount(bucket: str, tmp_path: Path) -> None:
+    def bind(documents: Documents) -> None:
+        documents["agent"]["capabilities"]["github-file"]["bindings"]["repo"] = bucket
+
+    def without_mount(documents: Documents) -> None:
+        bind(documents)
+        documents["agent"]["mount"] = "none"
+
+    assert report(tmp_path, bind).findings == []
+    assert "'mount' is not available in a binding" in "".join(told(report(tmp_path, without_mount)))
+
+
 def test_what_is_skipped_does_not_hide_what_is_missing(tmp_path: Path) -> None:
     def spoil(documents: Documents) -> None:
         documents["audit"] = {"kind": "example.com/v1/widget"}
@@ -108,9 +162,9 @@ def test_an_agent_may_ask_itself(tmp_path: Path) -> None:
     "expression",
     ["context.capabilities.github_file_wirte.count_successful > 0", "c.cap['github_file_wirte'].count_errored == 0"],
 )
-def test_a_record_that_is_not_there_is_worth_a_warning(tmp_path: Path, expression: str) -> None:
+def test_a_record_that_is_not_there_is_an_error(tmp_path: Path, expression: str) -> None:
     found = report(tmp_path, put("agent", "guardrails", "after", 0, "assert", value=expression))
-    assert told(found, "warning") == [
+    assert told(found) == [
         (
             "guardrails.after[0].assert: reads context.capabilities.github_file_wirte, and there is no such function; "
             "did you mean github_file_write?"
@@ -121,50 +175,45 @@ def test_a_record_that_is_not_there_is_worth_a_warning(tmp_path: Path, expressio
 @pytest.mark.parametrize(
     ("expression", "problem"),
     [
+        ("context.capabilites._meta.count > 0", "context has no field 'capabilites'; did you mean capabilities?"),
+        ("context.usrs.id == ''", "context has no field 'usrs'; did you mean user?"),
+        ("has(context.usrs.id)", "context has no field 'usrs'; did you mean user?"),
+        ("context.user.name == ''", "context.user has no field 'name'; it has id, email"),
+        ("c.llm.tokens.totl > 0", "context.llm.tokens has no field 'totl'; did you mean total?"),
         (
-            "context.capabilites._meta.count > 0",
-            "context.capabilites, and there is no such field; did you mean capabil",
+            "context.input.region == ''",
+            "context.input is a list and has no field 'region'; write context.input[0].region",
         ),
+        ("c.cap.audit.succesful[0]", "context.capabilities.audit has no field 'succesful'; did you mean successful?"),
         (
-            "context.user.name == ''",
-            "context.user.name, and there is no such field; change the name; known are: email, id",
+            "c.cap._meta.invocation == []",
+            "context.capabilities._meta has no field 'invocation'; did you mean invocations?",
         ),
-        ("c.llm.tokens.totl > 0", "context.llm.tokens.totl, and there is no such field; did you mean total?"),
         (
             "context.input[0].regoin == ''",
-            "context.input[…].regoin, and the agent has no such parameter; did you mean r",
+            "reads context.input[…].regoin, and the agent has no such parameter; did you mean r",
         ),
         (
             "context.input.last().regoin == ''",
-            "context.input[…].regoin, and the agent has no such parameter; did you me",
+            "reads context.input[…].regoin, and the agent has no such parameter; did you me",
         ),
         (
             "context.output[0].raeds == 1",
-            "context.output[…].raeds, and the agent exposes nothing of that name; did you",
+            "reads context.output[…].raeds, and the agent exposes nothing of that name; did you",
         ),
-        (
-            "c.cap.audit.succesful[0]",
-            "context.capabilities.audit.succesful, and there is no such field; did you mean su",
-        ),
-        ("c.cap.audit.task_ids[0] == ''", "context.capabilities.audit.task_ids, and there is no such field; "),
-        (
-            "c.cap._meta.invocation == []",
-            "context.capabilities._meta.invocation, and there is no such field; did you mea",
-        ),
+        ("c.cap.audit.task_ids[0] == ''", "reads context.capabilities.audit.task_ids, and there is no such field; "),
     ],
 )
-def test_a_part_of_the_context_that_is_not_there_is_worth_a_warning(
-    tmp_path: Path, expression: str, problem: str
-) -> None:
+def test_a_part_of_the_context_that_is_not_there_is_an_error(tmp_path: Path, expression: str, problem: str) -> None:
     found = report(tmp_path, put("agent", "guardrails", "after", 0, "assert", value=expression))
-    [warning] = told(found, "warning")
-    assert warning.startswith(f"guardrails.after[0].assert: reads {problem}")
+    [error] = told(found)
+    assert error.startswith(f"guardrails.after[0].assert: {problem}")
 
 
 @pytest.mark.parametrize(
     "expression",
     [
-        "has(context.user.name) || !has(c.input[0].regoin)",
+        "!has(c.input[0].regoin) || c.input[0].regoin == 'eu'",
         "output.message.exists(c, c.name == 'a')",
         "context.input[0].message[0].anything == 1 && context.input[0].region != ''",
         "context.capabilities.github_file_write.inputs.last().path == context.output[0].reads",
@@ -175,16 +224,15 @@ def test_a_part_of_the_context_that_is_not_there_is_worth_a_warning(
         "c.cap['\\u0061udit'].count_errored == 0 && size('''it's context.nothing''') > 0",
     ],
 )
-def test_a_part_of_the_context_that_may_be_there_is_worth_no_warning(tmp_path: Path, expression: str) -> None:
+def test_a_part_of_the_context_that_may_be_there_is_no_error(tmp_path: Path, expression: str) -> None:
     assert report(tmp_path, put("agent", "guardrails", "after", 0, "assert", value=expression)).findings == []
 
 
 def test_templates_are_looked_through_for_parts_of_the_context_that_are_not_there(tmp_path: Path) -> None:
     found = report(tmp_path, put("agent", "prompt", value="You are {context.agent.nam} in {context.input[0].regoin}."))
-    assert [warning.partition(",")[0] for warning in told(found, "warning")] == [
-        "prompt: reads context.agent.nam",
-        "prompt: reads context.input[…].regoin",
-    ]
+    assert told(found) == ["prompt: context.agent has no field 'nam'; did you mean name?"]
+    found = report(tmp_path, put("agent", "prompt", value="You are in {context.input[0].regoin}."))
+    assert told(found)[0].startswith("prompt: reads context.input[…].regoin")
 
 
 def test_a_model_without_a_provider_is_worth_a_warning(tmp_path: Path) -> None:
@@ -196,7 +244,7 @@ def test_a_model_without_a_provider_is_worth_a_warning(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("spoil", "warning"),
+    ("spoil", "error"),
     [
         (
             put("agent", "capabilities", "github-file", "before", 0, "assert", value="input.pth == i.path"),
@@ -214,15 +262,11 @@ def test_a_model_without_a_provider_is_worth_a_warning(tmp_path: Path) -> None:
             put("agent", "capabilities", "analyst", "before", value=[{"assert": "size(input.mesage) > 0"}]),
             "capabilities.analyst.before[0].assert: reads input.mesage, and there is no such parameter; did you mean",
         ),
-        (
-            put("audit", "actions", 0, "execute", "cel", "expression", value="{'kept': input.txt}"),
-            "actions[0].execute.cel.expression: reads input.txt, and there is no such parameter; did you mean text?",
-        ),
     ],
 )
-def test_an_argument_that_is_never_there_is_worth_a_warning(tmp_path: Path, spoil: Spoil, warning: str) -> None:
-    [told_of] = told(report(tmp_path, spoil), "warning")
-    assert told_of.startswith(warning)
+def test_an_argument_that_is_never_there_is_an_error(tmp_path: Path, spoil: Spoil, error: str) -> None:
+    [told_of] = told(report(tmp_path, spoil))
+    assert told_of.startswith(error)
 
 
 MARKED = [{"transform": "input.put('mark', 1)"}, {"assert": "input.mark == 1", "error_message": "{input.mark}"}]
@@ -236,9 +280,9 @@ MARKED = [{"transform": "input.put('mark', 1)"}, {"assert": "input.mark == 1", "
         ("agent", "capabilities", "github-file", "before_first"),
     ],
 )
-def test_what_a_transform_may_have_made_is_worth_no_warning(tmp_path: Path, path: tuple[str, ...]) -> None:
+def test_what_a_transform_may_have_made_is_no_error(tmp_path: Path, path: tuple[str, ...]) -> None:
     assert report(tmp_path, put(*path, value=MARKED)).findings == []
-    [told_of] = told(report(tmp_path, put(*path, value=MARKED[::-1])), "warning")[:1]
+    [told_of] = told(report(tmp_path, put(*path, value=MARKED[::-1])))[:1]
     assert "reads input.mark, and there is no such parameter" in told_of
 
 
@@ -248,7 +292,7 @@ def test_what_is_transformed_first_is_seen_by_all_steps_before_the_call_and_by_n
     assert report(tmp_path, put("agent", "capabilities", "github-file", value=around)).findings == []
     after = [{"transform": "output"}, {"assert": "input.mark == 1"}]
     around = {**capability, "before": MARKED[:1], "after": after}
-    [told_of] = told(report(tmp_path, put("agent", "capabilities", "github-file", value=around)), "warning")
+    [told_of] = told(report(tmp_path, put("agent", "capabilities", "github-file", value=around)))
     assert told_of.startswith("capabilities.github-file.after[1].assert: reads input.mark")
 
 
@@ -266,6 +310,14 @@ def test_what_is_transformed_first_is_seen_by_all_steps_before_the_call_and_by_n
         (
             put("agent", "prompt", value="You help {{context.user.id}} with {{this}}."),
             "prompt: has {{context.user.id}}, which stays as it is but for one pair of braces; write {context.user.id}",
+        ),
+        (
+            put("audit", "actions", 0, "execute", "cel", "expression", value="{'kept': input.txt}"),
+            "actions[0].execute.cel.expression: reads input.txt, and there is no such parameter; did you mean text?",
+        ),
+        (
+            put("agent", "guardrails", "before", 0, "assert", value="size(input.message) < 50000"),
+            "guardrails.before[0].assert: compares the number of parts in input.message with a large number; write",
         ),
         (
             put("audit", "actions", 0, "execute", value={"mcp": {"transport": "stdio", "command": "npx -y notes"}}),

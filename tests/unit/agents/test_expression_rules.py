@@ -72,7 +72,7 @@ RULES: dict[str, tuple[Spoil, str]] = {
     ),
     "a prompt with an unknown part of the context": (
         put("agent", "prompt", value="Hello {context.usr.name}"),
-        "prompt: uses {context.usr.name}, and there is no usr.name in context; did you mean user?",
+        "prompt: context has no field 'usr'; did you mean user?",
     ),
     "a prompt with an open brace": (
         put("agent", "prompt", value="Hello {context.user.id"),

@@ -37,7 +37,7 @@ def test_include_hides_and_does_not_rename(tmp_path: Path) -> None:
 
 
 def test_an_empty_include_hides_everything(tmp_path: Path) -> None:
-    found = functions(tmp_path, put(*CAPABILITY, "include", value=[]), drop(*CAPABILITY, "bindings", "repo"))
+    found = functions(tmp_path, put(*CAPABILITY, "include", value=[]))
     assert not found["github_file_write"].offered
 
 

@@ -89,7 +89,7 @@ def test_everything_that_is_wrong_is_told_at_once(tmp_path: Path) -> None:
         ":10: guardrails.after[0].match: means nothing in a guardrail",
         ":14: capabilities.pay.before[0].assert: 'review' is not available in a before step",
         ":15: capabilities.pay.before[1].asert: is unknown",
-        ":16: capabilities._meta: is no name for a capability",
+        ":16: capabilities._meta: cannot be the name of a capability",
     ]
     assert found[0].endswith('put it in quotes: "3"')
     assert found[4].endswith("use assert or transform, or write the agent as a manifest")

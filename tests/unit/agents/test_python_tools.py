@@ -340,7 +340,7 @@ def without_audit(tmp_path: Path) -> Path:
     return written(tmp_path, spoiled(lambda documents: documents.pop("audit")))
 
 
-def test_a_manifest_names_a_function_like_any_other_tool(tmp_path: Path) -> None:
+async def test_a_manifest_names_a_function_like_any_other_tool(tmp_path: Path) -> None:
     documents = spoiled(put("agent", "capabilities", "audit", value={"bindings": {"text": "context.user.id"}}))
     del documents["audit"]
     documents["agent"]["capabilities"]["github-file"]["before"] = []
@@ -354,9 +354,9 @@ def test_a_manifest_names_a_function_like_any_other_tool(tmp_path: Path) -> None
         "additionalProperties": False,
     }
     assert manifests.tool(agent, "audit").namespace == "shop"
-    assert Arguments(function).resolve({}, {"text": "x"}) == {"text": "x", "urgent": False}
+    assert await Arguments(function).resolve({}, {"text": "x"}) == {"text": "x", "urgent": False}
     with pytest.raises(ArgumentsError, match="urgent"):
-        Arguments(function).resolve({"urgent": "very"}, {"text": "x"})
+        await Arguments(function).resolve({"urgent": "very"}, {"text": "x"})
 
 
 async def test_a_toolbox_runs_a_function_like_any_other_tool(tmp_path: Path) -> None:

@@ -55,6 +55,45 @@ RULES: dict[str, tuple[Spoil, str]] = {
             "https://example.com/api"
         ),
     ),
+    "an address of another scheme, with a value in it": (
+        put(*HTTP, "url", value="ftp://example.com/{parameters.path}"),
+        "actions[0].execute.stateless_http.url: STARTS is 'ftp://example.com/{parameters.path}'; write an address",
+    ),
+    "an address with a password": (
+        put(*HTTP, "url", value="https://user:{settings.github.token}@example.com"),
+        "actions[0].execute.stateless_http.url: has a user or a password in it; put credentials into headers",
+    ),
+    "a header of the connection": (
+        put(*HTTP, "headers", value={"Host": "example.com"}),
+        (
+            "actions[0].execute.stateless_http.headers.Host: is a header that a tool cannot send; take it away, "
+            "or use another name"
+        ),
+    ),
+    "a header whose name is none": (
+        put(*HTTP, "headers", value={"X Y": "1"}),
+        (
+            "actions[0].execute.stateless_http.headers.X Y: is a header that a tool cannot send; take it away, "
+            "or use another name"
+        ),
+    ),
+    "a header of two lines": (
+        put(*HTTP, "headers", value={"X-Note": "a\nHost: {settings.github.token}"}),
+        (
+            "actions[0].execute.stateless_http.headers.X-Note: has line breaks or control characters in it; "
+            "write it on one line"
+        ),
+    ),
+    "a header of the connection to an MCP server": (
+        put(
+            "audit",
+            "actions",
+            0,
+            "execute",
+            value={"mcp": {"transport": "http", "url": "https://a.example", "headers": {"transfer-encoding": "x"}}},
+        ),
+        "actions[0].execute.mcp.headers.transfer-encoding: STARTS is a header that a tool cannot send",
+    ),
     "a JSONPath that ends too early": (
         put(*HTTP, "response_path", value="$.data."),
         "actions[0].execute.stateless_http.response_path: STARTS is '$.data.', no JSONPath (expected a shorthand",
@@ -100,20 +139,6 @@ RULES: dict[str, tuple[Spoil, str]] = {
         (
             "actions[0].execute.kubernetes_job: cannot be used: kubernetes_job is not in this version of errands; take "
             "it away, or run this manifest elsewhere"
-        ),
-    ),
-    "a trigger": (
-        lambda documents: documents.update(mount={"kind": "commonagents.info/v1beta2/trigger", "name": "t"}),
-        (
-            "kind: is commonagents.info/v1beta2/trigger, and triggers are not in this version of errands; take the "
-            "document away, or run it elsewhere"
-        ),
-    ),
-    "a schedule": (
-        lambda documents: documents.update(mount={"kind": "commonagents.info/v1/schedule", "name": "t"}),
-        (
-            "kind: is commonagents.info/v1/schedule, and schedules are not in this version of errands; take the "
-            "document away, or run it elsewhere"
         ),
     ),
 }

@@ -100,7 +100,7 @@ class Obliging(Worker):
 
     async def _parts(self, ctx: TaskContext, rest: str) -> None:
         files = [[file.filename, file.media_type, _digest(file.content)] for file in ctx.files]
-        await ctx.complete_json({"files": files, "data": ctx.data_parts})
+        await ctx.complete_json({"files": files, "data": ctx.json_values})
 
     async def _context(self, ctx: TaskContext, rest: str) -> None:
         await ctx.complete_json({"context": ctx.context_id, "headers": ctx.request_context})

@@ -17,7 +17,21 @@ EXAMPLE = str(Path(__file__).parents[3] / "examples" / "support-agent")
 
 def test_valid_manifests_are_told_to_be_so(errands: Errands) -> None:
     result = errands("agents", "validate", EXAMPLE)
-    assert (result.exit_code, result.stdout) == (0, f"{EXAMPLE} is valid: 2 agents and 2 tools\n")
+    assert (result.exit_code, result.stdout) == (
+        0,
+        (
+            "shop/analyst: max_turns 3, max_age 720h (default), max_tool_calls 1000 (default)\n"
+            "shop/support: max_turns 20, max_age 24h, max_tool_calls 30\n"
+            f"{EXAMPLE} is valid: 2 agents and 2 tools\n"
+        ),
+    )
+
+
+def test_limits_are_told_of_every_agent_though_namespaces_share_a_name(errands: Errands, tmp_path: Path) -> None:
+    agent = "kind: commonagents.info/v1beta2/agent\nnamespace: {}\nname: a\ndescription: A.\nprompt: Hello.\n"
+    (tmp_path / "agents.yaml").write_text(agent.format("one") + "limits: {max_turns: 3}\n---\n" + agent.format("two"))
+    lines = errands("agents", "validate", str(tmp_path)).stdout.splitlines()
+    assert [line.partition(",")[0] for line in lines[:-1]] == ["one/a: max_turns 3", "two/a: max_turns 500 (default)"]
 
 
 def test_each_finding_is_a_line_with_its_place(errands: Errands, tmp_path: Path) -> None:
@@ -30,6 +44,13 @@ def test_each_finding_is_a_line_with_its_place(errands: Errands, tmp_path: Path)
     assert second.endswith("before[1].on_fail: is 'goon'; write one of block, continue, lock_task")
     assert third.endswith("guardrails.after[0].on_fail: is 'goon'; write one of block, continue, lock_task")
     assert verdict == f"{file} is not valid: 3 errors"
+
+
+def test_a_misspelled_part_of_the_context_is_an_error(errands: Errands, tmp_path: Path) -> None:
+    file = written(tmp_path, spoiled(put("agent", "guardrails", "after", 0, "assert", value="context.usrs.id != ''")))
+    result = errands("agents", "validate", str(file))
+    assert result.exit_code == 1
+    assert "guardrails.after[0].assert: context has no field 'usrs'; did you mean user?" in result.stdout
 
 
 def test_findings_are_given_to_programs(errands: Errands, tmp_path: Path) -> None:
@@ -146,6 +167,8 @@ def test_without_the_extra_it_is_named(errands: Errands, monkeypatch: pytest.Mon
 
 
 def test_the_command_line_starts_without_the_extra() -> None:
-    program = "import errands.cli.app, sys; print({'yaml', 'jsonschema', 'cel_expr_python'} & sys.modules.keys())"
+    program = (
+        "import errands.cli.app, sys; print({'yaml', 'jsonschema_rs', 're2', 'cel_expr_python'} & sys.modules.keys())"
+    )
     loaded = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=30)
     assert loaded.stdout.strip() == "set()"

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import logging
+import re
 import socket
+import struct
 import threading
 import time
 from collections.abc import Iterator
@@ -15,7 +18,7 @@ import pytest
 from starlette.types import Receive, Scope, Send
 
 from errands.cli import connections
-from errands.cli.connections import MAX_HEAD, Connection
+from errands.cli.connections import MAX_HEAD, Budget, Connection
 from tests.live import live
 from tests.unit.cli.processes import Served
 from tests.unit.cli.programs import ECHO, write
@@ -149,6 +152,40 @@ def test_a_larger_head_is_refused(url: str, sent: bytes) -> None:
     assert b"0 bytes" in exchange(url, request())
 
 
+def in_pieces(url: str, sent: bytes, size: int) -> bytes:
+    """What is said to a request that comes in pieces of this size."""
+    with connected(url) as client:
+        client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        with suppress(ConnectionError):
+            for start in range(0, len(sent), size):
+                client.sendall(sent[start : start + size])
+                time.sleep(0.005)  # so that they are read one by one; if they are not, nothing else is expected
+        return heard(client)
+
+
+@pytest.mark.parametrize("size", [20_000, 40_000, 65_000, 1_000_000])
+@pytest.mark.parametrize("beyond", [-1, 0, 1])
+def test_the_bound_of_a_head_is_the_same_however_it_comes(url: str, size: int, beyond: int) -> None:
+    others = len("/") + len("Host: x\r\n") + len(LAST) + len("Content-Length: 0\r\n")
+    head = header(MAX_HEAD - others - len("X: \r\n") + beyond) + LAST
+    said = in_pieces(url, request(head=head), size)
+    if beyond <= 0:
+        assert b"0 bytes" in said
+    else:
+        assert said == b"" or said.startswith(b"HTTP/1.1 431 ")
+
+
+@pytest.mark.parametrize("size", [20_000, 65_000, 1_000_000])
+@pytest.mark.parametrize("beyond", [0, 1])
+def test_so_is_that_of_trailers(url: str, size: int, beyond: int) -> None:
+    trailers = header(MAX_HEAD - len("X: \r\n") + beyond)
+    said = in_pieces(url, chunked(body=b"hello") + trailers + b"\r\n", size)
+    if beyond:
+        assert said == b"" or said.startswith(b"HTTP/1.1 431 ")
+    else:
+        assert b"5 bytes" in said
+
+
 def test_a_body_does_not_count_as_the_head_of_the_next_request(url: str) -> None:
     first = request(head=b"", length=3 * MAX_HEAD, body=bytes(3 * MAX_HEAD))
     assert b"5 bytes" in exchange(url, first + request(length=5, body=b"hello"))
@@ -257,6 +294,63 @@ def test_requests_that_come_one_upon_the_other_are_all_answered(impatient: str) 
     said = b""
     while not all(b"%d bytes" % size in said for size in range(3)):
         said = exchange(impatient, first + second + request())
+
+
+def test_a_client_that_leaves_while_requests_wait_is_no_error(url: str, caplog: pytest.LogCaptureFixture) -> None:
+    for _ in range(3):
+        with connected(url) as client:
+            client.sendall(request("/slow", head=b"") * 5)
+            client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    for _ in range(7):  # longer than all of those would have taken
+        assert b"0 bytes" in exchange(url, request("/slow"))
+    assert [record for record in caplog.records if record.levelno >= logging.WARNING] == []
+
+
+def test_no_request_is_read_while_many_wait(url: str, agent: Agent) -> None:
+    """Those that are read are answered in their order, each once."""
+    bodies = [bytes(size) for size in range(2000)]
+    sent = b"".join(request(head=b"", length=len(body), body=body) for body in bodies) + request()
+    with connected(url) as client:
+        sender = threading.Thread(target=client.sendall, args=(sent,))
+        sender.start()
+        said = heard(client)
+        sender.join()
+    assert [int(size) for size in re.findall(rb"(\d+) bytes", said)] == [*range(2000), 0]
+
+
+@pytest.fixture
+def budget(monkeypatch: pytest.MonkeyPatch) -> Budget:
+    """Room for one upload of these tests."""
+    budget = Budget(200_000)
+    monkeypatch.setattr(Connection, "budget", budget)
+    return budget
+
+
+def test_of_uploads_that_are_too_many_the_one_that_stood_still_for_longest_is_refused(url: str, budget: Budget) -> None:
+    with connected(url) as first, connected(url) as second:
+        for client in (first, second):
+            client.sendall(request(length=190_000, body=bytes(150_000)))
+            while client is first and budget.total < 130_000:
+                pass
+        said = heard(first)
+        assert said.startswith(b"HTTP/1.1 503 ")
+        assert b"retry-after: 1\r\n" in said
+        second.sendall(bytes(40_000))
+        assert b"190000 bytes" in heard(second)
+    while budget.total:
+        pass
+
+
+def test_of_answers_that_are_not_read_the_one_that_stood_still_for_longest_is_cut_off(url: str, budget: Budget) -> None:
+    with connected(url) as first, connected(url) as second:
+        first.sendall(request("/much-at-once"))
+        while not budget.total:
+            pass
+        second.sendall(request("/much-at-once"))
+        assert len(heard(second)) > 64_000 * 1024
+        assert len(heard(first)) < 64_000 * 1024
+    while budget.total:
+        pass
 
 
 def test_a_client_that_does_not_read_is_let_go(impatient: str, agent: Agent) -> None:

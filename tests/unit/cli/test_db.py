@@ -2,18 +2,26 @@
 
 from __future__ import annotations
 
+import asyncio
+import json
 import re
 import sqlite3
 import sys
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from errands.clock import system_clock
 from errands.engines.urls import engine_from_url
 from errands.errors import ConfigurationError
+from errands.model.log import Work
+from tests.conftest import STORAGES
+from tests.damage import damage_event, damage_head
 from tests.postgres import own_schema
 from tests.unit.cli.conftest import Errands
+from tests.unit.support import opening
 
 
 @pytest.fixture(params=["sqlite", "postgresql"])
@@ -98,3 +106,47 @@ def test_without_the_extra_the_message_names_it(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setitem(sys.modules, "asyncpg", None)
     with pytest.raises(ConfigurationError, match=r"pip install 'errands\[postgres\]'"):
         engine_from_url("postgresql://me@localhost/tasks")
+
+
+@pytest.fixture(params=[name for name in STORAGES if name != "memory"])
+def damaged(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """The URL of a store with three tasks: one is fine, one has a damaged log, one a damaged head."""
+    url = STORAGES[request.param](tmp_path)
+    asyncio.run(fill(url))
+    return url
+
+
+async def fill(url: str) -> None:
+    now = system_clock()
+    async with engine_from_url(url) as engine:
+        for task_id in ("fine", "torn", "headless"):
+            held: dict[str, Any] = {"work": Work.LEASE, "worker": "host:1:abc", "due_at": now + 60_000}
+            await engine.commit(opening(task_id, at=now, **held))
+        await damage_event(engine, "torn", 1)
+        await damage_head(engine, "headless")
+
+
+def test_damaged_tasks_are_listed_with_the_reason(errands: Errands, damaged: str) -> None:
+    listed = errands("db", "damaged", "--storage", damaged)
+    assert (listed.exit_code, listed.stderr) == (0, "")
+    header, *rows = listed.stdout.splitlines()
+    assert header.split() == ["TASK", "CHANGED", "AGENT", "OWNER", "WHY"]
+    assert sorted(row.split()[0] for row in rows) == ["headless", "torn"]
+    documents = json.loads(errands("db", "damaged", "--storage", damaged, "--json").stdout)
+    (torn,) = [document for document in documents if document["taskId"] == "torn"]
+    assert torn["agent"] == "Test agent"
+    assert torn["damage"]
+
+
+def test_damaged_tasks_are_deleted_though_a_worker_holds_them(errands: Errands, damaged: str) -> None:
+    deleted = errands("db", "damaged", "--storage", damaged, "--delete", "torn", "--delete", "headless")
+    assert deleted.exit_code == 0
+    assert deleted.stdout == "Task torn is deleted.\nTask headless is deleted.\n"
+    assert errands("db", "damaged", "--storage", damaged).stderr == "Every task can be read.\n"
+
+
+def test_only_damaged_tasks_are_deleted(errands: Errands, damaged: str) -> None:
+    refused = errands("db", "damaged", "--storage", damaged, "--delete", "fine")
+    assert refused.exit_code == 2
+    assert "only damaged tasks" in refused.stderr
+    assert errands("db", "damaged", "--storage", damaged, "--delete", "unknown").exit_code != 0

@@ -51,6 +51,10 @@ def test_it_says_whether_a_policy_is_valid(errands: Errands, strict: str, tmp_pa
     result = errands("policy", "validate", strict)
     assert (result.exit_code, result.stdout) == (0, f"{strict} is valid\n")
     wrong = tmp_path / "wrong.yaml"
+    wrong.write_text("version: a\nguardrails: {before: [{assert: context.usrs.id != ''}]}\n")
+    result = errands("policy", "validate", str(wrong))
+    assert result.exit_code == 1
+    assert "guardrails.before[0].assert: context has no field 'usrs'; did you mean user?" in result.stdout
     wrong.write_text("version: a\nlimit: {}\n")
     result = errands("policy", "validate", str(wrong))
     assert result.exit_code == 1

@@ -84,7 +84,7 @@ async def test_the_loop_of_the_reference_stops_when_a_cancel_is_wanted(storage: 
     assert result.canceled
     assert said(result) == "Cancelled by user."
     assert 0 < len(processed) < 1_000_000
-    assert result.text == "".join(f"{chunk} " for chunk in processed)
+    assert result.artifacts[0].text == "".join(f"{chunk} " for chunk in processed)
 
 
 async def test_is_cancelled_is_true_from_the_start_when_the_wish_came_before_the_worker_was_replaced(

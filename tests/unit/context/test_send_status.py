@@ -5,7 +5,9 @@ from __future__ import annotations
 import pytest
 
 from errands import TaskContext, TaskStatus, TurnError
-from tests.unit.support import Gate, first, reaches, run, running, said, signature, spoken, stream
+from errands.model.log import Change
+from errands.testing import connect, serve
+from tests.unit.support import Agent, Gate, first, log_of, reaches, run, running, said, signature, spoken, stream
 
 pytestmark = pytest.mark.anyio
 
@@ -70,6 +72,59 @@ async def test_without_a_message_only_a_bare_working_event_is_broadcast(storage:
     ]
 
 
+async def test_without_a_message_nothing_is_stored(storage: str) -> None:
+    server = serve(Agent(bare := Bare()), storage=storage)
+    async with connect(server) as client:
+        task_id = (await client.send("hi", blocking=False)).task_id
+        await bare.begun.reached.wait()
+        written: list[Change] = []
+        commit = server.engine.commit
+
+        async def noted(change: Change) -> int:
+            written.append(change)
+            return await commit(change)
+
+        server.engine.commit = noted  # type: ignore[method-assign]
+        shown = client.subscribe(task_id)
+        await anext(shown)
+        bare.begun.open()
+        event = await anext(shown)
+        assert (event.kind, event.state, event.text, event.event_id) == ("status", "working", None, None)
+        assert written == []
+        bare.end.open()
+        assert [event.state async for event in shown] == ["completed"]
+        kinds = [event.kind for event in await log_of(server.engine, task_id)]
+    assert kinds == ["task", "status", "status"]
+
+
+class Bare:
+    """A handler that gives ten signs of life between two gates."""
+
+    def __init__(self) -> None:
+        self.begun, self.end = Gate(), Gate()
+
+    async def __call__(self, ctx: TaskContext) -> None:
+        await self.begun()
+        for _ in range(10):
+            await ctx.send_status()
+        await self.end()
+        await ctx.complete()
+
+
+async def test_a_stream_that_is_resumed_after_a_sign_of_life_misses_nothing(storage: str) -> None:
+    async def handle(ctx: TaskContext) -> None:
+        await ctx.emit_text_artifact("one")
+        await ctx.send_status()
+        await ctx.emit_text_artifact("two", append=True)
+        await ctx.complete()
+
+    async with running(handle, storage) as client:
+        events = [event async for event in client.stream("hi")]
+        ids = [event.event_id for event in events if event.event_id is not None]
+        again = [event async for event in client.subscribe(events[0].task_id or "", last_event_id=ids[1])]
+    assert [event.event_id for event in again] == ids[2:]
+
+
 async def test_without_a_message_the_stored_status_stays_as_it_is(storage: str) -> None:
     middle, end = Gate(), Gate()
     stored: list[TaskStatus] = []
@@ -131,6 +186,10 @@ async def test_after_the_turn_has_ended_there_is_no_more_progress_to_send() -> N
             await ctx.send_status("too late")
         except TurnError as error:
             errors.append(error)
+        try:
+            await ctx.send_status()
+        except TurnError as error:
+            errors.append(error)
 
     assert (await run(handle)).completed
-    assert len(errors) == 1
+    assert len(errors) == 2

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from errands import Part, TurnError
+from errands import Part, TaskTerminalStateError, TurnError
 from errands.testing import connect
 from tests.unit.support import LIFECYCLE, ThreadedAgent, reaches, said
 
@@ -170,7 +170,7 @@ async def test_a_thread_that_does_not_react_is_canceled_by_force_and_can_write_n
         assert release.wait(timeout=170)
         try:
             ctx.complete("too late")
-        except TurnError as error:
+        except TaskTerminalStateError as error:
             errors.append(error)
         over.set()
 

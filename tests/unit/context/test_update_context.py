@@ -8,7 +8,7 @@ import pytest
 
 from errands import TaskContext
 from errands.engines.memory import MemoryEngine
-from errands.model.log import Scope
+from errands.model.log import Change
 from errands.runtime.journal import Journal
 from tests.unit.support import lone_context, run, running, said, signature
 
@@ -68,11 +68,12 @@ async def test_the_context_is_kept_even_when_the_task_fails(storage: str) -> Non
 
 
 async def test_update_context_does_nothing_when_context_id_is_not_set() -> None:
-    saved: list[bytes] = []
+    saved: list[bytes | None] = []
 
     class Noting(MemoryEngine):
-        async def save_context(self, scope: Scope, context_id: str, value: bytes) -> None:
-            saved.append(value)
+        async def commit(self, change: Change) -> int:
+            saved.append(change.context)
+            return 1
 
     journal = Journal(Noting())
     await lone_context(context_id="c", journal=journal).update_context("kept")

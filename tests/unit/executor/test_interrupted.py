@@ -185,7 +185,7 @@ async def test_a_task_that_waits_for_a_provider_is_run_again_when_its_server_sto
         assert (await reaches(client, task_id, "completed")).text == "attempt 2"
 
 
-async def test_hooks_hear_of_every_state_once(storage: str) -> None:
+async def test_hooks_hear_of_every_state_once_and_of_progress(storage: str) -> None:
     heard: list[str] = []
     provider = Gate()
 
@@ -209,13 +209,17 @@ async def test_hooks_hear_of_every_state_once(storage: str) -> None:
         provider.open()
         await reaches(client, task_id, "input-required")
         await client.send("two", task_id=task_id)
-    assert heard == [
-        "submitted",
-        "working",
-        "auth-required",
-        "working",
-        "input-required",
-        "submitted",
-        *(["working"] if heard[6:7] == ["working"] else []),  # the message came before execute had returned
-        "completed",
-    ]
+    assert (
+        heard
+        == [
+            "submitted",
+            "working",
+            "working",  # with the progress report
+            "auth-required",
+            "working",
+            "input-required",
+            "submitted",
+            *(["working"] if heard[7:8] == ["working"] else []),  # the message came before execute had returned
+            "completed",
+        ]
+    )

@@ -147,7 +147,7 @@ def test_a_card_for_grpc_names_json_rpc_first() -> None:
 
 def test_a_configuration_of_ours_stays_as_it_is() -> None:
     config = AgentCardConfig(name="Ours", description="Our own.")
-    assert adapt_card(config) is config
+    assert adapt_card(config) == config
 
 
 @pytest.mark.parametrize(

@@ -42,6 +42,19 @@ async def test_what_was_written_is_read(files: LocalFiles, root: Path) -> None:
     assert (files.backend, files.bucket, files.prefix) == ("local", str(root), "/shop/support/t1/")
 
 
+async def test_what_is_written_is_for_the_servers_user_alone(tmp_path: Path) -> None:
+    umask = os.umask(0)
+    try:
+        root = tmp_path / "new" / "files"
+        files = LocalFiles(root, PREFIX, max_bytes=1000)
+        await files.write("notes/a.txt", "first")
+        await files.write("notes/a.txt", "again")
+    finally:
+        os.umask(umask)
+    rights = {path.stat().st_mode & 0o777 for path in [root, *root.rglob("*")] if path.is_dir()}
+    assert (rights, (root / "shop/support/t1/notes/a.txt").stat().st_mode & 0o777) == ({0o700}, 0o600)
+
+
 async def test_a_file_is_written_again_as_a_whole(files: LocalFiles, root: Path) -> None:
     await files.write("a.txt", "a long first text")
     await files.write("a.txt", "short")

@@ -188,19 +188,21 @@ async def test_what_cannot_be_recorded_is_refused() -> None:
         for wrong in (
             lambda: ctx.record_llm("m", prompt=-1),
             lambda: ctx.capability("_meta").__aenter__(),
+            lambda: ctx.capability(42).__aenter__(),  # type: ignore[arg-type]
             lambda: ctx.capability("search", {"what": object()}).__aenter__(),
         ):
             try:
                 await wrong()
-            except ValueError as error:
+            except (TypeError, ValueError) as error:
                 problems.append(str(error))
         await ctx.complete("done")
 
     async with serving(Agent(handle)) as server:
         assert (await server.client.send("hi")).state == "completed"
-    assert problems[0] == "a model call cannot have taken a negative number of tokens"
-    assert problems[1] == "'_meta' is no name for a capability"
-    assert problems[2].startswith("not a JSON value")
+    assert problems[0] == "prompt must be from 0 to 2**63 - 1, not -1"
+    assert problems[1] == "'_meta' cannot be the name of a capability"
+    assert problems[2] == "name must be a str, not int"
+    assert problems[3].startswith("not a JSON value")
 
 
 async def test_a_request_that_nobody_executes_has_no_records() -> None:

@@ -48,12 +48,12 @@ async def test_a_reviewer_sees_what_earlier_steps_have_made_of_it(kind: str) -> 
     async with serving(echoes([])[kind], policy=before(shouting, ASK)) as server:
         await server.client.send("hello")
         [review] = await desk_of(server).list()
-        assert review.subject == {"message": ["hello!"]}
+        assert review.subject == {"message": [{"mimeType": "text/plain", "text": "hello!"}]}
     masking = {"transform": "{'message': ['(masked)']}"}
     async with serving(echoes([])[kind], policy=after(masking, ASK)) as server:
         await server.client.send("hello")
         [review] = await desk_of(server).list()
-        assert review.subject == {"message": ["(masked)"]}
+        assert review.subject == {"message": [{"mimeType": "text/plain", "text": "(masked)"}]}
         await desk_of(server).answer(review.task_id, True, by="carol")
         assert (await reaches(server.client, review.task_id, "completed")).text == "(masked)"
 

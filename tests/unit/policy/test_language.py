@@ -102,7 +102,7 @@ def test_a_condition_is_strictly_true_or_false(source: str) -> None:
 @pytest.mark.parametrize(
     ("source", "problem", "hint"),
     [
-        ("context.user.nothing", "Key not found", "has(...)"),
+        ("input.nothing", "Key not found", "has(...)"),
         ("context.input[7]", "Index error", "size(...)"),
         ("input.a + 1.5", "No matching overload", "double()"),
         ("1 / input.zero", "divide by zero", ""),
@@ -143,7 +143,7 @@ def test_a_long_source_is_not_repeated_in_full() -> None:
         ("'héllo'", "héllo"),
         ("size('héllo')", 5),
         ("dyn(50) == 50.0", True),
-        ("context.user.nothing == 1 || true", True),
+        ("input.nothing == 1 || true", True),
     ],
 )
 def test_results_are_plain_json(source: str, value: Any) -> None:

@@ -31,6 +31,8 @@ from tests.unit.support import Agent, ThreadedAgent
 pytestmark = pytest.mark.anyio
 
 #: As much text as a request may have, nearly.
+#: For messages with more values than a server takes by itself.
+ANY_VALUES = Settings(storage="memory", max_message_values=10_000_000)
 GREATEST = "a" * (Settings().max_body_bytes - 10_000)
 NUMBERS = "[0, 1, 2, 3, 4, 5, 6, 7, 8, 9]"
 #: 10,000 times a search that takes a second, if anybody let it.
@@ -272,11 +274,11 @@ async def test_the_loop_beats_while_a_call_with_a_long_text_meets_a_costly_step(
 
 async def test_millions_of_values_are_not_looked_into_and_fail_what_expects_a_list() -> None:
     rows = [0] * 3_000_000
-    async with serving(Agent(finish)) as server:
+    async with serving(Agent(finish), settings=ANY_VALUES) as server:
         with heartbeat() as unwatched:
             assert (await server.client.send([Part(data={"rows": rows})])).text == "Done."
     rule = before({"assert": "input.message[0].data.rows.all(row, row == 0)", "error_message": "No."})
-    async with serving(Agent(finish), policy=rule) as server:
+    async with serving(Agent(finish), policy=rule, settings=ANY_VALUES) as server:
         with heartbeat() as beats:
             result = await server.client.send([Part(data={"rows": rows})])
         assert (result.state, result.text) == ("rejected", "No.")
@@ -404,7 +406,8 @@ async def test_a_prompt_is_written_also_beside_what_it_cannot_see() -> None:
 @pytest.mark.parametrize("source", ["input.message[0].data != {}", "context.input[0] != {}", "!has(input.rows)"])
 @pytest.mark.parametrize("value", [[0] * (MOST_SEEN + 1), nested(65)], ids=["many values", "many levels"])
 async def test_a_policy_that_compares_what_it_cannot_see_refuses_it(source: str, value: Any) -> None:
-    async with serving(Agent(finish), policy=before({"assert": source, "error_message": "No."})) as server:
+    rule = before({"assert": source, "error_message": "No."})
+    async with serving(Agent(finish), policy=rule, settings=ANY_VALUES) as server:
         result = await server.client.send([Part(data={"rows": value})])
         assert (result.state, result.text) == ("rejected", "No.")
         assert (await server.client.send([Part(data={"rows": [0]})])).text == "Done."

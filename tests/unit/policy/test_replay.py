@@ -190,6 +190,7 @@ async def test_a_capability_takes_one_map() -> None:
         run(cel.compile(SCRIPT, "search('x')"), Variables(), Session(NOW))
 
 
+@pytest.mark.holds_the_loop("the calls of this test answer at once, so the evaluation never waits")
 async def test_the_number_of_calls_is_bounded() -> None:
     world = World(search=1)
     numbers = ",".join(str(n) for n in range(MAX_CALLS + 1))

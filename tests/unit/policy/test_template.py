@@ -36,7 +36,7 @@ def rendered(source: str, scope: scopes.Scope = scopes.PROMPT, **values: Any) ->
         ('{{"json": "{context.user.id}"}}', '{"json": "ann"}'),
         ("{'a } in a string'}", "a } in a string"),
         ("{ {'a': 1}.a } x", "1 x"),
-        ("{has(context.user.phone) ? context.user.phone : 'none'}", "none"),
+        ("{has(context.input[0].phone) ? context.input[0].phone : 'none'}", "none"),
     ],
 )
 def test_expressions_are_put_in_and_doubled_braces_are_text(source: str, value: str) -> None:

@@ -11,9 +11,10 @@ from errands import A2AServer
 from errands.engines.base import Engine
 from errands.engines.sqlite import SQLiteEngine
 from errands.errors import PermissionDeniedError, UnsupportedOperationError
-from errands.model.core import INPUT_REQUIRED, SETTLED_STATES, SUBMITTED, Role, text_of
+from errands.model.core import FAILED, INPUT_REQUIRED, SETTLED_STATES, SUBMITTED, Role, text_of
 from errands.model.log import AskingQuery, StoredTask
 from errands.runtime.reviews import Review
+from tests.damage import GARBAGE, damage_event
 from tests.unit.reviews.support import ALICE, BOB, People, Reviewed, answers, desk_of, reviewed_server
 
 pytestmark = pytest.mark.anyio
@@ -213,3 +214,19 @@ async def test_an_answer_through_another_engine_on_the_same_file_reaches_the_ser
             await desk_of(engine).answer(task_id, True, by=BOB)
         done = await server.engine.wait_for_state(task_id, ALICE, SETTLED_STATES - {INPUT_REQUIRED}, None)
     assert done.state.short == "completed"
+
+
+async def test_a_task_whose_records_are_damaged_fails_when_it_is_answered_and_others_are_still_listed(
+    storage: str,
+) -> None:
+    async with reviewed_server(Reviewed(), storage) as server:
+        engine = server.engine
+        bad, good = await asked(server), await asked(server)
+        record = (await engine.records(bad, ALICE))[-1]
+        await damage_event(engine, bad, record.version, GARBAGE)
+        desk = desk_of(engine)
+        assert {review.task_id for review in await desk.list()} == {bad, good}
+        with pytest.raises(UnsupportedOperationError, match="has failed"):
+            await desk.answer(bad, True, by=BOB)
+        assert (await engine.load(bad, ALICE)).state is FAILED
+        assert [review.task_id for review in await desk.list()] == [good]

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from errands import TaskContext, TaskNotCancelableError, TurnError
+from errands import TaskContext, TaskNotCancelableError, TaskTerminalStateError
 from errands.client import TaskTerminalError
 from errands.testing import connect, serve
 from tests.unit.support import (
@@ -105,7 +105,8 @@ async def test_a_worker_that_does_not_react_is_canceled_by_force_after_a_timeout
 
 async def test_a_worker_that_does_not_let_itself_be_stopped_can_write_no_more(storage: str) -> None:
     gate, begun, over = Gate(), asyncio.Event(), asyncio.Event()
-    errors: list[TurnError] = []
+    errors: list[TaskTerminalStateError] = []
+    kept: list[object] = []
 
     async def handle(ctx: TaskContext) -> None:
         begun.set()
@@ -113,11 +114,12 @@ async def test_a_worker_that_does_not_let_itself_be_stopped_can_write_no_more(st
             await asyncio.Event().wait()
         except asyncio.CancelledError:
             await gate()
-        for call in (ctx.emit_text_artifact, ctx.complete):
+        for call in (ctx.emit_text_artifact, ctx.complete, ctx.update_context):
             try:
                 await call("too late")
-            except TurnError as error:
+            except TaskTerminalStateError as error:
                 errors.append(error)
+        kept.append(await ctx.load_context())
         over.set()
 
     async with running(handle, storage, cancel_force_timeout_s=0.05) as client:
@@ -128,7 +130,7 @@ async def test_a_worker_that_does_not_let_itself_be_stopped_can_write_no_more(st
         await over.wait()
         assert await client.get_task(task.task_id) == canceled
     assert canceled.canceled
-    assert len(errors) == 2
+    assert (len(errors), kept) == (3, [None])
 
 
 async def test_the_wait_for_a_worker_ends_when_it_reacts_and_not_at_the_timeout(storage: str) -> None:

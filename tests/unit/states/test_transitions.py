@@ -29,10 +29,13 @@ DIAGRAM = """
     auth_required --> submitted: User sends auth credentials
     submitted --> canceled: Cancel before worker picks up
 """
-#: What the document leaves out: a paused task can be canceled, and a progress update stays in working.
+#: What the document leaves out: a paused task can be canceled and can grow too old for its policy, and a progress
+#: update stays in working.
 BEYOND = """
     input_required --> canceled
     auth_required --> canceled
+    input_required --> failed: past max_age
+    auth_required --> failed: past max_age
     working --> working: ctx.send_status()
 """
 

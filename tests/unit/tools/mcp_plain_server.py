@@ -33,6 +33,12 @@ ODD = {
         },
     },
 }
+CODE = {
+    "name": "code",
+    "inputSchema": {"type": "object", "properties": {"code": {"type": "string"}}, "required": ["code"]},
+    # Takes a backtracking engine a time that doubles with each letter.
+    "outputSchema": {"type": "object", "properties": {"code": {"pattern": "^([a-zA-Z0-9]+[._-]?)+@example$"}}},
+}
 
 
 def answer(method: str, params: dict[str, Any]) -> dict[str, Any] | None:
@@ -43,9 +49,11 @@ def answer(method: str, params: dict[str, Any]) -> dict[str, Any] | None:
             "serverInfo": {"name": "plain", "version": "1"},
         }
     if method == "tools/list":
-        return {"tools": [ODD]} if params.get("cursor") == "2" else {"tools": [ECHO], "nextCursor": "2"}
+        return {"tools": [ODD]} if params.get("cursor") == "2" else {"tools": [ECHO, CODE], "nextCursor": "2"}
     if method == "tools/call" and params["name"] == "echo":
         return {"content": [{"type": "text", "text": json.dumps(params["arguments"])}]}
+    if method == "tools/call" and params["name"] == "code":
+        return {"content": [], "structuredContent": params["arguments"]}
     if method == "tools/call":
         return {"content": "no list"}
     return None

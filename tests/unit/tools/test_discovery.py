@@ -6,11 +6,12 @@ import asyncio
 from pathlib import Path
 from typing import Any
 
-import jsonschema
 import pytest
 
+from errands.agents.manifests import validation
 from errands.agents.tools import registry
 from errands.agents.tools.base import Backend, BrokenToolError, Discovered, Invocation, optional
+from errands.agents.tools.discovery import unapplied
 from errands.agents.tools.once import Once
 from tests.unit.tools.support import Json, action, calling, manifests, tool, toolbox
 
@@ -108,18 +109,22 @@ async def test_include_can_name_the_action_that_stands_for_a_server(
     }
 
 
-async def test_steps_that_can_never_run_are_logged(
+async def test_what_fits_nothing_that_was_discovered_is_told(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    offering(monkeypatch, "find-it", "send")
+    offering(monkeypatch, "find-it", "send", text={"type": "string"})
     actions = [action("all", "mcp", {}), action("own", "cel", ECHO)]
     before = [{"assert": "true", "match": name} for name in ("find-it", "all", "own", "find_it", "delete")]
-    capability = {"before": before, "include": ["own", "find_it"]}
+    bindings = {"text": "'a'", "owner": "'b'"}
+    capability = {"before": before, "bindings": bindings, "include": ["own", "find_it", "delete"]}
     found = manifests(tmp_path, tool(mcp=MCP, actions=actions), capabilities={"crm": capability})
-    await toolbox(found).functions()
+    functions = await toolbox(found).functions()
     assert [record.getMessage() for record in caplog.records] == [
-        "crm: a step has match 'delete', and there is no such thing: it never runs",
-        "crm: a step has match 'find_it', and there is no such thing: it never runs",
+        "crm: include names 'delete', and there is no such thing"
+    ]
+    assert unapplied("crm", found.agents[0].capabilities["crm"], functions) == [
+        "a step has match 'delete', and there is no such operation",
+        "the binding 'owner' fits no parameter",
     ]
 
 
@@ -181,4 +186,4 @@ async def test_who_stops_waiting_stops_nobody_else() -> None:
 )
 def test_null_stands_for_what_is_not_given(parameter: Json, result: Json) -> None:
     assert optional(parameter) == result
-    jsonschema.validate(result["default"], result)
+    assert validation.problem(result, result["default"]) is None

@@ -151,8 +151,8 @@ async def test_the_method_can_be_filled_in_with_one_of_those_there_are(tmp_path:
 
 
 async def test_a_value_that_is_missing_is_an_error_and_nothing_is_sent(tmp_path: Path, service: Service) -> None:
-    with pytest.raises(ToolError, match=r"the request cannot be made: Key not found in map .*context.user.phone"):
-        await requested(tmp_path, get(service, "/{context.user.phone}"))
+    with pytest.raises(ToolError, match=r"the request cannot be made: Key not found in map .*context.output"):
+        await requested(tmp_path, get(service, "/{context.output[0].phone}"))
     assert service.seen == []
 
 
@@ -182,9 +182,9 @@ async def test_a_value_is_one_part_of_a_host(tmp_path: Path, value: str) -> None
         await requested(tmp_path, {"method": "GET", "url": "https://{parameters.id}.example.com/"}, {"id": value})
 
 
-async def test_passwords_do_not_belong_into_addresses(tmp_path: Path) -> None:
+def test_passwords_do_not_belong_into_addresses() -> None:
     with pytest.raises(BrokenToolError, match="put credentials into headers"):
-        await requested(tmp_path, {"method": "GET", "url": "https://ann:pass@example.com/"})
+        address([Value("https://ann:pass@example.com/")])
 
 
 PIECES: list[str | Value] = ["https://example.com/pages/", "PATH", "/text?a=1&q=", "QUERY", "&z=1#", "FRAGMENT"]
@@ -231,9 +231,9 @@ async def test_a_header_stays_one_header(tmp_path: Path, service: Service, value
 
 
 @pytest.mark.parametrize("name", ["Content-Length", "transfer-encoding", "Host", "a b", "a:b", ""])
-async def test_some_headers_are_not_the_manifests(tmp_path: Path, service: Service, name: str) -> None:
+def test_some_headers_are_not_the_tools(name: str) -> None:
     with pytest.raises(BrokenToolError, match=r"the header .* cannot be sent; take it away from the tool"):
-        await requested(tmp_path, get(service, headers={name: "1"}))
+        put_header(httpx.Headers(), name, "1")
 
 
 # Answers

@@ -26,6 +26,7 @@ from errands.outbound import Outbound
 from tests.clock import let_pass
 from tests.live import live
 from tests.ports import silent_port
+from tests.unheld import unheld
 from tests.unit.tools.mcp_server import server
 from tests.unit.tools.support import Caller, Json, Service, action, calling, manifests, tool, toolbox
 
@@ -178,7 +179,7 @@ async def test_what_need_not_be_given_is_null_here_and_absent_there(plain: Calle
     function = plain.functions["shop_echo"]
     assert function.parameters["required"] == ["text", "must"]
     assert function.parameters["properties"]["lines"] == {"type": ["integer", "null"], "default": None}
-    given = Arguments(function).resolve({"text": "a", "must": None, "nullable": None}, {})
+    given = await Arguments(function).resolve({"text": "a", "must": None, "nullable": None}, {})
     assert given == {"text": "a", "must": None, "nullable": None, "lines": None, "mode": None}
     sent = json.loads(await plain.call("shop_echo", given))
     assert sent == {"text": "a", "must": None, "nullable": None}
@@ -188,12 +189,19 @@ async def test_schemas_that_are_none_take_everything(plain: Caller) -> None:
     function = plain.functions["shop_odd_name_here"]
     assert function.description == "Odd"
     assert set(function.declared) == {"kind", "pattern", "anything", "gone"}
-    assert Arguments(function).resolve({"kind": 1, "pattern": "2", "anything": 3, "gone": 4}, {})["kind"] == 1
+    resolved = await Arguments(function).resolve({"kind": 1, "pattern": "2", "anything": 3, "gone": 4}, {})
+    assert resolved["kind"] == 1
 
 
 async def test_an_answer_that_breaks_the_protocol_is_an_error_that_can_be_told(plain: Caller) -> None:
     with pytest.raises(ToolError, match=r"odd.name/here: the MCP server of shop answered in a way that cannot be used"):
         await plain.call("shop_odd_name_here")
+
+
+async def test_a_result_is_checked_against_the_schema_of_the_tool_in_linear_time(plain: Caller) -> None:
+    assert await plain.call("shop_code", {"code": "abc@example"}) == {"code": "abc@example"}
+    with unheld(), pytest.raises(ToolError, match="code: the MCP server of shop answered in a way"):
+        await plain.call("shop_code", {"code": "a" * 24})
 
 
 # Processes

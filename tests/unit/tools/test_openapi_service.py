@@ -158,7 +158,7 @@ async def test_a_call_reaches_the_service_as_it_was_meant(
 ) -> None:
     async with calling(toolbox(discovering(tmp_path, pets))) as caller:
         function = caller.functions[f"pets_{name}"]
-        resolved = Arguments(function).resolve(arguments, {})
+        resolved = await Arguments(function).resolve(arguments, {})
         assert await caller.call(function.name, resolved) == result
 
 
@@ -171,7 +171,7 @@ async def test_arguments_are_checked_against_the_document(
 ) -> None:
     found = await functions(toolbox(discovering(tmp_path, pets)))
     with pytest.raises(ArgumentsError):
-        Arguments(found[f"pets_{name}"]).resolve(arguments, {})
+        await Arguments(found[f"pets_{name}"]).resolve(arguments, {})
 
 
 async def test_an_error_of_the_service_is_an_error_for_the_model(tmp_path: Path, pets: str) -> None:
@@ -217,15 +217,12 @@ async def test_include_names_operations(tmp_path: Path, pets: str, caplog: pytes
     assert "pets: include names 'gone', and there is no such thing" in caplog.text
 
 
-async def test_bindings_hide_parameters_of_what_was_discovered(
-    tmp_path: Path, pets: str, caplog: pytest.LogCaptureFixture
-) -> None:
-    bindings = {"pet_id": "context.user.id", "nothing": "1"}
+async def test_bindings_hide_parameters_of_what_was_discovered(tmp_path: Path, pets: str) -> None:
+    bindings = {"pet_id": "context.user.id"}
     found = await functions(toolbox(discovering(tmp_path, pets, {"bindings": bindings})))
     assert found["pets_get_pet"].bindings == {"pet_id": "context.user.id"}
     assert list(found["pets_get_pet"].parameters["properties"]) == ["verbose"]
     assert found["pets_list_pets"].bindings == {}
-    assert "pets: the binding 'nothing' fits no parameter" in caplog.text
 
 
 async def test_an_action_can_be_one_operation(tmp_path: Path, pets: str) -> None:
@@ -242,7 +239,7 @@ async def test_an_action_can_be_one_operation(tmp_path: Path, pets: str) -> None
             "pet_id": {"type": "string", "title": "Pet Id"},
             "verbose": {"type": "boolean", "default": True},
         }
-        arguments = Arguments(function).resolve({"pet_id": "7"}, {})
+        arguments = await Arguments(function).resolve({"pet_id": "7"}, {})
         assert await caller.call("pets_find", arguments) == {"id": "7", "verbose": True}
 
 

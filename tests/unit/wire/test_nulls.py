@@ -13,7 +13,8 @@ from errands.model.base import Model
 from errands.model.core import TaskArtifactUpdateEvent, TaskStatusUpdateEvent
 from errands.model.requests import ListTasksRequest, ListTasksResponse, SendMessageConfiguration, SendMessageRequest
 from errands.wire import v1_0
-from errands.wire.v0_3 import JSONRPC
+from errands.wire.v0_3 import JSONRPC, REST
+from tests.unit.wire.v0_3 import SEND
 
 MESSAGE = Message(message_id="m", role=Role.USER, parts=[Part(text="hi"), Part(raw=b"\x00"), Part(data=None)])
 TASK = Task(
@@ -91,3 +92,28 @@ def test_a_status_of_0_3_may_leave_out_whether_it_is_the_last(final: dict[str, A
 def test_what_is_no_json_is_said_to_be_none_though_a_null_comes_first(body: bytes) -> None:
     with pytest.raises(ParseError, match="Invalid JSON payload"):
         v1_0.read_body(SendMessageRequest, body)
+
+
+@pytest.mark.parametrize("state", [2, "2"])
+def test_an_answer_may_have_numbers_for_enums(state: Any) -> None:
+    written = {
+        "id": "t",
+        "status": {"state": state, "message": {"messageId": "m", "role": 2, "parts": [{"text": "x"}]}},
+    }
+    task = v1_0.read_answer(Task, msgspec.json.encode(written))
+    assert task.status.state is TaskState.WORKING
+    assert task.status.message is not None
+    assert task.status.message.role is Role.AGENT
+
+
+@pytest.mark.parametrize("number", range(9))
+def test_a_state_of_0_3_has_its_number_of_the_proto(number: int) -> None:
+    read = REST.read_event(msgspec.json.encode({"statusUpdate": {"taskId": "t", "status": {"state": number}}}))
+    assert read.status_update is not None
+    assert read.status_update.status.state is list(TaskState)[number]
+
+
+def test_over_jsonrpc_0_3_has_names_and_no_numbers() -> None:
+    said = {"messageId": "m", "role": 0, "parts": [{"kind": "text", "text": "x"}]}
+    with pytest.raises(InvalidParamsError, match="role"):
+        JSONRPC.read_request(SEND, msgspec.json.encode({"message": said}))

@@ -15,13 +15,12 @@ from errands.model.requests import (
     DeleteTaskPushNotificationConfigRequest,
     GetTaskRequest,
     ListTasksRequest,
-    SendMessageRequest,
     SendMessageResponse,
     SubscribeToTaskRequest,
 )
 from errands.operations import OPERATIONS
 from errands.wire.dialect import Dialect, Located
-from errands.wire.v0_3 import JSONRPC, REST, REST_PLAIN
+from errands.wire.v0_3 import JSONRPC, REST, REST_ONCE, REST_PLAIN
 from tests.unit.wire.v0_3 import CONFIG, MESSAGE, SEND, TASK, body, said, text
 
 
@@ -106,13 +105,68 @@ def test_a_push_config_is_created_under_its_task(dialect: Dialect) -> None:
         dialect.read_request(row, b"{}", {"task_id": "t"})
 
 
-def test_files_are_base64_twice_in_protojson_and_read_either_way() -> None:
-    message = Message(message_id="m", role=Role.user, parts=[Part(raw=b"\xff\x00")])
-    written = json.loads(REST.write_request(SEND, SendMessageRequest(message=message)))
-    file = written["message"]["content"][0]["file"]
-    assert base64.b64decode(base64.b64decode(file["fileWithBytes"])) == b"\xff\x00"
-    file["fileWithBytes"] = base64.b64encode(b"\xff\x00").decode()
-    assert REST.read_request(SEND, encode(written)).message == message
+#: The second is base64 text itself: of it alone nobody can tell how often it was encoded.
+FILES = [b"\xff\x00", b"data", b"", b"not base64!", b"data\n", b"x" * 1000]
+#: What peers call themselves, and whether they write files once.
+PEERS = {
+    b"": False,
+    b"python-httpx/0.28.1": False,
+    b"Go-http-client/1.1": False,
+    b"Java-http-client/17": False,
+    b"curl/8.5.0": False,
+    b"grpc-python-asyncio/1.85.1 grpc-c/53.0.0 (linux; chttp2)": False,
+    b"node": True,
+    b"undici": True,
+    b"Deno/2.1": True,
+    b"Bun/1.2": True,
+    b"Mozilla/5.0 (X11; Linux x86_64)": True,
+    b"grpc-node-js/1.14.4": True,
+    b"Express": True,
+}
+
+
+def sent(*files: bytes, times: int) -> bytes:
+    """Return a request with these files, each base64 so many times."""
+    parts = []
+    for content in files:
+        for _ in range(times):
+            content = base64.b64encode(content)
+        parts.append({"file": {"fileWithBytes": content.decode()}})
+    return body(message={"messageId": "m", "role": "ROLE_USER", "content": parts})
+
+
+@pytest.mark.parametrize(("software", "once"), PEERS.items())
+@pytest.mark.parametrize("file", FILES)
+def test_a_peer_gets_a_file_as_it_writes_files_itself(software: bytes, once: bool, file: bytes) -> None:
+    request = sent(file, times=1 if once else 2)
+    dialect = REST.variant(request, software)
+    read = dialect.read_request(SEND, request)
+    assert read.message.parts == [Part(raw=file)]
+    assert dialect.write_request(SEND, read) == REST.variant(b"", software).write_request(SEND, read)
+    written = json.loads(dialect.write_request(SEND, read))["message"]["content"][0]["file"]["fileWithBytes"]
+    assert written == json.loads(request)["message"]["content"][0]["file"]["fileWithBytes"]
+
+
+def test_of_an_unknown_peer_one_file_that_is_not_base64_tells_how_it_writes_all() -> None:
+    request = sent(b"data", b"not base64!", times=1)
+    dialect = REST.variant(request, b"curl/8.5.0")
+    read = dialect.read_request(SEND, request)
+    assert [part.raw for part in read.message.parts] == [b"data", b"not base64!"]
+    answered = json.loads(dialect.write_request(SEND, read))["message"]["content"]
+    assert [part["file"] for part in answered] == [part["file"] for part in json.loads(request)["message"]["content"]]
+
+
+def test_a_single_file_of_an_unknown_peer_that_is_base64_is_taken_for_encoded_twice() -> None:
+    request = sent(b"data", times=1)
+    read = REST.variant(request).read_request(SEND, request)
+    assert read.message.parts == [Part(raw=base64.b64decode(b"data"))]
+
+
+def test_a_client_reads_files_of_agents_that_write_them_either_way() -> None:
+    message = Message(message_id="m", role=Role.agent, parts=[Part(raw=b"\xff\x00")])
+    for dialect in (REST, REST_ONCE):
+        written = dialect.write_response(SEND, SendMessageResponse(message=message))
+        assert REST.read_response(SEND, written) == SendMessageResponse(message=message)
 
 
 def test_agents_that_follow_the_text_are_understood() -> None:

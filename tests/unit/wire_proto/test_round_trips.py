@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import msgspec
@@ -79,7 +80,7 @@ def answered(codec: Codec, operation: str, response: Any) -> Any:
 def asked(codec: Codec, operation: str, request: Any) -> Any:
     """What the server reads of what the client wrote."""
     rpc = codec.rpcs[operation]
-    return read_request(rpc, write_request(rpc, request))
+    return read_request(rpc, write_request(rpc, request), 100_000)
 
 
 @BOTH
@@ -282,6 +283,17 @@ def test_json_that_is_deeper_is_refused_by_whoever_would_send_it(codec: Codec) -
         write_request(codec.rpcs["SendMessage"], SendMessageRequest(message=message))
 
 
+@BOTH
+def test_what_is_deeper_in_an_answer_is_json_text(codec: Codec) -> None:
+    message = Message(message_id="m", role=Role.AGENT, parts=[Part(data=nested(MAX_DEPTH + 2))])
+    task = Task(id="t", status=TaskStatus(state=TaskState.WORKING, message=message))
+    arrived = answered(codec, "SendMessage", SendMessageResponse(task=task)).task
+    value = arrived.status.message.parts[0].data
+    for _ in range(MAX_DEPTH):
+        value = value["deeper"]
+    assert json.loads(value) == nested(2)
+
+
 # What the schema has no place for
 
 
@@ -308,7 +320,7 @@ def test_whatever_the_bytes_are_a_request_is_read_or_refused(codec: Codec, data:
     cut = data.draw(st.integers(0, len(good)))
     raw = good[:cut] + data.draw(st.binary(max_size=20)) + good[data.draw(st.integers(cut, len(good))) :]
     try:
-        assert isinstance(read_request(rpc, raw), rpc.operation.request)
+        assert isinstance(read_request(rpc, raw, 100_000), rpc.operation.request)
     except InvalidParamsError as error:
         assert error.message  # noqa: PT017
 

@@ -12,6 +12,7 @@ import msgspec
 from errands.agents.loop.calls import MOST_CALLS
 from errands.agents.loop.course import Course
 from errands.agents.loop.inputs import with_files
+from errands.agents.loop.outcomes import AnswerBrokenError
 from errands.agents.loop.plan import Plan, Repertoire
 from errands.agents.models.assembling import unused_id
 from errands.agents.models.base import Model, ModelError, Question
@@ -54,7 +55,7 @@ class Answering:
         try:
             system = await self._plan.prompt.text(Variables(run.plain(), runtime=self._course.runtime), Session(at))
         except CelError as error:
-            self._course.over("errored", f"The prompt of this agent cannot be written: {error.problem}.")
+            self._course.fail("The prompt of this agent cannot be written", error.problem)
         question = Question(
             model=self._model_name,
             system=system,
@@ -69,7 +70,10 @@ class Answering:
         try:
             answer = await self._model.ask(question, None if held_back else self._stream)
         except ModelError as error:
-            self._course.over("errored", f"The model could not be asked: {error}")
+            if error.broke_off and not self._ctx._options.parent:
+                told = self._course.plainly("The answer broke off; send your message again, or another", error)
+                raise AnswerBrokenError(told) from None
+            self._course.fail(error.told, error)
         called = ModelCalled(
             at=at,
             model=answer.model,
@@ -100,9 +104,14 @@ class Answering:
 
         It is the same whenever it is made, so that what is given is what was reviewed.
         """
-        run, message = self._course.run, [{"mimeType": "text/plain", "text": text}]
+        message = [{"mimeType": "text/plain", "text": text}]
+        return {**await self.exposed(message, at), "message": message}
+
+    async def exposed(self, message: Json, at: str) -> dict[str, Json]:
+        """The values that the agent exposes of an answer with this message."""
+        run = self._course.run
         if not self._plan.exposes:
-            return {"message": message}
+            return {}
         given = {"input": run.arrived, "output": {"message": message}, "runtime": self._course.runtime}
         variables = Variables(run.plain(), **given)
         exposed: dict[str, Json] = {}
@@ -114,7 +123,7 @@ class Answering:
                 told = "task %s: %s is exposed as null: %r has no value"
                 logger.warning(told, self._ctx.task_id, name, error.source)
                 exposed[name] = None
-        return {**exposed, "message": message}
+        return exposed
 
     def artifact(self, output: dict[str, Any]) -> TaskArtifactUpdateEvent:
         """The answer as an artifact: the end of what was streamed, or all of it."""

@@ -17,7 +17,7 @@ from errands.agents.loop.plan import Repertoire, Routine
 from errands.agents.loop.progress import MakeCalls
 from errands.agents.loop.scripts import Scripts
 from errands.agents.manifests.arguments import ArgumentsError
-from errands.policy.cel import Call, CallFailed, CelError, Session, Variables, evaluate
+from errands.policy.cel import Call, CallFailed, CelError, Session
 from errands.policy.cel.evaluators import Evaluators
 from errands.policy.cel.values import Json
 from errands.policy.limits import Limits, check_before_capability
@@ -135,6 +135,8 @@ class Calls:
         known = self._progress.ended.get(call.id)
         if known is not None:
             return known
+        if routine.refused:
+            return await self._refused(call.id, routine, call.arguments or {}, caller)
         began = self._begun_before(call.id, routine)
         if began is None:
             stopped_or_began = await self._begin(call, routine, at, caller)
@@ -157,7 +159,7 @@ class Calls:
                 cut = ", because the answer was cut off before its end; write less" if self._progress.is_cut else ""
                 raise ArgumentsError(f"the arguments are no JSON object{cut}")
             bound = await self._bound_in(session, routine, at)
-            arguments = routine.arguments.resolve(call.arguments, bound)
+            arguments = await routine.arguments.resolve(call.arguments, bound)
         except ArgumentsError as error:
             return await self._errored(call.id, routine, call.arguments or {}, str(error), caller)
         outcome = await self._before(call.id, routine, arguments, session, place)
@@ -177,7 +179,7 @@ class Calls:
         if outcome.transformed:
             free = {name: value for name, value in outcome.value.items() if name not in bound}
             try:
-                arguments = routine.arguments.resolve(free, bound)
+                arguments = await routine.arguments.resolve(free, bound)
             except ArgumentsError as error:
                 return await self._errored(call.id, routine, arguments, str(error), caller)
         return await self._begun(call.id, routine, arguments, caller)
@@ -232,13 +234,13 @@ class Calls:
 
     async def _bound(self, routine: Routine, at: str, without: Collection[str] = ()) -> dict[str, Json]:
         """The values of the bindings. Raises `ArgumentsError`, which does not tell what they are about."""
-        variables = Variables(self._run.plain(), runtime=self._course.runtime)
+        variables = self._course.binding_variables()
         bound: dict[str, Json] = {}
-        for name, program in routine.bindings.items():
+        for name, binding in routine.bindings.items():
             if name in without:
                 continue
             try:
-                bound[name] = await evaluate(program, variables, Session(at))
+                bound[name] = await binding.value(variables, Session(at))
             except CelError:
                 raise ArgumentsError(f"{name}: has no value yet; something else has to be done first") from None
         return bound
@@ -246,12 +248,12 @@ class Calls:
     async def sealed(self, at: str) -> dict[str, dict[str, list[Json]]]:
         """The values of all bindings as they are now, by tool and parameter; see `errands.policy.allow_list`."""
         found: dict[str, dict[str, list[Json]]] = {}
-        variables = Variables(self._run.plain(), runtime=self._course.runtime)
+        variables = self._course.binding_variables()
         for routine in self._repertoire.routines.values():
-            for name, program in routine.bindings.items() if not routine.is_delegation else ():
+            for name, binding in routine.bindings.items() if not routine.is_delegation else ():
                 values = found.setdefault(routine.function.ref, {}).setdefault(name, [])
                 with suppress(CelError):
-                    values[:] = [await evaluate(program, variables, Session(at))]
+                    values[:] = [await binding.value(variables, Session(at))]
         return found
 
     async def _before(
@@ -278,6 +280,22 @@ class Calls:
                 return outcome
             passed = Passed(outcome.value, passed.transformed or outcome.transformed)
         return passed
+
+    async def _refused(
+        self, call: str, routine: Routine, arguments: dict[str, Any], caller: Caller
+    ) -> CapabilityRestricted:
+        """It cannot be allowed: see `Plan.unruled`, which has told the operator why."""
+        self._check_may_begin()
+        record = CapabilityRestricted(
+            at=self._run.now(),
+            call=call,
+            function=routine.name,
+            arguments=arguments,
+            caller=caller,
+            reason=f"{routine.name} is switched off: its rules do not fit what its service offers now",
+        )
+        await self._course.append(record)
+        return record
 
     async def _errored(
         self, call: str, routine: Routine, arguments: dict[str, Any], error: str, caller: Caller
@@ -351,11 +369,13 @@ class Calls:
         routine = self._repertoire.invoked(wanted.tool, wanted.capability)
         if routine is None:
             raise CallFailed(f"{wanted.tool} offers no {wanted.capability}")
+        if routine.refused:
+            return await self._refused(call, routine, wanted.arguments, "step")
         began = self._begun_before(call, routine)
         if began is None:
             try:
                 bound = {**await self._bound(routine, at, wanted.arguments), **wanted.arguments}
-                arguments = routine.arguments.resolve({}, bound)
+                arguments = await routine.arguments.resolve({}, bound)
             except ArgumentsError as error:
                 return await self._errored(call, routine, wanted.arguments, str(error), "step")
             began = await self._begun(call, routine, arguments, "step")

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import hashlib
+import logging
 import re
+import secrets
 from collections.abc import Awaitable, Callable, Collection, Mapping
 from typing import Any, Literal, NoReturn
 
 from errands.agents.loop.outcomes import PausedError, TaskOverError
 from errands.agents.loop.progress import Progress
 from errands.agents.mounts.base import Files, MountError
-from errands.policy.cel import Call, CallFailed, Perform, Session, Suspended
+from errands.policy.cel import Call, CallFailed, Perform, Session, Suspended, Variables
 from errands.policy.cel.values import Json
 from errands.policy.document import POLICY
 from errands.policy.limits import Exceeded
@@ -21,8 +23,13 @@ from errands.runtime.decisions import log_decision
 from errands.runtime.review_messages import reviewer_of
 from errands.runtime.run import Run
 
+logger = logging.getLogger(__name__)
+
 #: A message could have an id by which it would pass for another one in its form.
 _WITH_FORM = re.compile(r"@[0-9a-f]{8}$")
+
+#: What the caller is told of a limit that ends the task.
+LIMIT_EXCEEDED = "A limit of this agent was exceeded: {}."
 
 Reason = Literal["limit_exceeded", "restricted", "errored"]
 
@@ -67,6 +74,11 @@ class Course:
         for record in records:
             self.progress.take(record)
 
+    def binding_variables(self) -> Variables:
+        """What the bindings of capabilities see."""
+        mount = {} if self.files is None else {"mount": self.files.described}
+        return Variables(self.run.plain(), runtime=self.runtime, **mount)
+
     async def append(self, *records: AnyRecord) -> None:
         """Adds records; when this returns they are durable."""
         self.note(*records)
@@ -77,6 +89,16 @@ class Course:
         ended = Ended(at=self.run.now(), reason=reason, detail=message)
         self.note(*records, ended)
         raise TaskOverError(ended)
+
+    def fail(self, told: str, problem: object, *records: AnyRecord) -> NoReturn:
+        """Ends the task because it cannot go on; see `plainly`."""
+        self.over("errored", self.plainly(told, problem), *records)
+
+    def plainly(self, told: str, problem: object) -> str:
+        """Logs what only operators are to know, and returns what the caller is told: the same reference is in both."""
+        reference = secrets.token_hex(4)
+        logger.error("task %s: %s [%s]: %s", self.run.task_id, told, reference, problem)
+        return f"{told} (reference {reference})."
 
     def check(self, exceeded: Exceeded | None) -> None:
         """Ends the task when a limit was exceeded, which is a decision like that of a step."""
@@ -92,7 +114,7 @@ class Course:
             detail=exceeded.message,
         )
         log_decision(self.run.task_id, decided)
-        self.over("limit_exceeded", f"A limit of this agent was exceeded: {exceeded.message}.", decided)
+        self.over("limit_exceeded", LIMIT_EXCEEDED.format(exceeded.message), decided)
 
     async def steps(
         self,

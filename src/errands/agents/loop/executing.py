@@ -72,7 +72,7 @@ class Executing:
             record = CapabilityErrored(**common, error=str(error), task_id=error.task_id)
         except BrokenToolError as error:
             record = CapabilityErrored(**common, error=str(error))
-            self._course.over("errored", f"{began.function} cannot be used: {error}", record)
+            self._course.fail(f"{began.function} cannot be used", error, record)
         await self._course.append(record)
         return record
 

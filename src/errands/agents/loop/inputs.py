@@ -20,7 +20,7 @@ from errands.runtime.run import content_part, inputs
 _IN_MESSAGE = "message:"
 
 
-def read_input(plan: Plan, key: str, message: Message, before: Mapping[str, Any] | None) -> dict[str, Any]:
+async def read_input(plan: Plan, key: str, message: Message, before: Mapping[str, Any] | None) -> dict[str, Any]:
     """The input that a message is; parameters that it does not give are as they were `before`.
 
     Records know the message by `key`. An agent with parameters takes them from data parts that are objects. Raises
@@ -42,7 +42,7 @@ def read_input(plan: Plan, key: str, message: Message, before: Mapping[str, Any]
         values[MESSAGE] = said
     if is_cut(values):
         raise ArgumentsError(f"message: it has {TOO_MUCH}; send less at once, or send it as a text or a file")
-    return plan.inputs.resolve(values)
+    return await plan.inputs.resolve(values)
 
 
 def with_files(said: Sequence[Said], history: Sequence[Message]) -> tuple[Said, ...]:

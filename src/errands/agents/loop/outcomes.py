@@ -15,6 +15,10 @@ class TaskOverError(Exception):
         self.ended = ended
 
 
+class AnswerBrokenError(Exception):
+    """The model's answer broke off; the message says so to the caller, who can go on in the same task."""
+
+
 class PausedError(Exception):
     """The task waits for somebody's review of `subject`, which nobody else may see yet when it is `held`.
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Sequence
+import logging
+from collections.abc import Collection, Iterable, Sequence
 from typing import Any
 
 import msgspec
@@ -14,27 +15,33 @@ from errands.agents.manifests.documents import Agent, Capability, Tool
 from errands.agents.manifests.functions import Function
 from errands.agents.models.base import Offer
 from errands.agents.script import offer as script_offer
+from errands.agents.tools.discovery import unapplied
 from errands.policy import cel
 from errands.policy.cel import Program, scopes
 from errands.policy.cel.tokens import CAPABILITIES
 from errands.policy.document import NO_POLICY, CompiledPolicy, joined
-from errands.policy.limits import Limits, stricter
+from errands.policy.limits import Limits, stricter, with_defaults
 from errands.policy.records import FunctionCall
-from errands.policy.steps import CAPABILITY_PHASES, Phase, Step, StepConfig, Steps, compile_steps
-from errands.policy.template import Template, compile_template
+from errands.policy.steps import CAPABILITY_PHASES, Phase, StepConfig, Steps, compile_steps
+from errands.policy.template import Template, compile_binding, compile_template
+
+logger = logging.getLogger(__name__)
 
 
 class Routine:
     """A function with what surrounds its calls."""
 
-    def __init__(self, function: Function, plan: Plan) -> None:
+    def __init__(self, function: Function, plan: Plan, *, refused: bool = False) -> None:
         capability, policy = plan.agent.capabilities.get(function.ref, Capability()), plan.policy
         self.function = function
+        #: Whether its calls are refused, because rules about its capability cannot be applied.
+        self.refused = refused
         steps = [step for phase in CAPABILITY_PHASES for step in getattr(capability, phase.value) or []]
         self.form = plan.form(steps, [function.ref], msgspec.structs.replace(function, description=""), capability)
         self.arguments = Arguments(function)
-        self.bindings: dict[str, Program] = {
-            name: cel.compile(scopes.BINDING, source) for name, source in function.bindings.items()
+        scope = scopes.binding(mount=plan.agent.mount != "none")
+        self.bindings: dict[str, Template] = {
+            name: compile_binding(scope, source) for name, source in function.bindings.items()
         }
         owner = f"capabilities.{function.ref}."
         self.before_first, self.before, self.after = (
@@ -48,7 +55,7 @@ class Routine:
         self.looks_back = (
             bool(self.before_first.steps)
             or any(map(_reads_calls, (self.before, self.after)))
-            or any(map(_reads_capabilities, self.bindings.values()))
+            or any(_reads_capabilities(program) for bound in self.bindings.values() for program in bound.programs)
         )
 
     @property
@@ -61,11 +68,7 @@ class Routine:
 
 
 def _reads_calls(steps: Steps) -> bool:
-    return any(step.action == "invoke" or any(map(_reads_capabilities, _programs(step))) for step in steps.steps)
-
-
-def _programs(step: Step) -> list[Program]:
-    return [program for program in (step.program, step.condition, *step.bindings.values()) if program is not None]
+    return any(step.action == "invoke" or any(map(_reads_capabilities, step.programs)) for step in steps.steps)
 
 
 def _reads_capabilities(program: Program) -> bool:
@@ -76,15 +79,24 @@ def _reads_capabilities(program: Program) -> bool:
 class Plan:
     """The agent without its functions, which may have to be found out first."""
 
-    def __init__(self, agent: Agent, manifests: Manifests, policy: CompiledPolicy = NO_POLICY) -> None:
+    def __init__(
+        self,
+        agent: Agent,
+        manifests: Manifests,
+        policy: CompiledPolicy = NO_POLICY,
+        elsewhere: Collection[str] = (),
+    ) -> None:
         self.agent = agent
         self._manifests = manifests
         #: What the server puts on the agent from outside.
         self.policy = policy
-        self.limits = stricter(agent.limits, policy.limits)
+        #: Functions of this agent and of those beside it, about which the policy may have rules, too.
+        self._elsewhere = elsewhere
+        own = with_defaults(agent.limits)
+        self.limits = stricter(own, policy.limits)
         #: Those that the policy has set lower than the agent.
         self.limits_of_policy = frozenset(
-            name for name in Limits.__struct_fields__ if getattr(self.limits, name) != getattr(agent.limits, name)
+            name for name in Limits.__struct_fields__ if getattr(self.limits, name) != getattr(own, name)
         )
         self.inputs = Inputs(agent)
         self.takes_parameters = bool(self.inputs.schema["properties"])
@@ -110,6 +122,29 @@ class Plan:
         text = msgspec.json.encode([steps, used, *others], enc_hook=lambda _: None, order="sorted")
         return hashlib.sha256(text).hexdigest()[:8]
 
+    def unruled(self, functions: Sequence[Function]) -> set[str]:
+        """Return the capabilities about which there are rules that fit nothing that was discovered, and log them.
+
+        Their calls must be refused: nobody can say what those rules were to guard.
+        """
+        prefixes: dict[str, list[str]] = {}
+        for declared in self._manifests.functions(self.agent):
+            if declared.discovers:
+                prefixes.setdefault(declared.ref, []).append(f"{declared.name}_")
+        missing = sorted(self.policy.functions - {*self._elsewhere, *(function.name for function in functions)})
+        refused: set[str] = set()
+        for ref, begins in prefixes.items():
+            problems = unapplied(ref, self.agent.capabilities.get(ref, Capability()), functions)
+            problems += [
+                f"the policy has rules for {name}, and there is no such function"
+                for name in missing
+                if name.startswith(tuple(begins))
+            ]
+            for problem in problems:
+                logger.error("%s: %s; its calls are refused until the rule is corrected", ref, problem)
+            refused |= {ref} if problems else set()
+        return refused
+
 
 def _undescribed(tool: Tool) -> Tool:
     actions = [msgspec.structs.replace(action, description="") for action in tool.actions]
@@ -119,9 +154,11 @@ def _undescribed(tool: Tool) -> Tool:
 class Repertoire:
     """All that an agent can do in a task."""
 
-    def __init__(self, plan: Plan, functions: Sequence[Function]) -> None:
+    def __init__(self, plan: Plan, functions: Sequence[Function], refused: Collection[str] = ()) -> None:
         agent = plan.agent
-        self.routines: dict[str, Routine] = {function.name: Routine(function, plan) for function in functions}
+        self.routines: dict[str, Routine] = {
+            function.name: Routine(function, plan, refused=function.ref in refused) for function in functions
+        }
         offered = [routine.function for routine in self.routines.values() if routine.function.offered]
         offers = [Offer(function.name, function.description, function.parameters) for function in offered]
         #: Whether the model may write scripts. Loading has made sure that the name is free, unless a server took it.

@@ -108,6 +108,9 @@ class Progress:
                 self.taken.add(record.message_id)
             case InputRefused():
                 self.taken.add(record.message_id)
+                if self._input is not None and self._input.message_id == record.message_id:
+                    self._close_answer()
+                    self._input = self._answer = None
             case InputPassed():
                 assert self._input is not None
                 self._passed = True
@@ -174,6 +177,11 @@ class Progress:
     def said(self) -> tuple[Said, ...]:
         """The conversation as the model is shown it."""
         return (*self._said, *(_exchange(self._answer, self._shown) if self._answer is not None else ()))
+
+    @property
+    def input(self) -> InputArrived | None:
+        """The input that has not been answered yet."""
+        return self._input
 
     @property
     def is_cut(self) -> bool:

@@ -15,7 +15,7 @@ from errands.agents.loop.course import Course, refusal
 from errands.agents.loop.executing import Executing
 from errands.agents.loop.handing_down import errand_of
 from errands.agents.loop.inputs import read_input
-from errands.agents.loop.outcomes import PausedError, TaskOverError
+from errands.agents.loop.outcomes import AnswerBrokenError, PausedError, TaskOverError
 from errands.agents.loop.plan import Repertoire
 from errands.agents.loop.progress import AskModel, GiveOutput, GuardInput, MakeCalls, TakeInput
 from errands.agents.manifests.arguments import ArgumentsError
@@ -74,10 +74,12 @@ class TaskTurn:
                 if course.progress.over is not None:
                     raise TaskOverError(course.progress.over)
                 if problem is not None:
-                    course.over("errored", f"The tools of this agent cannot be used: {problem}")
+                    course.fail("The tools of this agent cannot be used", problem)
                 await self._advance(course, repertoire, tools)
             except PausedError as pause:
                 await self._pause(course, pause)
+            except AnswerBrokenError as broken:
+                await self._leave_open(course, str(broken))
             except TaskOverError as over:
                 await self._end(course, tools, over.ended)
 
@@ -137,7 +139,7 @@ class TaskTurn:
         run = course.run
         course.check(check_age(self._plan.limits, run.context, run.now_ms()))
         try:
-            values = read_input(self._plan, key, message, run.arrived)
+            values = await read_input(self._plan, key, message, run.arrived)
         except ArgumentsError as error:
             await self._refuse(course, key, str(error))
             return False
@@ -163,9 +165,7 @@ class TaskTurn:
         )
         if not isinstance(outcome, Passed):
             course.over("restricted", refusal(outcome))
-        values = _with_message(outcome.value) if outcome.transformed else None
-        if outcome.transformed and values is None:
-            course.over("restricted", "The input was held back: what a guardrail made of it is no input.")
+        values = outcome.value if outcome.transformed else None
         course.note(InputPassed(at=course.run.now(), message_id=arrived.message_id, values=values))
 
     # Model and calls
@@ -198,16 +198,14 @@ class TaskTurn:
         key = course.session_key(place)
         outcome = await course.steps(
             self._plan.guards_output,
-            Subject(context=course.run.plain, output=output),
+            Subject(context=course.run.plain, output=output, expose=lambda message: answering.exposed(message, at)),
             course.progress.session(key, at),
             key=key,
             invoke=calls.invoker(place, at),
         )
         if not isinstance(outcome, Passed):
             course.over("restricted", refusal(outcome))
-        given = _as_output(outcome.value, output)
-        if given is None:
-            course.over("restricted", "The answer was held back: what a guardrail made of it is no answer.")
+        given = outcome.value
         message = answer_message(self._ctx, given, answered.answer.incomplete)
         artifacts = [answering.artifact(given)]
         state = COMPLETED if self._closes(course) else INPUT_REQUIRED
@@ -237,6 +235,13 @@ class TaskTurn:
                 call, subject, task_id=ctx.task_id, context_id=ctx.context_id, function=pause.function
             )
         await ctx._turn.end(INPUT_REQUIRED, message=message, asks=reviewer_of(call))
+
+    async def _leave_open(self, course: Course, message: str) -> None:
+        """Ends the turn without an answer to its message; the task waits for another one."""
+        unanswered = course.progress.input
+        assert unanswered is not None
+        course.note(InputRefused(at=course.run.now(), message_id=unanswered.message_id, reason=message))
+        await self._ctx._turn.end(INPUT_REQUIRED, message=told(self._ctx, message, reason="interrupted"))
 
     async def _end(self, course: Course, tools: ToolTurn, ended: Ended) -> None:
         await self._cancel_children(course)
@@ -290,17 +295,3 @@ class TaskTurn:
 
 def _started_in(run: Run) -> Started:
     return next(record for record in run.records if isinstance(record, Started))
-
-
-def _as_output(value: Any, output: dict[str, Any]) -> dict[str, Any] | None:
-    """What guardrails left of an output: it may have become a text, or must still have a message."""
-    return _with_message({**output, "message": [value]} if isinstance(value, str) else value)
-
-
-def _with_message(value: Any) -> dict[str, Any] | None:
-    """A TaskIO that transforms have made, in whose message a text may stand for a part; None when it is none."""
-    parts = value.get("message") if isinstance(value, dict) else None
-    if not isinstance(parts, list) or not all(isinstance(part, dict | str) for part in parts):
-        return None
-    texts = {"mimeType": "text/plain"}
-    return {**value, "message": [{**texts, "text": part} if isinstance(part, str) else part for part in parts]}

@@ -6,10 +6,11 @@ A turn goes on wherever the records say that the task stands: after a message, a
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine, Mapping
+from collections.abc import Collection, Coroutine, Mapping
 from typing import Any, ClassVar
 
 from errands.agents.delegation.base import Delegate
+from errands.agents.loop.course import LIMIT_EXCEEDED
 from errands.agents.loop.plan import Plan, Repertoire
 from errands.agents.loop.turn import TaskTurn
 from errands.agents.manifests import Agent, Manifests
@@ -17,7 +18,8 @@ from errands.agents.models.base import Model
 from errands.agents.mounts.mounts import Mounts
 from errands.agents.tools.toolbox import Toolbox
 from errands.policy.cel.evaluators import Evaluators
-from errands.policy.document import CompiledPolicy
+from errands.policy.document import POLICY, CompiledPolicy
+from errands.policy.limits import AgeLimit
 from errands.runtime.context import TaskContext
 from errands.runtime.worker import Worker
 
@@ -56,9 +58,24 @@ class ManifestWorker(Worker):
         self._known: Repertoire | None = None
         self.hears_cancel = toolbox.keeps_state or bool(delegates)
 
-    def hold_to(self, policy: CompiledPolicy) -> None:
-        self.plan = Plan(self.agent, self._manifests, policy)
+    def function_names(self) -> tuple[set[str], tuple[str, ...]]:
+        functions = self._manifests.functions(self.agent)
+        discovering = tuple(f"{function.name}_" for function in functions if function.discovers)
+        return {function.name for function in functions if not function.discovers}, discovering
+
+    def hold_to(self, policy: CompiledPolicy, elsewhere: Collection[str] = ()) -> None:
+        self.plan = Plan(self.agent, self._manifests, policy, elsewhere)
         self._known = None
+
+    def age_limit(self) -> AgeLimit | None:
+        plan = self.plan
+        is_of_policy = "max_age" in plan.limits_of_policy
+        return AgeLimit.of(
+            plan.limits,
+            step=f"{POLICY if is_of_policy else ''}limits.max_age",
+            policy=plan.policy.version if is_of_policy else "",
+            told=LIMIT_EXCEEDED,
+        )
 
     async def handle(self, ctx: TaskContext) -> None:
         turn = TaskTurn(self, ctx)
@@ -70,7 +87,8 @@ class ManifestWorker(Worker):
     async def repertoire(self) -> Repertoire:
         """All functions, found out once. Raises `BrokenToolError`."""
         if self._known is None:
-            self._known = Repertoire(self.plan, await self.toolbox.functions())
+            functions = await self.toolbox.functions()
+            self._known = Repertoire(self.plan, functions, refused=self.plan.unruled(functions))
         return self._known
 
     def declared(self) -> Repertoire:

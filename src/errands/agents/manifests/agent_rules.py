@@ -14,7 +14,7 @@ from errands.agents.manifests.library import Library
 from errands.agents.manifests.names import check_function_name, check_resource_name
 from errands.agents.manifests.path_rules import check_paths
 from errands.agents.manifests.step_rules import StepRules
-from errands.agents.manifests.templates import CONTEXT, RUNTIME, check_template
+from errands.agents.manifests.templates import check_template
 from errands.policy.cel import scopes
 from errands.policy.steps import Phase
 
@@ -33,7 +33,7 @@ MODEL_CAPABILITIES = {
 def check_agent(agent: Agent, place: Place, library: Library, check: Check) -> None:
     check_resource_name(agent.name, place / "name")
     check_resource_name(agent.namespace, place / "namespace")
-    check_template(agent.prompt, scopes.PROMPT, {**CONTEXT, **RUNTIME}, check, place / "prompt")
+    check_template(agent.prompt, scopes.PROMPT, {}, check, place / "prompt")
     if agent.priority is not None:
         problem = "has no effect: every agent has a queue of its own"
         (place / "priority").warn(problem, "take it away, or leave it for other runtimes")

@@ -6,20 +6,21 @@ The order is that of the specification: a binding wins over what the model says,
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from functools import cached_property
 from typing import Any
 
 from errands.agents.manifests import schemas
 from errands.agents.manifests.documents import Agent
-from errands.agents.manifests.extra import from_extra
-from errands.agents.manifests.findings import Path, written
+from errands.agents.manifests.findings import written
 from errands.agents.manifests.functions import MESSAGE, Function
+from errands.agents.manifests.validation import Parameters, Problem, ValidationStoppedError
 from errands.errors import ErrandsError
 
 Values = dict[str, Any]
 
 #: Of what is wrong with one value; it repeats the value.
 _LONGEST = 200
+#: Problems that are told at once.
+_MOST = 50
 
 
 class ArgumentsError(ErrandsError):
@@ -33,13 +34,13 @@ class Arguments:
         self._function = function
         self._schema = _Schema(function.arguments)
 
-    def resolve(self, given: Mapping[str, Any], bound: Mapping[str, Any]) -> Values:
+    async def resolve(self, given: Mapping[str, Any], bound: Mapping[str, Any]) -> Values:
         """All arguments; `given` by the model, `bound` by evaluating the bindings. Raises `ArgumentsError`."""
         function = self._function
         free = {name: value for name, value in given.items() if name not in function.hidden}
         values = {**function.defaults, **free, **bound}
         if not function.discovers:
-            self._schema.check(values, secret=bound.keys())
+            await self._schema.check(values, secret=bound.keys())
         return values
 
 
@@ -53,38 +54,35 @@ class Inputs:
         self.schema = schemas.object_of(declared, without=[MESSAGE])
         self._schema = _Schema(self.schema)
 
-    def resolve(self, given: Mapping[str, Any]) -> Values:
+    async def resolve(self, given: Mapping[str, Any]) -> Values:
         """The input with its defaults; it has a message. Raises `ArgumentsError`."""
         values = {**self._defaults, **given}
         message = values.pop(MESSAGE, None)
         if not message:
             raise ArgumentsError("message: is missing, and the agent has no default for it")
-        self._schema.check(values)
+        await self._schema.check(values)
         return {MESSAGE: message, **values}
 
 
 class _Schema:
     def __init__(self, schema: schemas.Schema) -> None:
-        self._source = schema
+        self._required: list[str] = schema["required"]
+        self._declared: dict[str, schemas.Schema] = schema["properties"]
+        self._parameters = Parameters(self._declared)
 
-    @cached_property
-    def _validator(self) -> Any:
-        return from_extra("jsonschema").Draft202012Validator(self._source)
-
-    def check(self, values: Values, secret: Collection[str] = ()) -> None:
-        missing = [name for name in self._source["required"] if name not in values]
-        unknown = [name for name in values if name not in self._source["properties"]]
-        problems = [f"{name}: is missing" for name in missing] + [f"{name[:80]}: is unknown" for name in unknown]
-        errors = self._validator.iter_errors(values)
-        # Without a path it is about what is missing or unknown, and that was told.
-        problems += [
-            _told(tuple(error.absolute_path), error.message, secret) for error in errors if error.absolute_path
-        ]
+    async def check(self, values: Values, secret: Collection[str] = ()) -> None:
+        problems = [f"{name}: is missing" for name in self._required if name not in values]
+        problems += [f"{name[:80]}: is unknown" for name in values if name not in self._declared]
+        try:
+            found = await self._parameters.problems(values)
+        except ValidationStoppedError as error:
+            raise ArgumentsError(str(error)) from None
+        problems += [_told(name, problem, secret) for name, problem in found]
         if problems:
-            raise ArgumentsError("; ".join(problems))
+            raise ArgumentsError("; ".join(problems[:_MOST]))
 
 
-def _told(path: Path, problem: str, secret: Collection[str]) -> str:
-    if path[0] in secret:
-        return f"{path[0]}: has a binding whose value does not fit"
-    return f"{written(path)}: {problem[:_LONGEST]}"
+def _told(name: str, problem: Problem, secret: Collection[str]) -> str:
+    if name in secret:
+        return f"{name}: has a binding whose value does not fit"
+    return f"{written((name, *problem.path))}: {problem.message[:_LONGEST]}"

@@ -74,11 +74,11 @@ def _read_document(root: Node, place: Place, index: int, library: Library) -> No
     if kind in _KINDS:
         return _add(_KINDS[kind], root, place, index, library)
     if kind in _NOT_YET:
-        problem = f"is {kind}, and {_NOT_YET[kind]} are not in this version of errands"
-        return (place / "kind").error(problem, "take the document away, or run it elsewhere")
-    if kind.startswith(PREFIX):
-        return _refuse(place / "kind", library, f"is {quoted(kind)}", suggestion(kind, _KINDS, "change it"))
-    return (place / "kind").warn(f"is {quoted(kind)}, so the document is skipped", f"manifests begin with {PREFIX}")
+        problem = f"is {kind}, so the document is skipped: {_NOT_YET[kind]} are not in this version of errands"
+        return (place / "kind").warn(problem, "remove the document, or run it elsewhere")
+    is_known = kind.startswith(PREFIX)
+    remedy = suggestion(kind, _KINDS, "remove the document") if is_known else f"manifests begin with {PREFIX}"
+    return (place / "kind").warn(f"is {quoted(kind)}, so the document is skipped", remedy)
 
 
 def _refuse(place: Place, library: Library, problem: str, remedy: str) -> None:

@@ -10,8 +10,8 @@ from errands.agents.manifests.functions import MESSAGE, declared_by, is_discover
 from errands.agents.manifests.library import Library
 from errands.agents.manifests.step_rules import StepRules, check_declared
 from errands.agents.manifests.tool_rules import check_address, needs_mount
-from errands.policy.cel.scopes import BINDING
-from errands.policy.steps import CAPABILITY_PHASES, StepConfig
+from errands.policy.cel.scopes import binding
+from errands.policy.steps import CAPABILITY_PHASES, StepConfig, capability_name
 
 _MISSING = "load it, too; a function in Python is given as A2AServer.from_manifest(..., tools=[...])"
 
@@ -26,8 +26,9 @@ class CapabilityRules:
         self._steps = steps
 
     def check(self, ref: str, capability: Capability, place: Place) -> None:
+        scope = binding(mount=self._agent.mount != "none")
         for key, source in (capability.bindings or {}).items():
-            check_expression(source, BINDING, self._check, place / "bindings" / key)
+            check_expression(source, scope, self._check, place / "bindings" / key, "binding")
         for phase in CAPABILITY_PHASES:
             self._steps.check(getattr(capability, phase.value), phase, place / phase.value)
         if capability.url is not None:
@@ -54,23 +55,27 @@ class CapabilityRules:
             self._check_matches(tool, capability, names, place)
         declared = {name: one for action in tool.actions for name, one in declared_by(tool, action).items()}
         check_declared(capability.bindings or {}, declared, tool, place / "bindings")
+        self._check_bound(tool, capability.bindings or {}, place)
         for action in tool.actions:
-            if capability.include is None or action.name in capability.include:
-                self._check_offered(tool, action, capability.bindings or {}, place)
+            if self._agent.mount == "none" and needs_mount(tool, action) and _includes(capability, action):
+                problem = f"uses files, as {tool.name}:{action.name} does, and the agent's mount is none"
+                place.error(problem, "add mount: task")
 
     def _check_matches(self, tool: Tool, capability: Capability, names: list[str], place: Place) -> None:
+        known = set(map(capability_name, names))
         for name, index, step in _steps(capability):
-            if step.match is not None and step.match not in names:
+            if step.match is not None and capability_name(step.match) not in known:
                 problem = f"is {quoted(step.match)}, which is no action of {tool.name}"
                 (place / name / index / "match").error(problem, suggestion(step.match, names, "take it away"))
 
-    def _check_offered(self, tool: Tool, action: Action, bound: dict[str, str], place: Place) -> None:
-        for name, parameter in declared_by(tool, action).items():
+    def _check_bound(self, tool: Tool, bound: dict[str, str], place: Place) -> None:
+        """Require bindings for an agent that uses the tool at all: `include` decides only what the model sees."""
+        declared = declared_by(tool, None)
+        for action in tool.actions:
+            declared.update(declared_by(tool, action))
+        for name, parameter in declared.items():
             if schemas.needs_binding(parameter) and name not in bound:
                 _lacks_binding(name, tool.name, place)
-        if self._agent.mount == "none" and needs_mount(tool, action):
-            problem = f"uses files, as {tool.name}:{action.name} does, and the agent's mount is none"
-            place.error(problem, "add mount: task")
 
     # Agents
 
@@ -103,6 +108,10 @@ class CapabilityRules:
             if step.match is not None:
                 problem = f"means nothing, as {name} is an agent and has no actions"
                 (place / field / index / "match").error(problem, "take it away")
+
+
+def _includes(capability: Capability, action: Action) -> bool:
+    return capability.include is None or action.name in capability.include
 
 
 def _steps(capability: Capability) -> list[tuple[str, int, StepConfig]]:

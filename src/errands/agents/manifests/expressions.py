@@ -9,13 +9,14 @@ from typing import Literal, NamedTuple, Protocol
 from errands.agents.manifests.findings import Place
 from errands.policy import cel
 from errands.policy.cel import Scope
-from errands.policy.cel.scopes import BINDING
-from errands.policy.template import compile_template
+from errands.policy.template import compile_binding, compile_template
 
 #: What it is: a truth, a truth that waits for nobody, a map, any value, or a text with expressions in braces.
-Role = Literal["assert", "condition", "map", "value", "template"]
+Role = Literal["assert", "condition", "map", "value", "binding", "template"]
 
 _TEMPLATE = re.compile(r"\{[\w.\[\]'\"]+\}")
+#: The specification's own example means the length of a text, and a message is a list of parts.
+_COUNTED = re.compile(r"(?<![\w.])size\(\s*((?:i|o|input|output)\.message)\s*\)\s*[<>]=?\s*\d{4}")
 _REVIEW = re.compile(r"(?<![\w.])review\s*\(")
 _MOUNT = re.compile(r"(?<![\w.'\"])mount\.\w+")
 
@@ -38,6 +39,9 @@ class Check(Protocol):
 def check_expression(source: str | None, scope: Scope, check: Check, place: Place, role: Role = "value") -> None:
     if source is None or place.is_wrong:
         return
+    for counted in _COUNTED.findall(source) if scope.task_ios else ():
+        remedy = f"write {counted}.all(part, !has(part.text) || size(part.text) < ...) for the length of its texts"
+        place.warn(f"compares the number of parts in {counted} with a large number", remedy)
     for problem in check(scope, source, role):
         remedy = _remedy(source, scope, role) or problem.remedy or "mend the expression"
         place.error(problem.text, remedy, line=problem.line)
@@ -49,9 +53,9 @@ def _remedy(source: str, scope: Scope, role: Role) -> str:
         return ""
     if role == "condition" and _REVIEW.search(source):
         return "a condition cannot wait: put review(...) into the assert"
-    if _TEMPLATE.fullmatch(source.strip()):
+    if _TEMPLATE.fullmatch(source.strip()) and not uses_mount(source):
         return "write it without braces: this is CEL, no template"
-    if scope is BINDING and re.fullmatch(r"[\w -]+", source):
+    if role == "binding" and re.fullmatch(r"[\w -]+", source):
         return f"a fixed text needs quotes of its own: \"'{source}'\""
     return ""
 
@@ -65,6 +69,8 @@ def cel_check(scope: Scope, source: str, role: Role) -> Sequence[Problem]:
     try:
         if role == "template":
             compile_template(scope, source)
+        elif role == "binding":
+            compile_binding(scope, source)
         elif role == "condition":
             cel.compile(scope.without_calls(), source, condition=True)
         else:

@@ -8,7 +8,8 @@ import msgspec
 
 from errands.agents.manifests import schemas
 from errands.agents.manifests.documents import Action, Agent, Capability, Document, Tool
-from errands.agents.manifests.names import fitting, function_name, sanitize
+from errands.agents.manifests.names import fitting, function_name
+from errands.policy.steps import capability_name
 
 #: The well-known key of every input, and the one parameter that the model has for another agent.
 MESSAGE = "message"
@@ -62,7 +63,7 @@ class Function(msgspec.Struct, frozen=True, kw_only=True):
 
     def discovered_name(self, operation: str) -> str:
         """The function of something that was discovered, in characters and of a length that models take."""
-        return fitting(f"{self.name}_{sanitize(operation)}")
+        return fitting(capability_name(f"{self.name}_{operation}"))
 
 
 # Tools

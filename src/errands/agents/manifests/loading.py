@@ -71,7 +71,8 @@ def examine(path: str | Path, *, tools: Iterable[ToolSource] = (), check: Check 
             read_file(file, text, library, notebook)
     register(tools, library, notebook)
     _check(library, check or cel_check)
-    if not notebook.findings and not (library.agents or library.tools or library.mounts):
+    found = library.agents or library.tools or library.mounts
+    if not found and all(finding.severity == "warning" for finding in notebook.findings):
         notebook.error(Source(str(path)), (), "has no agent, tool or mount", "name a file or folder with manifests")
     findings = sorted(notebook.findings, key=lambda finding: (finding.file, finding.line))
     is_valid = all(finding.severity == "warning" for finding in findings)

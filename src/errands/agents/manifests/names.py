@@ -6,6 +6,7 @@ import hashlib
 import re
 
 from errands.agents.manifests.findings import Place, quoted
+from errands.policy.steps import capability_name
 
 #: Model providers take no longer function names.
 MAX_FUNCTION_NAME = 64
@@ -23,14 +24,9 @@ _FOREIGN = re.compile(r"[^A-Za-z0-9_]")
 _IDENTIFIER = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
-def sanitize(name: str) -> str:
-    """A name as CEL can write it."""
-    return name.replace("-", "_")
-
-
 def function_name(ref: str, action: str | None = None) -> str:
     """What the model calls; `action` is given for tools that have several."""
-    return sanitize(ref) if action is None else f"{sanitize(ref)}_{sanitize(action)}"
+    return capability_name(ref if action is None else f"{ref}_{action}")
 
 
 def fitting(name: str) -> str:

@@ -1,29 +1,58 @@
-"""Expressions about parts of the context or the input that are never there: they would fail whenever evaluated."""
+"""Expressions about functions, parameters and exposed values that the agent does not have.
+
+They would fail whenever evaluated. What every agent's context has is checked when an expression is compiled: see
+`errands.policy.cel.paths`.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
-from typing import Any
-
-import msgspec
 
 from errands.agents.manifests.documents import Agent, Document
-from errands.agents.manifests.findings import Place
+from errands.agents.manifests.findings import Place, suggestion
 from errands.agents.manifests.functions import MESSAGE, Function
 from errands.agents.manifests.library import Library
-from errands.agents.manifests.paths import Shape, check_reads
 from errands.agents.manifests.schemas import properties
 from errands.agents.manifests.templates import expressions_in
-from errands.policy import context as parts
-from errands.policy.steps import StepConfig
+from errands.policy.cel.paths import CONTEXT, RECORD, Item, Path, Shape, missing, reads_in, written
+from errands.policy.steps import StepConfig, capability_name
+
+#: What is missing after this beginning of a path.
+_WORDS: dict[Path, str] = {
+    ("input",): "there is no such parameter",
+    ("context", "input", Item): "the agent has no such parameter",
+    ("context", "output", Item): "the agent exposes nothing of that name",
+    ("context", "capabilities"): "there is no such function",
+}
+_FUNCTIONS: Path = ("context", "capabilities")
+
+
+def check_reads(
+    shape: Mapping[str, Shape], source: str, tell: Callable[[str, str], None], prefixes: tuple[str, ...] = ()
+) -> None:
+    """Tells of what an expression reads and `shape` does not have, except what it asks for with `has(...)`.
+
+    Functions that begin with one of `prefixes` are only known when the agent runs.
+    """
+    reads = list(reads_in(source))
+    asked = {read.path for read in reads if read.is_asked}
+    for path in dict.fromkeys(read.path for read in reads):
+        lost = missing(dict(shape), path) if path[0] in shape else None
+        if lost is None or not isinstance(lost.step, str) or (*lost.before, lost.step) in asked:
+            continue
+        if lost.before == _FUNCTIONS and lost.step.startswith(prefixes):
+            continue
+        word = _WORDS.get(lost.before, "there is no such field")
+        remedy = suggestion(lost.step, lost.names or (), "change the name")
+        tell(f"reads {written((*lost.before, lost.step))}, and {word}", remedy)
 
 
 def check_paths(agent: Agent, functions: Sequence[Function], library: Library, place: Place) -> None:
     context = _context(agent, functions, _is_known(agent, library))
     prefixes = tuple(function.name + "_" for function in functions if function.discovers)
     for inner, source, known in _expressions(agent, functions, place):
-        check_reads({"context": context, "input": known}, source, inner, prefixes)
+        check_reads({"context": context, "input": known}, source, inner.error, prefixes)
 
 
 def _is_known(agent: Agent, library: Library) -> bool:
@@ -33,27 +62,18 @@ def _is_known(agent: Agent, library: Library) -> bool:
 
 
 def _context(agent: Agent, functions: Sequence[Function], is_known: bool) -> Shape:
-    records = {function.name: _record(function) for function in functions}
+    capabilities = {"_meta": None, **{function.name: _record(function) for function in functions}}
     return {
-        "agent": _fields(parts.Agent),
-        "user": _fields(parts.User),
-        "llm": {**_fields(parts.Llm), "tokens": _fields(parts.Tokens)},
-        "_history": _fields(parts.History),
+        **CONTEXT,
         "input": [dict.fromkeys((MESSAGE, *properties(agent.parameters)))],
         "output": [dict.fromkeys((MESSAGE, *(agent.exposes or {})))],
-        "capabilities": {"_meta": _fields(parts.Meta), **records} if is_known else None,
+        "capabilities": capabilities if is_known else None,
     }
 
 
 def _record(function: Function) -> Shape:
-    fields = _fields(parts.Capability)
-    if function.target == "tool":
-        del fields["task_ids"]
-    return fields
-
-
-def _fields(part: type[msgspec.Struct]) -> dict[str, Any]:
-    return dict.fromkeys(part.__struct_fields__)
+    """Only delegations have the ids of tasks."""
+    return {name: shape for name, shape in RECORD.items() if function.target != "tool" or name != "task_ids"}
 
 
 # Where expressions stand
@@ -95,7 +115,11 @@ def _in_step(step: StepConfig, place: Place, known: Shape) -> Iterator[tuple[Pla
 
 def _arguments(functions: Sequence[Function], ref: str, step: StepConfig) -> Shape:
     """The arguments of the functions around which a step stands, as far as they are written down."""
-    around = [one for one in functions if one.ref == ref and step.match in (None, one.action)]
+    around = [one for one in functions if one.ref == ref and _is_matched(step, one)]
     if not around or any(one.discovers or one.target == "remote" for one in around):
         return None
     return dict.fromkeys(name for one in around for name in one.declared)
+
+
+def _is_matched(step: StepConfig, function: Function) -> bool:
+    return step.match is None or capability_name(step.match) == capability_name(function.action or "")

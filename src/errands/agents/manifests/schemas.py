@@ -7,25 +7,29 @@ specification alone and is seen neither by JSON Schema nor by the model.
 from __future__ import annotations
 
 import difflib
-import functools
 import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from errands.agents.manifests.extra import from_extra
+from errands.agents.manifests import validation
 from errands.agents.manifests.findings import Place, quoted, suggestion
+from errands.agents.manifests.validation import VALUES
 
-Schema = dict[str, Any]
+Schema = validation.Schema
 
 _FIELDS = ("type", "title", "description", "properties", "required", "additionalProperties")
-#: Keywords that are never checked.
-_ANNOTATIONS = (
-    *("title", "description", "default", "examples", "deprecated", "readOnly", "writeOnly", "then", "else"),
-    *("contentEncoding", "contentMediaType", "contentSchema", "$comment", "$defs", "$schema", "$id", "$anchor"),
+#: What may be said of a parameter.
+_KEYWORDS = frozenset(
+    """
+    type enum const minLength maxLength pattern format minimum maximum exclusiveMinimum exclusiveMaximum multipleOf
+    items prefixItems contains minContains maxContains minItems maxItems uniqueItems unevaluatedItems
+    properties required additionalProperties patternProperties propertyNames minProperties maxProperties
+    dependentRequired dependentSchemas unevaluatedProperties allOf anyOf oneOf not if then else
+    title description default examples deprecated readOnly writeOnly contentEncoding contentMediaType contentSchema
+    $ref $dynamicRef $comment $defs $schema $id $anchor require_binding
+    """.split()  # noqa: SIM905 - it reads as a list of words
 )
 _TYPES = ("array", "boolean", "integer", "null", "number", "object", "string")
-#: Keywords with values in them, not schemas.
-_VALUES = ("default", "enum", "const", "examples")
 _MESSAGE_FIELDS = ("default", "description", "type", "items")
 
 
@@ -126,21 +130,14 @@ def _check_parameter(parameter: Any, place: Place, bindable: bool) -> None:
         (place / "require_binding").error("cannot be true: settings are given by the operator", "take it away")
     elif flag and "default" in parameter:
         (place / "default").warn("is never used, as a binding is required", "take it away, or require_binding")
-    for key in parameter.keys() - _keywords():
+    for key in parameter.keys() - _KEYWORDS:
         if not key.startswith("x-"):
-            close = difflib.get_close_matches(key, _keywords(), 1)
+            close = difflib.get_close_matches(key, _KEYWORDS, 1)
             remedy = f"did you mean {close[0]}?" if close else "take it away; a parameter with a default is optional"
             (place / key).warn("is no keyword of JSON Schema and has no effect", remedy)
     if not _has_references(parameter, place):
         _check_by_metaschema(_standard(parameter), place)
     return None
-
-
-@functools.cache
-def _keywords() -> frozenset[str]:
-    """What may be said of a parameter."""
-    checked = from_extra("jsonschema").Draft202012Validator.VALIDATORS
-    return frozenset({*checked, *_ANNOTATIONS, "require_binding"})
 
 
 def _has_references(schema: Any, place: Place) -> bool:
@@ -151,7 +148,7 @@ def _has_references(schema: Any, place: Place) -> bool:
             if key.startswith("$"):
                 (place / key).error("cannot be used in a manifest", "write the schema out where it is needed")
                 found = True
-            elif key not in _VALUES:
+            elif key not in VALUES:
                 found |= _has_references(inner, place / key)
     elif isinstance(schema, list):
         for index, inner in enumerate(schema):
@@ -160,50 +157,35 @@ def _has_references(schema: Any, place: Place) -> bool:
 
 
 def _check_by_metaschema(schema: Schema, place: Place) -> None:
-    jsonschema = from_extra("jsonschema")
-    validator = jsonschema.Draft202012Validator
     wrong = False
-    for error in validator(validator.META_SCHEMA).iter_errors(schema):
+    for path, message, value in validation.flaws(schema):
         wrong = True
         inner = place
-        for step in error.absolute_path:
+        for step in path:
             inner = inner / step
-        if inner.path[-1] == "required" and isinstance(error.instance, bool):
+        if inner.path[-1] == "required" and isinstance(value, bool):
             inner.error("says nothing about a parameter", "take it away: a parameter is required if it has no default")
         elif inner.path[-1] == "type":
-            inner.error(f"is {quoted(error.instance)}", f"write one of {', '.join(_TYPES)}")
+            inner.error(f"is {quoted(value)}", f"write one of {', '.join(_TYPES)}")
         else:
-            inner.error(f"is no JSON Schema ({error.message[:200]})", "see json-schema.org, draft 2020-12")
+            inner.error(f"is no JSON Schema ({message[:200]})", "see json-schema.org, draft 2020-12")
     if wrong or not _patterns_compile(schema, place) or "default" not in schema:
         return
-    for error in validator(schema).iter_errors(schema["default"]):
-        (place / "default").error(f"does not fit its own schema ({error.message[:200]})", "change one of the two")
+    if problem := validation.problem(schema, schema["default"]):
+        (place / "default").error(f"does not fit its own schema ({problem.message[:200]})", "change one of the two")
 
 
 def _patterns_compile(schema: Any, place: Place) -> bool:
-    patterns: list[str] = []
-    _collect_patterns(schema, patterns)
-    for pattern in patterns:
-        try:
-            re.compile(pattern)
-        except (re.error, OverflowError, RecursionError) as error:
-            place.error(f"has the pattern {quoted(pattern)}, which is none ({error})", "mend the pattern")
+    for pattern in validation.patterns(schema):
+        if not validation.is_usable({"pattern": pattern}):
+            try:
+                re.compile(pattern)
+                reason, remedy = "it looks around, refers back or repeats too often", "write it without that"
+            except (re.error, OverflowError, RecursionError) as error:
+                reason, remedy = str(error), "correct the pattern"
+            place.error(f"has the pattern {quoted(pattern)}, which cannot be matched ({reason})", remedy)
             return False
     return True
-
-
-def _collect_patterns(schema: Any, patterns: list[str]) -> None:
-    if isinstance(schema, dict):
-        if isinstance(schema.get("pattern"), str):
-            patterns.append(schema["pattern"])
-        if isinstance(schema.get("patternProperties"), dict):
-            patterns.extend(schema["patternProperties"])
-        for key, inner in schema.items():
-            if key not in _VALUES:
-                _collect_patterns(inner, patterns)
-    elif isinstance(schema, list):
-        for inner in schema:
-            _collect_patterns(inner, patterns)
 
 
 def check_message(parameter: Any, place: Place) -> None:

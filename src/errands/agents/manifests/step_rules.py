@@ -8,7 +8,7 @@ from errands.agents.manifests.expressions import Check, Role, check_expression
 from errands.agents.manifests.findings import Place, quoted, suggestion
 from errands.agents.manifests.functions import declared_by, is_discovering
 from errands.agents.manifests.library import Library
-from errands.agents.manifests.templates import CONTEXT, check_template
+from errands.agents.manifests.templates import check_template
 from errands.agents.manifests.tool_rules import needs_mount
 from errands.policy.cel import Scope
 from errands.policy.steps import Phase, StepConfig
@@ -35,7 +35,7 @@ class StepForm:
         role: Role = "map" if phase.subject == "input" else "value"
         check_expression(step.transform, scope, self._check, place / "transform", role)
         if step.error_message is not None:
-            check_template(step.error_message, scope, CONTEXT, self._check, place / "error_message")
+            check_template(step.error_message, scope, {}, self._check, place / "error_message")
         for key, source in (step.bindings or {}).items():
             check_expression(source, scope, self._check, place / "bindings" / key)
         if phase.guards:

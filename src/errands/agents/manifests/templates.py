@@ -19,9 +19,6 @@ from errands.policy.cel import Scope
 #: The names below some roots. What a root that is not here has below it is not known.
 Roots = Mapping[str, Collection[str]]
 
-CONTEXT: Roots = {"context": ("agent", "user", "llm", "_history", "input", "output", "capabilities", "cap")}
-RUNTIME: Roots = {"runtime": ("version", "dashboard_url", "api_root")}
-
 _INSIDE = re.compile(r"\{\{|\}\}|\{([^{}]*)\}")
 _DOUBLED = re.compile(r"\{\{\s*(([A-Za-z_]\w*)\.[\w.]+)\s*\}\}")
 _TEXT = re.compile(r"(?<!\[)('[^']*'|\"[^\"]*\")")
@@ -42,6 +39,11 @@ class Reference(msgspec.Struct, frozen=True):
 def expressions_in(text: str) -> list[str]:
     """What stands in braces."""
     return list(filter(None, _INSIDE.findall(text)))
+
+
+def filled(text: str) -> str:
+    """Return the text with a digit in place of each expression: what can be said about it whatever their values are."""
+    return _INSIDE.sub(lambda match: "1" if match[1] else match[0][0], text)
 
 
 def references(value: Any) -> Iterator[Reference]:

@@ -22,13 +22,29 @@ from errands.agents.manifests.expressions import Check, check_expression, uses_m
 from errands.agents.manifests.findings import Place, quoted
 from errands.agents.manifests.functions import DISCOVERING, backend, backends, declared_by
 from errands.agents.manifests.json_path import JsonPathError, compile_path
-from errands.agents.manifests.names import check_resource_name, sanitize
-from errands.agents.manifests.paths import check_reads
+from errands.agents.manifests.names import check_resource_name
+from errands.agents.manifests.path_rules import check_reads
 from errands.agents.manifests.schemas import check_nesting, check_schema, properties
-from errands.agents.manifests.templates import CONTEXT, RUNTIME, Roots, check_template, references
+from errands.agents.manifests.templates import Roots, check_template, filled, references
 from errands.policy.cel import scopes
+from errands.policy.steps import capability_name
 
 METHODS = ("GET", "POST", "PUT", "PATCH", "DELETE")
+
+_HEADER_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
+_HEADER_TEXT = re.compile(r"[^\x00-\x08\x0a-\x1f\x7f]*")
+#: These belong to the connection, and to whatever keeps it.
+_OURS = frozenset({"connection", "content-length", "host", "transfer-encoding", "upgrade", "te", "trailer"})
+
+
+def is_header_name(name: str) -> bool:
+    """Return whether a tool may send a header of this name."""
+    return _HEADER_NAME.fullmatch(name) is not None and name.lower() not in _OURS
+
+
+def is_header_text(text: str) -> bool:
+    """Return whether it can be the value of one header."""
+    return _HEADER_TEXT.fullmatch(text) is not None
 
 
 def check_tool(tool: Tool, place: Place, check: Check) -> None:
@@ -68,7 +84,7 @@ def _check_names(tool: Tool, place: Place) -> None:
     seen: dict[str, str] = {}
     for index, action in enumerate(tool.actions):
         check_resource_name(action.name, place / index / "name")
-        name = sanitize(action.name)
+        name = capability_name(action.name)
         if name in seen:
             problem = f"is {quoted(action.name)}, the same function as the action {quoted(seen[name])}"
             (place / index / "name").error(problem, "give it a name of its own")
@@ -91,7 +107,7 @@ def _check_action(tool: Tool, action: Action, place: Place, check: Check) -> Non
     inner = place / "execute" / name
     if isinstance(document, Cel):
         shape = {"context": None, "input": dict.fromkeys(declared_by(tool, action))}
-        check_reads(shape, document.expression, inner / "expression")
+        check_reads(shape, document.expression, (inner / "expression").warn)
         return check_expression(document.expression, scopes.TOOL_WITH_MOUNT, check, inner / "expression")
     if isinstance(document, Python):
         return None
@@ -114,8 +130,6 @@ class _Templates:
     def __init__(self, tool: Tool, action: Action | None, check: Check) -> None:
         self._check = check
         self._roots: Roots = {
-            **CONTEXT,
-            **RUNTIME,
             "parameters": list(declared_by(tool, action)),
             "settings": list(properties(tool.settings)),
             "agent": ("name", "namespace"),
@@ -136,19 +150,30 @@ def _check_request(request: Request, templates: _Templates, place: Place, sessio
             (place / name).error("is missing", f"add {name}: {example}")
     if request.method and "{" not in request.method and request.method not in METHODS:
         (place / "method").error(f"is {quoted(request.method)}", f"write one of {', '.join(METHODS)}")
-    if request.url and "{" not in request.url:
+    if request.url and not request.url.startswith("{"):
         check_address(request.url, place / "url")
+    _check_headers(request.headers, place / "headers")
     for name in ("method", "url", "headers", "body"):
         templates.check(getattr(request, name), place / name, session)
 
 
+def _check_headers(headers: dict[str, str] | None, place: Place) -> None:
+    for name, text in (headers or {}).items():
+        if not is_header_name(name):
+            (place / name).error("is a header that a tool cannot send", "take it away, or use another name")
+        elif not is_header_text(filled(text)):
+            (place / name).error("has line breaks or control characters in it", "write it on one line")
+
+
 def check_address(url: str, place: Place) -> None:
     try:
-        parts = urlsplit(url)
+        parts = urlsplit(filled(url))
         is_address = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
     except ValueError:
         is_address = False
-    if not is_address:
+    if is_address and "@" in parts.netloc:
+        place.error("has a user or a password in it", "put credentials into headers")
+    elif not is_address:
         place.error(f"is {quoted(url)}", "write an address such as https://example.com/api")
 
 
@@ -207,6 +232,7 @@ def _check_mcp(mcp: Mcp, templates: _Templates, place: Place) -> None:
         (place / "command").warn("has arguments in it, and is started as one name", "put the arguments into args")
     if mcp.url is not None:
         check_address(mcp.url, place / "url")
+    _check_headers(mcp.headers, place / "headers")
     for name in ("args", "env", "headers"):
         templates.check(getattr(mcp, name), place / name)
     return None

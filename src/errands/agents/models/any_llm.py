@@ -66,7 +66,11 @@ class AnyLlmModel(Model):
             if not limit.expired():
                 raise
             told = f"{exchange.asked.address} did not finish its answer in {self._timeout:g} s{exchange.before}"
-            raise ModelError(f"{told}: try again, or set ERRANDS_MODEL_TIMEOUT to more seconds") from None
+            raise ModelError(
+                f"{told}: try again, or set ERRANDS_MODEL_TIMEOUT to more seconds",
+                told="The model of this agent took too long; try again later",
+                broke_off=exchange.has_told,
+            ) from None
 
     async def close(self) -> None:
         await self._providers.close()
@@ -99,6 +103,13 @@ class _Exchange:
 
     async def _attempt(self, on_text: OnText | None) -> Answer:
         assembly = Assembly(self.question, self.asked.provider, self._max_bytes)
+        try:
+            return await self._assembled(assembly, on_text)
+        except FailedTry as failure:
+            failure.broke_off = failure.is_passing and assembly.is_begun and not assembly.is_finished
+            raise
+
+    async def _assembled(self, assembly: Assembly, on_text: OnText | None) -> Answer:
         async with aclosing(self._texts(assembly, on_text is not None)) as texts:
             async for text in texts:
                 if text and on_text is not None:

@@ -36,7 +36,19 @@ OnText = Callable[[str], Awaitable[None]]
 
 
 class ModelError(ErrandsError):
-    """The model could not be asked, and asking again would not help, or did not. The message has no secret in it."""
+    """The model could not be asked, and asking again would not help, or did not.
+
+    The message is for the operator: it may name addresses and settings, but has no secret in it.
+    """
+
+    def __init__(
+        self, message: str, *, told: str = "The model of this agent could not be asked", broke_off: bool = False
+    ) -> None:
+        super().__init__(message)
+        #: What the caller of the agent is told, without a full stop.
+        self.told = told
+        #: Whether the answer had begun when it failed: the same question may well be answered later.
+        self.broke_off = broke_off
 
 
 class Offer(msgspec.Struct, frozen=True):

@@ -13,8 +13,15 @@ from errands.agents.models.retrying import FailedTry
 
 #: So much of a provider's own words is repeated.
 _QUOTED = 300
+_LATER = "The model of this agent cannot answer now; try again later"
 #: What looks like a key, whole or half hidden.
 _KEYS = re.compile(r"\b(?:(?:sk|pk|rk|gsk|xai|key)[-_]|AIza|Bearer\s+|Basic\s+)[\w.*+/=-]{6,}", re.IGNORECASE)
+_LESS = "The answer of the model of this agent became too long; ask for less"
+#: What a caller can do about errors of any-llm; everything else is for the operator alone.
+_TOLD = {
+    "ContextLengthExceededError": "The conversation is longer than the model of this agent takes; begin a new task",
+    "ContentFilterError": "The model of this agent does not answer this; ask for something else",
+}
 _PASSING_STATUSES = (408, 409, 425, 429)
 
 
@@ -47,37 +54,42 @@ def failed_try(error: Exception, asked: Asked) -> FailedTry:
         return _too_many(error, asked)
     if _is_connection(error):
         told = f"{asked.address} cannot be reached ({_cause(error)}): check the network and ERRANDS_MODEL_BASE_URL"
-        return FailedTry(told, is_passing=True)
+        return FailedTry(told, told=_LATER, is_passing=True)
     if status is not None and (status >= 500 or status in _PASSING_STATUSES):
         told = f"{asked.address} answers with status {status}: {_quoted(error, asked)}; try again later"
-        return FailedTry(told, is_passing=True, retry_after=_retry_after(error))
+        return FailedTry(told, told=_LATER, is_passing=True, retry_after=_retry_after(error))
     if kind == "ProviderError" and status is None and _body(error):
         # A stream that had begun well, and in which the provider tells of an error.
-        return FailedTry(f"{asked.address} failed: {_quoted(error, asked)}; try again later", is_passing=True)
-    return FailedTry(_final(kind, error, asked))
+        failed = f"{asked.address} failed: {_quoted(error, asked)}; try again later"
+        return FailedTry(failed, told=_LATER, is_passing=True)
+    return FailedTry(_final(kind, error, asked), told=_TOLD.get(kind, ""))
 
 
 def unfinished(asked: Asked, *, is_begun: bool) -> FailedTry:
     """The answer ended, and nobody had said that this was all."""
     if is_begun:
-        return FailedTry(f"the answer of {asked.address} broke off before its end; try again", is_passing=True)
-    return FailedTry(f"{asked.address} gives no answer{_is_it_there(asked)}", is_passing=True)
+        broken = f"the answer of {asked.address} broke off before its end; try again"
+        return FailedTry(broken, told=_LATER, is_passing=True)
+    return FailedTry(f"{asked.address} gives no answer{_is_it_there(asked)}", told=_LATER, is_passing=True)
 
 
 def empty(asked: Asked, incomplete: str | None) -> FailedTry:
     """The answer has neither a word nor a call in it. Another try may have; one that was cut would be again."""
     if incomplete == "length":
         told = f"{asked.model} of {asked.address} reached the greatest length of an answer before it said anything"
-        return FailedTry(f"{told}: ask for less, or use a model that thinks less or may say more")
+        return FailedTry(f"{told}: ask for less, or use a model that thinks less or may say more", told=_LESS)
     if incomplete == "content_filter":
-        return FailedTry(f"{asked.address} holds the whole answer back (content_filter): ask for something else")
-    return FailedTry(f"{asked.address} answers without a word and without a call; try again", is_passing=True)
+        held_back = f"{asked.address} holds the whole answer back (content_filter): ask for something else"
+        return FailedTry(held_back, told=_TOLD["ContentFilterError"])
+    return FailedTry(
+        f"{asked.address} answers without a word and without a call; try again", told=_LATER, is_passing=True
+    )
 
 
 def too_long(asked: Asked, max_bytes: int) -> FailedTry:
     """Asking again would most likely end the same way."""
     told = f"{asked.address} did not come to an end within {max_bytes:,} bytes, and its answer was not read any further"
-    return FailedTry(f"{told}: ask for less, or set ERRANDS_MODEL_MAX_BYTES to more")
+    return FailedTry(f"{told}: ask for less, or set ERRANDS_MODEL_MAX_BYTES to more", told=_LESS)
 
 
 def is_caused_by(error: Exception, *kinds: type[Exception]) -> bool:
@@ -88,7 +100,7 @@ def _too_many(error: Exception, asked: Asked) -> FailedTry:
     if getattr(error, "code", None) == "insufficient_quota":
         return FailedTry(f"the account at {asked.provider} has no credit left: add some, or use another key or model")
     told = f"{asked.address} gets too many requests (429): ask less often, or raise the limits of the account"
-    return FailedTry(told, is_passing=True, retry_after=getattr(error, "retry_after", None))
+    return FailedTry(told, told=_LATER, is_passing=True, retry_after=getattr(error, "retry_after", None))
 
 
 def _final(kind: str, error: Exception, asked: Asked) -> str:

@@ -22,10 +22,17 @@ LONGEST_WAIT = 60.0
 
 
 class FailedTry(Exception):
-    """One try has failed; the message is for people and has no secret in it."""
+    """One try has failed; the message is for the operator and has no secret in it."""
 
-    def __init__(self, told: str, *, is_passing: bool = False, retry_after: str | None = None) -> None:
-        super().__init__(told)
+    #: The answer had begun.
+    broke_off = False
+
+    def __init__(
+        self, message: str, *, told: str = "", is_passing: bool = False, retry_after: str | None = None
+    ) -> None:
+        super().__init__(message)
+        #: What the caller of the agent can do something with.
+        self.told = told
         #: Whether it may pass by itself.
         self.is_passing = is_passing
         #: As in the header: seconds, or a date.
@@ -52,11 +59,11 @@ class Patience:
                 failures += 1
                 asked = self._seconds(failure.retry_after)
                 if not failure.is_passing or not may_repeat():
-                    raise ModelError(str(failure)) from None
+                    raise _final(failure) from None
                 if failures >= self.tries:
-                    raise ModelError(f"{failure} (tried {failures} times)") from None
+                    raise _final(failure, f" (tried {failures} times)") from None
                 if asked > LONGEST_WAIT:
-                    raise ModelError(f"{failure} (it asks to wait {asked:.0f} s)") from None
+                    raise _final(failure, f" (it asks to wait {asked:.0f} s)") from None
                 wait = asked + self.uniform(0, min(LONGEST_WAIT, self.delay * 2 ** (failures - 1)))
                 logger.info("%s; asking again in %.1f s", failure, wait)
                 await self.sleep(wait)
@@ -73,3 +80,8 @@ class Patience:
         except ValueError:
             return 0.0
         return max(0.0, moment.timestamp() - self.clock() / 1000)
+
+
+def _final(failure: FailedTry, more: str = "") -> ModelError:
+    told = {"told": failure.told} if failure.told else {}
+    return ModelError(f"{failure}{more}", broke_off=failure.broke_off, **told)

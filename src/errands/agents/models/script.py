@@ -14,6 +14,7 @@ from errands.agents.manifests.documents import Document, Text
 from errands.agents.manifests.files import texts
 from errands.agents.manifests.findings import ManifestError, Notebook, Place, Source, quoted, suggestion
 from errands.agents.manifests.nodes import Unreadable, documents
+from errands.agents.manifests.patterns import PatternError, compile_pattern
 from errands.agents.manifests.reading import read
 from errands.agents.models.messages import as_text
 from errands.policy.cel.values import Json
@@ -150,9 +151,9 @@ def _check_rule(rule: Rule, functions: set[str], place: Place) -> None:
 def _check_pattern(pattern: str | None, place: Place) -> set[str]:
     """The names of its groups."""
     try:
-        return set(re.compile(pattern or "").groupindex)
-    except re.error as error:
-        place.error(f"is no regular expression ({error})", "mend it; \\ before a sign takes it as it is")
+        return set(compile_pattern(pattern or "").groupindex)
+    except PatternError as error:
+        place.error(f"cannot be matched ({error})", "correct it; \\ before a sign takes it as it is")
         return set()
 
 

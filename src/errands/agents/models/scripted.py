@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import re
+from typing import Any
 
 import msgspec
 
 from errands.agents.manifests.findings import quoted, suggestion
+from errands.agents.manifests.patterns import compile_pattern
 from errands.agents.models.assembling import unused_id
 from errands.agents.models.base import (
     Answer,
@@ -27,7 +29,9 @@ from errands.policy.cel.values import Json
 #: The model's name. `scripted/NAME` takes the rules of NAME, whoever asks.
 NAME = "scripted"
 
-_WORD = re.compile(r"\s*\S+\s*")
+_WORD = re.compile(r"^\s*+\S+\s*+|\S+\s*+")
+#: Characters of a text that the patterns of rules look at.
+_LOOKED_AT = 10_000
 
 
 def is_scripted(model: str | None) -> bool:
@@ -111,15 +115,19 @@ class _Exchange:
     def values(self, placed: Placed) -> dict[str, Json] | None:
         """What a rule's templates may use; None when the rule does not fit."""
         when = placed.rule.when
-        found = re.search(when.user or "", self.user, re.IGNORECASE | re.DOTALL)
+        found = _found(when.user or "", self.user)
         if found is None or (when.called is not None and when.called != self.called):
             return None
         for function, pattern in (when.returned or {}).items():
             returned = self._returned.get(function)
-            if function not in self._returned or not re.search(pattern, as_text(returned), re.IGNORECASE | re.DOTALL):
+            if function not in self._returned or not _found(pattern, as_text(returned)):
                 return None
         groups = {name: text for name, text in found.groupdict().items() if text is not None}
         return {**self._results, **groups}
+
+
+def _found(pattern: str, text: str) -> Any:
+    return compile_pattern(pattern, ignore_case=True).search(text[:_LOOKED_AT])
 
 
 def _fill(placed: Placed, values: dict[str, Json], used: set[str]) -> tuple[str, tuple[FunctionCall, ...]]:

@@ -43,6 +43,11 @@ class Files(ABC):
         self.prefix = "/".join(["", *prefix, ""])
         self._max_bytes = max_bytes
 
+    @property
+    def described(self) -> dict[str, str]:
+        """The `mount` that expressions and templates see."""
+        return {"bucket": self.bucket, "prefix": self.prefix, "backend": self.backend}
+
     @abstractmethod
     async def read(self, path: str) -> str:
         """The file's text. Raises `MountError`."""

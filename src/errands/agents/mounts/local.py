@@ -26,6 +26,9 @@ logger = logging.getLogger(__name__)
 P = ParamSpec("P")
 T = TypeVar("T")
 
+#: What is written is for the server's user alone: it holds what clients and agents have said.
+_PRIVATE_FILE = 0o600
+_PRIVATE_FOLDER = 0o700
 #: What an error of the system means to the model; it is told nothing about the server's own folders.
 _PROBLEMS = {
     errno.ENOENT: "there is no such file",
@@ -117,7 +120,7 @@ class _Folder:
     def _parent(self, path: tuple[str, ...], *, create: bool = False) -> Iterator[int]:
         """The folder that the last name of a path is in."""
         if create:
-            self._root.mkdir(parents=True, exist_ok=True)
+            self._root.mkdir(_PRIVATE_FOLDER, parents=True, exist_ok=True)
         # The operator chose the root; it may be a link.
         folder = os.open(self._root, os.O_RDONLY | os.O_DIRECTORY)
         try:
@@ -139,7 +142,7 @@ def _open_folder(name: str, parent: int, create: bool) -> int:
     except FileNotFoundError:
         # Somebody else may be faster.
         with suppress(FileExistsError):
-            os.mkdir(name, dir_fd=parent)
+            os.mkdir(name, _PRIVATE_FOLDER, dir_fd=parent)
         return os.open(name, flags, dir_fd=parent)
 
 
@@ -159,7 +162,7 @@ def _regular(name: str, parent: int) -> Iterator[int]:
 
 
 def _create(name: str, parent: int, content: bytes) -> None:
-    file = os.open(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o666, dir_fd=parent)
+    file = os.open(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, _PRIVATE_FILE, dir_fd=parent)
     with os.fdopen(file, "wb") as stream:
         stream.write(content)
         stream.flush()

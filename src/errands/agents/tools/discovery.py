@@ -9,9 +9,9 @@ import msgspec
 
 from errands.agents.manifests.documents import Capability
 from errands.agents.manifests.functions import Function
-from errands.agents.manifests.names import distinct, sanitize
+from errands.agents.manifests.names import distinct
 from errands.agents.tools.base import Discovered
-from errands.policy.steps import CAPABILITY_PHASES
+from errands.policy.steps import CAPABILITY_PHASES, capability_name
 
 logger = logging.getLogger(__name__)
 
@@ -35,7 +35,8 @@ def discovered_functions(
 def _made(function: Function, item: Discovered, include: Collection[str] | None) -> Function:
     # What the manifest says about a parameter wins, for example a default or a better description.
     declared = {name: function.declared.get(name, schema) for name, schema in item.parameters.items()}
-    is_included = include is None or not {function.action, item.name, sanitize(item.name)}.isdisjoint(include)
+    names = {capability_name(name) for name in (function.action, item.name) if name}
+    is_included = include is None or not names.isdisjoint(map(capability_name, include))
     return msgspec.structs.replace(
         function,
         name=function.discovered_name(item.name),
@@ -57,14 +58,26 @@ def described(function: Function, items: Sequence[Discovered]) -> Function:
 
 
 def note_unknown(ref: str, capability: Capability, functions: Iterable[Function]) -> None:
-    """Logs what an agent says about a capability and nothing that was discovered fits: nobody could know before."""
+    """Logs what `include` names and nothing that was discovered has: the model is not offered it."""
+    known = _names([function for function in functions if function.ref == ref])
+    for name in sorted(set(capability.include or ())):
+        if capability_name(name) not in known:
+            logger.warning("%s: include names %r, and there is no such thing", ref, name)
+
+
+def unapplied(ref: str, capability: Capability, functions: Iterable[Function]) -> list[str]:
+    """Return the rules of a capability that fit nothing that was discovered: what they guard is unknown."""
     found = [function for function in functions if function.ref == ref]
-    operations = [function.operation for function in found if function.operation]
-    known = {*operations, *(function.action for function in found)}
-    for name in sorted(set(capability.include or ()) - known - set(map(sanitize, operations))):
-        logger.warning("%s: include names %r, and there is no such thing", ref, name)
     steps = [step for phase in CAPABILITY_PHASES for step in getattr(capability, phase.value) or []]
-    for name in sorted({step.match for step in steps if step.match} - known):
-        logger.warning("%s: a step has match %r, and there is no such thing: it never runs", ref, name)
-    for name in sorted((capability.bindings or {}).keys() - {name for one in found for name in one.declared}):
-        logger.warning("%s: the binding %r fits no parameter", ref, name)
+    matches = {
+        step.match for step in steps if step.match is not None and capability_name(step.match) not in _names(found)
+    }
+    bound = (capability.bindings or {}).keys() - {name for one in found for name in one.declared}
+    return [f"a step has match {name!r}, and there is no such operation" for name in sorted(matches)] + [
+        f"the binding {name!r} fits no parameter" for name in sorted(bound)
+    ]
+
+
+def _names(functions: Iterable[Function]) -> set[str]:
+    """The names that `match` and `include` may mean."""
+    return {capability_name(name) for one in functions for name in (one.action, one.operation) if name}

@@ -48,10 +48,10 @@ class Answer(msgspec.Struct, frozen=True):
     def text(self) -> str:
         return _decoded(self.content, self.charset)
 
-    def result(self, path: str | None = None) -> Json:
+    async def result(self, path: str | None = None) -> Json:
         """JSON or text, or what a JSONPath finds in it. Raises `ToolError`."""
         if path is not None:
-            return select(path, self.json())
+            return await select(path, self.json())
         if not self.content:
             return None
         if self.is_json:

@@ -21,4 +21,4 @@ class HttpBackend(Backend):
             session=invocation.session,
         )
         answer = await send(self.equipment, await build(filled, document, key=invocation.call))
-        return answer.result(document.response_path)
+        return await answer.result(document.response_path)

@@ -33,6 +33,8 @@ if TYPE_CHECKING:
 #: The arguments of a process may depend on those of a call, so one turn may need several. Not that many.
 _MOST_CONNECTIONS = 8
 _LONGEST_ERROR = 2_000
+#: Schemas that all tools of a server are made of, written out; what comes after them is not described.
+_MAX_SCHEMAS = 100_000
 _LONGEST_DESCRIPTION = 4_000
 
 
@@ -62,7 +64,9 @@ class McpBackend(Backend):
         assert isinstance(document, Mcp)
         # There is no task yet, so no context either.
         connection = await self._connection(await self._server(document, {}, {}, Session("")))
-        return [_discovered(tool) for tool in await self._tools(connection)]
+        tools = await self._tools(connection)
+        most = _MAX_SCHEMAS // max(len(tools), 1)
+        return await asyncio.to_thread(lambda: [_discovered(tool, most) for tool in tools])
 
     async def close(self) -> None:
         await asyncio.gather(*(connection.close() for connection in self._connections.values()))
@@ -136,10 +140,11 @@ def _value(result: types.CallToolResult) -> Json:
     return blocks[0] if len(blocks) == 1 else blocks
 
 
-def _discovered(tool: types.Tool) -> Discovered:
+def _discovered(tool: types.Tool, most: int) -> Discovered:
+    """A tool as a function. Its patterns are left to the server: it checks what it is sent."""
     root = tool.input_schema
     required = _required(root)
-    declared = written_out(root, root, patterns=False).get("properties", {})
+    declared = written_out(root, root, patterns=False, most=most).get("properties", {})
     return Discovered(
         name=tool.name,
         description=(tool.description or tool.title or tool.name)[:_LONGEST_DESCRIPTION],

@@ -21,8 +21,10 @@ from mcp.client.streamable_http import streamable_http_client
 from mcp.types import CONNECTION_CLOSED as _CLOSED
 from mcp.types import CallToolResult, Implementation, Tool
 
+from errands.agents.manifests.validation import Parameters, Schema
 from errands.agents.tools.base import BrokenToolError, ToolError
 from errands.agents.tools.mcp_process import Command, process
+from errands.agents.tools.references import usable, written_out
 from errands.errors import ErrandsError
 from errands.unpacking import AnswerTooLargeError
 
@@ -57,6 +59,8 @@ class Connection:
         self._max_bytes = max_bytes
         self._bridge = _Bridge(http, self._too_much)
         self._is_too_much = False
+        #: The schemas that tools give for their results, by name; None until they are known.
+        self._results: dict[str, Schema] | None = None
         self._opened: asyncio.Future[Client] = asyncio.get_running_loop().create_future()
         # Whoever asked may have gone.
         self._opened.add_done_callback(lambda opened: opened.cancelled() or opened.exception())
@@ -102,13 +106,17 @@ class Connection:
             raise BrokenToolError(f"{self._who} {self._unusable('tools/list', error)}") from None
         if len(found) > _MAX_TOOLS:
             raise BrokenToolError(f"{self._who} has more than {_MAX_TOOLS:,} tools, and cannot be used")
+        self._results = {tool.name: tool.output_schema for tool in found if tool.output_schema is not None}
         return found
 
     async def call(self, name: str, arguments: dict[str, Any], seconds: float) -> CallToolResult:
         """Raises `ToolError` when there is no result; an error that the tool itself reports is a result."""
         try:
             async with asyncio.timeout(seconds):
-                return await self._client.call_tool(name, arguments)
+                result = await self._client.call_tool(name, arguments)
+                if not result.is_error:
+                    await self._check(name, result, seconds)
+                return result
         except TimeoutError:
             raise ToolError(f"{name} did not answer within {seconds:g} s") from None
         except MCPError as error:
@@ -122,6 +130,16 @@ class Connection:
             raise
         except Exception as error:
             raise ToolError(f"{name}: {self._who} {self._unusable(name, error)}") from None
+
+    async def _check(self, name: str, result: CallToolResult, seconds: float) -> None:
+        """Raises `ValueError` when a result breaks the schema that its tool gives for it."""
+        if self._results is None:
+            await self.tools(seconds)
+        schema = (self._results or {}).get(name)
+        if schema is not None:
+            parameters = Parameters({"result": usable(written_out(schema, schema))})
+            if problems := await parameters.problems({"result": result.structured_content}):
+                raise ValueError(problems[0][1].message)
 
     async def close(self) -> None:
         """A process that does not end by itself is killed, with all that it has started."""
@@ -157,7 +175,10 @@ class Connection:
             async with AsyncExitStack() as stack:
                 transport = await self._transport(stack)
                 client = Client(transport, client_info=_WHO, cache=None)
-                self._opened.set_result(await stack.enter_async_context(client))
+                await stack.enter_async_context(client)
+                # The package would match patterns of the server on its results in exponential time; see `_check`.
+                client.session.validate_tool_result = _unchecked  # type: ignore[method-assign]
+                self._opened.set_result(client)
                 await self._closing.wait()
         except asyncio.CancelledError:
             raise
@@ -195,6 +216,10 @@ class Connection:
         if self._server.transport == "stdio":
             return f"{self._who} ended or answered wrongly before it was ready ({_short(error)}); see the log"
         return f"{self._who} does not answer at its address ({_short(error)})"
+
+
+async def _unchecked(name: str, result: CallToolResult) -> None:
+    pass
 
 
 def _first(error: BaseException) -> Exception:

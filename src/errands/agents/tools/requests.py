@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, TypeVar
 from urllib.parse import urlencode
@@ -13,7 +12,7 @@ import msgspec
 from errands.agents.manifests import schemas
 from errands.agents.manifests.documents import Document, Request
 from errands.agents.manifests.templates import references
-from errands.agents.manifests.tool_rules import METHODS
+from errands.agents.manifests.tool_rules import METHODS, is_header_name, is_header_text
 from errands.agents.tools.addresses import Value, address
 from errands.agents.tools.base import BrokenToolError, Equipment, ToolError
 from errands.policy.cel import CelError, Program, Session, Variables, evaluate, scopes
@@ -25,10 +24,6 @@ T = TypeVar("T")
 #: Repeating one of these may do something twice, so a service is told by which call to know it.
 REPEATABLE_BY_KEY = frozenset({"POST", "PUT", "PATCH", "DELETE"})
 
-_HEADER_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
-_HEADER_TEXT = re.compile(r"[^\x00-\x08\x0a-\x1f\x7f]*")
-#: These belong to the connection, and to who keeps it.
-_OURS = frozenset({"connection", "content-length", "host", "transfer-encoding", "upgrade", "te", "trailer"})
 _FORM = "application/x-www-form-urlencoded"
 
 
@@ -97,7 +92,7 @@ async def filling(
         "auth": await _tokens(equipment, request, context),
     }
     if files is not None:
-        roots["mount"] = {"bucket": files.bucket, "prefix": files.prefix, "backend": files.backend}
+        roots["mount"] = files.described
     return Filling(Variables(context, **roots), session)
 
 
@@ -136,9 +131,9 @@ def finished(method: str, url: httpx.URL, headers: httpx.Headers, content: bytes
 
 def put_header(headers: httpx.Headers, name: str, text: str) -> None:
     """Raises `ToolError` for a value that would be more than one header."""
-    if not _HEADER_NAME.fullmatch(name) or name.lower() in _OURS:
+    if not is_header_name(name):
         raise BrokenToolError(f"the header {name[:80]!r} cannot be sent; take it away from the tool")
-    if not _HEADER_TEXT.fullmatch(text):
+    if not is_header_text(text):
         raise ToolError(f"the value of the header {name} has line breaks or control characters")
     headers.update(httpx.Headers([(name.encode(), text.strip().encode("utf-8", "replace"))]))
 

@@ -37,11 +37,26 @@ class Secrets:
         """The same without secrets, in texts and in keys at any depth."""
         if isinstance(value, str):
             return self.hide_in(value)
-        if isinstance(value, dict) and self._forms:
-            return {self.hide_in(str(key)): self.hide(item) for key, item in value.items()}
-        if isinstance(value, list) and self._forms:
-            return [self.hide(item) for item in value]
+        if isinstance(value, dict | list) and not self._may_be_in(value):
+            return value
+        return self._hidden(value)
+
+    def _hidden(self, value: Json) -> Json:
+        if isinstance(value, str):
+            return self.hide_in(value)
+        if isinstance(value, dict):
+            return {self.hide_in(str(key)): self._hidden(item) for key, item in value.items()}
+        if isinstance(value, list):
+            return [self._hidden(item) for item in value]
         return value
+
+    def _may_be_in(self, value: Json) -> bool:
+        """Look at it as one JSON text: an answer may have a million values, and seldom a secret."""
+        try:
+            text = msgspec.json.encode(value)
+        except (TypeError, UnicodeEncodeError):
+            return True
+        return any(msgspec.json.encode(form)[1:-1] in text for form in self._forms)
 
     def hide_in(self, text: str) -> str:
         for form in self._forms:

@@ -35,7 +35,7 @@ class SessionBackend(Backend):
         document = configuration(self.equipment.tool, invocation.action, StatefulSession)
         created = await self._made(document.create, invocation, key=f"{invocation.call}-create")
         answer = created.json() if document.extract else None
-        session = {name: select(path, answer) for name, path in (document.extract or {}).items()}
+        session = {name: await select(path, answer) for name, path in (document.extract or {}).items()}
         return {
             "session": session,
             "parameters": _part(invocation.arguments, _named(document.destroy, "parameters")),
@@ -47,7 +47,7 @@ class SessionBackend(Backend):
         answer = await self._made(
             document.execute, invocation, key=invocation.call, values=invocation.state.get("session", {})
         )
-        return answer.result()
+        return await answer.result()
 
     async def teardown(self, state: State) -> None:
         document = next(iter(_sessions(self.equipment.tool)), None)

@@ -12,9 +12,8 @@ from typing import Any
 
 import msgspec
 
-from errands.agents.manifests import schemas
+from errands.agents.manifests import schemas, validation
 from errands.agents.manifests.documents import Tool
-from errands.agents.manifests.extra import from_extra
 from errands.agents.manifests.findings import suggestion
 from errands.errors import ConfigurationError
 
@@ -83,12 +82,11 @@ def _problem(name: str, schema: schemas.Schema, values: Mapping[str, Any]) -> st
     if name not in values:
         described = schema.get("description") or schema.get("title")
         return f"needs the setting {name}" + (f" ({described})" if described else "")
-    validator = from_extra("jsonschema").Draft202012Validator(schema)
-    error = next(validator.iter_errors(values[name]), None)
-    if error is None:
+    found = validation.problem(schema, values[name])
+    if found is None:
         return None
     # The message of the library repeats the value.
-    reason = f"must be of type {schema.get('type')}" if error.validator == "type" else f"breaks its {error.validator}"
+    reason = f"must be of type {schema.get('type')}" if found.keyword == "type" else f"breaks its {found.keyword}"
     return f"has a setting {name} that does not fit: it {reason}"
 
 

@@ -1,7 +1,7 @@
 """The engine in the process's own memory: for tests, demos and agents whose tasks may die with the process.
 
 Single-threaded and never waiting, so every method is atomic by itself. Ended tasks are dropped by age and number
-unless told otherwise, because memory is the one store that must not only ever grow.
+unless told otherwise, and by size in any case, because memory is the one store that must not only ever grow.
 """
 
 from __future__ import annotations
@@ -9,19 +9,21 @@ from __future__ import annotations
 import heapq
 from bisect import bisect_right
 from collections import OrderedDict
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
+from itertools import islice
 
 import msgspec
 
 from errands import lifecycle
 from errands.clock import Clock, system_clock
-from errands.engines.base import Events, Ids, Retention, Running, Tasks
+from errands.engines.base import Abandoned, Events, Ids, Retention, Running, Tasks
 from errands.engines.fanout import READ_SIZE
+from errands.engines.listing import still_matching, whole
 from errands.engines.local import LocalEngine
 from errands.engines.memory.rows import Row
 from errands.engines.paging import Cursor, Found, fitting, read_token
 from errands.errors import ConcurrencyError, DuplicateMessageError, TaskNotFoundError
-from errands.model.core import TERMINAL_STATES, Task, TaskState
+from errands.model.core import PAUSED_STATES, TERMINAL_STATES, Task, TaskState
 from errands.model.log import (
     KEEP,
     LEASE,
@@ -39,6 +41,9 @@ from errands.model.log import (
     Scope,
     StoredTask,
 )
+
+#: Bytes of content that ended tasks may hold together. Beyond that, those that ended first are dropped.
+MAX_ENDED_BYTES = 128 * 1024 * 1024
 
 DEFAULT_RETENTION = Retention(ended_after=3600.0, ended_at_most=10_000, events_per_task=20_000, contexts_after=86_400.0)
 
@@ -61,15 +66,19 @@ class MemoryEngine(LocalEngine):
         self._leased: set[str] = set()
         #: No lease runs out before.
         self._next_expiry = 2**62
-        self._receipts: dict[Scope, dict[bytes, tuple[str, int]]] = {}
+        #: By digest: the task, when it was accepted, and when that no longer counts.
+        self._receipts: dict[Scope, dict[bytes, tuple[str, int, int]]] = {}
         #: What was saved, and when; the longest unchanged first.
         self._contexts: OrderedDict[tuple[Scope, str], tuple[bytes, int]] = OrderedDict()
         #: Live tasks that are wanted canceled.
         self._canceling: set[str] = set()
         #: Tasks that wait for one user's answer.
         self._asking: set[str] = set()
-        #: Ended tasks, the longest ended first.
-        self._ended: OrderedDict[str, None] = OrderedDict()
+        #: Paused tasks that no worker holds.
+        self._paused: set[str] = set()
+        #: Ended tasks and their sizes in bytes, the longest ended first.
+        self._ended: OrderedDict[str, int] = OrderedDict()
+        self._ended_bytes = 0
         #: Events of a task before the oldest are cut off: a tenth over the bound, so that it happens rarely.
         keep = self.retention.events_per_task
         self._most_events = float("inf") if keep is None else keep + keep // 10
@@ -91,7 +100,9 @@ class MemoryEngine(LocalEngine):
         row = self._rows.get(task_id)
         if row is None:
             lifecycle.accept(None, change)
-            row = self._rows[task_id] = Row(change.scope, change.context_id, lifecycle.advance(NEW, change), [])
+            row = self._rows[task_id] = Row(
+                task_id, change.scope, change.context_id, lifecycle.advance(NEW, change), []
+            )
         elif row.scope == change.scope:
             lifecycle.accept(row.head, change)
             row.unpack()
@@ -107,8 +118,14 @@ class MemoryEngine(LocalEngine):
             events.append(Event(version, draft.kind, draft.data))
         row.events.extend(events)
         if change.receipt is not None:
-            self._receipts.setdefault(change.scope, {})[change.receipt] = (task_id, change.at)
+            receipts = self._receipts.setdefault(change.scope, {})
+            # An expired one that is replaced moves to the end: they are in the order of their time.
+            receipts.pop(change.receipt, None)
+            receipts[change.receipt] = (task_id, change.at, change.receipt_until)
             row.receipts += (change.receipt,)
+        if change.context is not None:
+            self._contexts[row.scope, row.context_id] = change.context, change.at
+            self._contexts.move_to_end((row.scope, row.context_id))
         stored = None if change.fold is None else StoredTask(task=change.fold, head=head, scope=row.scope)
         if change.work is not KEEP:
             self._place(task_id, change)
@@ -116,6 +133,10 @@ class MemoryEngine(LocalEngine):
             self._asking.add(task_id)
         elif self._asking:
             self._asking.discard(task_id)
+        if head.due_at is None and head.state in PAUSED_STATES:
+            self._paused.add(task_id)
+        elif self._paused:
+            self._paused.discard(task_id)
         if head.state in TERMINAL_STATES:
             self._end(task_id, row, change.fold)
         else:
@@ -155,8 +176,12 @@ class MemoryEngine(LocalEngine):
         row.pack(task)
         if self._canceling:
             self._canceling.discard(task_id)
-        self._ended[task_id] = None
+        size = row.kept_bytes
+        self._ended_bytes += size - self._ended.get(task_id, 0)
+        self._ended[task_id] = size
         if self.retention.ended_at_most is not None and len(self._ended) > self.retention.ended_at_most:
+            self._drop(next(iter(self._ended)))
+        while self._ended_bytes > MAX_ENDED_BYTES and len(self._ended) > 1:
             self._drop(next(iter(self._ended)))
 
     def _row(self, task_id: str, scope: Scope) -> Row:
@@ -180,18 +205,32 @@ class MemoryEngine(LocalEngine):
         found = _find(matches, cursor, query.page_size)
         rows = [matches[task_id] for task_id in found.ids]
         count = fitting((row.size(with_artifacts=query.with_artifacts) for row in rows), query.page_bytes)
+        shown = [row.stored() if query.with_artifacts else row.without_artifacts() for row in rows[:count]]
         return ListPage(
-            tasks=[row.stored() if query.with_artifacts else row.without_artifacts() for row in rows[:count]],
+            tasks=shown if query.state is None else still_matching(shown, query),
             next_page_token=found.token(count),
             total_size=len(matches),
         )
+
+    async def every_task(self) -> AsyncIterator[StoredTask]:
+        for row in list(self._rows.values()):
+            yield row.stored()
 
     async def asking(self, query: AskingQuery) -> Tasks:
         task_ids = self._asking if query.task_id is None else self._asking & {query.task_id}
         rows = [(task_id, self._rows[task_id]) for task_id in task_ids]
         found = [(row.head.status_at, task_id, row) for task_id, row in rows if row.is_asked(query)]
         found.sort(key=lambda item: item[:2])
-        return [row.without_artifacts() for _, _, row in found[: query.limit]]
+        return whole(row.without_artifacts() for _, _, row in found[: query.limit])
+
+    async def abandoned(self, agent: str, paused_by: int, created_by: int, limit: int) -> Abandoned:
+        paused = ((task_id, self._rows[task_id]) for task_id in self._paused)
+        found = (
+            (task_id, row.scope)
+            for task_id, row in paused
+            if row.scope.agent == agent and (row.head.status_at <= paused_by or row.head.created_at <= created_by)
+        )
+        return list(islice(found, limit))
 
     async def delete(self, task_id: str, scope: Scope) -> None:
         row = self._row(task_id, scope)
@@ -203,11 +242,7 @@ class MemoryEngine(LocalEngine):
         found = self._contexts.get((scope, context_id))
         return None if found is None else found[0]
 
-    async def save_context(self, scope: Scope, context_id: str, value: bytes) -> None:
-        self._contexts[scope, context_id] = value, self.clock()
-        self._contexts.move_to_end((scope, context_id))
-
-    async def claim(self, worker: str, agents: Sequence[str], limit: int, until: int) -> Tasks:
+    async def _lease_due(self, worker: str, agents: Sequence[str], limit: int, until: int) -> Tasks:
         now = self.clock()
         claimed: list[StoredTask] = []
         others: list[tuple[int, str]] = []
@@ -302,7 +337,8 @@ class MemoryEngine(LocalEngine):
         self._swept_at = now
         before = len(self._ended)
         self._drop_ended(self.retention.moments(now))
-        self._drop_contexts()
+        self._drop_contexts(now)
+        self._drop_receipts(now)
         while self.retention.ended_at_most is not None and len(self._ended) > self.retention.ended_at_most:
             self._drop(next(iter(self._ended)))
         return before - len(self._ended)
@@ -316,24 +352,43 @@ class MemoryEngine(LocalEngine):
             if head.updated_at <= moments.get(head.state, 0):
                 self._drop(task_id)
 
-    def _drop_contexts(self) -> None:
-        if self.retention.contexts_after is None:
+    def _drop_contexts(self, now: int) -> None:
+        before = self.retention.contexts_before(now)
+        if before is None or not self._contexts or next(iter(self._contexts.values()))[1] > before:
             return
-        limit = self.clock() - int(self.retention.contexts_after * 1000)
-        while self._contexts and next(iter(self._contexts.values()))[1] <= limit:
-            self._contexts.popitem(last=False)
+        live = {(row.scope, row.context_id) for task_id, row in self._rows.items() if task_id not in self._ended}
+        for key, (_, changed_at) in list(self._contexts.items()):
+            if changed_at > before:
+                break
+            if key not in live:
+                del self._contexts[key]
+
+    def _drop_receipts(self, now: int) -> None:
+        for scope, receipts in list(self._receipts.items()):
+            expired: dict[str, set[bytes]] = {}
+            for digest, (task_id, _, until) in receipts.items():
+                if until > now:
+                    break
+                expired.setdefault(task_id, set()).add(digest)
+            for task_id, digests in expired.items():
+                row = self._rows[task_id]
+                row.receipts = tuple(digest for digest in row.receipts if digest not in digests)
+                for digest in digests:
+                    del receipts[digest]
+            if not receipts:
+                del self._receipts[scope]
 
     def _drop(self, task_id: str) -> None:
         row = self._rows.pop(task_id)
-        self._ended.pop(task_id, None)
+        self._ended_bytes -= self._ended.pop(task_id, 0)
         self._leased.discard(task_id)
         receipts = self._receipts.get(row.scope, {})
         for receipt in row.receipts:
             # One that had expired may belong to a newer task by now.
-            if receipts.get(receipt, ("", 0))[0] == task_id:
+            if receipts.get(receipt, ("",))[0] == task_id:
                 del receipts[receipt]
         if row.receipts and not receipts:
-            del self._receipts[row.scope]
+            self._receipts.pop(row.scope, None)
 
 
 def _find(matches: Mapping[str, Row], cursor: Cursor, size: int) -> Found:

@@ -8,7 +8,8 @@ from operator import attrgetter
 import msgspec
 
 from errands import lifecycle
-from errands.model.base import encode
+from errands.engines.stored import damaged_task
+from errands.model.base import UNREADABLE, encode
 from errands.model.core import Task
 from errands.model.log import AskingQuery, Event, Head, ListQuery, LogSlice, Scope, StoredTask
 
@@ -28,6 +29,7 @@ class Row(msgspec.Struct, gc=False):
     what the running ones need.
     """
 
+    id: str
     scope: Scope
     context_id: str
     head: Head
@@ -51,13 +53,24 @@ class Row(msgspec.Struct, gc=False):
         elif isinstance(self.snapshot, Task):
             self.snapshot = encode(self.snapshot)
 
+    @property
+    def kept_bytes(self) -> int:
+        """The bytes of content that an ended task holds."""
+        if self.packed is not None:
+            return len(self.packed)
+        snapshot = len(self.snapshot) if isinstance(self.snapshot, bytes) else 0
+        return snapshot + sum([len(event.data) for event in self.events]) + sum([len(one.data) for one in self.records])
+
     def unpack(self) -> None:
         if self.packed is not None:
             self.events, self.packed = _unpack(self.packed), None
 
     def log(self) -> list[Event]:
         """What has not been cut off of it."""
-        return self.events if self.packed is None else _unpack(self.packed)
+        try:
+            return self.events if self.packed is None else _unpack(self.packed)
+        except UNREADABLE:
+            return []
 
     def slice(self, after: int, limit: int) -> LogSlice:
         events = self.log()
@@ -66,15 +79,21 @@ class Row(msgspec.Struct, gc=False):
         return LogSlice(events[start : start + limit], gap=after + 1 < first)
 
     def stored(self) -> StoredTask:
-        task = _decode(self.snapshot) if isinstance(self.snapshot, bytes) else self.snapshot
+        try:
+            task = self._folded_task()
+        except UNREADABLE as error:
+            return damaged_task(self.id, self.context_id, self.scope, self.head, error)
+        return StoredTask(task=task, head=self.head, scope=self.scope)
+
+    def _folded_task(self) -> Task:
         if self.packed is not None:
-            return StoredTask(task=lifecycle.fold(None, _unpack(self.packed)), head=self.head, scope=self.scope)
-        if self.folded < self.head.version:
+            return lifecycle.fold(None, _unpack(self.packed))
+        task = _decode(self.snapshot) if isinstance(self.snapshot, bytes) else self.snapshot
+        if task is None or self.folded < self.head.version:
             tail = self.events[bisect_right(self.events, self.folded, key=_version) :]
             self.snapshot = task = lifecycle.fold(task, tail)
             self.folded = self.head.version
-        assert task is not None
-        return StoredTask(task=task, head=self.head, scope=self.scope)
+        return task
 
     def without_artifacts(self) -> StoredTask:
         stored = self.stored()

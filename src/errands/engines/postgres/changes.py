@@ -21,15 +21,6 @@ NUMBERS = 256
 EVERYBODY = "*"
 
 
-class SavedContext(NamedTuple):
-    """What an agent wants remembered: written along with the changes that stand beside it in the queue."""
-
-    scope: Scope
-    context_id: str
-    value: bytes
-    at: int
-
-
 class Written(NamedTuple):
     """An accepted change, as this process is to hear of it once it is durable."""
 
@@ -56,8 +47,8 @@ class Process(NamedTuple):
     watches: Callable[[str], bool]
 
 
-#: What came of each piece of work: a change that is written, a context that is saved, or the error.
-Outcomes = list[Written | ErrandsError | None]
+#: What came of each change: it is written, or the error.
+Outcomes = list[Written | ErrandsError]
 
 
 class Changes:
@@ -68,7 +59,7 @@ class Changes:
         self._numbers: list[int] = []
 
     async def write(
-        self, connection: Connection, works: Sequence[Change | SavedContext], lane: int, number: int
+        self, connection: Connection, changes: Sequence[Change], lane: int, number: int
     ) -> tuple[Outcomes, bool]:
         """Writes what is acceptable, as the batch of this number; says of each what became of it, and whether anything
         was written.
@@ -76,12 +67,11 @@ class Changes:
         The caller holds the transaction. The first try takes it that new tasks are new and that no message came
         before, which is nearly always so; when it is not, the next one looks.
         """
-        changes = [work for work in works if isinstance(work, Change)]
         new = sum(change.expected == 0 for change in changes)
         for careful in (False, True, True, True):
             batch = _Batch(self.process, lane, await self._take_numbers(connection, new))
             await batch.look(connection, changes, careful)
-            outcomes = batch.judge(works)
+            outcomes = batch.judge(changes)
             if batch.is_doubtful and not careful:
                 continue
             if batch.is_empty:
@@ -141,18 +131,14 @@ class _Batch:
             for key, task_id, at in await connection.fetch(QUERIES["known_receipts"], keys) if keys else ():
                 self._known[key] = task_id, at
 
-    def judge(self, works: Iterable[Change | SavedContext]) -> Outcomes:
+    def judge(self, changes: Iterable[Change]) -> Outcomes:
         outcomes: Outcomes = []
-        for work in works:
+        for change in changes:
             try:
-                if isinstance(work, Change):
-                    outcomes.append(self._add(work))
-                else:
-                    self._contexts[work.scope, work.context_id] = work.value, work.at
-                    outcomes.append(None)
+                outcomes.append(self._add(change))
             except ErrandsError as error:
                 outcomes.append(error)
-                if isinstance(work, Change) and work.receipt is not None:
+                if change.receipt is not None:
                     self.is_doubtful = True
         return outcomes
 
@@ -197,6 +183,8 @@ class _Batch:
             self._snapshots[record.no] = snapshot
             record.folded = version
             stored = StoredTask(task=change.fold, head=head, scope=change.scope)
+        if change.context is not None:
+            self._contexts[record.scope, record.context_id] = change.context, change.at
         is_watched = self._process.watches(record.id)
         if is_watched:
             record.watcher = self._process.name if record.watcher in ("", self._process.name) else EVERYBODY
@@ -214,7 +202,7 @@ class _Batch:
 
     @property
     def is_empty(self) -> bool:
-        return not self._touched and not self._contexts
+        return not self._touched
 
     async def store(self, connection: Connection, number: int) -> bool:
         """Writes it all; false when somebody else was faster."""

@@ -7,18 +7,18 @@ written.
 from __future__ import annotations
 
 import secrets
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
 from functools import partial
 from typing import Any
 
 import asyncpg
 
 from errands.clock import Clock, system_clock
-from errands.engines.base import Events, Ids, Retention, Running, Schema, Tasks
+from errands.engines.base import Abandoned, Events, Ids, Retention, Running, Schema, Tasks
 from errands.engines.fanout import READ_SIZE
 from errands.engines.local import LocalEngine
 from errands.engines.postgres import jobs, reading, retention
-from errands.engines.postgres.changes import Changes, Process, SavedContext, Written
+from errands.engines.postgres.changes import Changes, Process, Written
 from errands.engines.postgres.connection import Options, check_session, connect
 from errands.engines.postgres.failures import explain
 from errands.engines.postgres.readers import Readers
@@ -44,6 +44,9 @@ _SHARES = 32
 
 # Inside the class, `list` is the method.
 Outcomes = list[Outcome]
+
+#: Tasks that are read at a time when all are.
+_STEP = 100
 
 
 class PostgresEngine(LocalEngine):
@@ -146,11 +149,7 @@ class PostgresEngine(LocalEngine):
         work = partial(jobs.delete, task_id=task_id, scope=scope)
         await self._open_writer.submit(work, task_id)
 
-    async def save_context(self, scope: Scope, context_id: str, value: bytes) -> None:
-        context = SavedContext(scope, context_id, value, self.clock())
-        await self._open_writer.submit(context, (scope, context_id))
-
-    async def claim(self, worker: str, agents: Sequence[str], limit: int, until: int) -> list[StoredTask]:
+    async def _lease_due(self, worker: str, agents: Sequence[str], limit: int, until: int) -> Tasks:
         work = partial(jobs.claim, worker=worker, agents=agents, limit=limit, now=self.clock(), until=until)
         claimed: list[StoredTask] = await self._open_writer.submit(work)
         return claimed
@@ -195,8 +194,18 @@ class PostgresEngine(LocalEngine):
     async def list(self, query: ListQuery) -> ListPage:
         return await self._open_readers.call(reading.page, query, self.clock())
 
+    async def every_task(self) -> AsyncIterator[StoredTask]:
+        last: str | None = ""
+        while last is not None:
+            tasks, last = await self._open_readers.call(reading.some_tasks, last, _STEP)
+            for stored in tasks:
+                yield stored
+
     async def asking(self, query: AskingQuery) -> Tasks:
         return await self._open_readers.call(reading.asking, query)
+
+    async def abandoned(self, agent: str, paused_by: int, created_by: int, limit: int) -> Abandoned:
+        return await self._open_readers.call(reading.abandoned, agent, paused_by, created_by, limit)
 
     async def load_context(self, scope: Scope, context_id: str) -> bytes | None:
         return await self._open_readers.call(reading.load_context, scope, context_id)

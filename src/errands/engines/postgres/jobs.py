@@ -13,7 +13,7 @@ from errands.engines.postgres.records import read_record, readable, storable
 from errands.engines.postgres.retention import forget
 from errands.engines.postgres.sql import QUERIES
 from errands.errors import ConcurrencyError, TaskNotFoundError
-from errands.model.core import TERMINAL_STATES
+from errands.model.core import TERMINAL_STATES, UNSPECIFIED
 from errands.model.log import Lease, LeaseSignal, Scope, StoredTask
 
 
@@ -48,6 +48,6 @@ async def delete(connection: Connection, task_id: str, scope: Scope) -> None:
     record = read_record(rows[0]) if rows else None
     if record is None or record.scope != scope:
         raise TaskNotFoundError(taskId=task_id)
-    if record.head.state not in TERMINAL_STATES:
+    if record.head.state not in TERMINAL_STATES | {UNSPECIFIED}:
         raise ConcurrencyError(f"task {task_id} is {record.head.state.short}: only ended tasks can be deleted")
     await forget(connection, [storable(task_id)])

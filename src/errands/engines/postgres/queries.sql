@@ -50,10 +50,11 @@ WITH stored_tasks AS (
     ON CONFLICT (task, version) DO UPDATE SET data = excluded.data WHERE excluded.version = 0
     RETURNING 1
 ), stored_receipts AS (
-    INSERT INTO receipts (key, task, task_id, at)
-    SELECT key, task, task_id, at
+    INSERT INTO receipts (key, task, task_id, at, expires_at)
+    SELECT key, task, task_id, at, 2 * at - since
     FROM unnest($29::bytea[], $30::bigint[], $31::text[], $32::bigint[], $33::bigint[]) AS new (key, task, task_id, at, since)
-    ON CONFLICT (key) DO UPDATE SET task = excluded.task, task_id = excluded.task_id, at = excluded.at
+    ON CONFLICT (key) DO UPDATE SET
+        task = excluded.task, task_id = excluded.task_id, at = excluded.at, expires_at = excluded.expires_at
     WHERE receipts.at < (
         SELECT since FROM unnest($29::bytea[], $33::bigint[]) AS wanted (key, since) WHERE wanted.key = excluded.key
     ) OR EXISTS (SELECT 1 FROM remains WHERE remains.task = receipts.task)
@@ -251,6 +252,12 @@ FROM (
 ) AS tasks {content}
 ORDER BY tasks.status_at, tasks.id
 
+-- name: some_tasks
+-- The next tasks after an id, whosever they are.
+SELECT {record}, log.versions, log.kinds, log.data
+FROM (SELECT * FROM tasks WHERE id > $1 ORDER BY id LIMIT $3::bigint) AS tasks {content}
+ORDER BY tasks.id
+
 -- name: load_context
 -- What was last saved for a conversation.
 SELECT value FROM contexts WHERE tenant = $1 AND owner = $2 AND agent = $3 AND context_id = $4
@@ -360,14 +367,38 @@ SELECT id, version FROM tasks WHERE id IN (
 SELECT coalesce(sum(tasks), 0)::bigint FROM tallies WHERE {ended}
 
 -- name: forget_contexts
--- Removes some of what agents have not touched since a moment, and says how many.
+-- Removes some of what agents have not touched since a moment, in conversations without a live task; says how many.
 WITH gone AS (
     DELETE FROM contexts WHERE (tenant, owner, agent, context_id) IN (
-        SELECT tenant, owner, agent, context_id FROM contexts WHERE updated_at <= $1 ORDER BY updated_at LIMIT $2
+        SELECT tenant, owner, agent, context_id FROM contexts
+        WHERE updated_at <= $1 AND NOT EXISTS (
+            SELECT 1 FROM tasks
+            WHERE tasks.context_id = contexts.context_id AND tasks.tenant = contexts.tenant
+                AND tasks.owner = contexts.owner AND tasks.agent = contexts.agent AND NOT ({ended})
+        )
+        ORDER BY updated_at LIMIT $2
     )
     RETURNING 1
 )
 SELECT count(*) FROM gone
+
+-- name: forget_expired_receipts
+-- Removes some receipts whose window has passed, and says how many.
+WITH gone AS (
+    -- Asked again: the message may have come once more by the time that its receipt is locked.
+    DELETE FROM receipts WHERE expires_at <= $1 AND key IN (
+        SELECT key FROM receipts WHERE expires_at <= $1 LIMIT $2
+    )
+    RETURNING 1
+)
+SELECT count(*) FROM gone
+
+-- name: abandoned
+-- Paused tasks of one agent that have waited too long or grown too old. None of them paused after $2.
+SELECT id, tenant, owner, agent FROM tasks
+WHERE agent = $1 AND state IN ('TASK_STATE_INPUT_REQUIRED', 'TASK_STATE_AUTH_REQUIRED') AND due_at IS NULL
+    AND status_at <= $2::bigint AND (status_at <= $3::bigint OR created_at <= $4::bigint)
+LIMIT $5::bigint
 
 -- name: overgrown
 -- Of the next tasks after an id: the last of them, and those that hold more events than are to be kept.
@@ -412,6 +443,10 @@ SELECT EXISTS (SELECT 1 FROM tasks WHERE due_at IS NOT NULL AND due_at <= $1)
 -- name: check
 -- Fails when the tables cannot be read; says whether they cannot be written to.
 SELECT current_setting('transaction_read_only')::boolean FROM schema_versions LIMIT 1
+
+-- name: probe
+-- Stores an event of a task that no sequence gives out; the transaction is rolled back.
+INSERT INTO events (task, version, kind, data) VALUES (-pg_backend_pid(), 0, 'probe', '')
 
 -- name: note_session
 -- Leaves a note that only this connection can see.

@@ -28,7 +28,7 @@ class Readers:
         self._options = options
         self._closing = False
         #: Raises `StorageError` when the tables cannot be read right now, or not written to.
-        self.check = Probe(f"The database {options.name}", self._check)
+        self.check = Probe(f"The database {options.name}", self._check, self._try_to_write)
         self._pool: Any = asyncpg.create_pool(
             # None that must be there: while the server is away, the pool would try and complain without end.
             min_size=0,
@@ -56,6 +56,9 @@ class Readers:
             await self.renew()
             if await self._call(patience, reading.is_read_only):
                 raise StorageError(f"The database {self._options.name} {READ_ONLY}")
+
+    async def _try_to_write(self) -> None:
+        await self._call(min(SOON, self._options.patience), reading.try_to_write)
 
     async def renew(self) -> None:
         """Makes all connections again when they are next used: their address may lead to another server by now."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from errands.clock import Clock
-from errands.engines.listing import leave_out_artifacts, still_matching
+from errands.engines.listing import leave_out_artifacts, still_matching, whole
 from errands.engines.paging import Cursor, Found, read_token
 from errands.engines.postgres.connection import Connection
 from errands.engines.postgres.records import (
@@ -98,6 +98,16 @@ async def is_read_only(connection: Connection) -> bool:
     return bool(await connection.fetchval(QUERIES["check"]))
 
 
+async def try_to_write(connection: Connection) -> None:
+    """Inserts an event that belongs to no task and takes it back. Fails when a message could not be stored."""
+    transaction = connection.transaction()
+    await transaction.start()
+    try:
+        await connection.execute(QUERIES["probe"])
+    finally:
+        await transaction.rollback()
+
+
 async def wanted_canceled(connection: Connection, worker: str) -> list[str]:
     return [readable(row[0]) for row in await connection.fetch(QUERIES["wanted_canceled"], storable(worker))]
 
@@ -141,6 +151,12 @@ async def page(connection: Connection, query: ListQuery, now: int) -> ListPage:
     return ListPage(tasks=tasks, next_page_token=found.token(read), total_size=total)
 
 
+async def some_tasks(connection: Connection, after: str, limit: int) -> tuple[list[StoredTask], str | None]:
+    """The next tasks after an id, whosever they are, and the last one's as it is stored; None when none is left."""
+    rows = await connection.fetch(QUERIES["some_tasks"], after, True, limit)
+    return [read_stored(row) for row in rows], rows[-1][0] if rows else None
+
+
 async def asking(connection: Connection, query: AskingQuery) -> list[StoredTask]:
     wanted = (query.task_id, query.tenant, query.agent)
     if not all(is_text(text) for text in wanted if text is not None):
@@ -148,9 +164,19 @@ async def asking(connection: Connection, query: AskingQuery) -> list[StoredTask]
     task_id, tenant, agent = (None if text is None else storable(text) for text in wanted)
     users = None if query.users is None else [storable(user) for user in query.users if is_text(user)]
     rows = await connection.fetch(QUERIES["asking"], task_id, False, tenant, agent, users, query.limit)
-    tasks = [read_stored(row) for row in rows]
+    tasks = whole(map(read_stored, rows))
     leave_out_artifacts(tasks)
     return tasks
+
+
+async def abandoned(
+    connection: Connection, agent: str, paused_by: int, created_by: int, limit: int
+) -> list[tuple[str, Scope]]:
+    """The ids and scopes of paused tasks that have waited too long."""
+    # Without a bound on the age, only those that paused long ago are looked at.
+    newest = paused_by if created_by < 0 else _FAR
+    rows = await connection.fetch(QUERIES["abandoned"], storable(agent), newest, paused_by, created_by, limit)
+    return [(readable(key), Scope(*map(readable, scope))) for key, *scope in rows]
 
 
 class _Listing:

@@ -50,9 +50,10 @@ async def _sweep(connection: Connection, retention: Retention, now: int) -> int:
             deleted += count
     while await _clear(connection):
         pass
-    if retention.contexts_after is not None:
-        before = now - int(retention.contexts_after * 1000)
-        while await connection.fetchval(QUERIES["forget_contexts"], before, SWEEP_TASKS):
+    while await connection.fetchval(QUERIES["forget_expired_receipts"], now, SWEEP_EVENTS):
+        pass
+    if (untouched_since := retention.contexts_before(now)) is not None:
+        while await connection.fetchval(QUERIES["forget_contexts"], untouched_since, SWEEP_TASKS):
             pass
     if retention.events_per_task is not None:
         await _trim_all(connection, retention.events_per_task)
@@ -123,7 +124,7 @@ async def _overgrown(connection: Connection, most: int) -> AsyncIterator[str]:
 
 
 async def _trim(connection: Connection, key: str, keep: int) -> bool:
-    """Cuts a piece off the beginning of a log; false when it is short enough.
+    """Cuts a piece off the beginning of a log; false when it is short enough, or cannot be read.
 
     What is cut off lives on in the snapshot, so that is brought up to date first.
     """
@@ -135,6 +136,8 @@ async def _trim(connection: Connection, key: str, keep: int) -> bool:
         upto = min(record.head.version - keep, record.trimmed + SWEEP_EVENTS)
         if record.folded < upto:
             stored = (await contents(connection, [key]))[key]
+            if stored.damage:
+                return False
             await connection.execute(QUERIES["save_snapshot"], record.no, encode(stored.task))
             record.folded = record.head.version
         await connection.execute(QUERIES["trim_events"], record.no, record.trimmed, upto)

@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, NamedTuple
 
-from errands.engines.postgres.changes import Changes, SavedContext
+from errands.engines.postgres.changes import Changes
 from errands.engines.postgres.connection import Connection, Options
 from errands.engines.postgres.failures import explain, is_crowded, is_in_the_way, is_lost, is_read_only
 from errands.engines.postgres.link import FIRST_PAUSE, LONGEST_PAUSE, Link
@@ -25,7 +25,7 @@ MAX_BYTES = 8_000_000
 
 #: A function of `jobs` with its arguments bound.
 Action = Callable[[Connection], Awaitable[Any]]
-Write = Change | SavedContext | Action
+Write = Change | Action
 
 
 class Job(NamedTuple):
@@ -223,10 +223,10 @@ class Writer:
 
 def _size(job: Job) -> int:
     """Bytes of what it writes, as far as they can be many."""
-    if isinstance(job.work, SavedContext):
-        return len(job.work.value)
-    return sum(len(draft.data) for draft in job.work.events) if isinstance(job.work, Change) else 0
+    if not isinstance(job.work, Change):
+        return 0
+    return sum(len(draft.data) for draft in job.work.events) + len(job.work.context or b"")
 
 
 def _is_batched(job: Job) -> bool:
-    return isinstance(job.work, Change | SavedContext)
+    return isinstance(job.work, Change)

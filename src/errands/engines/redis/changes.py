@@ -8,17 +8,18 @@ Since everything that is judged is also compared, a write is always one that `ac
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import NamedTuple
 
 import msgspec
 
 from errands import lifecycle
-from errands.engines.redis.jobs import Blob, Command, Commit, Trim, blob
+from errands.engines.redis.jobs import Command, Commit, Trim
 from errands.engines.redis.keys import Keys
-from errands.engines.redis.records import FIELDS, Fields, Record, Stand
+from errands.engines.redis.records import FIELDS, Blob, Fields, Record, Stand, blob
 from errands.errors import ConcurrencyError
 from errands.model.base import encode
-from errands.model.core import TERMINAL_STATES
+from errands.model.core import FAILED, PAUSED_STATES, TERMINAL_STATES
 from errands.model.log import READY, Change, Event, EventKind, Head, StoredTask
 
 #: Longer than its window by this much is a receipt kept: clocks differ, and a window may be configured anew.
@@ -36,6 +37,11 @@ class Judged(NamedTuple):
     #: The whole task, when the change brought it along.
     stored: StoredTask | None
     wakes_workers: bool
+
+
+def _is_paused(head: Head) -> bool:
+    """Whether a task waits for an answer, and no worker holds it."""
+    return head.due_at is None and head.state in PAUSED_STATES
 
 
 class Judge:
@@ -108,8 +114,12 @@ class Judge:
         if change.receipt is not None:
             name = keys.receipt_name(change.scope, change.receipt)
             hash_fields += (f"r:{name}", "")
-            lasts = max(change.at - change.receipt_since, 0) + RECEIPT_SLACK_MS
+            lasts = max(change.receipt_until - change.at, 0) + RECEIPT_SLACK_MS
             commands.append(["SET", keys.receipt(name), f"{change.at} {task_id}", "PX", str(lasts)])
+        if change.context is not None:
+            name = keys.context_name(after.scope, after.context_id)
+            commands.append(["SET", keys.context(name), blob(change.context)])
+            commands.append(["ZADD", keys.contexts, str(change.at), name])
         commands += self._place(task_id, before, after)
         commands += self._list(task_id, before, after)
         if change.work is READY or change.cancel_requested:
@@ -140,7 +150,18 @@ class Judge:
         kept = head.version - after.trimmed
         if kept > self._long_log:
             commands.append(["ZADD", keys.long, str(kept), task_id])
-        return commands
+        return commands + self.pause(task_id, before, after)
+
+    def pause(self, task_id: str, before: Record | None, after: Record) -> list[Command]:
+        """Among the paused tasks, when it has begun or ceased to be one."""
+        keys, agent, head = self._keys, after.scope.agent, after.head
+        was_paused = before is not None and _is_paused(before.head)
+        if _is_paused(head):
+            return [
+                ["ZADD", keys.paused(agent), str(head.status_at), task_id],
+                ["ZADD", keys.aging(agent), str(head.created_at), task_id],
+            ]
+        return [["ZREM", keys.paused(agent), task_id], ["ZREM", keys.aging(agent), task_id]] if was_paused else []
 
     def _list(self, task_id: str, before: Record | None, after: Record) -> list[Command]:
         """In the listings, when the status changed."""
@@ -165,11 +186,24 @@ class Judge:
             ["ZREM", keys.queue(record.scope.agent), task_id],
             ["SREM", keys.canceling, task_id],
             ["ZREM", keys.asking, task_id],
-            ["ZREM", keys.ended(record.head.state), task_id],
             ["ZREM", keys.long, task_id],
         ]
+        states = [record.head.state] if record.head.state in TERMINAL_STATES else TERMINAL_STATES
+        commands += [["ZREM", keys.ended(state), task_id] for state in states]
         listings = keys.listings(record.scope, record.context_id, record.head.state)
         return commands + [["ZREM", listing, task_id] for listing in listings]
+
+    def lose(self, task_id: str, agents: Iterable[str], now: int) -> list[Command]:
+        """What ends a task whose record cannot be read, and cannot be written anew: nobody knows whose it is."""
+        keys = self._keys
+        commands: list[Command] = [["ZREM", keys.queue(agent), task_id] for agent in agents]
+        return [
+            *commands,
+            ["SREM", keys.canceling, task_id],
+            ["ZREM", keys.asking, task_id],
+            ["HSET", keys.task(task_id), "worker", "", "due_at", ""],
+            ["ZADD", keys.ended(FAILED), str(now), task_id],
+        ]
 
     def trim(self, task_id: str, stand: Stand, upto: int, snapshot: bytes | None) -> tuple[Trim, Stand]:
         """Cuts a log off up to a version; what is cut off lives on in the snapshot, and records by themselves.

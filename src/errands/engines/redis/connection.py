@@ -49,7 +49,7 @@ class Link:
         self._calls: set[asyncio.Future[Any]] = set()
         self.client = self._connect()
         #: Raises `StorageError` when the server does not answer right now, or can no longer be used.
-        self.check = Probe(f"Redis at {options.server}", self._check)
+        self.check = Probe(f"Redis at {options.server}", self._check, self._try_to_write)
 
     @property
     def server(self) -> str:
@@ -96,6 +96,10 @@ class Link:
         if is_replica(info):
             await self._recover()  # the name may lead to another server by now
         self._examine_use(info)
+
+    async def _try_to_write(self) -> None:
+        """A server that is full, or cannot write to its disk, refuses this as it refuses a message."""
+        await self.guard(lambda: self.client.set(self._keys.probe, "", px=1000), patience=0)
 
     async def close(self) -> None:
         if self._calls:

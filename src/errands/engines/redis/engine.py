@@ -6,26 +6,26 @@ This class hands work to the writer and the reader and tells this process what w
 from __future__ import annotations
 
 import secrets
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
 from typing import NamedTuple
 
 from errands.clock import Clock, system_clock
-from errands.engines.base import Events, Ids, Retention, Running, Tasks
+from errands.engines.base import Abandoned, Events, Ids, Retention, Running, Tasks
 from errands.engines.fanout import READ_SIZE
 from errands.engines.local import LocalEngine
 from errands.engines.redis.changes import LONG_LOG, Judge, Judged
 from errands.engines.redis.connection import Link
-from errands.engines.redis.jobs import Claim, Extend, Forget, Load, Run, Stands, blob
+from errands.engines.redis.jobs import Claim, Extend, Forget, Load, Run, Stands
 from errands.engines.redis.keys import Keys
 from errands.engines.redis.listener import Listener
 from errands.engines.redis.options import Options
 from errands.engines.redis.reading import Reader
-from errands.engines.redis.records import read_stand, stored_task
+from errands.engines.redis.records import LOST, read_stand, read_stored
 from errands.engines.redis.sweeping import Sweeper
 from errands.engines.redis.writer import Writer
 from errands.engines.store_clock import goes_by_store
 from errands.errors import ConcurrencyError, StorageError, TaskNotFoundError
-from errands.model.core import TERMINAL_STATES
+from errands.model.core import TERMINAL_STATES, UNSPECIFIED
 from errands.model.log import (
     AskingQuery,
     Change,
@@ -145,17 +145,11 @@ class RedisEngine(LocalEngine):
             record = stand.record
             if record is None or record.scope != scope:
                 raise TaskNotFoundError(taskId=task_id)
-            if record.head.state not in TERMINAL_STATES:
+            if record.head.state not in TERMINAL_STATES | {UNSPECIFIED}:
                 raise ConcurrencyError(f"task {task_id} is {record.head.state.short}: only ended tasks can be deleted")
             job = Forget(id=task_id, expected=stand.fields, commands=self._judge.forget(task_id, record))
             if (await self._open.writer.submit(job))[0] == b"written":
                 return
-
-    async def save_context(self, scope: Scope, context_id: str, value: bytes) -> None:
-        name = self._keys.context_name(scope, context_id)
-        now = str(self.clock())
-        job = Run(commands=[["SET", self._keys.context(name), blob(value)], ["ZADD", self._keys.contexts, now, name]])
-        await self._open.writer.submit(job)
 
     async def sweep(self, every: float = 0.0) -> int:
         await self._open.link.compare_clock(self.clock)
@@ -163,7 +157,7 @@ class RedisEngine(LocalEngine):
 
     # Leases
 
-    async def claim(self, worker: str, agents: Sequence[str], limit: int, until: int) -> list[StoredTask]:
+    async def _lease_due(self, worker: str, agents: Sequence[str], limit: int, until: int) -> Tasks:
         job = Claim(agents=sorted(set(agents)), worker=worker, limit=limit, now=str(self.clock()), expires=str(until))
         answer = [word.decode() for word in await self._open.writer.submit(job)]
         attempts = dict(zip(answer[::2], map(int, answer[1::2]), strict=True))
@@ -171,12 +165,20 @@ class RedisEngine(LocalEngine):
             return []
         claimed: list[StoredTask] = []
         for task_id, loaded in zip(attempts, await self._open.link.ask(Load(ids=[*attempts])), strict=True):
-            stored = stored_task(loaded)
+            stand = read_stand(loaded[:4])
+            record = stand.record
             # One whose lease is lost already, or that is gone, was not worth the while.
-            if stored is not None and (stored.head.worker, stored.head.attempt) == (worker, attempts[task_id]):
-                self._open.writer.know(task_id, read_stand(loaded[:4]))
-                claimed.append(stored)
+            if record is not None and (record.head.worker, record.head.attempt) == (worker, attempts[task_id]):
+                self._open.writer.know(task_id, stand)
+                claimed.append(read_stored(task_id, record, loaded))
         return claimed
+
+    async def set_aside(self, stored: StoredTask, worker: str = "") -> None:
+        if stored.scope != LOST:
+            await super().set_aside(stored, worker)
+            return
+        agents = [name.decode() for name in await self._open.link.do("smembers", self._keys.agents)]
+        await self._open.writer.submit(Run(commands=self._judge.lose(stored.task.id, agents, self.clock())))
 
     async def extend(self, worker: str, leases: Sequence[Lease], until: int) -> list[LeaseSignal]:
         if not leases:
@@ -208,11 +210,17 @@ class RedisEngine(LocalEngine):
     async def scope_of(self, task_id: str) -> Scope:
         return await self._open.reader.scope_of(task_id)
 
+    def every_task(self) -> AsyncIterator[StoredTask]:
+        return self._open.reader.every_task()
+
     async def list(self, query: ListQuery) -> ListPage:
         return await self._open.reader.page(query, self.clock())
 
     async def asking(self, query: AskingQuery) -> Tasks:
         return await self._open.reader.asking(query)
+
+    async def abandoned(self, agent: str, paused_by: int, created_by: int, limit: int) -> Abandoned:
+        return await self._open.reader.abandoned(agent, paused_by, created_by, limit)
 
     async def load_context(self, scope: Scope, context_id: str) -> bytes | None:
         return await self._open.reader.load_context(scope, context_id)

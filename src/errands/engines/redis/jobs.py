@@ -9,11 +9,8 @@ from importlib.resources import files
 
 import msgspec
 
-from errands.engines.redis.records import Fields
+from errands.engines.redis.records import Blob, Fields
 from errands.model.log import EventKind
-
-#: Bytes on their way: as MessagePack's text, which Lua takes for any bytes. It does not know the type for bytes.
-Blob = msgspec.Raw
 
 #: A command of Redis with its arguments.
 Command = list[str | Blob]
@@ -77,7 +74,11 @@ class Extend(Job, tag="extend"):
 
 class ForgetContexts(Job, tag="forget_contexts"):
     before: str
+    #: How many of them to pass over: those that were left where they are.
+    skip: int
     limit: int
+    #: The listings of live tasks, by state, as the ends of their names: a conversation that is in one is left alone.
+    live: list[str]
 
 
 class Load(Job, tag="load"):
@@ -115,10 +116,6 @@ class Running(Job, tag="running"):
 
 class Canceling(Job, tag="canceling"):
     worker: str
-
-
-def blob(data: bytes) -> Blob:
-    return Blob(b"\xdb" + len(data).to_bytes(4, "big") + data)
 
 
 pack = msgspec.msgpack.Encoder().encode

@@ -30,6 +30,7 @@ class Keys:
         self.schema = f"{self.base}schema"
         self.sweeper = f"{self.base}sweeper"
         self.swept = f"{self.base}swept"
+        self.probe = f"{self.base}probe"
         #: The channel that says: a task may be due, or a cancel may be wanted.
         self.work = f"{self.base}work"
         self._events = f"{self.base}events:"
@@ -45,6 +46,12 @@ class Keys:
 
     def queue(self, agent: str) -> str:
         return f"{self.base}queue:{agent}"
+
+    def paused(self, agent: str) -> str:
+        return f"{self.base}paused:{agent}"
+
+    def aging(self, agent: str) -> str:
+        return f"{self.base}aging:{agent}"
 
     def ended(self, state: TaskState) -> str:
         return f"{self.base}ended:{state.short}"

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import re
+from collections.abc import AsyncIterator, Sequence
 
 from errands.engines.listing import leave_out_artifacts, still_matching
 from errands.engines.paging import Cursor, Found, read_token
 from errands.engines.redis.connection import Link
 from errands.engines.redis.jobs import Canceling, Changed, Load, Read, Records, Running, Stands
 from errands.engines.redis.keys import Keys
-from errands.engines.redis.records import Record, read_events, read_record, read_trimmed, stored_task
+from errands.engines.redis.records import LOST, Record, read_events, read_record, read_stored, read_trimmed
 from errands.errors import TaskNotFoundError
 from errands.model.log import AskingQuery, Event, ListPage, ListQuery, LogSlice, RunningTask, Scope, StoredTask
 
@@ -26,9 +27,22 @@ class Reader:
 
     async def load(self, task_id: str, scope: Scope) -> StoredTask:
         (stored,) = await self.load_all([task_id])
+        if stored is not None and stored.scope == LOST:
+            listing = self._keys.listing(scope)
+            stored.scope = LOST if await self._link.do("zscore", listing, task_id) is None else scope
         if stored is None or stored.scope != scope:
             raise TaskNotFoundError(taskId=task_id)
         return stored
+
+    async def every_task(self) -> AsyncIterator[StoredTask]:
+        prefix = self._keys.task("")
+        pattern = re.sub(r"([*?\\[\]])", r"\\\1", prefix) + "*"
+        cursor: int | None = None
+        while cursor != 0:
+            cursor, names = await self._link.do("scan", cursor or 0, match=pattern, count=LOOK)
+            for stored in await self.load_all([name.decode(errors="replace").removeprefix(prefix) for name in names]):
+                if stored is not None:
+                    yield stored
 
     async def load_all(
         self, task_ids: list[str], *, with_artifacts: bool = True, most: int | None = None
@@ -37,7 +51,11 @@ class Reader:
         if not task_ids:
             return []
         loaded = await self._link.ask(Load(ids=task_ids, with_artifacts=with_artifacts, most=most))
-        return [stored_task(each) for each in loaded]
+        records = map(read_record, loaded)
+        return [
+            None if record is None else read_stored(task_id, record, each)
+            for task_id, record, each in zip(task_ids, records, loaded, strict=False)
+        ]
 
     async def read(self, task_id: str, scope: Scope, after: int, limit: int) -> LogSlice:
         job = Read(id=task_id, after=str(min(max(after, 0), _FAR)), limit=limit)
@@ -77,6 +95,16 @@ class Reader:
     async def _asking_ids(self) -> list[str]:
         return [name.decode() for name in await self._link.do("zrange", self._keys.asking, 0, -1)]
 
+    async def abandoned(self, agent: str, paused_by: int, created_by: int, limit: int) -> list[tuple[str, Scope]]:
+        """The ids and scopes of paused tasks that have waited too long."""
+        names: set[bytes] = set()
+        for key, before in ((self._keys.paused(agent), paused_by), (self._keys.aging(agent), created_by)):
+            names.update(await self._link.do("zrangebyscore", key, 0, before, start=0, num=limit))
+        ids = [name.decode() for name in names][:limit]
+        stands = await self._link.ask(Stands(ids=ids)) if ids else []
+        records = zip(ids, map(read_record, stands), strict=True)
+        return [(task_id, record.scope) for task_id, record in records if record is not None]
+
     async def longest_due(self, agents: Sequence[str]) -> int | None:
         """When the first task of these agents in the queue is due, or was; None when there is none."""
         first = [await self._link.do("zrange", self._keys.queue(agent), 0, 0, withscores=True) for agent in agents]
@@ -102,6 +130,9 @@ class Reader:
         total = await listing.count()
         found = await listing.find(cursor)
         loaded = await self.load_all(found.ids, with_artifacts=query.with_artifacts, most=query.page_bytes)
+        for stored in loaded:
+            if stored is not None and stored.scope == LOST:
+                stored.scope = query.scope
         tasks = still_matching(loaded, query)
         if not query.with_artifacts:
             leave_out_artifacts(tasks)

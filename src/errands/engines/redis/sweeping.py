@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from contextlib import suppress
 
 from redis import exceptions as redis_errors
@@ -16,11 +17,15 @@ from errands.engines.redis.reading import Reader
 from errands.engines.redis.records import read_stand
 from errands.errors import StorageError
 from errands.model.base import encode
-from errands.model.core import TERMINAL_STATES
+from errands.model.core import PAUSED_STATES, TERMINAL_STATES, UNSPECIFIED, TaskState
 
 #: What one batch removes at most: other writes wait that long.
 SWEEP_TASKS = 100
 SWEEP_EVENTS = 1000
+#: The live states, as listings are named after them.
+_LIVE = [state.short for state in TaskState if state not in TERMINAL_STATES]
+#: How the name of a listing ends that has the paused tasks of a scope, whatever their conversation.
+_OF_PAUSED = re.compile(rb"list:[^:]*:(?:%s)$" % b"|".join(state.short.encode() for state in sorted(PAUSED_STATES)))
 #: Seconds after which a process that died while it swept no longer keeps the others from it.
 LOCK_SECONDS = 60.0
 
@@ -34,6 +39,8 @@ class Sweeper:
         self._keys = keys
         self._reader = reader
         self._judge = judge
+        #: Whether what older releases left paused is noted among the paused tasks.
+        self._knows_paused = False
 
     async def sweep(self, retention: Retention, now: int, every: int) -> int:
         """Returns how many tasks were deleted; 0 as well when another process is at it, or began to in the last `every`
@@ -45,13 +52,16 @@ class Sweeper:
             if not await self._begin(now, every):
                 return 0
             await self._sort_ended(lock)
+            if not self._knows_paused:
+                await self._note_paused(lock)
+                self._knows_paused = True
             deleted = 0
             for state, before in retention.moments(now).items():
                 deleted += await self._forget_ended(lock, self._keys.ended(state), before)
             if retention.ended_at_most is not None:
                 deleted += await self._forget_excess(lock, retention.ended_at_most)
-            if retention.contexts_after is not None:
-                await self._forget_contexts(now - int(retention.contexts_after * 1000))
+            if (untouched_since := retention.contexts_before(now)) is not None:
+                await self._forget_contexts(untouched_since)
             if retention.events_per_task is not None:
                 await self._trim_all(lock, retention.events_per_task)
             return deleted
@@ -98,6 +108,24 @@ class Sweeper:
                 await self._link.ask(Run(commands=commands))
                 await self._hold(lock)
 
+    async def _note_paused(self, lock: Lock) -> None:
+        """Notes paused tasks that an older release has written; the listings of their states have them all."""
+        with suppress(StorageError):  # a server whose memory is full takes nothing
+            async for name in self._link.client.scan_iter(f"{self._keys.base}list:*", count=1000, _type="zset"):
+                if not _OF_PAUSED.search(name):
+                    continue
+                start = 0
+                while names := await self._link.do("zrange", name, start, start + SWEEP_TASKS - 1):
+                    start += len(names)
+                    ids = [one.decode() for one in names]
+                    commands: list[Command] = []
+                    for task_id, fields in zip(ids, await self._link.ask(Stands(ids=ids)), strict=True):
+                        record = read_stand(fields).record
+                        if record is not None:
+                            commands += self._judge.pause(task_id, None, record)
+                    await self._link.ask(Run(commands=commands))
+                    await self._hold(lock)
+
     async def _forget_ended(self, lock: Lock, ended: str, before: int) -> int:
         deleted = 0
         while ids := await self._link.do("zrangebyscore", ended, "-inf", before, start=0, num=SWEEP_TASKS):
@@ -134,7 +162,7 @@ class Sweeper:
         jobs: list[Job] = []
         for (ended, task_id), fields in zip(listed, stands, strict=True):
             stand = read_stand(fields)
-            if stand.record is None or stand.record.head.state not in TERMINAL_STATES:
+            if stand.record is None or stand.record.head.state not in TERMINAL_STATES | {UNSPECIFIED}:
                 jobs.append(Run(commands=[["ZREM", ended, task_id]]))
                 continue
             commands = self._judge.forget(task_id, stand.record)
@@ -145,8 +173,11 @@ class Sweeper:
         )
 
     async def _forget_contexts(self, before: int) -> None:
-        while int((await self._link.ask(ForgetContexts(before=str(before), limit=SWEEP_TASKS)))[0]):
-            pass
+        found, skip = 1, 0
+        while found:
+            job = ForgetContexts(before=str(before), skip=skip, limit=SWEEP_TASKS, live=_LIVE)
+            found, left = map(int, await self._link.ask(job))
+            skip += left
 
     async def _trim_all(self, lock: Lock, keep: int) -> None:
         # A tenth over the bound before trimming, so that a growing log is cut rarely.
@@ -164,7 +195,7 @@ class Sweeper:
         (fields,) = await self._link.ask(Stands(ids=[task_id]))
         stand = read_stand(fields)
         (stored,) = await self._reader.load_all([task_id])
-        if stand.record is None or stored is None or stored.version != stand.record.head.version:
+        if stand.record is None or stored is None or stored.version != stand.record.head.version or stored.damage:
             return
         snapshot: bytes | None = encode(stored.task)
         # What comes meanwhile is not in the snapshot, and left to the next sweep.

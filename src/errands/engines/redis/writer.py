@@ -113,7 +113,7 @@ class Writer:
         for entry in self._queue[:MAX_BATCH]:
             count += 1
             if isinstance(entry.work, Change):
-                size += sum(len(draft.data) for draft in entry.work.events)
+                size += sum(len(draft.data) for draft in entry.work.events) + len(entry.work.context or b"")
             if size > MAX_BYTES:
                 break
         batch, self._queue = self._queue[:count], self._queue[count:]

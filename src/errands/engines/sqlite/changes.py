@@ -16,6 +16,8 @@ from errands.model.log import Change, Event, Head, Scope, StoredTask, Work
 
 #: Rows per statement at most: beyond that a longer statement gains nothing and is prepared anew too often.
 ROWS = 64
+#: Bytes that are bound to a statement at most. Statements are cached with a copy of what was last bound to them.
+MAX_BOUND = 16 * 1024
 
 
 class Written(NamedTuple):
@@ -57,6 +59,9 @@ class _Batch:
         # Flat, as they are bound: row after row in one list.
         self._events: list[object] = []
         self._receipts: list[object] = []
+        #: Events and snapshots that are too large to be bound: place, kind and data.
+        self._large: list[tuple[int, str, bytes]] = []
+        self._contexts: list[tuple[object, ...]] = []
 
     def _known_receipts(self, digests: list[bytes]) -> dict[tuple[bytes, Scope], tuple[str, int]]:
         known: dict[tuple[bytes, Scope], tuple[str, int]] = {}
@@ -104,7 +109,10 @@ class _Batch:
         for draft in change.events:
             version += 1
             events.append(Event(version, draft.kind, draft.data))
-            rows += (base + version, draft.kind, draft.data)
+            if len(draft.data) <= MAX_BOUND:
+                rows += (base + version, draft.kind, draft.data)
+            else:
+                self._large.append((base + version, draft.kind, draft.data))
         record.head = head = lifecycle.advance(record.head, change)
         self._touched[record.id] = record
         stored = None
@@ -114,19 +122,29 @@ class _Batch:
             stored = StoredTask(task=change.fold, head=head, scope=change.scope)
         if change.receipt is not None:
             self._known[change.receipt, change.scope] = record.id, change.at
-            self._receipts += (change.receipt, record.no, change.at)
+            self._receipts += (change.receipt, record.no, change.at, change.receipt_until)
+        if change.context is not None:
+            self._contexts.append((*record.scope, record.context_id, change.context, change.at))
         wakes = change.work is Work.READY or bool(change.cancel_requested)
         return Written(record.id, events, version, head.state, stored, wakes)
 
     def store(self) -> None:
         for task_id, snapshot in self._snapshots.items():
-            self._events += (self._records[task_id].base, "snapshot", snapshot)
+            base = self._records[task_id].base
+            if len(snapshot) <= MAX_BOUND:
+                self._events += (base, "snapshot", snapshot)
+            else:
+                self._large.append((base, "snapshot", snapshot))
         tasks: list[object] = []
         for record in self._touched.values():
             tasks += _columns(record)
         self._write("insert_events", self._events, 3)
+        for place, kind, data in self._large:
+            write_large(self._connection, place, kind, data)
         self._write("upsert_tasks", tasks, 22)
-        self._write("upsert_receipts", self._receipts, 3)
+        self._write("upsert_receipts", self._receipts, 4)
+        if self._contexts:
+            self._connection.executemany(QUERIES["save_context"], self._contexts)
 
     def _write(self, query: str, values: list[object], width: int) -> None:
         step = ROWS * width
@@ -135,6 +153,14 @@ class _Batch:
             rows = len(chunk) // width
             if self._connection.execute(repeated(query, rows), chunk).rowcount != rows:
                 raise StorageError(f"{query}: a row is not as it was when it was looked at; nothing was written")
+
+
+def write_large(connection: sqlite3.Connection, place: int, kind: str, data: bytes) -> None:
+    """Writes one event or snapshot straight into its row, so that no cached statement keeps a copy of it."""
+    if connection.execute(QUERIES["reserve_event"], (place, kind, len(data))).rowcount != 1:
+        raise StorageError("reserve_event: a row is not as it was when it was looked at; nothing was written")
+    with connection.blobopen("events", "data", place) as blob:
+        blob.write(data)
 
 
 def _columns(record: Record) -> tuple[object, ...]:

@@ -6,11 +6,13 @@ import os
 import sqlite3
 import time
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Literal, NamedTuple
+from urllib.parse import quote
 
 from errands.engines.sqlite import sql
-from errands.engines.sqlite.failures import explain
+from errands.engines.sqlite.failures import FileGoneError, explain
 from errands.errors import StorageError
 
 #: "erra": how `file` and we ourselves recognise the database.
@@ -35,6 +37,10 @@ class Options(NamedTuple):
     synchronous: Literal["NORMAL", "FULL"]
     busy_timeout: float
 
+    def absolute(self) -> Options:
+        """The same, independent of the directory that the process is in."""
+        return self._replace(path=os.path.abspath(self.path))
+
 
 def open_writer(options: Options) -> sqlite3.Connection:
     """The connection that writes, with the schema of this version. Raises `StorageError`."""
@@ -58,21 +64,54 @@ def open_writer(options: Options) -> sqlite3.Connection:
 
 def open_reader(options: Options) -> sqlite3.Connection:
     """A connection that cannot write. `open_writer` must have succeeded before."""
-    connection = _connect(options)
+    connection = _connect(options, existing=True)
     connection.execute("PRAGMA query_only = ON")
     connection.execute("PRAGMA temp_store = MEMORY")
     return connection
 
 
-def _connect(options: Options) -> sqlite3.Connection:
+class ServedFile:
+    """The database file and the log and index beside it, as they were when they were opened.
+
+    A connection goes on writing to a file that has no name any more, and what it writes is lost with the process.
+    """
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+        self._known = {name: _identity(name) for name in (path, f"{path}-wal", f"{path}-shm")}
+
+    def check(self, *, beside: bool = False) -> None:
+        """Raises `FileGoneError` unless the file is still there; `beside` looks at the log and its index as well."""
+        for name in self._known if beside else (self._path,):
+            if _identity(name) != self._known[name]:
+                raise FileGoneError(
+                    f"The file {name} was deleted, moved or replaced while it was in use, and what is written now "
+                    "would be lost. Put it back, or restart this process to use the file that is there now"
+                )
+
+
+def _identity(path: str) -> tuple[int, ...]:
+    """The inode and device of a file; empty when there is no such file."""
     try:
-        return sqlite3.connect(
-            options.path,
+        return os.stat(path)[1:3]
+    except OSError:
+        return ()
+
+
+def _connect(options: Options, *, existing: bool = False) -> sqlite3.Connection:
+    """Connects to the file; with `existing`, makes none where there is none."""
+    try:
+        connection = sqlite3.connect(
+            f"file:{quote(options.path)}?mode=rw" if existing else options.path,
             timeout=options.busy_timeout,
             isolation_level=None,
             check_same_thread=False,
             cached_statements=_CACHED_STATEMENTS,
+            uri=existing,
         )
+        # In a damaged file a text may not be UTF-8. That must not fail the whole query.
+        connection.text_factory = partial(str, encoding="utf-8", errors="replace")
+        return connection
     except sqlite3.Error as error:
         raise explain(error, options.path) from error
 
@@ -156,7 +195,7 @@ def _migrate(connection: sqlite3.Connection) -> None:
 
 def make_directory(directory: Path) -> None:
     try:
-        directory.mkdir(parents=True, exist_ok=True)
+        directory.mkdir(0o700, parents=True, exist_ok=True)
     except OSError as error:
         raise StorageError(
             f"The directory {directory} for the database cannot be made: {error.strerror}. "

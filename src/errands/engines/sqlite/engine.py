@@ -7,15 +7,16 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
 from errands.clock import Clock, system_clock
-from errands.engines.base import Events, Ids, Retention, Running, Schema, Tasks
+from errands.engines.base import Abandoned, Events, Ids, Retention, Running, Schema, Tasks
 from errands.engines.fanout import READ_SIZE, LocalSubscription
 from errands.engines.local import LocalEngine
+from errands.engines.probe import Probe
 from errands.engines.sqlite import jobs, reading
 from errands.engines.sqlite.changes import Written
 from errands.engines.sqlite.connection import Options, make_directory
@@ -34,6 +35,9 @@ from errands.model.log import (
     Scope,
     StoredTask,
 )
+
+#: Tasks that are read at a time when all are.
+_STEP = 100
 
 
 class SQLiteEngine(LocalEngine):
@@ -64,6 +68,7 @@ class SQLiteEngine(LocalEngine):
         self._poll_interval = poll_interval
         self._writer: Writer | None = None
         self._readers: Readers | None = None
+        self._probe = Probe(f"The database {name}", self._look, partial(self._write, jobs.probe))
         #: When another process was last seen to write, on the loop's clock.
         self._others_wrote_at = float("-inf")
         #: Where the watched tasks stood when another process had last written.
@@ -86,10 +91,12 @@ class SQLiteEngine(LocalEngine):
     async def open(self) -> None:
         if self._writer is not None:
             raise StorageError(f"The database {self.path} is already open in this engine")
+        # Readers connect later, when the process may have changed its directory.
+        self._options = self._options.absolute()
         make_directory(Path(self.path).parent)
         writer = Writer(self._options, self._poll_interval, self._deliver, self._others_wrote)
         await writer.start()
-        self._writer, self._readers = writer, Readers(self._options)
+        self._writer, self._readers = writer, Readers(self._options, writer.file)
 
     async def close(self) -> None:
         writer, self._writer = self._writer, None
@@ -99,10 +106,14 @@ class SQLiteEngine(LocalEngine):
         self.disconnect()
         await readers.close()
         await writer.stop()
+        await self._probe.stop()
 
     async def check(self) -> None:
         if not self._open_writer.alive:
             raise StorageError(f"The writer of the database {self.path} has stopped. Restart the process")
+        await self._probe()
+
+    async def _look(self) -> None:
         await self._open_readers.submit(reading.check)
 
     @property
@@ -132,10 +143,7 @@ class SQLiteEngine(LocalEngine):
     async def delete(self, task_id: str, scope: Scope) -> None:
         await self._write(partial(jobs.delete, task_id=task_id, scope=scope))
 
-    async def save_context(self, scope: Scope, context_id: str, value: bytes) -> None:
-        await self._write(partial(jobs.save_context, scope=scope, context_id=context_id, value=value, now=self.clock()))
-
-    async def claim(self, worker: str, agents: Sequence[str], limit: int, until: int) -> list[StoredTask]:
+    async def _lease_due(self, worker: str, agents: Sequence[str], limit: int, until: int) -> Tasks:
         claimed: list[StoredTask] = await self._write(
             partial(jobs.claim, worker=worker, agents=agents, limit=limit, now=self.clock(), until=until)
         )
@@ -159,9 +167,10 @@ class SQLiteEngine(LocalEngine):
                 deleted += count
         while await self._write(jobs.clear_remains):
             pass
-        if retention.contexts_after is not None:
-            before = now - int(retention.contexts_after * 1000)
-            while await self._write(partial(jobs.forget_contexts, before=before)):
+        while await self._write(partial(jobs.forget_receipts, now=now)):
+            pass
+        if (untouched_since := retention.contexts_before(now)) is not None:
+            while await self._write(partial(jobs.forget_contexts, before=untouched_since)):
                 pass
         if retention.events_per_task is not None:
             await self._trim(retention.events_per_task)
@@ -202,8 +211,18 @@ class SQLiteEngine(LocalEngine):
     async def list(self, query: ListQuery) -> ListPage:
         return await self._open_readers.submit(reading.page, query, self.clock())
 
+    async def every_task(self) -> AsyncIterator[StoredTask]:
+        last: int | None = 0
+        while last is not None:
+            tasks, last = await self._open_readers.submit(reading.some_tasks, last, _STEP)
+            for stored in tasks:
+                yield stored
+
     async def asking(self, query: AskingQuery) -> Tasks:
         return await self._open_readers.submit(reading.asking, query)
+
+    async def abandoned(self, agent: str, paused_by: int, created_by: int, limit: int) -> Abandoned:
+        return await self._open_readers.submit(reading.abandoned, agent, paused_by, created_by, limit)
 
     async def load_context(self, scope: Scope, context_id: str) -> bytes | None:
         return await self._open_readers.submit(reading.load_context, scope, context_id)

@@ -37,6 +37,10 @@ _SENTENCES = {
 }
 
 
+class FileGoneError(StorageError):
+    """The file was deleted, moved or replaced while it was in use."""
+
+
 def explain(error: Exception, path: str) -> StorageError:
     """The `StorageError` for whatever went wrong with the file at `path`."""
     code = getattr(error, "sqlite_errorcode", None)
@@ -49,4 +53,4 @@ def explain(error: Exception, path: str) -> StorageError:
 def concerns_the_file(error: Exception) -> bool:
     """Whether the file is to blame, so that another try with less to write would fail just the same."""
     # The subclasses of DatabaseError are about what was passed; only these two are about the file.
-    return isinstance(error, sqlite3.OperationalError) or type(error) is sqlite3.DatabaseError
+    return isinstance(error, sqlite3.OperationalError | FileGoneError) or type(error) is sqlite3.DatabaseError

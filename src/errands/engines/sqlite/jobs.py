@@ -7,22 +7,27 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Sequence
+from typing import Any
 
 import msgspec
 
+from errands.engines.sqlite.changes import write_large
 from errands.engines.sqlite.reading import contents
-from errands.engines.sqlite.records import VERSION_BITS, Record, folded_task, read_record, stored_task
-from errands.engines.sqlite.sql import QUERIES, repeated
+from errands.engines.sqlite.records import MAX_VERSION, VERSION_BITS, Record, read_record, read_stored
+from errands.engines.sqlite.sql import QUERIES
 from errands.errors import ConcurrencyError, TaskNotFoundError
 from errands.model.base import encode
-from errands.model.core import TERMINAL_STATES, TaskState
+from errands.model.core import TERMINAL_STATES, UNSPECIFIED, TaskState
 from errands.model.log import Lease, LeaseSignal, Scope, StoredTask
 
-_read_held = msgspec.json.Decoder(list[tuple[int, str, int, int]]).decode
+# The last two are numbers, unless the row is damaged.
+_read_held = msgspec.json.Decoder(list[tuple[int, str, Any, Any]]).decode
 
 #: What one job of retention removes at most: other writes wait that long.
 SWEEP_TASKS = 200
 SWEEP_EVENTS = 2000
+#: More than fits one page of the file.
+PROBE_BYTES = 8192
 
 
 def claim(
@@ -32,7 +37,7 @@ def claim(
     for agent in set(agents):
         rows = connection.execute(QUERIES["due"], (agent, now, limit)).fetchall()
         due += [read_record(row[0]) for row in rows]
-    due.sort(key=lambda record: (record.head.due_at, record.id))
+    due.sort(key=lambda record: (record.head.due_at or 0, record.id))
     del due[limit:]
     if not due:
         return []
@@ -41,7 +46,7 @@ def claim(
     for record in due:
         record.head = msgspec.structs.replace(record.head, attempt=record.head.attempt + 1, worker=worker, due_at=until)
     found = contents(connection, due)
-    return [stored_task(record, found[record.no]) for record in due]
+    return [read_stored(record, found[record.no]) for record in due]
 
 
 def extend(connection: sqlite3.Connection, worker: str, leases: Sequence[Lease], until: int) -> list[LeaseSignal]:
@@ -59,17 +64,19 @@ def extend(connection: sqlite3.Connection, worker: str, leases: Sequence[Lease],
     ]
 
 
-def save_context(connection: sqlite3.Connection, scope: Scope, context_id: str, value: bytes, now: int) -> None:
-    connection.execute(QUERIES["save_context"], (*scope, context_id, value, now))
-
-
 def delete(connection: sqlite3.Connection, task_id: str, scope: Scope) -> None:
     record = _record(connection, task_id)
     if record is None or record.scope != scope:
         raise TaskNotFoundError(taskId=task_id)
-    if record.head.state not in TERMINAL_STATES:
+    if record.head.state not in TERMINAL_STATES | {UNSPECIFIED}:
         raise ConcurrencyError(f"task {task_id} is {record.head.state.short}: only ended tasks can be deleted")
-    _forget(connection, record.no, record.head.version)
+    _forget(connection, record.no)
+
+
+def probe(connection: sqlite3.Connection) -> None:
+    """Writes an event that belongs to no task and removes it: fails where a small message could not be stored."""
+    connection.execute(QUERIES["reserve_event"], (-1, "probe", PROBE_BYTES))
+    connection.execute(QUERIES["forget_events"], (-1, 0))
 
 
 def begin_sweep(connection: sqlite3.Connection, now: int, every: int) -> bool:
@@ -98,22 +105,30 @@ def forget_contexts(connection: sqlite3.Connection, before: int) -> int:
     return connection.execute(QUERIES["forget_contexts"], (before, SWEEP_TASKS)).rowcount
 
 
-def _forget_some(connection: sqlite3.Connection, found: Sequence[tuple[int, int]]) -> int:
-    """Deletes tasks, given by number and events, until it is enough for one transaction."""
+def forget_receipts(connection: sqlite3.Connection, now: int) -> int:
+    """Deletes some receipts whose window has passed; 0 means that none is left."""
+    return connection.execute(QUERIES["forget_expired_receipts"], (now, SWEEP_EVENTS)).rowcount
+
+
+def _forget_some(connection: sqlite3.Connection, found: Sequence[tuple[int]]) -> int:
+    """Deletes tasks, given by their numbers, until it is enough for one transaction."""
     forgotten = events = 0
-    for no, length in found:
-        _forget(connection, no, length)
+    for (no,) in found:
+        events += _forget(connection, no)
         forgotten += 1
-        events += length
         if events >= SWEEP_EVENTS:
             break
     return forgotten
 
 
-def _forget(connection: sqlite3.Connection, no: int, version: int) -> None:
-    """Deletes a task. What is left of a long log is nobody's any more, and `clear_remains` goes on with it."""
+def _forget(connection: sqlite3.Connection, no: int) -> int:
+    """Deletes a task, and returns how long its log is. What is left of a long one is nobody's any more, and
+    `clear_remains` goes on with it."""
+    last = connection.execute(QUERIES["last_place"], (no << VERSION_BITS, (no + 1) << VERSION_BITS)).fetchone()[0]
+    version = (last or 0) & MAX_VERSION
     connection.execute(QUERIES["forget_task"], (no,))
     _clear(connection, no, version)
+    return version
 
 
 def clear_remains(connection: sqlite3.Connection) -> bool:
@@ -136,7 +151,7 @@ def _clear(connection: sqlite3.Connection, no: int, version: int) -> None:
 
 
 def trim(connection: sqlite3.Connection, task_id: str, keep: int) -> bool:
-    """Cuts a piece off the beginning of a log; false when it is short enough.
+    """Cuts a piece off the beginning of a log; false when it is short enough, or cannot be read.
 
     What is cut off lives on in the snapshot, so that is brought up to date first.
     """
@@ -145,8 +160,10 @@ def trim(connection: sqlite3.Connection, task_id: str, keep: int) -> bool:
         return False
     upto = min(record.head.version - keep, record.trimmed + SWEEP_EVENTS)
     if record.folded < upto:
-        task = folded_task(contents(connection, [record])[record.no])
-        connection.execute(repeated("insert_events", 1), (record.base, "snapshot", encode(task)))
+        stored = read_stored(record, contents(connection, [record])[record.no])
+        if stored.damage:
+            return False
+        write_large(connection, record.base, "snapshot", encode(stored.task))
         record.folded = record.head.version
     connection.execute(QUERIES["trim_events"], (record.base + record.trimmed + 1, record.base + upto + 1))
     connection.execute(QUERIES["trim"], (upto, record.folded, record.no))

@@ -34,6 +34,11 @@ WHERE receipts.digest IN (/*each*/ ?)
 INSERT INTO events (place, kind, data) VALUES /*each*/ (?, ?, ?)
 ON CONFLICT (place) DO UPDATE SET data = excluded.data WHERE excluded.kind = 'snapshot'
 
+-- name: reserve_event
+-- The same for one row whose data is so large that it is written into the row afterwards.
+INSERT INTO events (place, kind, data) VALUES (?, ?, zeroblob(?))
+ON CONFLICT (place) DO UPDATE SET data = excluded.data WHERE excluded.kind = 'snapshot'
+
 -- name: upsert_tasks
 -- Writes heads; the guards repeat what was checked before, and a row they hold back is missing in the row count.
 INSERT INTO tasks (
@@ -51,8 +56,8 @@ WHERE tasks.id = excluded.id AND tasks.version <= excluded.version AND tasks.att
 
 -- name: upsert_receipts
 -- Remembers messages; one that had expired and came again to the same task counts from now.
-INSERT INTO receipts (digest, task, at) VALUES /*each*/ (?, ?, ?)
-ON CONFLICT (digest, task) DO UPDATE SET at = excluded.at
+INSERT INTO receipts (digest, task, at, expires_at) VALUES /*each*/ (?, ?, ?, ?)
+ON CONFLICT (digest, task) DO UPDATE SET at = excluded.at, expires_at = excluded.expires_at
 
 -- name: record
 -- One task's row, whoever asks.
@@ -204,6 +209,17 @@ SELECT {record} FROM tasks INDEXED BY tasks_asking WHERE {asked} ORDER BY status
 -- The task of this id, if it waits for one user's answer.
 SELECT {record} FROM tasks WHERE id = :id AND {asked} LIMIT :limit
 
+-- name: abandoned
+-- Paused tasks of one agent that have waited too long or grown too old. None of them paused after :newest.
+SELECT id, tenant, owner, agent FROM tasks INDEXED BY tasks_paused
+WHERE agent = :agent AND state IN ('TASK_STATE_INPUT_REQUIRED', 'TASK_STATE_AUTH_REQUIRED') AND due_at IS NULL
+    AND status_at <= :newest AND (status_at <= :paused_by OR created_at <= :created_by)
+LIMIT :limit
+
+-- name: some_tasks
+-- The next tasks after a number, whosever they are.
+SELECT {record} FROM tasks WHERE no > ? ORDER BY no LIMIT ?
+
 -- name: load_context
 -- What was last saved for a conversation.
 SELECT value FROM contexts WHERE tenant = ? AND owner = ? AND agent = ? AND context_id = ?
@@ -230,11 +246,9 @@ SELECT id FROM tasks WHERE worker = ? AND cancel_requested = 1 AND due_at IS NOT
 SELECT {record} FROM tasks INDEXED BY tasks_due WHERE due_at IS NOT NULL AND due_at > ? AND worker <> ''
 ORDER BY created_at, id
 
--- name: forget_contexts
--- Removes some of what agents have not touched since a moment.
-DELETE FROM contexts WHERE (tenant, owner, agent, context_id) IN (
-    SELECT tenant, owner, agent, context_id FROM contexts WHERE updated_at <= ? ORDER BY updated_at LIMIT ?
-)
+-- name: forget_expired_receipts
+-- Removes some receipts whose window has passed.
+DELETE FROM receipts WHERE (digest, task) IN (SELECT digest, task FROM receipts WHERE expires_at <= ? LIMIT ?)
 
 -- name: lease
 -- Gives tasks to a worker; the raised attempt is what refuses the former holder.
@@ -273,6 +287,10 @@ SELECT task, version FROM remains LIMIT 1
 -- Nothing is left of a deleted task.
 DELETE FROM remains WHERE task = ?
 
+-- name: last_place
+-- Where a log ends, between the place of its snapshot and that of the next task's; NULL when nothing is left of it.
+SELECT max(place) FROM events WHERE place >= ? AND place < ?
+
 -- name: forget_task
 -- Removes one task's row.
 DELETE FROM tasks WHERE no = ?
@@ -281,14 +299,26 @@ DELETE FROM tasks WHERE no = ?
 -- What retention may delete, word for word as in the index tasks_ended.
 state IN ('TASK_STATE_COMPLETED', 'TASK_STATE_FAILED', 'TASK_STATE_CANCELED', 'TASK_STATE_REJECTED')
 
+-- name: forget_contexts
+-- Removes some of what agents have not touched since a moment, in conversations without a live task.
+DELETE FROM contexts WHERE (tenant, owner, agent, context_id) IN (
+    SELECT tenant, owner, agent, context_id FROM contexts
+    WHERE updated_at <= ? AND NOT EXISTS (
+        SELECT 1 FROM tasks INDEXED BY tasks_of_context
+        WHERE tasks.context_id = contexts.context_id AND tasks.tenant = contexts.tenant
+            AND tasks.owner = contexts.owner AND tasks.agent = contexts.agent AND NOT ({ended})
+    )
+    ORDER BY updated_at LIMIT ?
+)
+
 -- name: begin_sweep
 -- Notes that retention is applied now, unless it was just before. A note from far in the future is a wrong clock's.
 INSERT INTO sweeps (one, at) VALUES (1, ?)
 ON CONFLICT (one) DO UPDATE SET at = excluded.at WHERE abs(excluded.at - sweeps.at) >= ?
 
 -- name: ended_before
--- Tasks that ended in one state and have not changed since a moment, the oldest first, and how long their logs are.
-SELECT no, version FROM tasks WHERE {ended} AND state = ? AND updated_at <= ?
+-- Tasks that ended in one state and have not changed since a moment, the oldest first.
+SELECT no FROM tasks WHERE {ended} AND state = ? AND updated_at <= ?
 ORDER BY updated_at, no LIMIT ?
 
 -- fragment: in_turn
@@ -297,19 +327,19 @@ ORDER BY updated_at, no LIMIT :limit
 
 -- name: longest_ended
 -- The ended tasks that have not changed for the longest time: the oldest of each state, put together.
-SELECT no, version FROM (
+SELECT no FROM (
     SELECT * FROM (
-        SELECT no, version, updated_at FROM tasks
+        SELECT no, updated_at FROM tasks
         WHERE {ended} AND state = 'TASK_STATE_COMPLETED' {in_turn}
     )
     UNION ALL SELECT * FROM (
-        SELECT no, version, updated_at FROM tasks WHERE {ended} AND state = 'TASK_STATE_FAILED' {in_turn}
+        SELECT no, updated_at FROM tasks WHERE {ended} AND state = 'TASK_STATE_FAILED' {in_turn}
     )
     UNION ALL SELECT * FROM (
-        SELECT no, version, updated_at FROM tasks WHERE {ended} AND state = 'TASK_STATE_CANCELED' {in_turn}
+        SELECT no, updated_at FROM tasks WHERE {ended} AND state = 'TASK_STATE_CANCELED' {in_turn}
     )
     UNION ALL SELECT * FROM (
-        SELECT no, version, updated_at FROM tasks WHERE {ended} AND state = 'TASK_STATE_REJECTED' {in_turn}
+        SELECT no, updated_at FROM tasks WHERE {ended} AND state = 'TASK_STATE_REJECTED' {in_turn}
     )
 ) {in_turn}
 

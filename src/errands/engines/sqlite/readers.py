@@ -9,7 +9,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Concatenate, ParamSpec, TypeVar
 
-from errands.engines.sqlite.connection import Options, open_reader
+from errands.engines.sqlite.connection import Options, ServedFile, open_reader
 from errands.engines.sqlite.failures import explain
 
 READERS = 4
@@ -19,8 +19,9 @@ _T = TypeVar("_T")
 
 
 class Readers:
-    def __init__(self, options: Options) -> None:
+    def __init__(self, options: Options, file: ServedFile) -> None:
         self._options = options
+        self._file = file
         self._executor = ThreadPoolExecutor(READERS, thread_name_prefix="errands-sqlite-reader")
         self._local = threading.local()
         self._connections: list[sqlite3.Connection] = []
@@ -44,13 +45,19 @@ class Readers:
         try:
             return function(self._connection(), *args, **kwargs)
         except sqlite3.Error as error:
+            self._file.check(beside=True)
             raise explain(error, self._options.path) from error
 
     def _connection(self) -> sqlite3.Connection:
         connection: sqlite3.Connection | None = getattr(self._local, "connection", None)
         if connection is None:
-            connection = self._local.connection = open_reader(self._options)
-            self._connections.append(connection)
+            try:
+                connection = open_reader(self._options)
+                self._connections.append(connection)
+            finally:
+                # It must not read from another file than the one that is written.
+                self._file.check(beside=True)
+            self._local.connection = connection
         return connection
 
     async def close(self) -> None:

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from errands.engines.listing import leave_out_artifacts
+from errands.engines.listing import leave_out_artifacts, still_matching, whole
 from errands.engines.paging import Cursor, Found, fitting, read_token
 from errands.engines.sqlite.records import (
     MAX_VERSION,
@@ -17,7 +17,7 @@ from errands.engines.sqlite.records import (
     Pack,
     Record,
     read_record,
-    stored_task,
+    read_stored,
     unpack,
 )
 from errands.engines.sqlite.sql import QUERIES
@@ -36,7 +36,7 @@ def load(connection: sqlite3.Connection, task_id: str, scope: Scope) -> StoredTa
     rows = connection.execute(QUERIES["load"], {"id": task_id, **scope._asdict()}).fetchall()
     if not rows:
         raise TaskNotFoundError(taskId=task_id)
-    return stored_task(read_record(rows[0][1]), rows[1:])
+    return read_stored(read_record(rows[0][1]), rows[1:])
 
 
 def scope_of(connection: sqlite3.Connection, task_id: str) -> Scope:
@@ -107,6 +107,23 @@ def queue_age(connection: sqlite3.Connection, agents: Sequence[str], now: int) -
     return max((now - due_at for due_at in oldest if due_at is not None), default=None)
 
 
+def abandoned(
+    connection: sqlite3.Connection, agent: str, paused_by: int, created_by: int, limit: int
+) -> list[tuple[str, Scope]]:
+    """The ids and scopes of paused tasks that have waited too long."""
+    # Without a bound on the age, only those that paused long ago are looked at.
+    newest = paused_by if created_by < 0 else _FAR
+    parameters = {
+        "agent": agent,
+        "paused_by": paused_by,
+        "created_by": created_by,
+        "newest": newest,
+        "limit": limit,
+    }
+    rows = connection.execute(QUERIES["abandoned"], parameters).fetchall()
+    return [(task_id, Scope(*scope)) for task_id, *scope in rows]
+
+
 def overgrown(connection: sqlite3.Connection, events: int) -> list[str]:
     """The tasks that hold more than so many events."""
     return [row[0] for row in connection.execute(QUERIES["overgrown"], (events,)).fetchall()]
@@ -131,7 +148,7 @@ def page(connection: sqlite3.Connection, query: ListQuery, now: int) -> ListPage
         records, found = listing.find(cursor.counted(total, query))
         del records[fitting(_sizes(connection, records, query), query.page_bytes) :]
         content = contents(connection, records, with_artifacts=query.with_artifacts)
-    tasks = [stored_task(record, content[record.no]) for record in records]
+    tasks = still_matching((read_stored(record, content[record.no]) for record in records), query)
     if not query.with_artifacts:
         leave_out_artifacts(tasks)
     return ListPage(tasks=tasks, next_page_token=found.token(len(records)), total_size=total)
@@ -143,6 +160,14 @@ def _sizes(connection: sqlite3.Connection, records: Sequence[Record], query: Lis
     parameters = {"nos": encode(nos).decode(), "with_artifacts": int(query.with_artifacts)}
     sizes = _read_sizes(connection.execute(QUERIES["sizes"], parameters).fetchone()[0])
     return [sizes.get(no, 0) for no in nos]
+
+
+def some_tasks(connection: sqlite3.Connection, after: int, limit: int) -> tuple[list[StoredTask], int | None]:
+    """The next tasks after a number, whosever they are, and the last one's; None when none is left."""
+    with _one_look(connection):
+        records = [read_record(row[0]) for row in connection.execute(QUERIES["some_tasks"], (after, limit)).fetchall()]
+        found = contents(connection, records)
+    return [read_stored(record, found[record.no]) for record in records], records[-1].no if records else None
 
 
 def asking(connection: sqlite3.Connection, query: AskingQuery) -> list[StoredTask]:
@@ -157,7 +182,7 @@ def asking(connection: sqlite3.Connection, query: AskingQuery) -> list[StoredTas
         rows = connection.execute(QUERIES["asking" if query.task_id is None else "asking_by_id"], parameters).fetchall()
         records = [read_record(row[0]) for row in rows]
         found = contents(connection, records, with_artifacts=False)
-    tasks = [stored_task(record, found[record.no]) for record in records]
+    tasks = whole(read_stored(record, found[record.no]) for record in records)
     leave_out_artifacts(tasks)
     return tasks
 

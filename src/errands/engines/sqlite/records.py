@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from operator import attrgetter
+from typing import Any
 
 import msgspec
 
-from errands import lifecycle
-from errands.model.core import Task
+from errands.engines.stored import salvaged_head, stored_task
 from errands.model.log import Event, Head, Scope, StoredTask
 
 #: How many bits of `events.place` are the version; the rest is the task's number.
@@ -33,6 +33,11 @@ class Record(msgspec.Struct, array_like=True, gc=False):
     trimmed: int
     head: Head
 
+    def __post_init__(self) -> None:
+        # Retention goes by these numbers, step by step.
+        if not (0 <= self.trimmed <= self.head.version <= MAX_VERSION and 0 <= self.folded <= self.head.version):
+            raise ValueError("these versions cannot be right")
+
     @property
     def scope(self) -> Scope:
         return Scope(self.tenant, self.owner, self.agent)
@@ -44,13 +49,36 @@ class Record(msgspec.Struct, array_like=True, gc=False):
 
 
 # Not strict: SQLite has no booleans, 0 and 1 stand for them.
-read_record = msgspec.json.Decoder(Record, strict=False).decode
-read_records = msgspec.json.Decoder(list[Record], strict=False).decode
-_read_task = msgspec.json.Decoder(Task).decode
+_read_record = msgspec.json.Decoder(Record, strict=False).decode
+_read_records = msgspec.json.Decoder(list[Record], strict=False).decode
 _read_labels = msgspec.json.Decoder(list[tuple[int, str, int]]).decode
 
 #: A row of the fragment `packed`: several events at once.
 Pack = tuple[int, str, bytes]
+
+
+def read_record(row: str) -> Record:
+    """Return the row as a struct; without a state when it cannot be read."""
+    try:
+        return _read_record(row)
+    except msgspec.MsgspecError:
+        return _salvaged(msgspec.json.decode(row))
+
+
+def read_records(rows: str) -> list[Record]:
+    try:
+        return _read_records(rows)
+    except msgspec.MsgspecError:
+        return [_salvaged(row) for row in msgspec.json.decode(rows)]
+
+
+def _salvaged(row: list[Any]) -> Record:
+    """Return what can be read of a row whose columns hold what they should not."""
+    no, task_id, tenant, owner, agent, context_id, *_, columns = row
+    head = salvaged_head(columns)
+    if not 0 <= head.version <= MAX_VERSION:
+        head.version = 0
+    return Record(no, task_id, tenant, owner, agent, context_id, 0, 0, head)
 
 
 def unpack(packs: Iterable[Pack]) -> list[Event]:
@@ -65,15 +93,5 @@ def unpack(packs: Iterable[Pack]) -> list[Event]:
     return events
 
 
-def stored_task(record: Record, content: Iterable[Pack]) -> StoredTask:
-    return StoredTask(task=folded_task(content), head=record.head, scope=record.scope)
-
-
-def folded_task(content: Iterable[Pack]) -> Task:
-    """A task from its snapshot, if there is one, and the tail of its log."""
-    events = unpack(content)
-    if not events or events[0].version:
-        return lifecycle.fold(None, events)
-    snapshot, *tail = events
-    task = _read_task(snapshot.data)
-    return lifecycle.fold(task, tail) if tail else task
+def read_stored(record: Record, content: Iterable[Pack]) -> StoredTask:
+    return stored_task(record.id, record.context_id, record.scope, record.head, unpack(content))

@@ -16,8 +16,8 @@ from queue import Empty, SimpleQueue
 from typing import Any, NamedTuple
 
 from errands.engines.sqlite.changes import write_changes
-from errands.engines.sqlite.connection import Options, open_writer
-from errands.engines.sqlite.failures import concerns_the_file, explain
+from errands.engines.sqlite.connection import Options, ServedFile, open_writer
+from errands.engines.sqlite.failures import FileGoneError, concerns_the_file, explain
 from errands.errors import ErrandsError, StorageError
 from errands.model.log import Change
 
@@ -60,6 +60,8 @@ class Writer:
         self._stopped: asyncio.Future[None] = self._loop.create_future()
         self._data_version = 0
         self._polled_at = time.monotonic()
+        #: Whether the files were not where they were opened when they were last looked for.
+        self._is_gone = False
         #: How many transactions were committed; what group commit saves is seen here.
         self.transactions = 0
 
@@ -110,6 +112,7 @@ class Writer:
             self._tell(_settle, self._opened, error)
             return
         try:
+            self.file = ServedFile(self._options.path)
             self._data_version = _data_version(connection)
             self._tell(_settle, self._opened, None)
             self._serve(connection)
@@ -155,21 +158,35 @@ class Writer:
 
     def _attempt(self, connection: sqlite3.Connection, jobs: list[Job]) -> list[Outcome]:
         outcomes: list[Outcome] = []
+        if self._is_gone:
+            self._check_file(beside=True)
         connection.execute("BEGIN IMMEDIATE")
         for are_changes, run in groupby(jobs, _is_change):
             outcomes += (_write_changes if are_changes else _do)(connection, list(run))
         connection.execute("COMMIT")
+        # After the commit: nobody is told of one that went into a file that is gone.
+        self._check_file()
         self.transactions += 1
         return outcomes
 
+    def _check_file(self, *, beside: bool = False) -> None:
+        self._is_gone = True
+        self.file.check(beside=beside)
+        self._is_gone = False
+
     def _failure(self, error: Exception) -> ErrandsError:
-        failure = error if isinstance(error, StorageError) else explain(error, self._options.path)
-        failure.__cause__ = None if failure is error else error
+        if isinstance(error, StorageError):
+            # One of its own for each: callers may add to it.
+            return type(error)(*error.args)
+        failure = explain(error, self._options.path)
+        failure.__cause__ = error
         return failure
 
     def _poll(self, connection: sqlite3.Connection) -> None:
         """Finds out whether somebody else has written: this number changes for no other reason."""
         self._polled_at = time.monotonic()
+        with suppress(FileGoneError):
+            self._check_file(beside=True)
         with suppress(sqlite3.Error):
             version = _data_version(connection)
             if version != self._data_version:

@@ -1,13 +1,14 @@
-"""Evaluations in a process of their own, for expressions that nobody can trust and those that may take long.
+"""Evaluations in a process of their own, for expressions that nobody can trust and for work that may take long.
 
-The engine cannot be interrupted, so only a process can be stopped. `main` answers one `Request` after the other and
-never waits for a call: it says which one is pending, and the parent (`errands.policy.cel.evaluators`) asks again with a
-session that has its result. Nothing is kept between requests but what was compiled.
+Native code cannot be interrupted, so only a process can be stopped. `main` answers one `Request` or `Job` after the
+other and never waits for a call: it says which one is pending, and the parent (`errands.policy.cel.evaluators`) asks
+again with a session that has its result. Nothing is kept between requests but what was compiled.
 """
 
 from __future__ import annotations
 
 import contextlib
+import importlib
 import importlib.util
 import math
 import os
@@ -32,7 +33,7 @@ resource: Any = importlib.import_module("resource") if importlib.util.find_spec(
 HEAD = struct.Struct(">I")
 
 
-class Request(msgspec.Struct, frozen=True, kw_only=True):
+class Request(msgspec.Struct, frozen=True, kw_only=True, tag="expression"):
     """An expression, what it needs to see, and how far it has come."""
 
     scope: Scope
@@ -42,6 +43,17 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
     values: dict[str, Json] = {}
     session: Session
     place: str = ""
+    #: Of processor time.
+    seconds: float
+
+
+class Job(msgspec.Struct, frozen=True, kw_only=True, tag="job"):
+    """A function of errands that takes and returns plain JSON; its answer is a `Value` with JSON text."""
+
+    module: str
+    function: str
+    #: A JSON list, because MessagePack has no integers of more than 64 bits.
+    arguments: bytes
     #: Of processor time.
     seconds: float
 
@@ -66,7 +78,9 @@ class Failed(msgspec.Struct, frozen=True, tag="failed"):
 Answer = Value | Pending | Failed
 
 
-def answer(request: Request) -> Answer:
+def answer(request: Request | Job) -> Answer:
+    if isinstance(request, Job):
+        return _done(request)
     try:
         program = compile(request.scope, request.source, condition=request.condition)
         # The context is already no more than it needs.
@@ -79,6 +93,14 @@ def answer(request: Request) -> Answer:
         return Failed(error.problem, error.hint, error.line, error.column)
 
 
+def _done(job: Job) -> Answer:
+    function = getattr(importlib.import_module(job.module), job.function)
+    try:
+        return Value(msgspec.json.encode(function(*msgspec.json.decode(job.arguments))).decode())
+    except (ValueError, RecursionError) as error:
+        return Failed(str(error))
+
+
 def main() -> None:
     """Reads requests and writes answers until there are no more. The argument is the greatest size of the process."""
     _limit("RLIMIT_AS", int(sys.argv[1]))
@@ -86,7 +108,7 @@ def main() -> None:
     requests, answers = sys.stdin.buffer, os.fdopen(os.dup(1), "wb")
     # Whatever else is printed must not be taken for an answer.
     os.dup2(2, 1)
-    decoder = msgspec.msgpack.Decoder(Request)
+    decoder: msgspec.msgpack.Decoder[Request | Job] = msgspec.msgpack.Decoder(Request | Job)
     _write(answers, b"")
     while head := requests.read(HEAD.size):
         request = decoder.decode(requests.read(HEAD.unpack(head)[0]))

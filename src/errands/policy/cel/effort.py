@@ -99,11 +99,11 @@ def _pattern(row: Sequence[Token], index: int) -> int:
     """How much work a regular expression is for each character at most: as much as it is long when written out."""
     inside = row[index + 2 : closing(row, index + 1)] if _is_called(row, index) else ()
     texts = [token.text for token in inside if token.kind == "string"]
-    return max(map(_written_out, texts), default=_UNKNOWN_PATTERN)
+    return max(map(pattern_size, texts), default=_UNKNOWN_PATTERN)
 
 
-def _written_out(pattern: str) -> int:
-    """Its length when `(ab){3}` is written as `ababab`."""
+def pattern_size(pattern: str) -> int:
+    """Return the length of a regular expression when `(ab){3}` is written as `ababab`."""
     groups, last = [0], 0
     for piece in _PIECE.finditer(pattern):
         if piece[1]:

@@ -9,12 +9,14 @@ import asyncio
 import os
 import sys
 from asyncio.subprocess import DEVNULL, PIPE, Process
+from collections.abc import Callable
 from contextvars import ContextVar
 
 import msgspec
 
 from errands.errors import ErrandsError
-from errands.policy.cel.child import HEAD, Answer, Request
+from errands.policy.cel.child import HEAD, Answer, Failed, Job, Request, Value
+from errands.policy.cel.values import Json
 
 #: Seconds to start; a machine under load needs some.
 _START = 60.0
@@ -40,7 +42,24 @@ class Evaluators:
         self._idle: list[_Evaluator] = []
         self._closed = False
 
-    async def evaluate(self, request: Request) -> Answer:
+    async def run(self, function: Callable[..., Json], *arguments: Json) -> Json:
+        """Call a module's function in a child process. It takes and returns plain JSON.
+
+        Raises `EvaluationStopped`, also for a `ValueError` of the function.
+        """
+        job = Job(
+            module=function.__module__,
+            function=function.__name__,
+            arguments=msgspec.json.encode(arguments),
+            seconds=self.timeout,
+        )
+        answer = await self.evaluate(job)
+        if isinstance(answer, Failed):
+            raise EvaluationStopped(answer.problem)
+        assert isinstance(answer, Value), "a function has no pending calls"
+        return msgspec.json.decode(answer.value)
+
+    async def evaluate(self, request: Request | Job) -> Answer:
         """Raises `EvaluationStopped`."""
         async with self._turns:
             if self._idle:
@@ -54,7 +73,7 @@ class Evaluators:
             except _Died:
                 raise EvaluationStopped("it needs too much memory") from None
 
-    async def _ask(self, evaluator: _Evaluator, request: Request) -> Answer:
+    async def _ask(self, evaluator: _Evaluator, request: Request | Job) -> Answer:
         try:
             async with asyncio.timeout(self.timeout):
                 found = await evaluator.ask(request)
@@ -127,7 +146,7 @@ class _Evaluator:
             raise
         return evaluator
 
-    async def ask(self, request: Request) -> Answer:
+    async def ask(self, request: Request | Job) -> Answer:
         self.asked += 1
         content = msgspec.msgpack.encode(request)
         assert self._process.stdin is not None

@@ -13,6 +13,7 @@ from errands.policy.cel.effort import Effort, effort
 from errands.policy.cel.environment import engine, environment
 from errands.policy.cel.errors import CelError, Suspended
 from errands.policy.cel.mistakes import syntax, unknown_name
+from errands.policy.cel.paths import check_paths
 from errands.policy.cel.scopes import Scope
 from errands.policy.cel.session import CURRENT, Pass, Session
 from errands.policy.cel.tokens import (
@@ -20,6 +21,7 @@ from errands.policy.cel.tokens import (
     Needs,
     Rewritten,
     Token,
+    closing,
     copying,
     depth,
     growth,
@@ -44,6 +46,18 @@ _PLACE = re.compile(r"ERROR: <input>:(-?\d+):(-?\d+): (.*)")
 _UNDECLARED = re.compile(r"undeclared reference to '([^']+)'")
 _MAX_PROBLEM = 300
 _STATUS = re.compile(r"^[A-Z_]+: |\s*\[[A-Z_]+\]$")
+
+#: Functions that fail for some literals, and what they can read.
+_READABLE = {
+    "matches": "write a regular expression as RE2 has them",
+    "timestamp": "write one such as '2026-05-20T03:45:00Z'",
+    "duration": "write one such as '90s' or '1h30m'",
+    "bool": "write 'true' or 'false'",
+    **dict.fromkeys(("int", "uint", "double"), "write a number"),
+}
+
+#: For expressions that need no variable.
+_NOTHING = Scope(name="a constant")
 
 _SIMPLER = "split it into several expressions"
 #: The engine's word for a `MemoryError`.
@@ -109,7 +123,40 @@ def compile(scope: Scope, source: str, *, condition: bool = False) -> Program:  
         raise CelError(
             source, f"a condition must be true or false, not {kind}", hint="compare the value with something"
         )
+    if scope.variables:
+        # Not in a script: a stranger could have many expensive patterns checked, and the script is run but once.
+        check_paths(scope, source)
+        _check_literals(source, row)
     return Program(scope, source, condition, needs(row), reads(row), names(row), copying(row), effort(row), expression)
+
+
+def _check_literals(source: str, row: Sequence[Token]) -> None:
+    """Raises `CelError` for a literal that its function can never read, such as `matches('(a+')`."""
+    for index in range(len(row) - 2):
+        if row[index].text not in _READABLE or row[index].kind != "name" or row[index + 1].text != "(":
+            continue
+        end = closing(row, index + 1)
+        # The pattern is the last argument, whether the text stands before the function or is its first.
+        commas = (at for at in range(end - 1, index + 1, -1) if row[at].text == "," and row[at].kind == "sign")
+        first = next(commas, index + 1) + 1
+        if first >= end or any(token.kind == "name" for token in row[first:end]):
+            continue
+        argument = source[row[first].start : row[end].start if end < len(row) else None]
+        call = f"''.matches({argument})" if row[index].text == "matches" else f"{row[index].text}({argument})"
+        value = _constant(call)
+        if value is not None and value.type() == engine().Type.ERROR:
+            before = source[: row[first].start]
+            line, column = before.count("\n") + 1, len(before) - before.rfind("\n")
+            problem = f"{row[index].text} cannot read {argument.strip()}: {_problem(str(value.value()))}"
+            raise CelError(source, problem, hint=_READABLE[row[index].text], line=line, column=column)
+
+
+def _constant(source: str) -> Any:
+    """The engine's value of an expression without names; None for one that it does not take."""
+    try:
+        return environment(_NOTHING).compile(source).eval(Variables({}).activation(_NOTHING, "", Needs()))
+    except _ENGINE_ERRORS:
+        return None
 
 
 def _compile_error(scope: Scope, source: str, row: Sequence[Token], rewritten: Rewritten, text: str) -> CelError:

@@ -40,6 +40,8 @@ class Scope(msgspec.Struct, frozen=True, kw_only=True):
     aliases: frozenset[str] = frozenset()
     #: Those of `AWAITED` that may be called here.
     functions: frozenset[str] = frozenset()
+    #: Those of `variables` that are an input or output of the agent: a map with a `message`.
+    task_ios: frozenset[str] = frozenset()
     #: Functions of one map: what a script may call.
     capabilities: frozenset[str] = frozenset()
     max_source: int = _MAX_SOURCE
@@ -59,33 +61,43 @@ class Scope(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def _scope(
-    name: str, variables: str, *, aliases: str = "c", functions: Iterable[str] = (), max_source: int = _MAX_SOURCE
+    name: str, variables: str, *, aliases: str = "c", functions: Iterable[str] = (), task_ios: str = ""
 ) -> Scope:
     return Scope(
         name=name,
         variables=frozenset(variables.split()),
         aliases=frozenset(aliases.split()),
         functions=frozenset(functions),
-        max_source=max_source,
+        task_ios=frozenset(task_ios.split()),
     )
 
 
 BEFORE = _scope("a before step", "context input now event", aliases="c i", functions=["review"])
 AFTER = _scope("an after step", "context input output now event", aliases="c i o", functions=["review"])
-GUARDRAIL_BEFORE = _scope("a guardrail before step", "context input now", aliases="c i", functions=["review"])
-GUARDRAIL_AFTER = _scope("a guardrail after step", "context output now", aliases="c o", functions=["review"])
+GUARDRAIL_BEFORE = _scope(
+    "a guardrail before step", "context input now", aliases="c i", functions=["review"], task_ios="input"
+)
+GUARDRAIL_AFTER = _scope(
+    "a guardrail after step", "context output now", aliases="c o", functions=["review"], task_ios="output"
+)
 BINDING = _scope("a binding", "context runtime now")
+BINDING_WITH_MOUNT = _scope("a binding", "context runtime now mount")
 TOOL = _scope("a CEL tool of an agent without mount", "context input now runtime", aliases="c i", functions=["review"])
 TOOL_WITH_MOUNT = msgspec.structs.replace(
     TOOL, name="a CEL tool", functions=frozenset({"review", "mount.read", "mount.write"})
 )
 PROMPT = msgspec.structs.replace(_scope("a prompt", "context runtime now"), decides=False)
-EXPOSES = _scope("an exposed value", "context input output now runtime")
+EXPOSES = _scope("an exposed value", "context input output now runtime", task_ios="input output")
 #: Addresses, headers and bodies of tools. They are templates: see `errands.policy.template`.
 REQUEST = _scope("a tool's request", "context runtime now parameters settings session agent mount auth")
 
 #: The function by which a model runs a script. A script cannot run another.
 SCRIPT = "run_script"
+
+
+def binding(*, mount: bool) -> Scope:
+    """Return the scope of the bindings of an agent with or without a mount."""
+    return BINDING_WITH_MOUNT if mount else BINDING
 
 
 def is_script_name(name: str) -> bool:

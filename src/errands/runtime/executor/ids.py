@@ -7,6 +7,10 @@ from abc import ABC, abstractmethod
 import msgspec
 
 from errands.runtime.journal import new_id
+from errands.runtime.validation import text
+
+#: Characters that an identifier may have: stores find tasks by it.
+MAX_LENGTH = 250
 
 
 class IDGeneratorContext(msgspec.Struct, frozen=True, kw_only=True):
@@ -39,7 +43,16 @@ class Identifiers:
         self._contexts = contexts or UUIDGenerator()
 
     def new_task(self, context_id: str | None) -> str:
-        return self._tasks.generate(IDGeneratorContext(context_id=context_id))
+        return generated(self._tasks, IDGeneratorContext(context_id=context_id))
 
     def new_context(self, task_id: str) -> str:
-        return self._contexts.generate(IDGeneratorContext(task_id=task_id))
+        return generated(self._contexts, IDGeneratorContext(task_id=task_id))
+
+
+def generated(generator: IDGenerator, context: IDGeneratorContext) -> str:
+    """Return an identifier that stores can hold. Raise `TypeError` or `ValueError` for any other."""
+    name = f"what {type(generator).__name__}.generate returns"
+    identifier = text(name, generator.generate(context))
+    if not 0 < len(identifier) <= MAX_LENGTH or not identifier.isprintable():
+        raise ValueError(f"{name} must have 1 to {MAX_LENGTH} printable characters, not {identifier[:50]!r}")
+    return identifier

@@ -28,6 +28,7 @@ from errands.model.log import EventKind
 from errands.runtime.executor.queue import Event, EventQueue
 from errands.runtime.journal import Journal, new_id, status_update
 from errands.runtime.turn import Turn
+from errands.runtime.validation import reread
 
 
 class TurnQueue(EventQueue):
@@ -46,12 +47,14 @@ class TurnQueue(EventQueue):
         self.violation: A2AError | None = None
 
     def is_closed(self) -> bool:
-        return self._closed
+        return self._closed or self._turn.refusal is not None
 
     async def close(self) -> None:
         self._closed = True
 
     async def enqueue_event(self, event: Event) -> None:
+        if (refusal := self._turn.refusal) is not None:
+            raise refusal
         if self._closed:
             raise TurnError("The event queue is closed: nothing can be published once execute or cancel has returned")
         if self.violation is not None:
@@ -96,7 +99,7 @@ class TurnQueue(EventQueue):
             )
 
     async def _answer(self, message: Message) -> None:
-        message = self._spoken(message)
+        message = reread(self._spoken(message))
         self._answered = True
         await self._turn.end(COMPLETED, message=message, direct=True)
 
@@ -106,13 +109,15 @@ class TurnQueue(EventQueue):
         await self._emit("artifact", StreamResponse(artifact_update=self._ours(event)))
 
     async def _status(self, status: TaskStatus, metadata: dict[str, Any] | None = None) -> None:
-        state, message = status.state, status.message
+        turn, state = self._turn, status.state
+        update = status_update(turn.task_id, turn.context_id, state, self._now(), status.message, metadata)
         if state in TERMINAL_STATES:
+            last = reread(update).status_update
+            assert last is not None
             await self._after_pause()
-            await self._turn.end(state, message=message, metadata=metadata)
+            await turn.end(state, message=last.status.message, metadata=last.metadata)
             return
-        turn = self._turn
-        await self._emit("status", status_update(turn.task_id, turn.context_id, state, self._now(), message, metadata))
+        await self._emit("status", update)
         self.pause = state if state in PAUSED_STATES else None
 
     async def _task(self, task: Task) -> None:
@@ -140,6 +145,7 @@ class TurnQueue(EventQueue):
             await self._status(status)
 
     async def _emit(self, kind: EventKind, update: StreamResponse) -> None:
+        update = reread(update)
         await self._after_pause()
         self._task_known = True
         if self._turn.emit(kind, update):

@@ -19,7 +19,8 @@ class EventQueue(ABC):
 
         What ends the task is durable when this returns. Raises `InvalidAgentResponseError` for an event that
         cannot follow on what was published before or that belongs to another task; nothing of it is kept and the
-        task fails. Raises `TurnError` when the queue is closed.
+        task fails. Raises `TurnError` when the queue is closed, `TaskTerminalStateError` when the task was canceled by
+        force, and `LeaseLostError` when another process has taken it over.
         """
 
     @abstractmethod

@@ -12,7 +12,7 @@ from errands.errors import ConfigurationError, InvalidParamsError
 from errands.model.core import Message, Task, text_of
 from errands.model.requests import SendMessageConfiguration, SendMessageRequest
 from errands.runtime.executor.call import ServerCallContext
-from errands.runtime.executor.ids import IDGenerator, IDGeneratorContext, UUIDGenerator
+from errands.runtime.executor.ids import IDGenerator, IDGeneratorContext, UUIDGenerator, generated
 from errands.runtime.oversight.capability import CapabilityCall
 from errands.runtime.oversight.recorder import Recorder
 
@@ -132,7 +132,7 @@ class RequestContext:
 
 
 def _generated(generator: IDGenerator | None, **known: str | None) -> str:
-    return (generator or UUIDGenerator()).generate(IDGeneratorContext(**known))
+    return generated(generator or UUIDGenerator(), IDGeneratorContext(**known))
 
 
 class RequestContextBuilder(ABC):
@@ -175,7 +175,7 @@ class SimpleRequestContextBuilder(RequestContextBuilder):
         context_id_generator: IDGenerator | None = None,
     ) -> None:
         self._should_populate_referred_tasks = should_populate_referred_tasks
-        self._task_store = task_store
+        self.task_store = task_store
         self.task_id_generator = task_id_generator
         self.context_id_generator = context_id_generator
 
@@ -196,8 +196,8 @@ class SimpleRequestContextBuilder(RequestContextBuilder):
         found = []
         # A client may name any number of tasks, and one task any number of times.
         for task_id in list(dict.fromkeys(params.message.reference_task_ids or []))[:MOST_REFERRED]:
-            if self._task_store is not None:
-                task = await self._task_store.get(task_id, context)
+            if self.task_store is not None:
+                task = await self.task_store.get(task_id, context)
             else:
                 task = await context.get_task(task_id)
             if task is not None:

@@ -23,7 +23,7 @@ from errands.model.core import (
     TaskStatus,
     TaskStatusUpdateEvent,
 )
-from errands.runtime.executor.ids import IDGenerator, IDGeneratorContext, UUIDGenerator
+from errands.runtime.executor.ids import IDGenerator, IDGeneratorContext, UUIDGenerator, generated
 from errands.runtime.executor.queue import EventQueue
 
 
@@ -74,7 +74,7 @@ class TaskUpdater:
     ) -> None:
         """Publishes an artifact or, with `append`, a further piece of one."""
         artifact = Artifact(
-            artifact_id=artifact_id or self._artifact_ids.generate(self._ids),
+            artifact_id=artifact_id or generated(self._artifact_ids, self._ids),
             parts=parts,
             name=name,
             metadata=metadata,
@@ -127,7 +127,7 @@ class TaskUpdater:
     def new_agent_message(self, parts: list[Part], metadata: dict[str, Any] | None = None) -> Message:
         """A message of the agent about this task; it is not published by that."""
         return Message(
-            message_id=self._message_ids.generate(self._ids),
+            message_id=generated(self._message_ids, self._ids),
             role=Role.AGENT,
             parts=parts,
             task_id=self.task_id,

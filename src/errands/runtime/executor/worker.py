@@ -22,6 +22,7 @@ from errands.runtime.executor.agent import AgentExecutor
 from errands.runtime.executor.call import ServerCallContext, User
 from errands.runtime.executor.publishing import TurnQueue
 from errands.runtime.executor.request import RequestContext, RequestContextBuilder, SimpleRequestContextBuilder
+from errands.runtime.validation import own_task
 from errands.runtime.worker import Worker
 
 logger = logging.getLogger(__name__)
@@ -98,7 +99,7 @@ class ExecutorWorker(Worker):
         turn = ctx._turn
         if turn.settled or (turn.ended and not await turn.reopen()):
             return
-        context.current_task = turn.task
+        context.current_task = own_task(turn.task)
         queue = TurnQueue(turn, ctx._journal, task_known=True)
         try:
             await self.executor.cancel(context, queue)
@@ -122,7 +123,7 @@ class ExecutorWorker(Worker):
         )
         task = ctx._stored.task
         context = await self.builder.build(
-            call, _request(ctx), ctx.task_id, ctx.context_id, None if _is_untouched(task) else task
+            call, _request(ctx), ctx.task_id, ctx.context_id, None if _is_untouched(task) else own_task(task)
         )
         context.attempt = ctx.attempt
         context._recorder = ctx._overseen
@@ -134,7 +135,7 @@ def _tasks_of(ctx: TaskContext) -> Callable[[str], Awaitable[Task | None]]:
 
     async def get_task(task_id: str) -> Task | None:
         try:
-            return (await ctx._journal.engine.load(task_id, ctx._stored.scope)).task
+            return own_task((await ctx._journal.engine.load(task_id, ctx._stored.scope)).task)
         except TaskNotFoundError:
             return None
 
@@ -146,7 +147,7 @@ def _request(ctx: TaskContext) -> SendMessageRequest:
     configuration = None
     if options.accepted_output_modes or options.history_length is not None or options.return_immediately:
         configuration = SendMessageConfiguration(
-            accepted_output_modes=options.accepted_output_modes or None,
+            accepted_output_modes=list(options.accepted_output_modes) or None,
             history_length=options.history_length,
             return_immediately=options.return_immediately,
         )
@@ -154,7 +155,7 @@ def _request(ctx: TaskContext) -> SendMessageRequest:
         message=ctx.message,
         tenant=ctx.tenant or None,
         configuration=configuration,
-        metadata=options.metadata or None,
+        metadata=ctx.request_metadata or None,
     )
 
 

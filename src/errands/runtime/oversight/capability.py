@@ -12,7 +12,7 @@ from errands.policy.cel.values import Json, normalise
 from errands.policy.limits import check_before_capability
 from errands.policy.pipeline import Blocked, Locked, Passed, Subject
 from errands.policy.records import CapabilityBegan, CapabilityErrored, CapabilityFinished, CapabilityRestricted
-from errands.policy.steps import Phase
+from errands.policy.steps import Phase, given_name
 from errands.runtime.journal import new_id
 from errands.runtime.run import Run
 
@@ -31,11 +31,12 @@ class CapabilityCall:
     """
 
     def __init__(self, recorder: Recorder, name: str, arguments: Mapping[str, Any]) -> None:
-        if not name or name == "_meta":
-            raise ValueError(f"{name!r} is no name for a capability")
         self._recorder = recorder
         self._id = new_id()
-        self.name = name
+        #: As policies and expressions know it.
+        self.name = given_name(name)
+        if other := recorder.policy.misspelled(self.name):
+            raise ValueError(f"the policy of this server has rules for {other!r}, and the agent calls {name!r}")
         #: What it is called with. A policy may have changed them.
         self.arguments: dict[str, Any] = normalise(dict(arguments))
         #: What it gives, any JSON value. After the block it is what the policy has made of it.

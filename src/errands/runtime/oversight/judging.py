@@ -42,10 +42,6 @@ class Judge:
         """A limit ends the task."""
         self._decided(f"limits.{exceeded.limit}", "limit", "exceeded", exceeded.message)
 
-    def unusable(self, place: str, detail: str) -> None:
-        """What transforms made cannot be used."""
-        self._decided(place, "transform", "error: lock_task", detail)
-
     def _decided(self, step: str, action: str, outcome: str, detail: str, call: str | None = None) -> None:
         decided = Decided(
             at=self._run.now(),

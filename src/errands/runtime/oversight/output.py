@@ -20,9 +20,12 @@ from errands.model.core import (
     TaskArtifactUpdateEvent,
 )
 from errands.model.log import EventKind
+from errands.policy.cel.values import normalise
 from errands.runtime.journal import new_id
 from errands.runtime.run import content_part, whole_part
 from errands.runtime.turn import Ending
+
+_ENCODER = msgspec.json.Encoder(order="sorted")
 
 
 class Output(msgspec.Struct, kw_only=True, omit_defaults=True):
@@ -150,36 +153,30 @@ def as_values(parts: list[Part]) -> dict[str, Any]:
     return {"message": [whole_part(part) for part in parts]}
 
 
-def as_parts(value: Any, originals: list[Part]) -> list[Part]:
-    """Parts again, of what a transform has made; those that it left alone are the originals, files and all.
-
-    It may have made a text of the whole. Raises ValueError when it is neither that nor a message.
-    """
-    shown = [value] if isinstance(value, str) else value.get("message") if isinstance(value, dict) else None
-    if not isinstance(shown, list):
-        raise ValueError("what a transform has made is neither a text nor a map with a message, a list of parts")
-    known = [(whole_part(part), part) for part in originals]
-    # Without its metadata it is known as well: dropped by the transform, or recorded before there was any.
-    known += [(content_part(part), msgspec.structs.replace(part, metadata=None)) for part in originals if part.metadata]
-    return [_as_part(part, known) for part in shown]
+def as_parts(value: dict[str, Any], originals: list[Part]) -> list[Part]:
+    """Return the parts of what a transform has made; those that it left alone are the originals, files and all."""
+    known: dict[bytes, Part] = {}
+    for part in originals:
+        known.setdefault(_key(whole_part(part)), part)
+    for part in originals:
+        # Without its metadata it is known as well: dropped by the transform, or recorded before there was any.
+        if part.metadata:
+            known.setdefault(_key(content_part(part)), msgspec.structs.replace(part, metadata=None))
+    return [known.get(_key(part)) or _as_part(part) for part in value["message"]]
 
 
-def _as_part(shown: Any, known: list[tuple[dict[str, Any], Part]]) -> Part:
-    for content, part in known:
-        if content == shown:
-            return part
-    if isinstance(shown, str):
-        return Part(text=shown)
-    metadata = shown.get("metadata") if isinstance(shown, dict) else None
-    if not isinstance(metadata, dict | None):
-        raise ValueError("the metadata of a part of a transformed message is no map")
-    if isinstance(shown, dict) and isinstance(shown.get("text"), str):
-        media_type = shown.get("mimeType")
-        plain = None if media_type == "text/plain" else media_type
-        return Part(text=shown["text"], media_type=plain, metadata=metadata)
-    if isinstance(shown, dict) and "data" in shown:
-        return Part(data=shown["data"], media_type=shown.get("mimeType"), metadata=metadata)
-    raise ValueError("a part of a transformed message has neither text nor data, and is no part of the original")
+def _key(shown: dict[str, Any]) -> bytes:
+    """Return a part as expressions see it, to find it again: comparing each with each would take too long."""
+    return _ENCODER.encode(normalise(shown))
+
+
+def _as_part(shown: dict[str, Any]) -> Part:
+    metadata, media_type = shown.get("metadata"), shown["mimeType"]
+    if isinstance(shown.get("text"), str):
+        return Part(
+            text=shown["text"], media_type=None if media_type == "text/plain" else media_type, metadata=metadata
+        )
+    return Part(data=shown["data"], media_type=media_type, metadata=metadata)
 
 
 def _said(parts: list[Part], task: Task) -> Message | None:

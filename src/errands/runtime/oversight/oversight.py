@@ -97,8 +97,6 @@ class Oversight(Recorder):
         passed = await self._ask(run, self.policy.before, input=run.arrived)
         if passed is None:
             return False
-        if passed.transformed and await self._parts(run, passed, self._message.parts) is None:
-            return False
         values = passed.value if passed.transformed else None
         run.note(InputPassed(at=run.now(), message_id=self._key, values=values))
         return True
@@ -145,7 +143,7 @@ class Oversight(Recorder):
             return False
         told = update.status_update
         if told is not None and told.status.state in (SUBMITTED, WORKING):
-            self._turn.show(kind, without_words(update))
+            self._turn.emit(kind, without_words(update), approved=True)
         else:
             self._held.append((kind, update if update.task is None else without_words(update)))
         return True
@@ -192,15 +190,13 @@ class Oversight(Recorder):
         if passed is None:
             return None
         if passed.transformed:
-            replaced = await self._parts(run, passed, parts)
-            if replaced is None:
-                return None
+            replaced = as_parts(passed.value, parts)
             output, parts = output.replaced(replaced, self._stored.task, self._turn.task), replaced
         if is_answer:
             run.note(OutputGiven(at=run.now(), values=as_values(parts)))
         self._held.clear()
         for kind, update in output.events:
-            self._turn.show(kind, update)
+            self._turn.emit(kind, update, approved=True)
         return await self._turn.finish(output.ending)
 
     def _new_parts(self, output: Output) -> list[Part]:
@@ -230,22 +226,6 @@ class Oversight(Recorder):
         assert isinstance(outcome, Locked)
         await self.stop(run, "restricted", outcome.reason)
         return None
-
-    async def _parts(self, run: Run, passed: Passed, originals: list[Part]) -> list[Part] | None:
-        """What a transform has made of parts; None when that is of no use, and the task has ended."""
-        try:
-            _check_metadata(passed.value)
-            return as_parts(passed.value, originals)
-        except ValueError as error:
-            self.judge(run).unusable("guardrails", str(error))
-            await self.stop(run, "restricted", "refused by policy")
-            return None
-
-
-def _check_metadata(value: Json) -> None:
-    for name in ("metadata", REQUEST_METADATA):
-        if isinstance(value, dict) and not isinstance(value.get(name), dict | None):
-            raise ValueError(f"the {name} of a transformed message is no map")
 
 
 def _unshown(run: Run) -> OutputHeld | None:

@@ -17,6 +17,7 @@ from errands.policy.cel.values import Json
 from errands.policy.document import CompiledPolicy
 from errands.policy.limits import Exceeded, check_after_model, check_before_model
 from errands.policy.records import Ended, InputArrived, ModelCalled, Started
+from errands.runtime import validation
 from errands.runtime.journal import Journal, new_id
 from errands.runtime.oversight.capability import CapabilityCall
 from errands.runtime.oversight.judging import Judge
@@ -100,8 +101,8 @@ class Recorder:
 
     async def record_llm(self, model: str, *, prompt: int = 0, completion: int = 0, text: str = "") -> None:
         """A model was called. Raises `TaskStoppedError` when that was too much."""
-        if prompt < 0 or completion < 0:
-            raise ValueError("a model call cannot have taken a negative number of tokens")
+        model, text = validation.text("model", model), validation.text("text", text)
+        prompt, completion = validation.count("prompt", prompt), validation.count("completion", completion)
         run, limits = await self.run(), self.policy.limits
         exceeded = check_before_model(limits, run.context, run.now_ms())
         run.note(ModelCalled(at=run.now(), model=model, prompt=prompt, completion=completion, text=text))

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import msgspec
 
-from errands.errors import InvalidParamsError, MethodNotFoundError
+from errands.errors import InvalidParamsError, MethodNotFoundError, ParseError
 from errands.model.base import Metadata, Model
 from errands.model.core import Message, Part, Role
 from errands.model.requests import (
@@ -53,7 +53,10 @@ class _ListParams(msgspec.Struct, rename="camel"):
 
 
 def read_request(method: str, params: bytes) -> tuple[Operation, Model]:
-    """The operation behind a method and its request. Raises `MethodNotFoundError` and `InvalidParamsError`."""
+    """The operation behind a method and its request.
+
+    Raises `MethodNotFoundError`, `InvalidParamsError` and `ParseError`.
+    """
     name = METHODS.get(method)
     if name is None:
         if method.startswith("tasks/pushNotificationConfig/"):
@@ -63,6 +66,8 @@ def read_request(method: str, params: bytes) -> tuple[Operation, Model]:
         return OPERATIONS[name], _READERS[name](params)
     except msgspec.ValidationError as error:
         raise InvalidParamsError(f"Invalid params: {error}") from None
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise ParseError(f"Invalid JSON payload: {error}") from None
     except RecursionError:
         raise InvalidParamsError("Invalid params: nested too deeply") from None
 

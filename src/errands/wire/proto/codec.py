@@ -8,11 +8,13 @@ from typing import Any, NamedTuple
 from google.protobuf import empty_pb2
 from google.protobuf.message import DecodeError
 
-from errands.errors import InvalidParamsError, UnsupportedOperationError
+from errands.errors import A2AError, InvalidParamsError, UnsupportedOperationError
 from errands.model.base import Model
 from errands.model.requests import Empty
 from errands.operations import OPERATIONS, Operation
 from errands.wire.dialect import MalformedAnswerError
+from errands.wire.proto.bounds import BYTES_PER_VALUE, check_message
+from errands.wire.proto.values import check_levels
 
 #: A generated protobuf message.
 Message = Any
@@ -64,6 +66,10 @@ class Codec(NamedTuple):
     ends_at_pause: bool = False
     #: Whether an error's message begins with the name of its class: all that clients of 0.3 go by.
     names_errors: bool = False
+    #: Gives the error that this version has for one of ours.
+    restate: Callable[[A2AError], A2AError] = lambda error: error
+    #: Gives the codec for a peer that calls itself so in `User-Agent`, where it is another one.
+    variant: Callable[[bytes], Codec] | None = None
 
     def rpc_of(self, operation: Operation) -> Rpc:
         """Raises `UnsupportedOperationError` when this version has no such method."""
@@ -73,12 +79,15 @@ class Codec(NamedTuple):
         return rpc
 
 
-def read_request(rpc: Rpc, raw: bytes) -> Model:
-    """The operation's request, validated. Raises `InvalidParamsError`."""
+def read_request(rpc: Rpc, raw: bytes, max_values: int) -> Model:
+    """Return the operation's request, validated. Raises `InvalidParamsError` and `PayloadTooLargeError`."""
+    descriptor = rpc.request.DESCRIPTOR
+    if len(raw) > BYTES_PER_VALUE * max_values:
+        check_message(descriptor, raw, max_values)
     try:
         message = rpc.request.FromString(raw)
     except DecodeError as error:
-        raise InvalidParamsError(f"The request is no {rpc.request.DESCRIPTOR.full_name}: {error}") from None
+        raise InvalidParamsError(f"The request is not a valid {descriptor.full_name}: {error}") from None
     try:
         return rpc.read(message)
     except ValueError as error:
@@ -88,6 +97,7 @@ def read_request(rpc: Rpc, raw: bytes) -> Model:
 def write_request(rpc: Rpc, request: Model) -> bytes:
     """Raises `InvalidParamsError` when protobuf cannot carry it."""
     try:
+        check_levels(request)
         raw: bytes = rpc.ask(request).SerializeToString()
     except ValueError as error:
         raise InvalidParamsError(str(error)) from None

@@ -1,13 +1,11 @@
 """Tasks, messages, parts and events as protobuf, in version 0.3: what it names otherwise.
 
-Where the schema leaves something open, this does what the SDKs of that version do: the bytes of a file travel as
-base64, and data that is no object travels as the `value` of one.
+Where the schema leaves something open, this does what the SDKs of that version do: the bytes of a file are written as
+`errands.wire.v0_3.file_bytes` says, and data that is no object travels as the `value` of one.
 """
 
 from __future__ import annotations
 
-import base64
-import binascii
 from typing import Any
 
 from a2a.compat.v0_3 import a2a_v0_3_pb2
@@ -17,6 +15,7 @@ from errands.model.core import SETTLED_STATES, Message, Part, StreamResponse, Ta
 from errands.model.requests import SendMessageResponse
 from errands.wire.proto.messages import ROLES, Reader, Writer
 from errands.wire.proto.values import fill_struct, read_struct
+from errands.wire.v0_3.file_bytes import FileBytes
 
 #: Any: generated messages take numbers for enums, which their type stubs do not say.
 pb: Any = a2a_v0_3_pb2
@@ -28,12 +27,15 @@ _WRAPPED = "data_part_compat"
 class OldWriter(Writer):
     pb = pb
 
+    def __init__(self, file_bytes: FileBytes) -> None:
+        self._file_bytes = file_bytes
+
     def fill_part(self, written: Any, part: Part) -> None:
         data, metadata = part.data, part.metadata
         if part.text is not None:
             written.text = part.text
         elif data is UNSET:
-            _fill_file(written.file, part)
+            self._fill_file(written.file, part)
         else:
             if not isinstance(data, dict):
                 data, metadata = {"value": data}, {**(metadata or {}), _WRAPPED: True}
@@ -57,19 +59,21 @@ class OldWriter(Writer):
     def sent(self, response: SendMessageResponse, message: str = "msg") -> Any:
         return super().sent(response, message)
 
-
-def _fill_file(written: Any, part: Part) -> None:
-    if part.url is not None:
-        written.file_with_uri = part.url
-    elif part.raw is not None:
-        written.file_with_bytes = base64.b64encode(part.raw)
-    if part.media_type is not None:
-        written.mime_type = part.media_type
-    if part.filename is not None:
-        written.name = part.filename
+    def _fill_file(self, written: Any, part: Part) -> None:
+        if part.url is not None:
+            written.file_with_uri = part.url
+        elif part.raw is not None:
+            written.file_with_bytes = self._file_bytes.write(part.raw)
+        if part.media_type is not None:
+            written.mime_type = part.media_type
+        if part.filename is not None:
+            written.name = part.filename
 
 
 class OldReader(Reader):
+    def __init__(self, file_bytes: FileBytes) -> None:
+        self._file_bytes = file_bytes
+
     def part(self, part: Any) -> Part:
         kind = part.WhichOneof("part")
         metadata = self.metadata(part)
@@ -89,7 +93,7 @@ class OldReader(Reader):
         is_url = file.WhichOneof("file") == "file_with_uri"
         return Part(
             url=file.file_with_uri if is_url else None,
-            raw=None if is_url else _bytes_of(file.file_with_bytes),
+            raw=None if is_url else self._file_bytes.read(file.file_with_bytes),
             metadata=metadata,
             filename=file.name or None,
             media_type=file.mime_type or None,
@@ -108,11 +112,3 @@ class OldReader(Reader):
 
     def status(self, status: Any, message: str = "update") -> TaskStatus:
         return super().status(status, message)
-
-
-def _bytes_of(content: bytes) -> bytes:
-    """The file: base64 as the SDKs write it, or the bytes themselves as the schema has it."""
-    try:
-        return base64.b64decode(content, validate=True)
-    except binascii.Error:
-        return content

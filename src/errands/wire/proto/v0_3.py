@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from functools import partial
 from typing import Any
 
 from google.protobuf import empty_pb2
@@ -25,15 +26,14 @@ from errands.model.requests import (
 )
 from errands.wire.proto import cards
 from errands.wire.proto.checks import MAX_INT, check_message, required, within
-from errands.wire.proto.codec import Codec, read_nothing, rpc, write_nothing
+from errands.wire.proto.codec import Codec, Rpc, read_nothing, rpc, write_nothing
 from errands.wire.proto.messages_v0_3 import OldReader, OldWriter, pb
 from errands.wire.proto.values import write_struct
+from errands.wire.v0_3.errors import in_0_3
+from errands.wire.v0_3.file_bytes import ONCE, TWICE, FileBytes, is_once
 
 _TASK_NAME = re.compile(r"tasks/([^/]+)")
 _CONFIG_NAME = re.compile(r"tasks/([^/]+)/pushNotificationConfigs/([^/]+)")
-
-_writer = OldWriter()
-_reader = OldReader()
 
 
 # Resource names
@@ -176,15 +176,15 @@ def _write_configs(response: ListTaskPushNotificationConfigsResponse) -> Any:
 # Sending
 
 
-def _read_send(request: Any) -> SendMessageRequest:
+def _read_send(reader: OldReader, request: Any) -> SendMessageRequest:
     if not request.HasField("request"):
         raise InvalidParamsError("message is required", field="message")
     message = request.request
     check_message(message, message.content[:], "part")
     return SendMessageRequest(
-        message=_reader.message(message),
+        message=reader.message(message),
         configuration=_read_configuration(request.configuration) if request.HasField("configuration") else None,
-        metadata=_reader.metadata(request),
+        metadata=reader.metadata(request),
     )
 
 
@@ -202,13 +202,13 @@ def _read_configuration(configuration: Any) -> SendMessageConfiguration:
     )
 
 
-def _write_send(request: SendMessageRequest) -> Any:
+def _write_send(writer: OldWriter, request: SendMessageRequest) -> Any:
     _anybodys(request)
     written = pb.SendMessageRequest(
         configuration=_write_configuration(request.configuration or SendMessageConfiguration()),
         metadata=write_struct(request.metadata),
     )
-    _writer.fill_message(written.request, request.message)
+    writer.fill_message(written.request, request.message)
     return written
 
 
@@ -261,76 +261,88 @@ def _write_get_card(request: GetExtendedAgentCardRequest) -> Any:
     return pb.GetAgentCardRequest()
 
 
-_SEND = (_read_send, _write_send)
-_TASK = (_writer.task, _reader.task)
-_EVENT = (_writer.event, _reader.event)
 _CONFIG = (_write_task_config, _read_task_config)
 
-_RPCS = (
-    rpc("SendMessage", pb.SendMessageRequest, pb.SendMessageResponse, *_SEND, _writer.sent, _reader.sent),
-    rpc("SendStreamingMessage", pb.SendMessageRequest, pb.StreamResponse, *_SEND, *_EVENT),
-    rpc("GetTask", pb.GetTaskRequest, pb.Task, _read_get, _write_get, *_TASK),
-    rpc("CancelTask", pb.CancelTaskRequest, pb.Task, _read_cancel, _write_cancel, *_TASK),
-    rpc(
-        "SubscribeToTask",
-        pb.TaskSubscriptionRequest,
-        pb.StreamResponse,
-        _read_subscribe,
-        _write_subscribe,
-        *_EVENT,
-        name="TaskSubscription",
-    ),
-    rpc(
-        "CreateTaskPushNotificationConfig",
-        pb.CreateTaskPushNotificationConfigRequest,
-        pb.TaskPushNotificationConfig,
-        _read_create_config,
-        _write_create_config,
-        *_CONFIG,
-    ),
-    rpc(
-        "GetTaskPushNotificationConfig",
-        pb.GetTaskPushNotificationConfigRequest,
-        pb.TaskPushNotificationConfig,
-        _read_get_config,
-        _write_get_config,
-        *_CONFIG,
-    ),
-    rpc(
-        "ListTaskPushNotificationConfigs",
-        pb.ListTaskPushNotificationConfigRequest,
-        pb.ListTaskPushNotificationConfigResponse,
-        _read_list_configs,
-        _write_list_configs,
-        _write_configs,
-        _read_configs,
-        name="ListTaskPushNotificationConfig",
-    ),
-    rpc(
-        "DeleteTaskPushNotificationConfig",
-        pb.DeleteTaskPushNotificationConfigRequest,
-        empty_pb2.Empty,
-        _read_delete_config,
-        _write_delete_config,
-        write_nothing,
-        read_nothing,
-    ),
-    rpc(
-        "GetExtendedAgentCard",
-        pb.GetAgentCardRequest,
-        pb.AgentCard,
-        _read_get_card,
-        _write_get_card,
-        cards.write_old_card,
-        cards.read_old_card,
-        name="GetAgentCard",
-    ),
-)
 
-CODEC = Codec(
-    version="0.3",
-    service=pb.DESCRIPTOR.services_by_name["A2AService"].full_name,
-    rpcs={one.operation.name: one for one in _RPCS},
-    ends_at_pause=True,
-    names_errors=True,
-)
+def _rpcs(file_bytes: FileBytes) -> tuple[Rpc, ...]:
+    reader, writer = OldReader(file_bytes), OldWriter(file_bytes)
+    send = (partial(_read_send, reader), partial(_write_send, writer))
+    task = (writer.task, reader.task)
+    event = (writer.event, reader.event)
+    return (
+        rpc("SendMessage", pb.SendMessageRequest, pb.SendMessageResponse, *send, writer.sent, reader.sent),
+        rpc("SendStreamingMessage", pb.SendMessageRequest, pb.StreamResponse, *send, *event),
+        rpc("GetTask", pb.GetTaskRequest, pb.Task, _read_get, _write_get, *task),
+        rpc("CancelTask", pb.CancelTaskRequest, pb.Task, _read_cancel, _write_cancel, *task),
+        rpc(
+            "SubscribeToTask",
+            pb.TaskSubscriptionRequest,
+            pb.StreamResponse,
+            _read_subscribe,
+            _write_subscribe,
+            *event,
+            name="TaskSubscription",
+        ),
+        rpc(
+            "CreateTaskPushNotificationConfig",
+            pb.CreateTaskPushNotificationConfigRequest,
+            pb.TaskPushNotificationConfig,
+            _read_create_config,
+            _write_create_config,
+            *_CONFIG,
+        ),
+        rpc(
+            "GetTaskPushNotificationConfig",
+            pb.GetTaskPushNotificationConfigRequest,
+            pb.TaskPushNotificationConfig,
+            _read_get_config,
+            _write_get_config,
+            *_CONFIG,
+        ),
+        rpc(
+            "ListTaskPushNotificationConfigs",
+            pb.ListTaskPushNotificationConfigRequest,
+            pb.ListTaskPushNotificationConfigResponse,
+            _read_list_configs,
+            _write_list_configs,
+            _write_configs,
+            _read_configs,
+            name="ListTaskPushNotificationConfig",
+        ),
+        rpc(
+            "DeleteTaskPushNotificationConfig",
+            pb.DeleteTaskPushNotificationConfigRequest,
+            empty_pb2.Empty,
+            _read_delete_config,
+            _write_delete_config,
+            write_nothing,
+            read_nothing,
+        ),
+        rpc(
+            "GetExtendedAgentCard",
+            pb.GetAgentCardRequest,
+            pb.AgentCard,
+            _read_get_card,
+            _write_get_card,
+            cards.write_old_card,
+            cards.read_old_card,
+            name="GetAgentCard",
+        ),
+    )
+
+
+def _codec(file_bytes: FileBytes) -> Codec:
+    return Codec(
+        version="0.3",
+        service=pb.DESCRIPTOR.services_by_name["A2AService"].full_name,
+        rpcs={one.operation.name: one for one in _rpcs(file_bytes)},
+        ends_at_pause=True,
+        names_errors=True,
+        restate=in_0_3,
+        variant=lambda software: CODEC_ONCE if is_once(software) else CODEC,
+    )
+
+
+CODEC = _codec(TWICE)
+#: For peers of the JavaScript SDK.
+CODEC_ONCE = _codec(ONCE)

@@ -14,6 +14,8 @@ from typing import Any
 from google.protobuf import struct_pb2, timestamp_pb2
 
 from errands.clock import from_iso, to_iso
+from errands.model.base import Model, encode
+from errands.wire.bounds import is_too_deep
 
 Struct = struct_pb2.Struct
 Timestamp = timestamp_pb2.Timestamp
@@ -26,18 +28,25 @@ _MS_ISO_LENGTH = len("2026-01-31T12:00:00.000Z")
 _NANOS_PER_MS = 1_000_000
 
 
+#: Levels of a request around its values.
+_LEVELS_AROUND = 4
+
+
 class TooDeepError(ValueError):
-    """No reader of protobuf could follow it."""
+    """A request that no reader of protobuf could follow."""
 
     def __init__(self) -> None:
         super().__init__(f"JSON nested more than {MAX_DEPTH} levels deep cannot be sent over gRPC; use HTTP for it")
 
 
-def write_struct(values: dict[str, Any] | None) -> Any:
-    """The object as a Struct; None stays None, which protobuf's constructors take as absent.
+def check_levels(request: Model) -> None:
+    """Raise `TooDeepError` for a request whose values are nested too deeply to arrive as they are."""
+    if is_too_deep(encode(request), MAX_DEPTH + _LEVELS_AROUND):
+        raise TooDeepError
 
-    Raises `TooDeepError`, as everything that writes values does.
-    """
+
+def write_struct(values: dict[str, Any] | None) -> Any:
+    """Return the object as a Struct; None stays None, which protobuf's constructors take as absent."""
     if values is None:
         return None
     struct = Struct()
@@ -54,7 +63,10 @@ def fill_struct(struct: Any, values: dict[str, Any], depth: int = 1) -> None:
 
 
 def fill_value(target: Any, value: Any, depth: int = 0) -> None:
-    """Sets a Value in place: nested messages are built where they belong and never copied."""
+    """Set a Value in place: nested messages are built where they belong and never copied.
+
+    What is nested deeper than `MAX_DEPTH` is written as JSON text, so that it does not make a whole listing unreadable.
+    """
     if isinstance(value, str):
         target.string_value = value
     elif isinstance(value, bool):
@@ -64,7 +76,7 @@ def fill_value(target: Any, value: Any, depth: int = 0) -> None:
     elif value is None:
         target.null_value = struct_pb2.NULL_VALUE
     elif depth >= MAX_DEPTH:
-        raise TooDeepError
+        target.string_value = encode(value).decode()
     elif isinstance(value, dict):
         fill_struct(target.struct_value, value, depth + 1)
     else:

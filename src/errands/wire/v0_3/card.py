@@ -13,19 +13,16 @@ import msgspec
 from errands.errors import VersionNotSupportedError
 from errands.model.base import Model, encode
 from errands.model.card import (
+    SCHEME_FIELDS,
     AgentCapabilities,
     AgentCard,
     AgentCardSignature,
     AgentInterface,
     AgentProvider,
     AgentSkill,
-    APIKeySecurityScheme,
-    HTTPAuthSecurityScheme,
-    MutualTlsSecurityScheme,
-    OAuth2SecurityScheme,
-    OpenIdConnectSecurityScheme,
     SecurityRequirement,
     SecurityScheme,
+    modern_scheme,
 )
 from errands.wire.dialect import Json, MalformedAnswerError
 
@@ -35,14 +32,6 @@ PROTOCOL_VERSION = "0.3.0"
 _DEFAULT_TRANSPORT = "JSONRPC"
 #: The name under which a card of PraisonAI's gives its interface: such a card names no version and no transport.
 PRAISONAI_TRANSPORT = "PRAISONAI"
-#: OpenAPI's `type`, the field of the 1.0 scheme that stands for it, and what is in that field.
-_SCHEMES: tuple[tuple[str, str, type[Model]], ...] = (
-    ("apiKey", "api_key_security_scheme", APIKeySecurityScheme),
-    ("http", "http_auth_security_scheme", HTTPAuthSecurityScheme),
-    ("oauth2", "oauth2_security_scheme", OAuth2SecurityScheme),
-    ("openIdConnect", "open_id_connect_security_scheme", OpenIdConnectSecurityScheme),
-    ("mutualTLS", "mtls_security_scheme", MutualTlsSecurityScheme),
-)
 
 #: As OpenAPI writes it, `{name: scopes}`, or as the JavaScript SDK does, `{"schemes": {name: {"list": scopes}}}`.
 Security = list[dict[str, Any]]
@@ -158,9 +147,10 @@ def _legacy_security(holder: AgentCard | AgentSkill, fields: dict[str, Any]) -> 
 
 
 def _legacy_scheme(scheme: SecurityScheme) -> dict[str, Any]:
-    for kind, attribute, _ in _SCHEMES:
-        if (content := getattr(scheme, attribute)) is not None:
-            fields: dict[str, Any] = {"type": kind} | msgspec.to_builtins(content)
+    modern = msgspec.to_builtins(scheme)
+    for kind, field in SCHEME_FIELDS.items():
+        if field in modern:
+            fields: dict[str, Any] = {"type": kind} | modern[field]
             if kind == "apiKey":
                 fields["in"] = fields.pop("location")
             return fields
@@ -246,12 +236,6 @@ def _modern_schemes(schemes: dict[str, dict[str, Any]] | None) -> dict[str, Secu
 
 
 def _modern_scheme(fields: dict[str, Any]) -> SecurityScheme | None:
-    for kind, attribute, model in _SCHEMES:
-        if fields.get("type") == kind:
-            renamed = {"location" if key == "in" else key: value for key, value in fields.items()}
-            scheme = SecurityScheme()
-            setattr(scheme, attribute, msgspec.convert(renamed, model))
-            return scheme
     # The JavaScript SDK writes schemes as 1.0 does.
-    scheme = msgspec.convert(fields, SecurityScheme)
+    scheme = msgspec.convert(modern_scheme(fields), SecurityScheme)
     return None if scheme == SecurityScheme() else scheme

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from errands.errors import A2AError
+from errands.errors import A2AError, ExtendedAgentCardNotConfiguredError, ExtendedCardNotOfferedError
 from errands.wire.status import STATUS, details_of, from_http, from_jsonrpc
 
 #: Where the status is another one than in 1.0.
@@ -48,6 +48,13 @@ _REASON_OF_HTTP = {
     422: "INVALID_PARAMS",
     501: "UNSUPPORTED_OPERATION",
 }
+
+
+def in_0_3(error: A2AError) -> A2AError:
+    """Return the error that 0.3 has for this one: one and the same for an extended card not offered or not there."""
+    if isinstance(error, ExtendedCardNotOfferedError):
+        return ExtendedAgentCardNotConfiguredError(error.message)
+    return error
 
 
 def to_http(error: A2AError) -> tuple[int, dict[str, Any]]:

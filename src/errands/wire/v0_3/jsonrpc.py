@@ -15,7 +15,6 @@ from errands.model.requests import (
     GetTaskPushNotificationConfigRequest,
     ListTaskPushNotificationConfigsRequest,
     ListTasksRequest,
-    SendMessageConfiguration,
     SendMessageRequest,
     TaskPushNotificationConfig,
 )
@@ -23,8 +22,8 @@ from errands.operations import OPERATIONS, Operation
 from errands.wire import v1_0
 from errands.wire.dialect import Json, Located, MalformedAnswerError
 from errands.wire.v0_3 import models
-from errands.wire.v0_3.legacy import LegacyDialect, parse_state
-from errands.wire.v0_3.schema_spelling import SCHEMA
+from errands.wire.v0_3.legacy import LegacyDialect, parse_state, with_blocking
+from errands.wire.v0_3.schema_spelling import A2AKIT, SCHEMA
 
 _METHODS = {
     "message/send": "SendMessage",
@@ -58,6 +57,8 @@ class JsonRpcDialect(LegacyDialect):
     refuses_in_stream = True
 
     def read_request(self, operation: Operation, body: bytes, fields: Mapping[str, str] | None = None) -> Any:
+        if operation.request is SendMessageRequest:
+            return self.spelling.read_send(v1_0.read_body(models.MessageSendParams, body, fields))
         known = _PARAMS.get(operation.request)
         if known is None:
             return v1_0.read_body(operation.request, body, fields)
@@ -87,13 +88,7 @@ class JsonRpcDialect(LegacyDialect):
         return _METHOD_OF[operation.name]
 
     def write_request(self, operation: Operation, request: Model) -> bytes:
-        if (
-            operation.name == "SendMessage"
-            and isinstance(request, SendMessageRequest)
-            and request.configuration is None
-        ):
-            # What a missing `blocking` means differs from agent to agent.
-            request = msgspec.structs.replace(request, configuration=SendMessageConfiguration())
+        request = with_blocking(operation, request)
         write = _WRITERS.get(type(request))
         return encode(request if write is None else write(request))
 
@@ -113,6 +108,12 @@ class JsonRpcDialect(LegacyDialect):
         if isinstance(event, models.Task):
             return core.StreamResponse(task=spelling.read_task(event))
         return core.StreamResponse(message=spelling.read_message(event))
+
+
+class A2akitJsonRpcDialect(JsonRpcDialect):
+    """As a2akit's client means and reads it."""
+
+    refuses_in_stream = False
 
 
 def _read_without_kind(raw: Json) -> Model:
@@ -177,7 +178,6 @@ def _write_named(
 
 #: Requests that 0.3 spells in another way: the struct they are read as, and how that becomes ours.
 _PARAMS: dict[type[Model], tuple[type[Model], Callable[[Any], Model]]] = {
-    SendMessageRequest: (models.MessageSendParams, SCHEMA.read_send),
     ListTasksRequest: (models.TaskListParams, _read_list),
     TaskPushNotificationConfig: (models.TaskPushNotificationConfig, _read_set),
     GetTaskPushNotificationConfigRequest: (models.PushNotificationConfigParams, _read_get),
@@ -198,3 +198,4 @@ _WRITERS: dict[type[Model], Callable[[Any], Model]] = {
 
 #: 0.3 over JSON-RPC.
 JSONRPC = JsonRpcDialect(SCHEMA)
+JSONRPC_A2AKIT = A2akitJsonRpcDialect(A2AKIT)

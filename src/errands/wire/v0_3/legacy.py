@@ -15,6 +15,7 @@ from errands.model.requests import (
     Empty,
     ListTaskPushNotificationConfigsResponse,
     ListTasksResponse,
+    SendMessageConfiguration,
     SendMessageResponse,
     TaskPushNotificationConfig,
 )
@@ -22,7 +23,7 @@ from errands.operations import Operation
 from errands.wire.dialect import Dialect, Json, MalformedAnswerError
 from errands.wire.status import to_jsonrpc
 from errands.wire.v0_3.card import VERSION, from_v0_3, to_v0_3
-from errands.wire.v0_3.errors import read_http, read_jsonrpc, to_http
+from errands.wire.v0_3.errors import in_0_3, read_http, read_jsonrpc, to_http
 from errands.wire.v0_3.spelling import Spelling
 from errands.wire.v1_0 import read_answer
 
@@ -68,10 +69,10 @@ class LegacyDialect(Dialect):
         return [self.spelling.write_push_config(config) for config in listed.configs]
 
     def jsonrpc_error(self, error: A2AError) -> dict[str, Any]:
-        return to_jsonrpc(error)
+        return to_jsonrpc(in_0_3(error))
 
     def http_error(self, error: A2AError) -> tuple[int, dict[str, Any]]:
-        return to_http(error)
+        return to_http(in_0_3(error))
 
     # What a client does
 
@@ -116,6 +117,13 @@ def _sent(event: core.StreamResponse) -> SendMessageResponse:
     if event.task is None and event.message is None:
         raise MalformedAnswerError("neither a task nor a message")
     return SendMessageResponse(task=event.task, message=event.message)
+
+
+def with_blocking(operation: Operation, request: Any) -> Any:
+    """Say whether a send should wait: what a missing `blocking` means differs from agent to agent."""
+    if operation.name == "SendMessage" and request.configuration is None:
+        return msgspec.structs.replace(request, configuration=SendMessageConfiguration())
+    return request
 
 
 def parse_state(name: str) -> core.TaskState:

@@ -29,7 +29,7 @@ Role = Literal["ROLE_UNSPECIFIED", "ROLE_USER", "ROLE_AGENT"]
 
 class FilePart(Model):
     file_with_uri: str | None = None
-    #: The proto's bytes, which the Python SDK fills with base64 once more.
+    #: The proto's bytes, which most SDKs fill with base64 once more: see `file_bytes`.
     file_with_bytes: bytes | None = None
     mime_type: str | None = None
     name: str | None = None

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import binascii
-from base64 import b64encode
-
 from msgspec import UNSET
 
 from errands.errors import InvalidParamsError
 from errands.model import core
 from errands.model.requests import SendMessageConfiguration, SendMessageRequest, TaskPushNotificationConfig
 from errands.wire.v0_3 import proto
+from errands.wire.v0_3.file_bytes import ONCE, TWICE, FileBytes
 from errands.wire.v0_3.spelling import Spelling, unwrap_data, wrap_data
 
 
@@ -21,6 +19,10 @@ class ProtoSpelling(Spelling):
     states = {state: state.value for state in core.TaskState} | {core.CANCELED: "TASK_STATE_CANCELLED"}
     roles = {role: role.value for role in core.Role}
 
+    def __init__(self, file_bytes: FileBytes) -> None:
+        super().__init__()
+        self._file_bytes = file_bytes
+
     def write_part(self, part: core.Part) -> proto.Part:
         if part.text is not None:
             return proto.Part(text=part.text, metadata=part.metadata)
@@ -29,7 +31,7 @@ class ProtoSpelling(Spelling):
             return proto.Part(data=proto.DataPart(data=data), metadata=metadata)
         file = proto.FilePart(
             file_with_uri=part.url,
-            file_with_bytes=None if part.raw is None else b64encode(part.raw),
+            file_with_bytes=None if part.raw is None else self._file_bytes.write(part.raw),
             mime_type=part.media_type,
             name=part.filename,
         )
@@ -43,7 +45,7 @@ class ProtoSpelling(Spelling):
         file = part.file
         assert file is not None
         return core.Part(
-            raw=None if file.file_with_bytes is None else _decoded_again(file.file_with_bytes),
+            raw=None if file.file_with_bytes is None else self._file_bytes.read(file.file_with_bytes),
             url=file.file_with_uri,
             filename=file.name or None,
             media_type=file.mime_type or None,
@@ -99,15 +101,6 @@ class ProtoSpelling(Spelling):
         return self._read_push(config.push_notification_config, names[1] if len(names) > 1 else None)
 
 
-def _decoded_again(content: bytes) -> bytes:
-    """The file behind the proto's bytes: base64 once more from the Python SDK, the bytes themselves from others.
-
-    Nothing else tells them apart, so a file of another SDK that is nothing but base64 is taken for the Python SDK's.
-    """
-    try:
-        return binascii.a2b_base64(content, strict_mode=True)
-    except binascii.Error:
-        return content
-
-
-PROTO = ProtoSpelling()
+#: As most of the SDKs write files, and as the JavaScript one does: see `file_bytes`.
+PROTO = ProtoSpelling(TWICE)
+PROTO_ONCE = ProtoSpelling(ONCE)

@@ -1,8 +1,9 @@
 """A2A 0.3 over HTTP+JSON, under `/v1`.
 
 The specification's text writes objects as over JSON-RPC; the official SDKs send and serve the proto in JSON. `REST` is
-the latter and `REST_PLAIN` the former; `variant` tells which of them a body is in. A request without a body is
-answered as the official SDKs expect it. A client writes as they do and reads both.
+the latter and `REST_PLAIN` the former; `REST_ONCE` is the latter with files as the JavaScript SDK writes them, and
+`REST_A2AKIT` is what a2akit speaks. `variant` tells which of them a request is in. A request without a body is answered
+as the official SDKs expect it. A client writes as they do and reads both.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from typing import Any
 
 import msgspec
 
-from errands.errors import InvalidParamsError, UnsupportedOperationError
+from errands.errors import A2AError, InvalidParamsError, TaskTerminalStateError, UnsupportedOperationError
 from errands.model import core
 from errands.model.base import Model, encode
 from errands.model.requests import (
@@ -26,24 +27,31 @@ from errands.operations import OPERATIONS, Operation
 from errands.wire import v1_0
 from errands.wire.dialect import Dialect, Json, Located, MalformedAnswerError, Route, fill_path
 from errands.wire.v0_3 import proto
+from errands.wire.v0_3.file_bytes import decoded_again, is_once
 from errands.wire.v0_3.jsonrpc import JSONRPC
-from errands.wire.v0_3.legacy import LegacyDialect, parse_state
-from errands.wire.v0_3.proto_spelling import PROTO
-from errands.wire.v0_3.schema_spelling import SCHEMA
+from errands.wire.v0_3.legacy import LegacyDialect, parse_state, with_blocking
+from errands.wire.v0_3.proto_spelling import PROTO, PROTO_ONCE
+from errands.wire.v0_3.schema_spelling import A2AKIT, SCHEMA
 
 _PATHS = {name: f"/v1{operation.path}" for name, operation in OPERATIONS.items()} | {"GetExtendedAgentCard": "/v1/card"}
 
 
-def _route(operation: Operation) -> Route:
+#: Invalid parameters and unsupported operations, for which a2akit has another status than the official SDKs.
+_BAD_REQUESTS = (-32602, -32004)
+
+
+def _route(operation: Operation, prefix: str = "/v1") -> Route:
     # To subscribe, the specification's text says POST; its proto and a2a-sdk 0.3 say GET.
     methods = {"GET", "POST"} if operation.name == "SubscribeToTask" else {operation.http_method}
-    return Route(operation, frozenset(methods), _PATHS[operation.name])
+    return Route(operation, frozenset(methods), prefix + _PATHS[operation.name].removeprefix("/v1"))
 
 
 class RestDialect(LegacyDialect):
     """As the specification's text says."""
 
     routes = tuple(_route(operation) for operation in OPERATIONS.values())
+    #: How a client asks for a stream: see `_route`.
+    subscribe_method = "POST"
 
     # What a server does
 
@@ -55,7 +63,7 @@ class RestDialect(LegacyDialect):
         return v1_0.read_body(operation.request, body, fields)
 
     def read_query(self, operation: Operation, values: Mapping[str, str]) -> Any:
-        if operation.request is ListTasksRequest and "status" in values:
+        if operation.request is ListTasksRequest and not values.get("status", "0").isdecimal():
             values = {**values, "status": parse_state(values["status"])}
         return v1_0.JSON.read_query(operation, values)
 
@@ -73,11 +81,15 @@ class RestDialect(LegacyDialect):
     def write_nothing(self) -> bytes:
         return b"{}"
 
-    def variant(self, body: bytes) -> Dialect:
+    def variant(self, body: bytes, software: bytes = b"") -> Dialect:
+        once = is_once(software)
         try:
-            return REST_PLAIN if _PROBE.decode(body).is_plain else REST
+            found = _PROBE.decode(body or b"{}")
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-            return self
+            found = _Probe()
+        if found.is_plain:
+            return REST_PLAIN
+        return REST_ONCE if once or found.has_bare_file else REST
 
     def _read_create(self, created: Any) -> TaskPushNotificationConfig:
         """The config is under `config` or is the body itself; the path's task wins."""
@@ -104,7 +116,7 @@ class RestDialect(LegacyDialect):
         values.pop("tenant", None)
         path = fill_path(_PATHS[operation.name], values)
         if isinstance(request, SendMessageRequest):
-            return Located("POST", path, {}, encode(self.spelling.write_send(request)))
+            return Located("POST", path, {}, encode(self.spelling.write_send(with_blocking(operation, request))))
         if isinstance(request, TaskPushNotificationConfig):
             return Located("POST", path, {}, encode(self.spelling.write_create(request)))
         if isinstance(request, CancelTaskRequest):
@@ -113,7 +125,7 @@ class RestDialect(LegacyDialect):
             values["status"] = self.spelling.states[request.status]
         names = dict(zip(request.__struct_fields__, request.__struct_encode_fields__, strict=True))
         query = {names[name]: v1_0.query_value(value) for name, value in values.items()}
-        return Located("GET" if operation.streams else operation.http_method, path, query, None)
+        return Located(self.subscribe_method if operation.streams else operation.http_method, path, query, None)
 
     def read_event(self, raw: Json) -> core.StreamResponse:
         spelling = self.spelling
@@ -130,8 +142,28 @@ class RestDialect(LegacyDialect):
         return JSONRPC.read_event(raw)
 
 
+class A2akitRestDialect(RestDialect):
+    """As a2akit does: paths without `/v1`, and answers and events that are the task or message itself."""
+
+    routes = tuple(_route(operation, "") for operation in OPERATIONS.values())
+
+    def write_stream_response(self, event: core.StreamResponse) -> Model:
+        return JSONRPC.write_stream_response(event)
+
+    def http_error(self, error: A2AError) -> tuple[int, dict[str, Any]]:
+        status, body = super().http_error(error)
+        if isinstance(error, TaskTerminalStateError):
+            return 409, body
+        return 400 if body["code"] in _BAD_REQUESTS else status, body
+
+    def variant(self, body: bytes, software: bytes = b"") -> Dialect:
+        return self
+
+
 class SdkRestDialect(RestDialect):
     """As the official SDKs do. Answers of agents that do as the text says are understood too."""
+
+    subscribe_method = "GET"
 
     def write_push_configs(self, listed: ListTaskPushNotificationConfigsResponse) -> Model:
         return proto.TaskPushNotificationConfigList(configs=super().write_push_configs(listed))
@@ -149,9 +181,18 @@ class SdkRestDialect(RestDialect):
             return REST_PLAIN.read_event(raw)
 
 
+class _File(msgspec.Struct):
+    fileWithBytes: bytes | None = None  # noqa: N815
+
+
+class _Part(msgspec.Struct):
+    file: _File | None = None
+
+
 class _Message(msgspec.Struct):
     role: Any = None
     kind: Any = None
+    content: list[_Part] = []
 
 
 class _Config(msgspec.Struct):
@@ -162,6 +203,8 @@ class _Probe(msgspec.Struct):
     """As much of a body as tells how it is spelled."""
 
     message: _Message | None = None
+    #: The message, as a2a-sdk 1.x names it.
+    request: _Message | None = None
     config: _Config | None = None
     taskId: Any = None  # noqa: N815
 
@@ -171,8 +214,16 @@ class _Probe(msgspec.Struct):
             return self.message.kind is not None or self.message.role in ("user", "agent")
         return bool(self.taskId or (self.config is not None and self.config.taskId))
 
+    @property
+    def has_bare_file(self) -> bool:
+        message = self.message or self.request
+        files = [part.file.fileWithBytes for part in message.content if part.file] if message else []
+        return any(content is not None and decoded_again(content) is None for content in files)
+
 
 _PROBE = msgspec.json.Decoder(_Probe)
 
 REST_PLAIN = RestDialect(SCHEMA)
+REST_A2AKIT = A2akitRestDialect(A2AKIT)
 REST = SdkRestDialect(PROTO)
+REST_ONCE = SdkRestDialect(PROTO_ONCE)

@@ -17,6 +17,10 @@ class SchemaSpelling(Spelling):
     states = {state: "unknown" if state is core.UNSPECIFIED else state.short for state in core.TaskState}
     roles = {core.Role.UNSPECIFIED: "agent", core.Role.USER: "user", core.Role.AGENT: "agent"}
 
+    def __init__(self, *, blocks_by_default: bool = True) -> None:
+        super().__init__()
+        self._blocks_by_default = blocks_by_default
+
     def write_part(self, part: core.Part) -> models.Part:
         if part.text is not None:
             return models.Part(kind="text", text=part.text, metadata=part.metadata)
@@ -65,14 +69,14 @@ class SchemaSpelling(Spelling):
 
     def read_send(self, params: models.MessageSendParams) -> SendMessageRequest:
         wanted = params.configuration
-        configuration = None
+        configuration = None if self._blocks_by_default else SendMessageConfiguration(return_immediately=True)
         if wanted is not None:
             push = wanted.push_notification_config
             configuration = SendMessageConfiguration(
                 accepted_output_modes=wanted.accepted_output_modes,
                 task_push_notification_config=None if push is None else self._read_push(push),
                 history_length=wanted.history_length,
-                return_immediately=wanted.blocking is False,
+                return_immediately=not (self._blocks_by_default if wanted.blocking is None else wanted.blocking),
             )
         return SendMessageRequest(
             message=self._read_sent(params.message), configuration=configuration, metadata=params.metadata
@@ -90,4 +94,6 @@ class SchemaSpelling(Spelling):
         return self._read_push(config.push_notification_config, config.task_id or None)
 
 
+#: Where `blocking` is left out, the servers of the official SDKs wait; those of a2akit do not, and its client knows it.
 SCHEMA = SchemaSpelling()
+A2AKIT = SchemaSpelling(blocks_by_default=False)

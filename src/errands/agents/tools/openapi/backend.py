@@ -38,7 +38,7 @@ class OpenApiBackend(Backend):
         catalogue, wanted = await self._catalogue(invocation.action)
         operation = _expect(catalogue, invocation.operation or wanted or "")
         made = request(operation, invocation.arguments, self.equipment.settings, key=invocation.call)
-        return (await send(self.equipment, made)).result()
+        return await (await send(self.equipment, made)).result()
 
     async def _catalogue(self, action: str | None) -> tuple[Catalogue, str | None]:
         """The operations there are, found out once per process, and the one that the action is."""

@@ -28,6 +28,8 @@ class Document:
     def __init__(self, url: str, root: Object) -> None:
         self.url = url
         self.root = root
+        #: Schemas of it that were written out so far.
+        self.written_out = 0
 
     def resolved(self, node: Any) -> Object:
         """An object, or the one that its `$ref` leads to; empty when it leads nowhere in this document."""

@@ -8,8 +8,9 @@ from errands.agents.manifests.schemas import Schema
 from errands.agents.tools.openapi.document import Document
 from errands.agents.tools.references import usable
 
-#: Schemas that one operation is made of, written out; what comes after them is not described.
+#: Schemas that one operation is made of, written out, and all of them; what comes after them is not described.
 MAX_SCHEMAS = 2_000
+MAX_SCHEMAS_IN_ALL = 100_000
 _MAX_DEPTH = 12
 
 _COPIED = frozenset(
@@ -42,7 +43,9 @@ class Schemas:
     def plain(self, schema: Any, trail: tuple[str, ...] = ()) -> Schema:
         """Written out; a schema inside of itself is not repeated."""
         self._left -= 1
-        if not isinstance(schema, dict) or self._left < 0 or len(trail) > _MAX_DEPTH:
+        self._document.written_out += 1
+        is_too_much = self._left < 0 or self._document.written_out > MAX_SCHEMAS_IN_ALL
+        if not isinstance(schema, dict) or is_too_much or len(trail) > _MAX_DEPTH:
             return {}
         reference = schema.get("$ref")
         if isinstance(reference, str):

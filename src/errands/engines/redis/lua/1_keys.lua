@@ -12,6 +12,8 @@
 --   receipt:SCOPE:DIGEST "AT ID" of an accepted message; expires
 --   canceling            set of live tasks that are wanted canceled
 --   asking               sorted set of tasks that wait for one user's answer, by status_at
+--   paused:AGENT         sorted set of paused tasks that no worker holds, by status_at
+--   aging:AGENT          the same tasks by created_at
 --   ended:STATE          sorted set of the tasks that ended in this state, by updated_at
 --   ended                the same for all states, as releases before wrote it; retention sorts them
 --   long                 sorted set of tasks with a long log, by the events that are kept
@@ -19,6 +21,7 @@
 --   answer:PROCESS       the number of the last batch of a process and what it was answered; expires
 --   schema               the version of all this
 --   sweeper, swept       who applies retention right now, expires; when it was last begun
+--   probe                written by readiness, expires
 --
 -- ARGV[1] is BASE, ARGV[2] a batch's number or '' for reading, the others are jobs in MessagePack, done one after the
 -- other. KEYS[1] is where the batch's answer is kept.
@@ -28,11 +31,12 @@ local jobs = {}
 
 -- What a commit is judged against, in the order of records.FIELDS; '' for what is missing.
 local function stand_of(id)
-    local found = redis.call('HMGET', BASE .. 'task:' .. id, 'record', 'attempt', 'worker', 'due_at')
+    local found = redis.pcall('HMGET', BASE .. 'task:' .. id, 'record', 'attempt', 'worker', 'due_at')
+    local stand = {}
     for n = 1, 4 do
-        found[n] = found[n] or ''
+        stand[n] = found[n] or ''
     end
-    return found
+    return stand
 end
 
 local function same(found, expected)

@@ -5,7 +5,7 @@ local function known_receipt(job)
     local known = job.receipt and redis.call('GET', job.receipt)
     if known then
         local at, task = string.match(known, '^(%-?%d+) (.*)$')
-        if tonumber(at) >= job.receipt_since and redis.call('EXISTS', BASE .. 'task:' .. task) == 1 then
+        if at and tonumber(at) >= job.receipt_since and redis.call('EXISTS', BASE .. 'task:' .. task) == 1 then
             return task
         end
     end

@@ -20,8 +20,12 @@ jobs.claim = function(job)
     local claimed = {}
     for n = 1, math.min(#due, job.limit) do
         local id, task = due[n].id, BASE .. 'task:' .. due[n].id
-        if redis.call('HEXISTS', task, 'record') == 1 then
-            local attempt = redis.call('HINCRBY', task, 'attempt', 1)
+        if redis.pcall('HEXISTS', task, 'record') == 1 then
+            local attempt = redis.pcall('HINCRBY', task, 'attempt', 1)
+            if type(attempt) == 'table' then -- it was not a number
+                attempt = 1
+                redis.call('HSET', task, 'attempt', '1')
+            end
             redis.call('HSET', task, 'worker', job.worker, 'due_at', job.expires)
             redis.call('ZADD', due[n].queue, job.expires, id)
             claimed[#claimed + 1] = id

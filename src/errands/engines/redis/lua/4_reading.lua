@@ -8,7 +8,10 @@ jobs.load = function(job)
         local task = stand_of(id)
         if task[1] ~= '' then
             local content = redis.call('HMGET', BASE .. 'task:' .. id, 'snapshot', 'folded')
-            local tail = redis.call('XRANGE', BASE .. 'log:' .. id, '(' .. (content[2] or '0'), '+')
+            local tail = redis.pcall('XRANGE', BASE .. 'log:' .. id, '(' .. (content[2] or '0'), '+')
+            if tail.err then
+                content[1] = '' -- without the log nothing can be told from it: Python takes the task for damaged
+            end
             local wanted, before = {}, bytes
             bytes = bytes + #(content[1] or '')
             for _, entry in ipairs(tail) do
@@ -61,6 +64,10 @@ jobs.stands = function(job)
     return stands
 end
 
+local function is_as_old(record, as_of)
+    return cjson.decode(record).head.created_at <= as_of
+end
+
 -- A step of the second phase of a listing: ids of tasks whose status is newer than the listing, but which are not. Before
 -- them how many were looked at, and the score of the last. Towards the newest, where those go that change meanwhile.
 jobs.changed = function(job)
@@ -68,7 +75,8 @@ jobs.changed = function(job)
     local found = redis.call('ZREVRANGEBYSCORE', job.listing, job.newer, '-inf', 'WITHSCORES', 'LIMIT', 0, job.limit)
     for n = 1, #found, 2 do
         local record = redis.call('HGET', BASE .. 'task:' .. found[n], 'record')
-        if record and cjson.decode(record).head.created_at <= job.as_of then
+        local readable, is_old = pcall(is_as_old, record, job.as_of)
+        if record and (not readable or is_old) then
             ids[#ids + 1] = found[n]
         end
     end

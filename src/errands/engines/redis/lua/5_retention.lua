@@ -15,12 +15,28 @@ jobs.trim = function(job)
     return {'written'}
 end
 
--- Removes some contexts that have not changed since a moment; says how many.
-jobs.forget_contexts = function(job)
-    local old = redis.call('ZRANGEBYSCORE', BASE .. 'contexts', '-inf', job.before, 'LIMIT', 0, job.limit)
-    for _, context in ipairs(old) do
-        redis.call('DEL', BASE .. 'context:' .. context)
-        redis.call('ZREM', BASE .. 'contexts', context)
+-- Whether a conversation has a task in one of these states. Its name is `SCOPE:ID`, and no scope has a colon.
+local function is_live(context, states)
+    local scope, id = string.match(context, '^([^:]*):(.*)$')
+    for _, state in ipairs(states) do
+        if redis.call('EXISTS', BASE .. 'list:' .. scope .. ':' .. state .. '::' .. id) == 1 then
+            return true
+        end
     end
-    return {tostring(#old)}
+    return false
+end
+
+-- Removes some contexts that have not changed since a moment; says how many it looked at, and how many it left.
+jobs.forget_contexts = function(job)
+    local old = redis.call('ZRANGEBYSCORE', BASE .. 'contexts', '-inf', job.before, 'LIMIT', job.skip, job.limit)
+    local left = 0
+    for _, context in ipairs(old) do
+        if is_live(context, job.live) then
+            left = left + 1
+        else
+            redis.call('DEL', BASE .. 'context:' .. context)
+            redis.call('ZREM', BASE .. 'contexts', context)
+        end
+    end
+    return {tostring(#old), tostring(left)}
 end

@@ -1,4 +1,4 @@
-"""How deep a body may be nested."""
+"""How deep a body may be nested, and how many values it may hold."""
 
 from __future__ import annotations
 
@@ -8,13 +8,17 @@ from hypothesis import strategies as st
 
 from errands.errors import InvalidRequestError
 from errands.model.base import encode
-from errands.wire.nesting import MAX_DEPTH, check_depth
+from errands.operations import OPERATIONS
+from errands.wire import v1_0
+from errands.wire.bounds import MAX_DEPTH, check_json
 
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers(-5, 5) | st.text(alphabet='[]{}"\\ab', max_size=5),
     lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=3), inner, max_size=4),
     max_leaves=60,
 )
+
+MANY = 10_000_000
 
 
 def nested(depth: int, inside: object = 1) -> object:
@@ -23,9 +27,9 @@ def nested(depth: int, inside: object = 1) -> object:
     return inside
 
 
-def is_taken(body: bytes) -> bool:
+def is_taken(body: bytes, max_values: int = MANY) -> bool:
     try:
-        check_depth(body)
+        check_json(body, max_values)
     except InvalidRequestError:
         return False
     return True
@@ -40,7 +44,7 @@ def test_a_body_up_to_the_bound_is_taken(depth: int) -> None:
 @pytest.mark.parametrize("depth", [MAX_DEPTH + 1, 10_000])
 def test_a_deeper_one_is_refused(depth: int) -> None:
     with pytest.raises(InvalidRequestError, match="nested too deeply"):
-        check_depth(b"[" * depth + b"]" * depth)
+        check_json(b"[" * depth + b"]" * depth, MANY)
 
 
 def test_brackets_in_strings_do_not_count() -> None:
@@ -49,7 +53,7 @@ def test_brackets_in_strings_do_not_count() -> None:
 
 def test_a_body_that_is_no_json_but_opens_too_much_is_refused() -> None:
     with pytest.raises(InvalidRequestError):
-        check_depth(b"[" * 100_000)
+        check_json(b"[" * 100_000, MANY)
 
 
 @given(JSON)
@@ -73,3 +77,37 @@ def levels(value: object) -> int:
 def test_no_body_is_looked_at_more_than_a_few_times(piece: bytes) -> None:
     """Looking again from each quote on, it would take hours."""
     assert not is_taken(b"[" * (MAX_DEPTH + 1) + b'"' + piece * (2_000_000 // len(piece)))
+
+
+def values(value: object) -> int:
+    """How many members and items there are, at every level."""
+    if not isinstance(value, list | dict):
+        return 0
+    inside = list(value.values() if isinstance(value, dict) else value)
+    return len(inside) + sum(map(values, inside))
+
+
+@given(JSON)
+def test_values_are_the_members_of_objects_and_the_items_of_arrays(value: object) -> None:
+    count = values([value] * 3)
+    empty = encode([value] * 3).count(b"[]") + encode([value] * 3).count(b"{}")  # each may count as one
+    assert is_taken(encode([value] * 3), max_values=count + empty)
+    assert count == 3 or not is_taken(encode([value] * 3), max_values=count - 1)
+
+
+def test_commas_and_brackets_in_texts_are_not_values() -> None:
+    assert is_taken(encode({"text": '[{,"\\' * 1000}), max_values=1)
+
+
+@pytest.mark.parametrize("piece", [b"1,", b'"",', b'"":1,', b"[],", b"{},", b'{"":[]},', b"[", b","], ids=repr)
+def test_a_body_of_nothing_but_small_values_is_refused(piece: bytes) -> None:
+    with pytest.raises(InvalidRequestError, match="max_message_values"):
+        check_json(b"[" + piece * (2_000_000 // len(piece)), max_values=100_000)
+
+
+@pytest.mark.parametrize("text", ["_" * 2_000_000, "a_" * 1_000_000, '_"' * 500_000, '_" ' * 500_000], ids=len)
+def test_reading_takes_time_in_proportion_to_a_text(text: str) -> None:
+    """Looking for keys in snake_case took hours for a text of underscores."""
+    message = {"messageId": "m", "role": "ROLE_USER", "parts": [{"text": text}]}
+    request = v1_0.JSON.read_request(OPERATIONS["SendMessage"], encode({"message": message}))
+    assert request.message.parts[0].text == text

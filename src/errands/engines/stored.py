@@ -1,0 +1,112 @@
+"""From what is stored of a task to the task: the one place where every engine decodes heads, snapshots and logs.
+
+Stored data may be unreadable: a damaged file, a bug, another release. One such task must not keep an engine from
+reading the others, so it is not an error here. It becomes a task that has failed and says so, marked by
+`StoredTask.damage`, and is logged once. What is stored stays as it is, for the operator to look at.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import Any
+
+import msgspec
+
+from errands import lifecycle
+from errands.clock import to_iso
+from errands.model.base import UNREADABLE, encode
+from errands.model.core import (
+    FAILED,
+    UNSPECIFIED,
+    Message,
+    Part,
+    Role,
+    StreamResponse,
+    Task,
+    TaskStatus,
+    TaskStatusUpdateEvent,
+)
+from errands.model.log import Draft, Event, Head, Scope, StoredTask
+
+logger = logging.getLogger(__name__)
+
+#: What the owner of a damaged task is told.
+EXPLANATION = "The stored data of this task cannot be read, so it has failed. The log of the server says why."
+
+#: The end of the year 9999: the time of a damaged head may be any number.
+_LATEST = 253_402_300_799_999
+
+_read_task = msgspec.json.Decoder(Task).decode
+
+
+def stored_task(task_id: str, context_id: str, scope: Scope, head: Head, content: Sequence[Event]) -> StoredTask:
+    """Return a task from its head, its snapshot, if there is one, as an event of version 0, and the tail of its log."""
+    try:
+        if head.state is UNSPECIFIED:
+            raise ValueError("where it stands cannot be read")
+        if not content or content[0].version:
+            task = lifecycle.fold(None, content)
+        else:
+            task = _read_task(content[0].data)
+            if len(content) > 1:
+                task = lifecycle.fold(task, content[1:])
+        if task.id != task_id:
+            raise ValueError(f"it is that of task {task.id}")
+    except UNREADABLE as error:
+        return damaged_task(task_id, context_id, scope, head, error)
+    return StoredTask(task=task, head=head, scope=scope)
+
+
+def damaged_task(task_id: str, context_id: str, scope: Scope, head: Head, error: Exception) -> StoredTask:
+    """Return what is shown of a task that cannot be read: one that has failed, and waits for nobody's answer."""
+    reason = f"{type(error).__name__}: {error}"
+    _log_once(task_id, reason)
+    status = _failed(task_id, context_id, head.status_at)
+    return StoredTask(
+        task=Task(id=task_id, context_id=context_id or None, status=status),
+        head=msgspec.structs.replace(head, state=FAILED, asks="", direct=False),
+        scope=scope,
+        damage=reason,
+    )
+
+
+def failed_draft(stored: StoredTask, at: int) -> Draft:
+    """Return the event that ends a task which cannot go on because of what is stored of it."""
+    context_id = stored.task.context_id or ""
+    status = _failed(stored.task.id, context_id, at)
+    update = TaskStatusUpdateEvent(task_id=stored.task.id, context_id=context_id, status=status)
+    return Draft("status", encode(StreamResponse(status_update=update)))
+
+
+def _failed(task_id: str, context_id: str, at: int) -> TaskStatus:
+    message = Message(
+        message_id=f"damaged-{task_id}",
+        role=Role.AGENT,
+        parts=[Part(text=EXPLANATION)],
+        task_id=task_id,
+        context_id=context_id or None,
+    )
+    return TaskStatus(state=FAILED, message=message, timestamp=to_iso(min(max(at, 0), _LATEST)))
+
+
+@lru_cache(maxsize=10_000)
+def _log_once(task_id: str, reason: str) -> None:
+    logger.error(
+        "the stored data of task %s cannot be read, so it is shown as failed: %s. "
+        "`errands db damaged` lists such tasks and deletes them",
+        task_id,
+        reason,
+    )
+
+
+def salvaged_head(fields: Any) -> Head:
+    """Return a head that cannot be read as a whole: the fields that can, and no state, so that the task is damaged."""
+    readable: dict[str, Any] = {}
+    for field in msgspec.structs.fields(Head):
+        try:
+            readable[field.name] = msgspec.convert(fields[field.name], field.type, strict=False)
+        except (KeyError, *UNREADABLE):
+            continue
+    return Head(**readable | {"state": UNSPECIFIED})

@@ -1,0 +1,47 @@
+"""What pyproject.toml says of the package."""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+import re
+import subprocess
+import sys
+import tomllib
+from itertools import chain
+from pathlib import Path
+
+import pytest
+
+import errands
+
+ROOT = Path(__file__).parents[2]
+PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
+PROJECT = PYPROJECT["project"]
+#: The adapter for version 0.3 of the official SDK needs that version, which `tests/interop` installs elsewhere.
+ELSEWHERE = {"errands.__main__", "errands.interop.v0_3"}
+MODULES = [module.name for module in pkgutil.walk_packages(errands.__path__, "errands.")]
+PYTHONS = ["3.11", "3.12", "3.13"]
+
+
+@pytest.mark.parametrize("module", [name for name in MODULES if name not in ELSEWHERE])
+def test_every_module_can_be_imported(module: str) -> None:
+    importlib.import_module(module)
+
+
+def test_every_dependency_has_a_lowest_version_that_is_tested() -> None:
+    script = ROOT / "scripts" / "lowest_requirements.py"
+    printed = subprocess.run([sys.executable, script], capture_output=True, text=True, check=True).stdout.splitlines()
+    declared = chain(PROJECT["dependencies"], *PROJECT["optional-dependencies"].values())
+    names = {re.split(r"[^A-Za-z0-9._-]", requirement)[0] for requirement in declared} - {"errands"}
+    assert {line.partition("==")[0] for line in printed} == names
+
+
+def test_the_versions_of_python_are_the_same_everywhere() -> None:
+    prefix = "Programming Language :: Python :: "
+    assert [line.removeprefix(prefix) for line in PROJECT["classifiers"] if line.startswith(prefix)] == PYTHONS
+    assert PROJECT["requires-python"] == f">={PYTHONS[0]}"
+    assert PYPROJECT["tool"]["mypy"]["python_version"] == PYTHONS[0]
+    assert PYPROJECT["tool"]["ruff"]["target-version"] == f"py{PYTHONS[0].replace('.', '')}"
+    image = re.findall(r"FROM python:([0-9.]+)", (ROOT / "deploy" / "Dockerfile").read_text())
+    assert set(image) <= set(PYTHONS)
