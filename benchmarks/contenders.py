@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import http.client
 import os
+import shutil
 import socket
 import subprocess
 import sys
@@ -15,7 +16,7 @@ from importlib.metadata import version
 from pathlib import Path
 
 from stores import Store
-from workloads import MEMORY, POSTGRESQL, SQLITE, STORAGES
+from workloads import MEMORY, OLD, POSTGRESQL, SQLITE, STORAGES, Workload
 
 SERVERS_DIR = Path(__file__).parent / "servers"
 ENVIRONMENT = Path(__file__).resolve().parent.parent / "scripts" / "environment.py"
@@ -54,6 +55,10 @@ class Contender:
     #: The options of another process of it that runs tasks beside the first one.
     beside: tuple[str, ...] = ()
     environment: Mapping[str, str] = field(default_factory=dict)
+
+    def does(self, workload: Workload) -> bool:
+        name = "errands" if self.name == OLD else self.name
+        return name in workload.servers or not (workload.servers or self.has_own_work)
 
 
 def split(name: str, workers: int) -> Contender:
@@ -108,6 +113,19 @@ CONTENDERS = (
         tuning={"OTEL_INSTRUMENTATION_A2AKIT_ENABLED": "false"},
     ),
 )
+
+
+def old_errands(revision: str, bench_dir: Path) -> Contender:
+    """Return errands as it was at a git revision, run by this interpreter with that revision's source."""
+    source = bench_dir / "old"
+    shutil.rmtree(source, ignore_errors=True)
+    source.mkdir(parents=True)
+    archive = subprocess.run(["git", "archive", revision, "src"], cwd=ENVIRONMENT.parent.parent, capture_output=True)
+    if archive.returncode:
+        raise ContenderError(archive.stderr.decode().strip())
+    subprocess.run(["tar", "-x", "-C", str(source)], input=archive.stdout, check=True)
+    environment = {"PYTHONPATH": str(source / "src")}
+    return replace(CONTENDERS[0], name=OLD, environment=environment)
 
 
 def install(contender: Contender, bench_dir: Path) -> Path:

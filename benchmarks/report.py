@@ -13,7 +13,7 @@ from pathlib import Path
 from rich import box
 from rich.console import Console
 from rich.table import Table
-from workloads import TARGETS, WORKLOADS, Cell, Figures, Results, Target, Workload
+from workloads import OLD, TARGETS, WORKLOADS, Cell, Figures, Results, Target, Workload
 
 LOG_WIDTH = 132
 
@@ -43,15 +43,28 @@ def cell_text(cell: Cell, workload: Workload, results: Results, problems: Proble
     return describe(workload, results[cell]) if cell in results else ""
 
 
+def new_to_old(workload: Workload, storage: str, results: Results) -> str:
+    """Return the speed of errands as a percentage of the old revision's."""
+    new, old = (results.get(Cell(server, storage, workload.name)) for server in ("errands", OLD))
+    if new is None or old is None:
+        return ""
+    ratio = old.best_ms / new.best_ms if workload.is_chunk_cost else new.requests_per_s / old.requests_per_s
+    return f"{100 * ratio:.1f} %"
+
+
 def measured_table(servers: Sequence[str], results: Results, problems: Problems) -> Table:
     table = Table(title="Measured: rate, median / p99 latency", box=box.SIMPLE_HEAD, title_justify="left")
     table.add_column("work", no_wrap=True)
     for server in servers:
         table.add_column(server)
+    if OLD in servers:
+        table.add_column("new / old")
     for workload in WORKLOADS:
         for storage in workload.storages:
             cells = [Cell(server, storage, workload.name) for server in servers]
             texts = [cell_text(cell, workload, results, problems) for cell in cells]
+            if OLD in servers:
+                texts.append(new_to_old(workload, storage, results))
             if any(texts):
                 table.add_row(f"{workload.name} {storage}", *texts)
     return table

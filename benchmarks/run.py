@@ -16,7 +16,7 @@ import tempfile
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from contenders import CONTENDERS, Contender, ContenderError, Running, cores, install, pin, serving
+from contenders import CONTENDERS, Contender, ContenderError, Running, cores, install, old_errands, pin, serving
 from load import DRAIN_S
 from noise import Watch
 from report import describe, print_report, verdict, write_json
@@ -42,12 +42,7 @@ class Plan:
     engines: tuple[str, ...] = STORAGES
 
     def work_for(self, contender: Contender, storage: str) -> list[Workload]:
-        return [
-            workload
-            for workload in self.workloads
-            if storage in workload.storages
-            and (contender.name in workload.servers or not (workload.servers or contender.has_own_work))
-        ]
+        return [one for one in self.workloads if storage in one.storages and contender.does(one)]
 
 
 @dataclass
@@ -158,6 +153,8 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--only", nargs="+", default=[], metavar="NAME", choices=names, help=", ".join(names))
     parser.add_argument("--engine", nargs="+", default=STORAGES, choices=STORAGES, help="where tasks live; all of them")
     parser.add_argument("--tuned-peers", action="store_true", help="peers without their tracing, and with a WAL")
+    parser.add_argument("--rounds", type=int, help="how often each figure is measured (3, or 1 with --quick)")
+    parser.add_argument("--old", metavar="REVISION", help="compare with errands as it was at this git revision")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the raw figures")
     return parser.parse_args()
 
@@ -166,9 +163,11 @@ def chosen(arguments: argparse.Namespace) -> Plan:
     """`--only` takes servers and workloads; naming none of a kind means all of that kind."""
     only = set(arguments.only)
     contenders = tuple(one for one in CONTENDERS if one.name in only) or CONTENDERS
+    if arguments.old:
+        contenders = (old_errands(arguments.old, BENCH_DIR), *contenders)
     workloads = tuple(one for one in WORKLOADS if one.name in only) or WORKLOADS
     seconds = arguments.seconds or (2.0 if arguments.quick else 5.0)
-    repeats = 1 if arguments.quick else 3
+    repeats = arguments.rounds or (1 if arguments.quick else 3)
     return Plan(contenders, workloads, seconds, repeats, arguments.tuned_peers, tuple(arguments.engine))
 
 

@@ -11,6 +11,8 @@ MEMORY = "memory"
 SQLITE = "sqlite"
 POSTGRESQL = "postgresql"
 REDIS = "redis"
+#: The contender that is an older revision of errands.
+OLD = "old"
 STORAGES = (MEMORY, SQLITE, POSTGRESQL, REDIS)
 
 #: Beyond these a figure is marked: the machine was busy with something else.
