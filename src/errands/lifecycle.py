@@ -16,6 +16,7 @@ from errands.errors import (
     LeaseLostError,
     TaskTerminalStateError,
 )
+from errands.model.base import shallow_copy
 from errands.model.core import (
     AUTH_REQUIRED,
     CANCELED,
@@ -187,14 +188,10 @@ def fold_updates(task: Task, updates: Iterable[StreamResponse]) -> Task:
             _fold_task(update.task, history, known, artifacts, appended)
     for artifact_id, chunks in appended.items():
         artifacts[artifact_id] = _put_together([artifacts[artifact_id], *chunks])
-    return Task(
-        id=task.id,
-        status=status,
-        context_id=task.context_id,
-        artifacts=list(artifacts.values()) or None,
-        history=history or None,
-        metadata=metadata,
-    )
+    folded = shallow_copy(task)
+    folded.status, folded.metadata = status, metadata
+    folded.artifacts, folded.history = list(artifacts.values()) or None, history or None
+    return folded
 
 
 def _fold_task(

@@ -86,6 +86,11 @@ def _names(expected: frozenset[type]) -> str:
     return " or ".join(sorted("None" if one is types.NoneType else one.__name__ for one in expected))
 
 
+M = typing.TypeVar("M", bound=msgspec.Struct)
+
+#: Returns a shallow copy of a struct. It is not checked again, and takes a fraction of `msgspec.structs.replace`.
+shallow_copy: typing.Callable[[M], M] = msgspec.Struct.__copy__  # type: ignore[attr-defined]
+
 Metadata = dict[str, Any]
 
 #: What values of JSON are called when people are told about them.

@@ -20,7 +20,7 @@ from errands.errors import (
     TaskTerminalStateError,
     UnavailableError,
 )
-from errands.model.base import encode
+from errands.model.base import encode, shallow_copy
 from errands.model.core import (
     INPUT_REQUIRED,
     PAUSED_STATES,
@@ -156,7 +156,8 @@ class Acceptor:
     ) -> Coroutine[Any, Any, Accepted]:
         now = self._journal.now()
         context_id = request.message.context_id or self._new_context_id(task_id)
-        message = msgspec.structs.replace(request.message, task_id=task_id, context_id=context_id)
+        message = shallow_copy(request.message)
+        message.task_id, message.context_id = task_id, context_id
         status = TaskStatus(state=SUBMITTED, timestamp=to_iso(now))
         task = Task(id=task_id, context_id=context_id, status=status, history=[message])
         events = Batch()
@@ -275,7 +276,8 @@ class Acceptor:
             working = TaskStatus(state=WORKING, timestamp=task.status.timestamp)
             update = TaskStatusUpdateEvent(task_id=task.id, context_id=task.context_id or "", status=working)
             events.add("status", StreamResponse(status_update=update))
-            task = msgspec.structs.replace(task, status=working)
+            task = shallow_copy(task)
+            task.status = working
         change = Change(
             task_id=task.id,
             scope=call.scope,

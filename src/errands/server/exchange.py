@@ -22,6 +22,9 @@ Send = Callable[[Message], Awaitable[None]]
 Header = tuple[bytes, bytes]
 
 JSON_TYPE = b"application/json"
+#: The ASGI extension by which `errands serve` takes a whole response at once: it is called with the `send` of the
+#: application, the status, the headers and the body, and returns whether it has sent them.
+WHOLE_RESPONSE = "errands.whole_response"
 
 
 class ClientDisconnectedError(Exception):
@@ -124,19 +127,17 @@ class Exchange(Incoming):
     async def respond(
         self, status: int, body: bytes, content_type: bytes = JSON_TYPE, headers: tuple[Header, ...] = ()
     ) -> None:
+        head: list[Header] = [(b"content-type", content_type), (b"content-length", b"%d" % len(body))]
+        if self.scope["method"] == "HEAD":
+            body = b""
+        if not headers and not self.extra_headers:
+            at_once = self.scope.get("extensions", {}).get(WHOLE_RESPONSE)
+            if at_once is not None and at_once(self._send, status, head, body):
+                return
         await self._send(
-            {
-                "type": "http.response.start",
-                "status": status,
-                "headers": [
-                    (b"content-type", content_type),
-                    (b"content-length", b"%d" % len(body)),
-                    *headers,
-                    *self.extra_headers,
-                ],
-            }
+            {"type": "http.response.start", "status": status, "headers": [*head, *headers, *self.extra_headers]}
         )
-        await self._send({"type": "http.response.body", "body": b"" if self.scope["method"] == "HEAD" else body})
+        await self._send({"type": "http.response.body", "body": body})
 
     async def begin_stream(self) -> None:
         await self._send(

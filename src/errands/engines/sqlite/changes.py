@@ -122,7 +122,7 @@ class _Batch:
             stored = StoredTask(task=change.fold, head=head, scope=change.scope)
         if change.receipt is not None:
             self._known[change.receipt, change.scope] = record.id, change.at
-            self._receipts += (change.receipt, record.no, change.at, change.receipt_until)
+            self._receipts += (change.receipt, record.id, change.at, change.receipt_until)
         if change.context is not None:
             self._contexts.append((*record.scope, record.context_id, change.context, change.at))
         wakes = change.work is Work.READY or bool(change.cancel_requested)

@@ -107,7 +107,7 @@ def forget_contexts(connection: sqlite3.Connection, before: int) -> int:
 
 def forget_receipts(connection: sqlite3.Connection, now: int) -> int:
     """Deletes some receipts whose window has passed; 0 means that none is left."""
-    return connection.execute(QUERIES["forget_expired_receipts"], (now, SWEEP_EVENTS)).rowcount
+    return connection.execute(QUERIES["forget_receipts"], (now, SWEEP_EVENTS)).rowcount
 
 
 def _forget_some(connection: sqlite3.Connection, found: Sequence[tuple[int]]) -> int:
@@ -143,9 +143,8 @@ def _clear(connection: sqlite3.Connection, no: int, version: int) -> None:
     """Removes as much as one transaction may of what a deleted task has left up to a version, and notes the rest."""
     base, rest = no << VERSION_BITS, version - SWEEP_EVENTS
     connection.execute(QUERIES["forget_events"], (base + max(rest + 1, 0), base + version + 1))
-    receipts = connection.execute(QUERIES["forget_receipts"], (no, SWEEP_EVENTS)).rowcount
-    if rest >= 0 or receipts == SWEEP_EVENTS:
-        connection.execute(QUERIES["leave"], (no, max(rest, -1)))
+    if rest >= 0:
+        connection.execute(QUERIES["leave"], (no, rest))
     else:
         connection.execute(QUERIES["forget_remains"], (no,))
 

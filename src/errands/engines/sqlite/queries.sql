@@ -26,7 +26,7 @@ SELECT
 -- name: known_receipts
 -- Which of a batch's receipts are known, by which tasks, since when.
 SELECT receipts.digest, receipts.at, tasks.id, tasks.tenant, tasks.owner, tasks.agent
-FROM receipts JOIN tasks ON tasks.no = receipts.task
+FROM receipts JOIN tasks ON tasks.id = receipts.task_id
 WHERE receipts.digest IN (/*each*/ ?)
 
 -- name: insert_events
@@ -56,8 +56,8 @@ WHERE tasks.id = excluded.id AND tasks.version <= excluded.version AND tasks.att
 
 -- name: upsert_receipts
 -- Remembers messages; one that had expired and came again to the same task counts from now.
-INSERT INTO receipts (digest, task, at, expires_at) VALUES /*each*/ (?, ?, ?, ?)
-ON CONFLICT (digest, task) DO UPDATE SET at = excluded.at, expires_at = excluded.expires_at
+INSERT INTO receipts (digest, task_id, at, expires_at) VALUES /*each*/ (?, ?, ?, ?)
+ON CONFLICT (digest, task_id) DO UPDATE SET at = excluded.at, expires_at = excluded.expires_at
 
 -- name: record
 -- One task's row, whoever asks.
@@ -212,7 +212,7 @@ SELECT {record} FROM tasks WHERE id = :id AND {asked} LIMIT :limit
 -- name: abandoned
 -- Paused tasks of one agent that have waited too long or grown too old. None of them paused after :newest.
 SELECT id, tenant, owner, agent FROM tasks INDEXED BY tasks_paused
-WHERE agent = :agent AND state IN ('TASK_STATE_INPUT_REQUIRED', 'TASK_STATE_AUTH_REQUIRED') AND due_at IS NULL
+WHERE agent = :agent AND due_at IS NULL AND (state = 'TASK_STATE_INPUT_REQUIRED' OR state = 'TASK_STATE_AUTH_REQUIRED')
     AND status_at <= :newest AND (status_at <= :paused_by OR created_at <= :created_by)
 LIMIT :limit
 
@@ -246,9 +246,9 @@ SELECT id FROM tasks WHERE worker = ? AND cancel_requested = 1 AND due_at IS NOT
 SELECT {record} FROM tasks INDEXED BY tasks_due WHERE due_at IS NOT NULL AND due_at > ? AND worker <> ''
 ORDER BY created_at, id
 
--- name: forget_expired_receipts
+-- name: forget_receipts
 -- Removes some receipts whose window has passed.
-DELETE FROM receipts WHERE (digest, task) IN (SELECT digest, task FROM receipts WHERE expires_at <= ? LIMIT ?)
+DELETE FROM receipts WHERE (digest, task_id) IN (SELECT digest, task_id FROM receipts WHERE expires_at <= ? LIMIT ?)
 
 -- name: lease
 -- Gives tasks to a worker; the raised attempt is what refuses the former holder.
@@ -270,10 +270,6 @@ DELETE FROM events WHERE place >= ? AND place < ?
 -- name: trim_events
 -- The same for what is cut off a log that goes on: records stay.
 DELETE FROM events WHERE place >= ? AND place < ? AND kind <> 'record'
-
--- name: forget_receipts
--- Removes so many receipts of one task.
-DELETE FROM receipts WHERE (digest, task) IN (SELECT digest, task FROM receipts WHERE task = ? LIMIT ?)
 
 -- name: leave
 -- Notes up to which version a task that is deleted leaves something.
@@ -297,7 +293,8 @@ DELETE FROM tasks WHERE no = ?
 
 -- fragment: ended
 -- What retention may delete, word for word as in the index tasks_ended.
-state IN ('TASK_STATE_COMPLETED', 'TASK_STATE_FAILED', 'TASK_STATE_CANCELED', 'TASK_STATE_REJECTED')
+(state = 'TASK_STATE_COMPLETED' OR state = 'TASK_STATE_FAILED'
+    OR state = 'TASK_STATE_CANCELED' OR state = 'TASK_STATE_REJECTED')
 
 -- name: forget_contexts
 -- Removes some of what agents have not touched since a moment, in conversations without a live task.
