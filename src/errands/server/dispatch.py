@@ -66,7 +66,7 @@ class Dispatcher:
         self._later_middlewares = middlewares[len(self.first_middlewares) :]
         self._shows_answers = any(type(one).after_dispatch is not A2AMiddleware.after_dispatch for one in middlewares)
         self._extended_card_provider = extended_card_provider
-        self._max_parts = max_parts
+        self.max_parts = max_parts
         self._methods: dict[str, Perform] = {
             operation.name: getattr(tasks, operation.method)
             for operation in OPERATIONS.values()
@@ -146,8 +146,8 @@ class Dispatcher:
                 call.last_event_id = _last_event_id(exchange)
                 call.ends_at_pause = exchange.ends_at_pause
         if type(request) is SendMessageRequest:
-            if len(request.message.parts) > self._max_parts:
-                check_parts(len(request.message.parts), self._max_parts)
+            if len(request.message.parts) > self.max_parts:
+                check_parts(len(request.message.parts), self.max_parts)
             if request.configuration is not None:
                 self._check_push(request.configuration)
         call.on_accepted = exchange.on_accepted

@@ -107,7 +107,7 @@ class Exchange(Incoming):
             _check_encoding(body)
         most = self._settings.max_message_values
         # A body that opens fewer brackets cannot be nested deeper, and one of fewer bytes has fewer values.
-        if body.count(b"[") + body.count(b"{") > MAX_DEPTH or len(body) > most:
+        if len(body) > most or body.count(b"[") + body.count(b"{") > MAX_DEPTH:
             check_json(body, most)
         return body
 

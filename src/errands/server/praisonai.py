@@ -55,7 +55,7 @@ async def serve(exchange: Exchange, dispatcher: Dispatcher, shelf: CardShelf) ->
             request_id = bad.request_id
             raise bad.error from None
         request_id = call.id
-        operation, request = read_request(call.method, call.params)
+        operation, request = read_request(call.method, call.params, dispatcher.max_parts)
         if operation.name == "GetExtendedAgentCard":
             result: Any = await _extended_card(operation, request, exchange, dispatcher, shelf)
         else:

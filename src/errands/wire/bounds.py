@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from itertools import accumulate
 
 from errands.errors import InvalidRequestError, PayloadTooLargeError
@@ -9,6 +10,8 @@ from errands.errors import InvalidRequestError, PayloadTooLargeError
 #: Levels of arrays and objects inside each other: what is read here must be readable wherever it is read again.
 MAX_DEPTH = 100
 
+#: Bytes that are looked at together: what has too many values is refused after a few of them.
+_PIECE = 64 * 1024
 _NOT_STRUCTURE = bytes(set(range(256)) - set(b'[]{}",'))
 #: From brackets to what they do to the depth, as signed bytes.
 _STEPS = bytes.maketrans(b"[{]}", b"\x01\x01\xff\xff")
@@ -18,39 +21,59 @@ def check_json(body: bytes, max_values: int) -> None:
     """Raise `InvalidRequestError` if the JSON in `body` is nested too deeply or holds more than `max_values` values.
 
     Every member of an object and every item of an array counts as one value. The time is linear in the size of the
-    body, whatever it contains.
+    body, whatever it contains, and ends with the first piece that has too much.
     """
-    opened = body.count(b"{") + body.count(b"[")
-    if opened <= MAX_DEPTH and opened + body.count(b",") <= max_values:
+    if _has_little_structure(body, max_values):
         return  # nearly always
-    structure = _structure(body)
-    # A value is at most two strings, a member's name and itself: stop before taking them apart costs more than that.
-    if structure.count(b'"') > 4 * (max_values + 1):
-        check_values(max_values + 1, max_values)
-    structure = _without_strings(structure)
-    check_values(structure.count(b",") + structure.count(b"[") + structure.count(b"{"), max_values)
-    if _depth(structure) > MAX_DEPTH:
-        raise InvalidRequestError(f"The request is nested too deeply: {MAX_DEPTH} levels are possible")
+    values = 0
+    for outside, depth in _pieces(body, max_values):
+        values += outside.count(b",") + outside.count(b"[") + outside.count(b"{")
+        check_values(values, max_values)
+        if depth > MAX_DEPTH:
+            raise InvalidRequestError(f"The request is nested too deeply: {MAX_DEPTH} levels are possible")
+
+
+def _has_little_structure(body: bytes, max_values: int) -> bool:
+    """Return whether there are not even enough brackets and commas, those inside of strings included."""
+    opened = commas = 0
+    for start in range(0, len(body), _PIECE):
+        end = start + _PIECE
+        opened += body.count(b"{", start, end) + body.count(b"[", start, end)
+        commas += body.count(b",", start, end)
+        if opened > MAX_DEPTH or opened + commas > max_values:
+            return False
+    return True
 
 
 def is_too_deep(body: bytes, levels: int) -> bool:
     """Return whether the JSON in `body` has more levels than that. The time is linear in its size."""
     if body.count(b"{") + body.count(b"[") <= levels:
         return False  # nearly always
-    return _depth(_without_strings(_structure(body))) > levels
+    return any(depth > levels for _, depth in _pieces(body, len(body)))
 
 
-def _structure(body: bytes) -> bytes:
-    """Return the brackets, commas and quotes of `body`, those inside of strings included."""
-    return body.replace(b"\\\\", b"").replace(b'\\"', b"").translate(None, _NOT_STRUCTURE)
+def _pieces(body: bytes, max_values: int) -> Iterator[tuple[bytes, int]]:
+    """Yield the brackets and commas outside of strings, piece by piece, and the deepest level of each piece.
 
-
-def _without_strings(structure: bytes) -> bytes:
-    return b"".join(structure.split(b'"')[::2])
-
-
-def _depth(structure: bytes) -> int:
-    return max(accumulate(memoryview(structure.translate(_STEPS, b",")).cast("b")), default=0)
+    Ends where more is closed than was opened: that is not JSON, and its decoder says so.
+    """
+    level = quotes = 0
+    is_in_string = False
+    escape = b""
+    for start in range(0, len(body), _PIECE):
+        piece = (escape + body[start : start + _PIECE]).replace(b"\\\\", b"")
+        escape = b"\\" if piece.endswith(b"\\") else b""
+        texts = piece.replace(b'\\"', b"").translate(None, _NOT_STRUCTURE).split(b'"')
+        outside = b"".join(texts[is_in_string::2])
+        is_in_string ^= len(texts) % 2 == 0
+        # A value is at most two strings, a member's name and itself. More quotes cannot be JSON.
+        quotes += len(texts) - 1
+        check_values(quotes // 4, max_values)
+        levels = list(accumulate(memoryview(outside.translate(_STEPS, b",")).cast("b"), initial=level))
+        if min(levels) < 0:
+            return
+        level = levels[-1]
+        yield outside, max(levels)
 
 
 def check_values(count: int, most: int) -> None:

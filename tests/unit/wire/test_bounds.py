@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -79,6 +81,24 @@ def test_no_body_is_looked_at_more_than_a_few_times(piece: bytes) -> None:
     assert not is_taken(b"[" * (MAX_DEPTH + 1) + b'"' + piece * (2_000_000 // len(piece)))
 
 
+@pytest.mark.parametrize("before", range(12))
+@pytest.mark.parametrize(
+    "text", ['"\\' * 50_000, "[{,\\" * 50_000, 'é"' * 50_000], ids=["quotes", "brackets", "others"]
+)
+def test_a_string_is_one_wherever_the_pieces_end_that_are_looked_at(text: str, before: int) -> None:
+    body = b" " * before + encode([text, nested(MAX_DEPTH - 1)] + [1] * 10)
+    assert is_taken(body, max_values=200)
+    assert not is_taken(body, max_values=100)
+    assert not is_taken(b"[" + body + b"]")
+
+
+def test_what_closes_more_than_it_opens_is_left_to_the_decoder_at_once() -> None:
+    body = b"[" * MAX_DEPTH + b"]" * 30_000_000
+    began = time.thread_time()
+    assert is_taken(b"[" + body[1:] + b"[")
+    assert time.thread_time() - began < 0.5
+
+
 def values(value: object) -> int:
     """How many members and items there are, at every level."""
     if not isinstance(value, list | dict):
@@ -99,7 +119,7 @@ def test_commas_and_brackets_in_texts_are_not_values() -> None:
     assert is_taken(encode({"text": '[{,"\\' * 1000}), max_values=1)
 
 
-@pytest.mark.parametrize("piece", [b"1,", b'"",', b'"":1,', b"[],", b"{},", b'{"":[]},', b"[", b","], ids=repr)
+@pytest.mark.parametrize("piece", [b"1,", b'"",', b'"":1,', b"[],", b"{},", b'{"":[]},', b","], ids=repr)
 def test_a_body_of_nothing_but_small_values_is_refused(piece: bytes) -> None:
     with pytest.raises(InvalidRequestError, match="max_message_values"):
         check_json(b"[" + piece * (2_000_000 // len(piece)), max_values=100_000)

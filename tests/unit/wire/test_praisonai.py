@@ -13,12 +13,14 @@ import pytest
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
+from errands.errors import PayloadTooLargeError
 from errands.model import StreamResponse, Task, encode
 from errands.model.core import COMPLETED, FAILED, REJECTED, SUBMITTED, UNSPECIFIED, Message, Role
 from errands.model.requests import SendMessageConfiguration, SendMessageRequest
 from errands.operations import OPERATIONS
 from errands.wire.dialect import MalformedAnswerError
 from errands.wire.praisonai.answers import DIALECT
+from errands.wire.praisonai.incoming import AnyPart
 from errands.wire.praisonai.names import METHODS
 from errands.wire.praisonai.requests import read_request
 from errands.wire.praisonai.streams import StreamWriter
@@ -76,7 +78,7 @@ def test_any_sent_message_survives(message: Message, immediately: bool) -> None:
     configuration = SendMessageConfiguration(return_immediately=immediately, accepted_output_modes=["text/plain"])
     request = SendMessageRequest(message=message, configuration=configuration, metadata={"k": "v"})
     body = DIALECT.write_request(OPERATIONS["SendMessage"], request)
-    operation, read = read_request("message/send", body)
+    operation, read = read_request("message/send", body, max_parts=1000)
     if not message.context_id and not message.task_id:
         message.context_id = f"context-{message.message_id}"
     assert operation.name == "SendMessage"
@@ -95,3 +97,10 @@ def test_nothing_but_an_answer_is_read_as_one(raw: bytes) -> None:
         DIALECT.read_response(OPERATIONS["GetTask"], raw)
     with pytest.raises(MalformedAnswerError):
         DIALECT.read_event(raw)
+
+
+def test_too_many_parts_are_refused_before_they_are_converted(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr(AnyPart, "parts")
+    body = encode({"message": {"role": "user", "parts": [{"text": ""}] * 6}})
+    with pytest.raises(PayloadTooLargeError, match="max_message_parts"):
+        read_request("message/send", body, max_parts=5)

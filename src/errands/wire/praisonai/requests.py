@@ -20,6 +20,7 @@ from errands.model.requests import (
     TaskPushNotificationConfig,
 )
 from errands.operations import OPERATIONS, Operation
+from errands.wire.bounds import check_parts
 from errands.wire.praisonai.incoming import AnyMessage
 from errands.wire.praisonai.names import METHODS
 
@@ -52,10 +53,11 @@ class _ListParams(msgspec.Struct, rename="camel"):
     snake_context_id: str | None = msgspec.field(default=None, name="context_id")
 
 
-def read_request(method: str, params: bytes) -> tuple[Operation, Model]:
+def read_request(method: str, params: bytes, max_parts: int) -> tuple[Operation, Model]:
     """The operation behind a method and its request.
 
-    Raises `MethodNotFoundError`, `InvalidParamsError` and `ParseError`.
+    Raises `MethodNotFoundError`, `InvalidParamsError`, `ParseError` and, for more than `max_parts` parts,
+    `PayloadTooLargeError`.
     """
     name = METHODS.get(method)
     if name is None:
@@ -63,7 +65,7 @@ def read_request(method: str, params: bytes) -> tuple[Operation, Model]:
             raise MethodNotFoundError(f"Push notifications not supported: {method[:100]}")
         raise MethodNotFoundError(f"Method not found: {method[:100]}")
     try:
-        return OPERATIONS[name], _READERS[name](params)
+        return OPERATIONS[name], _READERS[name](params, max_parts)
     except msgspec.ValidationError as error:
         raise InvalidParamsError(f"Invalid params: {error}") from None
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
@@ -72,10 +74,12 @@ def read_request(method: str, params: bytes) -> tuple[Operation, Model]:
         raise InvalidParamsError("Invalid params: nested too deeply") from None
 
 
-def _read_send(params: bytes) -> SendMessageRequest:
+def _read_send(params: bytes, max_parts: int) -> SendMessageRequest:
     request = msgspec.json.decode(params, type=_SendParams)
     if request.message is None:
         raise InvalidParamsError("Invalid params: 'message' required", field="message")
+    # Before they are converted, which takes many times as long as decoding them.
+    check_parts(len(request.message.parts), max_parts)
     wishes = request.configuration or _Configuration()
     return SendMessageRequest(
         message=_read_message(request.message),
@@ -122,25 +126,25 @@ def _read_id(params: bytes) -> str:
     return request.id
 
 
-def _read_get(params: bytes) -> GetTaskRequest:
+def _read_get(params: bytes, _: int) -> GetTaskRequest:
     return GetTaskRequest(id=_read_id(params))
 
 
-def _read_cancel(params: bytes) -> CancelTaskRequest:
+def _read_cancel(params: bytes, _: int) -> CancelTaskRequest:
     return CancelTaskRequest(id=_read_id(params))
 
 
-def _read_list(params: bytes) -> ListTasksRequest:
+def _read_list(params: bytes, _: int) -> ListTasksRequest:
     request = msgspec.json.decode(params, type=_ListParams)
     context_id = request.context_id or request.snake_context_id or None
     return ListTasksRequest(context_id=context_id, page_size=MOST_LISTED, include_artifacts=True)
 
 
-def _read_extended_card(params: bytes) -> GetExtendedAgentCardRequest:
+def _read_extended_card(params: bytes, _: int) -> GetExtendedAgentCardRequest:
     return GetExtendedAgentCardRequest()
 
 
-_READERS: dict[str, Callable[[bytes], Model]] = {
+_READERS: dict[str, Callable[[bytes, int], Model]] = {
     "SendMessage": _read_send,
     "SendStreamingMessage": _read_send,
     "GetTask": _read_get,
