@@ -220,7 +220,7 @@ def test_what_is_asked_again_and_again_is_found_by_an_index(
 async def test_nothing_is_left_of_a_task_that_is_deleted(path: Path, changes: Changes, clock: ManualClock) -> None:
     retention = Retention(ended_after=0, contexts_after=0)
     async with SQLiteEngine(path, clock=clock, retention=retention) as engine:
-        await engine.commit(changes.start(receipt=b"digest"))
+        await engine.commit(changes.start(receipt=b"digest", receipt_since=clock() - 1))
         await engine.commit(changes.chunk(events=(Draft("record", b"{}"), *changes.chunk().events)))
         await engine.commit(changes.complete(context=b"1"))
         clock.advance(1)

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from errands.engines.base import Retention
-from errands.engines.sqlite import SQLiteEngine
+from errands.engines.sqlite import SQLiteEngine, writer
 from errands.errors import StorageError
 from errands.model.log import Head, Lease, ListQuery, StoredTask
 from tests.contract.changes import AGENT, LEASE_MS, ME, WORKER, Changes, ManualClock, log_of
@@ -322,6 +322,13 @@ async def commit_until_refused(engine: SQLiteEngine, changes: Changes) -> None:
             await engine.commit(changes.chunk(text="x" * 1000))
 
 
+@pytest.fixture
+def always_looking(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Has the writer look for its file at every commit."""
+    monkeypatch.setattr(writer, "CHECK_FILE_EVERY", 0.0)
+
+
+@pytest.mark.usefixtures("always_looking")
 @pytest.mark.parametrize("take_away", [delete, move, replace, delete_folder])
 async def test_nothing_is_accepted_into_a_file_that_is_gone(
     path: Path, engine: SQLiteEngine, changes: Changes, take_away: Callable[[Path], None]
@@ -349,6 +356,7 @@ async def test_nothing_is_accepted_into_a_file_that_is_gone(
         assert path.name not in os.listdir(path.parent)
 
 
+@pytest.mark.usefixtures("always_looking")
 async def test_a_file_that_is_put_back_is_used_again(path: Path, engine: SQLiteEngine, changes: Changes) -> None:
     await engine.commit(changes.start())
     move(path)
