@@ -81,40 +81,36 @@ class _Flow(FlowControl):
             super().resume_reading()
 
 
-class _WholeResponse:
-    """Sends the head and the body of a response with one write to the socket.
+def _respond_at_once(send: Send, status: int, headers: list[Header], body: bytes) -> bool:
+    """Send the head and the body of a response with one write to the socket.
 
-    uvicorn writes them one after the other, which costs a tenth of the rate of blocking sends.
+    Return False if it has to go through `send`, for example because a middleware has replaced that. uvicorn writes the
+    two one after the other, which costs a twentieth of the rate of blocking sends.
     """
+    cycle = getattr(send, "__self__", None)
+    if (
+        type(cycle) is not RequestResponseCycle
+        or len(body) > HIGH_WATER_LIMIT
+        or cycle.disconnected
+        or cycle.response_started
+        or cycle.flow.write_paused
+        or cycle.access_log
+    ):
+        return False
+    lines = [b"%b: %b\r\n" % header for header in (*cycle.default_headers, *headers)]
+    if not cycle.keep_alive:
+        lines.append(b"connection: close\r\n")
+    cycle.response_started = cycle.response_complete = True
+    cycle.waiting_for_100_continue = False
+    cycle.transport.write(b"".join([STATUS_LINE[status], *lines, b"\r\n", body]))
+    cycle.message_event.set()
+    if not cycle.keep_alive:
+        cycle.transport.close()
+    cycle.on_response()
+    return True
 
-    __slots__ = ("_cycle",)
 
-    def __init__(self, cycle: RequestResponseCycle) -> None:
-        self._cycle = cycle
-
-    def __call__(self, send: Send, status: int, headers: list[Header], body: bytes) -> bool:
-        """Send the response, or return False if it has to go through `send`, which a middleware may have replaced."""
-        cycle = self._cycle
-        if (
-            send != cycle.send
-            or len(body) > HIGH_WATER_LIMIT
-            or cycle.disconnected
-            or cycle.response_started
-            or cycle.flow.write_paused
-            or cycle.access_log
-        ):
-            return False
-        lines = [b"%b: %b\r\n" % header for header in (*cycle.default_headers, *headers)]
-        if not cycle.keep_alive:
-            lines.append(b"connection: close\r\n")
-        cycle.response_started = cycle.response_complete = True
-        cycle.waiting_for_100_continue = False
-        cycle.transport.write(b"".join([STATUS_LINE[status], *lines, b"\r\n", body]))
-        cycle.message_event.set()
-        if not cycle.keep_alive:
-            cycle.transport.close()
-        cycle.on_response()
-        return True
+_EXTENSIONS = {WHOLE_RESPONSE: _respond_at_once}
 
 
 class Connection(HttpToolsProtocol):
@@ -234,7 +230,7 @@ class Connection(HttpToolsProtocol):
         self._in_head = False
         self._beside_body = self._piece
         HttpToolsProtocol.on_headers_complete(self)
-        self.scope["extensions"] = {WHOLE_RESPONSE: _WholeResponse(self.cycle)}  # type: ignore[dict-item]
+        self.scope["extensions"] = _EXTENSIONS  # type: ignore[typeddict-item]
         self.headers = []  # for trailers, which must not pass for headers that a proxy has checked
         if not self.pipeline:
             self._answering = self.cycle

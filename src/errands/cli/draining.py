@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-import ctypes
 import gc
 import math
 import multiprocessing
 import os
 import signal
 import socket
-import sys
 import threading
 import time
 from collections.abc import Callable
-from contextlib import suppress
 from types import FrameType
 
 import uvicorn
@@ -37,9 +34,6 @@ _LEAVING = 2.0
 #: that what is still in use is looked at again and again.
 _COLLECTOR = (10_000, 20, 50)
 
-#: The number of an option in glibc's malloc.h.
-_M_MMAP_THRESHOLD = -3
-
 Load = Callable[[], A2AServer]
 Greet = Callable[[A2AServer], None]
 
@@ -60,7 +54,6 @@ class AgentServer(uvicorn.Server):
     def run(self, sockets: list[socket.socket] | None = None) -> None:
         with reporting():
             configure_logging(self._log_level)
-            _return_large_blocks()
             self.agent = self._load()
             if self._log_level is not None:
                 self.agent.settings.log_level = self._log_level.value
@@ -131,16 +124,6 @@ def _leave(code: int) -> None:
     if code:
         err().print("A handler does not let itself be stopped; its task will be run again when its lease has run out.")
     os._exit(code)
-
-
-def _return_large_blocks() -> None:
-    """Have glibc give every block of a megabyte and more back to the system as soon as it is free.
-
-    By itself it keeps blocks of up to 32 MB, in each thread, once one of that size was freed.
-    """
-    if sys.platform == "linux":
-        with suppress(AttributeError):  # another C library
-            ctypes.CDLL(None).mallopt(_M_MMAP_THRESHOLD, 1024 * 1024)
 
 
 def _spare_the_collector() -> None:
