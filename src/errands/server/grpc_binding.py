@@ -20,7 +20,7 @@ from errands.model.core import StreamResponse
 from errands.runtime.call import EventStream
 from errands.server.dispatch import Dispatcher
 from errands.server.exchange import Header, Incoming, Scope
-from errands.server.grpc_calls import Calls
+from errands.server.grpc_calls import SMALL, Calls
 from errands.server.jsonrpc import error_headers
 from errands.server.refusing import refusal
 from errands.wire.proto.codec import Codec, Rpc, read_request
@@ -113,7 +113,10 @@ class Service:
             async for items in stream:
                 self._calls.hold(sum([len(item.data) for item in items]))
                 for item in items:
-                    event = await self._calls.convert(len(item.data), _written_event, rpc, item.data)
+                    if len(item.data) <= SMALL:
+                        event = _written(rpc, _decode_event(item.data))
+                    else:
+                        event = await self._calls.convert(len(item.data), _written_event, rpc, item.data)
                     await write(mark(event, Position(item.version, item.gap)) if marked and item.version else event)
         except A2AError:
             raise
