@@ -222,6 +222,7 @@ WALKS = {
     "check": "the versions, of which there are few",
     "schema_version": "the versions, of which there are few",
     "schema_pause": "it reads nothing",
+    "forget_expired_receipts": "retention forbids it, see below",
 }
 PLANNED = sorted(
     name for name, query in sql.QUERIES.items() if re.search(r"\b(tasks|events|receipts|contexts)\b", query)
@@ -270,6 +271,14 @@ INDEXES: dict[str, tuple[str, tuple[Any, ...]]] = {
     "asking": ("tasks_asking", (None, False, None, None, ["bob"], 10)),
     "records": ("events_of_run", ("id 7",)),
 }
+
+
+async def test_expired_receipts_are_found_by_their_index(connection: Any) -> None:
+    query = sql.QUERIES["forget_expired_receipts"].replace("$1", "1").replace("$2", "9")
+    async with connection.transaction():
+        await connection.execute(sql.QUERIES["only_bitmaps"])
+        plan = await connection.fetch(f"EXPLAIN {query}")
+    assert "receipts_by_expiry" in "\n".join(row[0] for row in plan)
 
 
 IN_ORDER = {

@@ -382,13 +382,17 @@ WITH gone AS (
 )
 SELECT count(*) FROM gone
 
+-- name: only_bitmaps
+-- Keeps the planner from walking whole tables or indexes for the rest of the transaction.
+SELECT set_config('enable_seqscan', 'off', true), set_config('enable_indexscan', 'off', true)
+
 -- name: forget_expired_receipts
 -- Removes some receipts whose window has passed, and says how many.
 WITH gone AS (
     -- Asked again: the message may have come once more by the time that its receipt is locked.
-    DELETE FROM receipts WHERE expires_at <= $1 AND key IN (
-        SELECT key FROM receipts WHERE expires_at <= $1 LIMIT $2
-    )
+    DELETE FROM receipts WHERE expires_at <= $1 AND ctid = ANY (ARRAY(
+        SELECT ctid FROM receipts WHERE expires_at <= $1 LIMIT $2
+    ))
     RETURNING 1
 )
 SELECT count(*) FROM gone
