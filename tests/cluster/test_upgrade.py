@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterator
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 
@@ -26,25 +27,32 @@ MIGRATIONS = "src/errands/engines/postgres/migrations"
 NEWEST = sql.migrations()[-1]
 
 
-def _commit_before() -> str | None:
-    """The newest commit that the newest migration was added to."""
+class Before(NamedTuple):
+    """A commit that the newest migration, and maybe some before it, were added to."""
+
+    commit: str
+    version: int
+
+
+def _before() -> Before | None:
+    """Return the newest of those commits."""
     path = f"{MIGRATIONS}/{NEWEST.version:04}_*.sql"
     # Merges too: a migration may have been numbered when its branch came in.
     for added in git("log", "-m", "--diff-filter=A", "--format=%H", "--", path).decode().split():
         for parent in git("rev-parse", f"{added}^@").decode().split():
             names = git("ls-tree", "--name-only", parent, f"{MIGRATIONS}/").decode().split()
-            if [int(Path(name).name[:4]) for name in sorted(names)] == list(range(1, NEWEST.version)):
-                return parent
+            versions = [int(Path(name).name[:4]) for name in sorted(names)]
+            if versions and versions == list(range(1, len(versions) + 1)) and len(versions) < NEWEST.version:
+                return Before(parent, len(versions))
     return None
 
 
 @pytest.fixture
-def old_source(tmp_path: Path) -> Path:
-    """The package as it was before the newest migration."""
-    commit = _commit_before()
-    if commit is None:
+def before() -> Before:
+    found = _before()
+    if found is None:
         pytest.skip("the history that has the code before the newest migration is not here")
-    return source_at(commit, tmp_path)
+    return found
 
 
 @pytest.fixture
@@ -53,13 +61,13 @@ def url() -> Iterator[str]:
         yield server.url()
 
 
-async def test_replicas_are_replaced_one_by_one_while_clients_work(url: str, old_source: Path) -> None:
-    with cluster_on([url] * 3, source=old_source) as cluster:
+async def test_replicas_are_replaced_one_by_one_while_clients_work(url: str, before: Before, tmp_path: Path) -> None:
+    with cluster_on([url] * 3, source=source_at(before.commit, tmp_path)) as cluster:
         await cluster.start()
         schema = PostgresEngine(url).schema
         async with Load(cluster) as load, load.going_on():
             await load.accept_more(10)
-            assert await schema.upgrade() == (NEWEST.version - 1, NEWEST.version)
+            assert await schema.upgrade() == (before.version, NEWEST.version)
             await load.accept_more(10)
             # An old one that is restarted finds its way into the new tables, too.
             await cluster.replace_one()
