@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from errands.engines.base import Engine
-from errands.engines.fanout import BUFFER_BYTES, BUFFER_SIZE, READ_SIZE, LocalSubscription
+from errands.engines.fanout import BUFFER_BYTES, BUFFER_SIZE, READ_BYTES, READ_SIZE, LocalSubscription
 from errands.engines.local import LocalEngine
 from errands.errors import TaskNotFoundError
 from errands.model.log import Event
@@ -132,6 +132,20 @@ async def test_a_slow_subscriber_holds_a_bounded_number_of_bytes(engine: Engine,
         await engine.commit(changes.chunk(text=text))
         assert sum(len(event.data) for event in subscription._buffer) < 2 * BUFFER_BYTES
     assert await collect(subscription, 22) == list(range(3, 23))
+    subscription.close()
+
+
+async def test_a_read_of_the_log_has_a_bounded_number_of_bytes(engine: Engine, changes: Changes) -> None:
+    await engine.commit(changes.start())
+    text = "x" * (READ_BYTES // 4)
+    for _ in range(40):
+        await engine.commit(changes.chunk(text=text))
+    read = (await engine.read("t", ME, 2)).events
+    assert [event.version for event in read] == [3, 4, 5, 6]
+    assert [event.version for event in (await engine.read("t", ME, 2, 3)).events] == [3, 4, 5]
+    subscription = engine.subscribe("t", ME, 0)
+    assert await collect(subscription, 42) == list(range(1, 43))
+    assert await subscription.next(timeout=0.01) == []
     subscription.close()
 
 

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import socket
+from contextlib import ExitStack
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import httpx
 import pytest
 
 from tests.processes import Process
+from tests.unit.cli.processes import Served
 from tests.waiting import SOON
 
 pytestmark = pytest.mark.anyio
@@ -30,7 +34,7 @@ class GivingBack(Process):
         return {**super().environment, "MALLOC_MMAP_THRESHOLD_": "65536"}
 
 
-def resident(process: Process) -> int:
+def resident(process: Process | Served) -> int:
     """The resident size of a process in bytes."""
     status = Path(f"/proc/{process.pid}/status").read_text("utf-8")
     (line,) = (line for line in status.splitlines() if line.startswith("VmRSS:"))
@@ -57,3 +61,45 @@ async def test_large_messages_do_not_stay_in_memory(storage: str) -> None:
         assert resident(process) - before < KEPT
     finally:
         process.kill()
+
+
+FOLLOWED = """
+import asyncio
+from errands import A2AServer, AgentCardConfig, CapabilitiesConfig, TaskContext, Worker
+
+class Much(Worker):
+    async def handle(self, ctx: TaskContext) -> None:
+        for number in range(100):
+            await ctx.emit_text_artifact("x" * 200_000, artifact_id=f"a{number}")
+        await ctx.send_status("all")
+        await asyncio.Event().wait()
+
+server = A2AServer(
+    worker=Much(),
+    agent_card=AgentCardConfig(name="Much", description="", capabilities=CapabilitiesConfig(streaming=True)),
+    storage="sqlite:///much.db",
+)
+"""
+FOLLOWERS = 40
+
+
+@pytest.mark.parametrize("position", [b"Last-Event-ID: 1\r\n", b""], ids=["from the log", "from a snapshot"])
+async def test_streams_that_are_not_read_hold_little_of_a_large_task(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, position: bytes
+) -> None:
+    monkeypatch.setenv("MALLOC_MMAP_THRESHOLD_", "65536")
+    (tmp_path / "program.py").write_text(FOLLOWED)
+    message = {"messageId": "m", "role": "ROLE_USER", "parts": [{"text": "x"}]}
+    with Served(tmp_path / "program.py", cwd=tmp_path) as served, ExitStack() as stack:
+        async with httpx.AsyncClient(base_url=served.url, headers={"A2A-Version": "1.0"}, timeout=SOON) as client:
+            body = {"message": message, "configuration": {"returnImmediately": True}}
+            path = f"/tasks/{(await client.post('/message:send', json=body)).json()['task']['id']}"
+            while "message" not in (await client.get(path)).json()["status"]:
+                pass
+            before = resident(served)
+            for _ in range(FOLLOWERS):
+                follower = stack.enter_context(socket.create_connection(("127.0.0.1", urlsplit(served.url).port or 0)))
+                follower.sendall(b"GET %b:subscribe HTTP/1.1\r\nHost: x\r\n%b\r\n" % (path.encode(), position))
+                assert (await asyncio.to_thread(follower.recv, 12)) == b"HTTP/1.1 200"
+                await client.get("/health")
+            assert resident(served) - before < KEPT + 100 * MEGABYTE

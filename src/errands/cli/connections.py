@@ -187,7 +187,7 @@ class Connection(HttpToolsProtocol):
         elif not self.pipeline and (self._in_request or self._answering is None):  # it is the client's turn
             self._received += self._piece
             self._wait_for_request()
-            if self._received > Budget.SMALL:
+            if self._received > Budget.SMALL and not self._is_answered:
                 self.budget.hold(self, self._received, self.loop.time())
         elif self._receiving is not None:
             self._stop_waiting()
@@ -203,6 +203,11 @@ class Connection(HttpToolsProtocol):
         self._stop_watching()
         self.budget.release(self)
         super().resume_writing()
+
+    @property
+    def _is_answered(self) -> bool:
+        """Whether the answer has begun to the request that still comes: then nothing of its rest is kept."""
+        return self._answering is None or self._answering.response_started
 
     # Called by the budget
 
@@ -240,8 +245,10 @@ class Connection(HttpToolsProtocol):
         HttpToolsProtocol.on_body(self, body)
 
     def _should_upgrade(self) -> bool:
+        if self.scope["method"] == "CONNECT":  # has no offer to leave out: read again, it would stop the parser again
+            raise HttpParserError("only proxies make tunnels")
         # uvicorn passes over what the parser says of such a request, which is going to be read again.
-        return self.scope["method"] != "CONNECT"
+        return True
 
     def on_message_complete(self) -> None:
         if self._beside_body > MAX_HEAD:
@@ -261,6 +268,8 @@ class Connection(HttpToolsProtocol):
             HttpToolsProtocol.on_response_complete(self)
         else:
             self._answering = None
+            if self._in_request and not self.unread:
+                self.budget.release(self)
             self._wait_for_next_request()
         if self.flow.is_held:
             self._read_on()

@@ -281,7 +281,10 @@ class EventBus(ABC):
 
     @abstractmethod
     async def read(self, task_id: str, scope: Scope, after: int, limit: int = 1000) -> LogSlice:
-        """Up to `limit` events after version `after`, in order. Raises `TaskNotFoundError`."""
+        """Up to `limit` events after version `after`, in order, and none after those that make up 256 KiB.
+
+        Raises `TaskNotFoundError`.
+        """
 
     @abstractmethod
     async def records(self, task_id: str, scope: Scope) -> list[Event]:

@@ -24,8 +24,10 @@ from errands.model.log import STREAMED_KINDS, Event, LogSlice, Scope, StoredTask
 BUFFER_SIZE = 1000
 #: Bytes of events that wait for a subscriber before it reads the log again.
 BUFFER_BYTES = 1024 * 1024
-#: Events read from the log at a time; fewer than that means the end was reached.
+#: Events read from the log at a time.
 READ_SIZE = 1000
+#: Bytes of events after which such a read takes no further event. Each reader whose client does not read holds as many.
+READ_BYTES = 256 * 1024
 
 _decode = msgspec.json.Decoder(StreamResponse).decode
 
@@ -147,7 +149,7 @@ class LocalSubscription(Subscription):
             self._gap = True
             self.close()
             return []
-        if len(log.events) >= READ_SIZE:
+        if may_go_on(log.events):
             self._behind = True
         return log.events
 
@@ -169,6 +171,11 @@ class LocalSubscription(Subscription):
             self._waiter = None
             if timer is not None:
                 timer.cancel()
+
+
+def may_go_on(events: Sequence[Event]) -> bool:
+    """Return whether a read of the log that gave these events may have stopped before its end."""
+    return len(events) >= READ_SIZE or sum([len(event.data) for event in events]) >= READ_BYTES
 
 
 def _are_readable(events: Sequence[Event]) -> bool:

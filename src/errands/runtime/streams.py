@@ -54,13 +54,16 @@ class Streams:
         """
         reader = _Reader(self._engine, stored.task.id, call.scope, after, caught_up=caught_up)
         reader.has_task, reader.has_begun = after > 0 and not chooses, bool(first)
+        task_id, is_over_at_once = stored.task.id, stored.state in until and after >= stored.version and not waits
+        # A stream may last for days: it keeps neither the task nor what it has shown of it.
+        unshown = [first] if first else []
 
         async def batches() -> AsyncIterator[list[StreamItem]]:
             try:
                 with while_open or nullcontext():
-                    if first:
-                        yield first
-                    if stored.state in until and after >= stored.version and not waits:
+                    if unshown:
+                        yield unshown.pop()
+                    if is_over_at_once:
                         return
                     while not reader.has_left:
                         while (events := await reader.next(self._keep_alive)) is not None:
@@ -75,7 +78,7 @@ class Streams:
                                 return
                         if not reader.has_gap:
                             break
-                        current = await self._engine.load(stored.task.id, call.scope)
+                        current = await self._engine.load(task_id, call.scope)
                         yield reader.shown_after_gap(current)
                         if current.state in until:
                             return

@@ -52,7 +52,10 @@ async def send_frames(
         async for items in stream:
             if watcher.done():
                 return
-            await exchange.write(b"".join(map(frame_of, items)) or KEEP_ALIVE)
+            frames = b"".join(map(frame_of, items)) or KEEP_ALIVE
+            del items  # not held while the client does not read, or while nothing happens
+            await exchange.write(frames)
+            del frames
     except Exception as error:
         end = partial(error_frame, refusal(error, "a stream"))
     finally:

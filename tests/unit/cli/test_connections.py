@@ -33,7 +33,8 @@ class Impatient(Connection):
 class Agent:
     """Reads the whole body and says how long it was; from `/slow` after some time, from `/much` with a lot of bytes.
 
-    From `/much-at-once` it gives as many without waiting for the client to take them, and `/unread` does not read.
+    From `/much-at-once` it gives as many without waiting for the client to take them. `/unread` answers before it
+    reads.
     """
 
     def __init__(self) -> None:
@@ -44,7 +45,9 @@ class Agent:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["path"] == "/unread":
             await send({"type": "http.response.start", "status": 200, "headers": []})
-            await send({"type": "http.response.body", "body": b"unread"})
+            await send({"type": "http.response.body", "body": b"unread", "more_body": scope["query_string"] == b"more"})
+            while (await receive())["type"] == "http.request":
+                pass
             return
         size, message = 0, await receive()
         while message["type"] == "http.request":
@@ -252,9 +255,11 @@ def test_an_offer_of_http2_may_come_in_pieces(url: str) -> None:
         assert b"5 bytes" in heard_up_to(b"0\r\n\r\n", client)
 
 
+@pytest.mark.parametrize("target", [b"x:1", b"/", b"http://x/"])
 @pytest.mark.parametrize("head", [b"", OFFER])
-def test_a_tunnel_is_refused(url: str, head: bytes) -> None:
-    assert exchange(url, b"CONNECT x:1 HTTP/1.1\r\n%b\r\n" % head).startswith(b"HTTP/1.1 400 ")
+def test_a_tunnel_is_refused(url: str, head: bytes, target: bytes) -> None:
+    assert exchange(url, b"CONNECT %b HTTP/1.1\r\n%b\r\n" % (target, head)).startswith(b"HTTP/1.1 400 ")
+    assert b"0 bytes" in exchange(url, request())
 
 
 def test_what_is_no_address_is_refused_with_an_offer_too(url: str) -> None:
@@ -339,6 +344,21 @@ def test_of_uploads_that_are_too_many_the_one_that_stood_still_for_longest_is_re
         assert b"190000 bytes" in heard(second)
     while budget.total:
         pass
+
+
+@pytest.mark.parametrize("path", ["/unread", "/unread?more"])
+def test_what_is_thrown_away_after_an_answer_costs_no_other_client_its_place(
+    url: str, budget: Budget, path: str
+) -> None:
+    with connected(url) as first, connected(url) as second:
+        first.sendall(request(length=190_000, body=bytes(150_000)))
+        while budget.total < 130_000:
+            pass
+        second.sendall(request(path, head=b"", length=20_000_000))
+        heard_up_to(b"unread\r\n" if "more" in path else b"unread\r\n0\r\n\r\n", second)
+        second.sendall(bytes(20_000_000))
+        first.sendall(bytes(40_000))
+        assert b"190000 bytes" in heard(first)
 
 
 def test_of_answers_that_are_not_read_the_one_that_stood_still_for_longest_is_cut_off(url: str, budget: Budget) -> None:

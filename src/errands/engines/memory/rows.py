@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from bisect import bisect_right
+from itertools import islice
 from operator import attrgetter
 
 import msgspec
 
 from errands import lifecycle
+from errands.engines.fanout import READ_BYTES
 from errands.engines.stored import damaged_task
 from errands.model.base import UNREADABLE, encode
 from errands.model.core import Task
@@ -76,7 +78,13 @@ class Row(msgspec.Struct, gc=False):
         events = self.log()
         first = events[0].version if events else self.head.version + 1
         start = bisect_right(events, after, key=_version)
-        return LogSlice(events[start : start + limit], gap=after + 1 < first)
+        taken, size = [], 0
+        for event in islice(events, start, start + limit):
+            if size >= READ_BYTES:
+                break
+            taken.append(event)
+            size += len(event.data)
+        return LogSlice(taken, gap=after + 1 < first)
 
     def stored(self) -> StoredTask:
         try:

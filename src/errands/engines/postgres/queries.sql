@@ -144,17 +144,22 @@ WHERE tasks.bytes <= $3::bigint OR tasks.rank = 1
 ORDER BY tasks.place
 
 -- name: read
--- A slice of a log in one consistent look, and where its task stands.
+-- A slice of a log in one consistent look, as many events as begin within $4 bytes, and where its task stands.
 SELECT {record}, log.versions, log.kinds, log.data
 FROM tasks
 CROSS JOIN LATERAL (
     SELECT array_agg(version) AS versions, array_agg(kind) AS kinds, array_agg(data) AS data
     FROM (
-        SELECT version, kind, data FROM events
-        WHERE events.task = tasks.no AND events.version > greatest($2::integer, tasks.trimmed)
+        SELECT version, kind, data, sum(length(data)) OVER (ORDER BY version) - length(data) AS begins
+        FROM (
+            SELECT version, kind, data FROM events
+            WHERE events.task = tasks.no AND events.version > greatest($2::integer, tasks.trimmed)
+            ORDER BY version
+            LIMIT $3::bigint
+        ) AS next
         ORDER BY version
-        LIMIT $3::bigint
     ) AS slice
+    WHERE begins < $4::bigint
 ) AS log
 WHERE tasks.id = $1
 

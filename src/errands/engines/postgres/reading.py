@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from errands.clock import Clock
+from errands.engines.fanout import READ_BYTES
 from errands.engines.listing import leave_out_artifacts, still_matching, whole
 from errands.engines.paging import Cursor, Found, read_token
 from errands.engines.postgres.connection import Connection
@@ -58,7 +59,9 @@ async def tail(connection: Connection, task_id: str, after: int, limit: int) -> 
 async def _slice(connection: Connection, task_id: str, after: int, limit: int) -> tuple[Record, list[Event]] | None:
     if not is_text(task_id):
         return None
-    row = await connection.fetchrow(QUERIES["read"], storable(task_id), min(max(after, 0), MAX_VERSION), limit)
+    row = await connection.fetchrow(
+        QUERIES["read"], storable(task_id), min(max(after, 0), MAX_VERSION), limit, READ_BYTES
+    )
     return None if row is None else (read_record(row), read_events(row))
 
 

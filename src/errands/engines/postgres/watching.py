@@ -13,7 +13,7 @@ from functools import partial
 from typing import Any
 
 from errands.clock import Clock
-from errands.engines.fanout import READ_SIZE, Fanout
+from errands.engines.fanout import READ_SIZE, Fanout, may_go_on
 from errands.engines.postgres import reading
 from errands.engines.postgres.connection import Connection, Options, connect
 from errands.engines.postgres.failures import is_lost
@@ -209,7 +209,7 @@ class Watching:
             except TaskNotFoundError:
                 return after, False
         self._fanout.publish(task_id, events, state if stored is None else stored.state, stored)
-        return after, len(events) >= READ_SIZE
+        return after, may_go_on(events)
 
     def _spawn(self, work: Callable[[], Awaitable[None]]) -> None:
         task = asyncio.get_running_loop().create_task(self._guarded(work))

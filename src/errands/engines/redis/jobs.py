@@ -92,6 +92,7 @@ class Read(Job, tag="read"):
     id: str
     after: str
     limit: int
+    bytes: int
 
 
 class Records(Job, tag="records"):

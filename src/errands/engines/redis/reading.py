@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import AsyncIterator, Sequence
 
+from errands.engines.fanout import READ_BYTES
 from errands.engines.listing import leave_out_artifacts, still_matching
 from errands.engines.paging import Cursor, Found, read_token
 from errands.engines.redis.connection import Link
@@ -58,7 +59,7 @@ class Reader:
         ]
 
     async def read(self, task_id: str, scope: Scope, after: int, limit: int) -> LogSlice:
-        job = Read(id=task_id, after=str(min(max(after, 0), _FAR)), limit=limit)
+        job = Read(id=task_id, after=str(min(max(after, 0), _FAR)), limit=limit, bytes=READ_BYTES)
         answer = await self._link.ask(job)
         record = read_trimmed(answer[0]) if answer else None
         if record is None or record.scope != scope:

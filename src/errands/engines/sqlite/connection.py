@@ -77,13 +77,12 @@ class ServedFile:
     """
 
     def __init__(self, path: str) -> None:
-        self._path = path
         self._known = {name: _identity(name) for name in (path, f"{path}-wal", f"{path}-shm")}
 
-    def check(self, *, beside: bool = False) -> None:
-        """Raises `FileGoneError` unless the file is still there; `beside` looks at the log and its index as well."""
-        for name in self._known if beside else (self._path,):
-            if _identity(name) != self._known[name]:
+    def check(self) -> None:
+        """Raises `FileGoneError` unless all of them are still there."""
+        for name, known in self._known.items():
+            if _identity(name) != known:
                 raise FileGoneError(
                     f"The file {name} was deleted, moved or replaced while it was in use, and what is written now "
                     "would be lost. Put it back, or restart this process to use the file that is there now"

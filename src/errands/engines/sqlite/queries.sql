@@ -119,18 +119,27 @@ FROM (
 )
 
 -- name: read
--- A slice of a log in one consistent look: up to where it is trimmed, then the events.
+-- A slice of a log in one consistent look: up to where it is trimmed, then the events, as many as begin within `:bytes`.
 SELECT 0 AS pack, trimmed AS labels, NULL AS data
 FROM tasks WHERE id = :id AND tenant = :tenant AND owner = :owner AND agent = :agent
 UNION ALL
 SELECT {packed}
 FROM (
     SELECT log.place, log.kind, log.data
-    FROM tasks JOIN events AS log
-        ON log.place > (tasks.no << 28) + max(:after, tasks.trimmed) AND log.place < (tasks.no + 1) << 28
-    WHERE tasks.id = :id AND tasks.tenant = :tenant AND tasks.owner = :owner AND tasks.agent = :agent
+    FROM (
+        SELECT sizes.place, sum(sizes.size) OVER (ORDER BY sizes.place) - sizes.size AS begins
+        FROM (
+            SELECT log.place, length(log.data) AS size
+            FROM tasks JOIN events AS log
+                ON log.place > (tasks.no << 28) + max(:after, tasks.trimmed) AND log.place < (tasks.no + 1) << 28
+            WHERE tasks.id = :id AND tasks.tenant = :tenant AND tasks.owner = :owner AND tasks.agent = :agent
+            ORDER BY log.place
+            LIMIT :limit
+        ) AS sizes
+    ) AS places
+    JOIN events AS log ON log.place = places.place
+    WHERE places.begins < :bytes
     ORDER BY log.place
-    LIMIT :limit
 ) AS events
 GROUP BY 1
 ORDER BY 1

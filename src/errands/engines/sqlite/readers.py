@@ -45,7 +45,7 @@ class Readers:
         try:
             return function(self._connection(), *args, **kwargs)
         except sqlite3.Error as error:
-            self._file.check(beside=True)
+            self._file.check()
             raise explain(error, self._options.path) from error
 
     def _connection(self) -> sqlite3.Connection:
@@ -56,7 +56,7 @@ class Readers:
                 self._connections.append(connection)
             finally:
                 # It must not read from another file than the one that is written.
-                self._file.check(beside=True)
+                self._file.check()
             self._local.connection = connection
         return connection
 

@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 import msgspec
 
+from errands.engines.fanout import READ_BYTES
 from errands.engines.listing import leave_out_artifacts, still_matching, whole
 from errands.engines.paging import Cursor, Found, fitting, read_token
 from errands.engines.sqlite.records import (
@@ -52,6 +53,7 @@ def read(connection: sqlite3.Connection, task_id: str, scope: Scope, after: int,
         **scope._asdict(),
         "after": min(max(after, 0), MAX_VERSION),
         "limit": limit,
+        "bytes": READ_BYTES,
     }
     rows = connection.execute(QUERIES["read"], parameters).fetchall()
     if not rows:

@@ -23,7 +23,7 @@ from errands.model.log import Change
 
 #: A transaction that has so many jobs takes no more of them, so that the first does not wait for ever.
 MAX_BATCH = 512
-#: Seconds between looks at whether the file is still the one that was opened. A look at every commit costs a
+#: Seconds between looks at whether the files are still those that were opened. A look at every commit costs a
 #: twentieth of a send's time, and what was acknowledged before the file was deleted is lost with it in any case.
 CHECK_FILE_EVERY = 0.01
 
@@ -163,7 +163,7 @@ class Writer:
     def _attempt(self, connection: sqlite3.Connection, jobs: list[Job]) -> list[Outcome]:
         outcomes: list[Outcome] = []
         if self._is_gone:
-            self._check_file(beside=True)
+            self._check_file()
         connection.execute("BEGIN IMMEDIATE")
         for are_changes, run in groupby(jobs, _is_change):
             outcomes += (_write_changes if are_changes else _do)(connection, list(run))
@@ -174,9 +174,9 @@ class Writer:
         self.transactions += 1
         return outcomes
 
-    def _check_file(self, *, beside: bool = False) -> None:
+    def _check_file(self) -> None:
         self._is_gone = True
-        self.file.check(beside=beside)
+        self.file.check()
         self._is_gone = False
         self._checked_at = time.monotonic()
 
@@ -192,7 +192,7 @@ class Writer:
         """Finds out whether somebody else has written: this number changes for no other reason."""
         self._polled_at = time.monotonic()
         with suppress(FileGoneError):
-            self._check_file(beside=True)
+            self._check_file()
         with suppress(sqlite3.Error):
             version = _data_version(connection)
             if version != self._data_version:

@@ -33,13 +33,26 @@ jobs.load = function(job)
     return tasks
 end
 
--- A slice of a log, and the record, which tells whose task it is and how far its log is cut off.
+-- A slice of a log, as many events as begin within `bytes`, and the record, which tells whose task it is and how far its
+-- log is cut off.
 jobs.read = function(job)
     local record = redis.call('HGET', BASE .. 'task:' .. job.id, 'record')
     if not record then
         return {}
     end
-    return {record, redis.call('XRANGE', BASE .. 'log:' .. job.id, '(' .. job.after, '+', 'COUNT', job.limit)}
+    local events, bytes, after = {}, 0, job.after
+    repeat
+        local count = math.min(job.limit - #events, 32) -- a few at a time, because they may be large
+        local found = redis.call('XRANGE', BASE .. 'log:' .. job.id, '(' .. after, '+', 'COUNT', count)
+        for _, entry in ipairs(found) do
+            if bytes < job.bytes then
+                events[#events + 1] = entry
+                bytes = bytes + #entry[2][2]
+                after = entry[1]
+            end
+        end
+    until #found < count or #events >= job.limit or bytes >= job.bytes
+    return {record, events}
 end
 
 -- The records of a task, those of the part that was cut off first.
