@@ -20,6 +20,7 @@ from tests.grpc_binding.http2 import Connection
 from tests.grpc_binding.serving import Served, is_answered, old_send, over_grpc, pb, refusal, send
 from tests.grpc_binding.test_refusals import METHODS, raw_call, tasks_of, verify
 from tests.interaction.agents import Echo
+from tests.waiting import SOON
 
 pytestmark = pytest.mark.anyio
 
@@ -143,13 +144,15 @@ async def test_answers_that_are_not_read_take_no_more_than_their_share() -> None
         assert "max_buffered_bytes" in refused.message
         assert (await served.v1_0.SendMessage(send("10", message_id="m-2"))).task.id
         connection.close()
-        while not await is_answered(served.v1_0, question):
-            pass
+        async with asyncio.timeout(SOON):
+            while not await is_answered(served.v1_0, question):
+                pass
 
 
 async def until_refused(served: Served, question: Any) -> Any:
-    while await is_answered(served.v1_0, question):
-        pass
+    async with asyncio.timeout(SOON):
+        while await is_answered(served.v1_0, question):
+            pass
     return await refusal(served.v1_0.GetTask(question))
 
 
