@@ -83,7 +83,9 @@ class Service:
             return None
         size = len(encode(result))
         self._calls.hold(size)
-        raw = await self._calls.convert(size, _written, rpc, result)
+        if size <= SMALL:
+            return _written(rpc, result)
+        raw = await self._calls.convert(_written, rpc, result)
         self._calls.hold(2 * len(raw))  # gRPC makes a copy
         return raw
 
@@ -91,7 +93,9 @@ class Service:
         raw = await self._calls.receive(context)
         if raw is None:
             raise InvalidRequestError("The call has no message")
-        return await self._calls.convert(len(raw), read_request, rpc, raw, self._max_values)
+        if len(raw) <= SMALL:
+            return read_request(rpc, raw, self._max_values)
+        return await self._calls.convert(read_request, rpc, raw, self._max_values)
 
     async def _dispatch(self, rpc: Rpc, request: Any, exchange: GrpcExchange) -> Any:
         """The answer. A client that goes away ends the wait for it, but never a commit that is under way."""
@@ -116,7 +120,7 @@ class Service:
                     if len(item.data) <= SMALL:
                         event = _written(rpc, _decode_event(item.data))
                     else:
-                        event = await self._calls.convert(len(item.data), _written_event, rpc, item.data)
+                        event = await self._calls.convert(_written_event, rpc, item.data)
                     await write(mark(event, Position(item.version, item.gap)) if marked and item.version else event)
         except A2AError:
             raise

@@ -105,10 +105,8 @@ class Calls:
         self._total = total
         self._held[task] = size
 
-    async def convert(self, size: int, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-        """Call `function` to convert a message of `size` bytes: a large one in a thread, and one at a time."""
-        if size <= SMALL:
-            return function(*args, **kwargs)
+    async def convert(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """Call `function` to convert a message that is not `SMALL`: in a thread, and one at a time."""
         async with self._converting:
             return await asyncio.to_thread(function, *args, **kwargs)
 
