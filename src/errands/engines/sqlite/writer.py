@@ -25,7 +25,7 @@ from errands.model.log import Change
 MAX_BATCH = 512
 #: Seconds between looks at whether the files are still those that were opened. A look at every commit costs a
 #: twentieth of a send's time, and what was acknowledged before the file was deleted is lost with it in any case.
-CHECK_FILE_EVERY = 0.001
+CHECK_FILE_EVERY = 0.002
 
 #: A change, or a function of `jobs` with its arguments bound.
 Write = Change | Callable[[sqlite3.Connection], Any]
