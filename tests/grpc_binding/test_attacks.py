@@ -50,8 +50,8 @@ LARGEST = 10 * MIB
 #: What a decoded message would take many times the memory of: ten megabytes of empty parts.
 CROWDED = b"\x12" + _VarintBytes(LARGEST - 8) + b"\x2a\x00" * (LARGEST // 2 - 4)
 ROUNDS = 100
-#: Seconds below which a slow machine says nothing.
-NOTICEABLE = 0.5
+#: Seconds below which a busy machine says nothing. Without bounds these attacks stopped the process for 10 s and more.
+NOTICEABLE = 1.0
 
 
 class Victim:

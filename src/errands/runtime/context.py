@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 
 from errands.errors import DamagedTaskError
-from errands.model.base import UNREADABLE, encode
+from errands.model.base import UNREADABLE, encode, shallow_copy
 from errands.model.core import (
     AUTH_REQUIRED,
     CANCELED,
@@ -59,6 +59,8 @@ class TaskContext(TurnInput):
 
     #: Of a turn that has a policy or that records something.
     _oversight: Oversight | None = None
+    #: What the next piece of text is copied from.
+    _last_piece: TaskArtifactUpdateEvent | None = None
 
     def __init__(
         self,
@@ -234,8 +236,25 @@ class TaskContext(TurnInput):
         self, text: str, *, artifact_id: str = "answer", append: bool = False, last_chunk: bool = False
     ) -> None:
         """Send a piece of text; `append=True` for every piece after the first."""
-        if self._emit(Artifact(artifact_id=artifact_id, parts=[Part(text=text)]), append, last_chunk):
+        piece = self._next_piece(text, artifact_id, append, last_chunk)
+        if self._turn.emit("artifact", StreamResponse(artifact_update=piece)):
             await self._turn.catch_up()
+
+    def _next_piece(self, text: str, artifact_id: str, append: bool, last_chunk: bool) -> TaskArtifactUpdateEvent:
+        """Return a piece of text, if possible as a copy of the last piece, which has been checked.
+
+        Checking every piece of a stream anew would cost a tenth of its rate.
+        """
+        last = self._last_piece
+        is_like_last = last is not None and artifact_id == last.artifact.artifact_id
+        if last is None or not is_like_last or (type(text), type(append), type(last_chunk)) != (str, bool, bool):
+            artifact = Artifact(artifact_id=artifact_id, parts=[Part(text=text)])
+            piece = self._last_piece = self._update(artifact, append, last_chunk)
+            return piece
+        part, artifact, piece = shallow_copy(last.artifact.parts[0]), shallow_copy(last.artifact), shallow_copy(last)
+        part.text, artifact.parts, piece.artifact = text, [part], artifact
+        piece.append, piece.last_chunk = append, last_chunk
+        return piece
 
     async def emit_data_artifact(
         self,
@@ -362,13 +381,7 @@ class TaskContext(TurnInput):
 
     def _emit(self, artifact: Artifact, append: bool, last_chunk: bool) -> bool:
         """Emit a piece; return whether the caller should `catch_up`."""
-        update = TaskArtifactUpdateEvent(
-            task_id=self.task_id,
-            context_id=self.context_id or "",
-            artifact=artifact,
-            append=append,
-            last_chunk=last_chunk,
-        )
+        update = self._update(artifact, append, last_chunk)
         return self._turn.emit("artifact", StreamResponse(artifact_update=update))
 
     def _update(self, artifact: Artifact, append: bool = False, last_chunk: bool = False) -> TaskArtifactUpdateEvent:

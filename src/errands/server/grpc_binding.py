@@ -15,7 +15,7 @@ import grpc
 import msgspec
 
 from errands.errors import A2AError, InvalidAgentResponseError, InvalidRequestError
-from errands.model.base import encode
+from errands.model.base import encode, unchecked
 from errands.model.core import StreamResponse
 from errands.runtime.call import EventStream
 from errands.server.dispatch import Dispatcher
@@ -30,7 +30,7 @@ from errands.wire.proto.positions import ASKING, Position, mark
 Context = Any
 Metadata = tuple[tuple[str, str | bytes], ...]
 
-_decode_event = msgspec.json.Decoder(StreamResponse).decode
+_decode_event = msgspec.json.Decoder(unchecked(StreamResponse)).decode
 
 
 class Service:
