@@ -19,8 +19,10 @@ from errands import (
     TaskState,
     TaskStatus,
     TaskStatusUpdateEvent,
+    Worker,
 )
 from errands.runtime.validation import MAX_LEVELS
+from errands.testing import connect
 from tests.unit.support import run, running
 
 pytestmark = pytest.mark.anyio
@@ -223,3 +225,26 @@ async def test_a_hook_of_the_wrong_form_changes_nothing(hook: Any, storage: str)
     hooks = LifecycleHooks(on_state_change=hook, on_working=hook, on_terminal=hook)
     async with running(lambda ctx: ctx.complete("done"), storage, hooks=hooks) as client:
         assert (await client.send("hi")).text == "done"
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [{"text": 7}, {"text": None}, {"artifact_id": ""}, {"artifact_id": 5}, {"append": "yes"}, {"last_chunk": 1}],
+    ids=str,
+)
+async def test_a_later_piece_of_a_text_is_checked_as_the_first(wrong: dict[str, Any]) -> None:
+    refused: list[Exception] = []
+
+    class Streams(Worker):
+        async def handle(self, ctx: TaskContext) -> None:
+            await ctx.emit_text_artifact("first ")
+            try:
+                await ctx.emit_text_artifact(**{"text": "wrong ", "append": True, **wrong})
+            except (TypeError, ValueError) as error:
+                refused.append(error)
+            await ctx.emit_text_artifact("second", append=True)
+            await ctx.complete()
+
+    async with connect(Streams()) as client:
+        assert (await client.send("go")).text == "first second"
+    assert len(refused) == 1
