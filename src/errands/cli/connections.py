@@ -95,6 +95,7 @@ def _respond_at_once(send: Send, status: int, headers: list[Header], body: bytes
         or cycle.response_started
         or cycle.flow.write_paused
         or cycle.access_log
+        or _CLOSE in cycle.scope["headers"]  # older releases of uvicorn look at it only in `send`
     ):
         return False
     lines = [b"%b: %b\r\n" % header for header in (*cycle.default_headers, *headers)]
@@ -110,6 +111,7 @@ def _respond_at_once(send: Send, status: int, headers: list[Header], body: bytes
     return True
 
 
+_CLOSE = (b"connection", b"close")
 _EXTENSIONS = {WHOLE_RESPONSE: _respond_at_once}
 
 
