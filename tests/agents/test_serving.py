@@ -170,11 +170,11 @@ def test_agents_further_down_are_there_too(made: Made) -> None:
 @pytest.mark.parametrize(
     ("documents", "options", "told"),
     [
-        ([agent("a"), agent("b")], {}, "several agents; say which to serve, with agent=... or --agent: a, b"),
+        ([agent("a"), agent("b")], {}, "several agents; choose one with agent=... or --agent: a, b"),
         ([agent("a", uses("b")), agent("b", uses("a"))], {}, "a, b"),
-        ([agent("a"), agent("a", namespace="other")], {"agent": "a"}, "say which: shop/a, other/a"),
-        ([agent("a")], {"agent": "x"}, "there is no agent 'x'; there is a"),
-        ([SECRETIVE], {}, "there is no agent, only what agents use"),
+        ([agent("a"), agent("a", namespace="other")], {"agent": "a"}, "choose one: shop/a, other/a"),
+        ([agent("a")], {"agent": "x"}, "there is no agent 'x'; available: a"),
+        ([SECRETIVE], {}, "the manifests have no agent"),
         ([agent("a", uses("crm")), SECRETIVE], {}, "needs the setting api.key"),
     ],
 )
@@ -281,7 +281,7 @@ def test_a_dollar_may_stand_for_itself_and_an_unknown_name_is_a_warning(
     with caplog.at_level(logging.WARNING):
         server = made(agent("a", uses("crm")), SECRETIVE, tool_settings=str(file))
     assert worker_of(server).toolbox._given["crm"] == {"api.key": "${X} $5"}
-    assert "no tool or remote agent is called so" in caplog.text
+    assert "neither a tool nor a remote agent" in caplog.text
     assert "cmr" in caplog.text
 
 
@@ -438,7 +438,7 @@ FAR = agent("a", "capabilities: {far: {url: 'https://far.example.com'}}")
     [
         ({"headers": "Authorization: x"}, "far: the settings of a remote agent are headers"),
         ({"token": "s3cret"}, "far: the settings of a remote agent are headers"),
-        ({"headers": {"X-Key": 17}}, "far: each header must be a text"),
+        ({"headers": {"X-Key": 17}}, "far: each header must be a string"),
         ({"headers": {"X-Key": "s3cret\nX-Other: 1"}}, "far: header 'X-Key': name and value must be"),
     ],
 )
@@ -450,7 +450,9 @@ def test_settings_of_a_remote_agent_that_cannot_be_used_are_told(made: Made, giv
 
 def test_a_card_with_the_name_of_another_agent_is_refused(made: Made) -> None:
     card = AgentCardConfig(name="b", description=".")
-    with pytest.raises(ConfigurationError, match="the card is called b, and so is an agent that a uses"):
+    with pytest.raises(
+        ConfigurationError, match="the card has the name b, which is also the name of an agent that a uses"
+    ):
         made(agent("a", uses("b")), agent("b"), agent_card=card)
 
 

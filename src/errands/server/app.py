@@ -167,9 +167,9 @@ class A2AServer:
         program; `tool_settings` are a file, or values by tool. The other arguments are those of `A2AServer`. Raises
         `ManifestError` with everything that is wrong with the manifests, and `ConfigurationError`.
         """
-        from errands.server.manifests import assemble  # noqa: PLC0415 - most servers have no manifests
+        from errands.agents.build import build  # noqa: PLC0415 - most servers have no manifests
 
-        ensemble = assemble(
+        built = build(
             path,
             agent=agent,
             model=model,
@@ -179,14 +179,14 @@ class A2AServer:
             card=agent_card,
         )
         server = cls(
-            worker=ensemble.worker,
-            inner=ensemble.inner,
-            agent_card=ensemble.card,
+            worker=built.worker,
+            inner=built.inner,
+            agent_card=built.card,
             settings=settings,
-            dependencies={**(dependencies or {}), **ensemble.dependencies},
+            dependencies={**(dependencies or {}), **built.dependencies},
             **options,
         )
-        server.facts = ensemble.facts
+        server.facts = built.facts
         return server
 
     def use_policy(self, policy: str | Path | Policy) -> None:

@@ -1,4 +1,4 @@
-"""From manifests to what a server runs: the worker of the served agent, those of the agents it uses, and its card."""
+"""Build what a server runs from manifests: the workers of the served agent and of the agents it uses, and its card."""
 
 from __future__ import annotations
 
@@ -38,12 +38,12 @@ logger = logging.getLogger(__name__)
 
 ToolSettings = Mapping[str, Mapping[str, Any]]
 
-#: In the settings of tools: tokens by provider, and in those of a remote agent, what it is sent.
+#: Keys of the tool settings: tokens by provider, and the headers to send to a remote agent.
 _AUTH, _HEADERS = "auth", "headers"
 
 
 class ModelDependency(Dependency):
-    """A model, for as long as the server runs."""
+    """Closes the model when the server stops."""
 
     def __init__(self, model: Model) -> None:
         self.model = model
@@ -55,8 +55,8 @@ class ModelDependency(Dependency):
         await self.model.close()
 
 
-class Ensemble(NamedTuple):
-    """All that a server of one agent needs."""
+class ServedAgent(NamedTuple):
+    """Everything that a server of one agent needs."""
 
     worker: ManifestWorker
     inner: InnerAgents
@@ -65,17 +65,17 @@ class Ensemble(NamedTuple):
 
     @property
     def dependencies(self) -> dict[Any, Dependency]:
-        """What is closed with the server."""
+        """The dependencies that are closed with the server."""
         return {ModelDependency: ModelDependency(self.model)}
 
     @property
     def facts(self) -> dict[str, str]:
-        """What a person wants to know when it is served."""
+        """Facts for the banner that is printed when the agent is served."""
         offers = [offer.name for offer in self.worker.declared().offers]
         return {"model": self.worker.model_name, "tools": ", ".join(offers) or "none"}
 
 
-def assemble(
+def build(
     path: str | Path,
     *,
     agent: str | None,
@@ -84,8 +84,8 @@ def assemble(
     tool_settings: ToolSettings | str | Path | None,
     settings: Settings,
     card: AgentCardConfig | None,
-) -> Ensemble:
-    """Raises `ManifestError` for manifests that are not valid, and `ConfigurationError`."""
+) -> ServedAgent:
+    """Build the agent that a server serves. Raises `ManifestError` for invalid manifests, and `ConfigurationError`."""
     manifests = _loaded(path, tools)
     served = choose_agent(manifests, agent)
     reached = agents_below(manifests, served)
@@ -94,39 +94,39 @@ def assemble(
     workers = {one.name: builder.worker(one) for one in (served, *reached)}
     if card.name != served.name and card.name in workers:
         raise ConfigurationError(
-            f"the card is called {card.name}, and so is an agent that {served.name} uses; rename it"
+            f"the card has the name {card.name}, which is also the name of an agent that {served.name} uses; rename it"
         )
-    # An agent that hands work to itself does so under the name by which it is served.
+    # An agent that delegates to itself does so under the name by which it is served.
     hidden = [one.name for one in reached if one.name != card.name]
     builder.inner.workers.update({name: workers[name] for name in hidden})
-    return Ensemble(workers[served.name], builder.inner, card, builder.model)
+    return ServedAgent(workers[served.name], builder.inner, card, builder.model)
 
 
-# Which agents
+# Choosing agents
 
 
 def choose_agent(manifests: Manifests, name: str | None = None) -> Agent:
-    """The agent of that name, or `namespace/name`; without a name the only one that no other agent uses."""
+    """Return the agent called `name` or `namespace/name`; without a name, the only agent that no other agent uses."""
     agents = manifests.agents
     if not agents:
-        raise ConfigurationError("there is no agent, only what agents use; add one, or name the folder that has it")
+        raise ConfigurationError("the manifests have no agent; add one, or name the folder that has it")
     if name is not None:
         found = [one for one in agents if name in (one.name, _full_name(one))]
         if len(found) == 1:
             return found[0]
         if found:
-            raise ConfigurationError(f"there are {len(found)} agents called {name}; say which: {_listed(found)}")
-        raise ConfigurationError(f"there is no agent {name!r}; there is {_listed(agents)}")
+            raise ConfigurationError(f"there are {len(found)} agents called {name}; choose one: {_listed(found)}")
+        raise ConfigurationError(f"there is no agent {name!r}; available: {_listed(agents)}")
     used = {id(other) for one in agents for other in _agents_of(manifests, one) if other is not one}
     tops = [one for one in agents if id(one) not in used]
     if len(tops) == 1:
         return tops[0]
     choices = _listed(tops or agents)
-    raise ConfigurationError(f"there are several agents; say which to serve, with agent=... or --agent: {choices}")
+    raise ConfigurationError(f"there are several agents; choose one with agent=... or --agent: {choices}")
 
 
 def agents_below(manifests: Manifests, served: Agent) -> list[Agent]:
-    """Every local agent that the served one can reach; itself, when it can reach itself."""
+    """Return every local agent that the served one can reach, including itself if it can."""
     found: dict[str, Agent] = {}
     open_ = [served]
     while open_:
@@ -164,7 +164,7 @@ def card_of(agent: Agent, manifests: Manifests) -> AgentCardConfig:
     )
 
 
-# What they are made of
+# Building workers
 
 
 class _Builder:
@@ -183,7 +183,7 @@ class _Builder:
         self._outbound = Outbound.from_setting(settings.outbound_allow)
         self._mounts = Mounts(manifests.mount)
         self._runtime = {"version": __version__, "dashboard_url": "", "api_root": settings.public_url or ""}
-        #: Wins over what agents name.
+        #: Overrides the models that agents name.
         self._model_name = model if isinstance(model, str) else None
         self.model = model if isinstance(model, Model) else self._chosen(Path(path))
 
@@ -240,7 +240,7 @@ class _Builder:
 
 
 def _loaded(path: str | Path, tools: Iterable[ToolSource]) -> Manifests:
-    """Whoever serves manifests need not have validated them, so their warnings are told here, too."""
+    """Load the manifests and log their warnings: they may be served without having been validated before."""
     report = examine(path, tools=tools)
     if report.manifests is None:
         raise ManifestError(report.findings)
@@ -250,14 +250,14 @@ def _loaded(path: str | Path, tools: Iterable[ToolSource]) -> Manifests:
 
 
 def _headers(agent: str, given: Mapping[str, Any]) -> dict[str, str]:
-    """What a remote agent is sent. Raises `ConfigurationError`, which has no value in it."""
+    """Return the headers to send to a remote agent. Raises `ConfigurationError`, which never contains a value."""
     headers = given.get(_HEADERS, {})
     if given.keys() - {_HEADERS} or not isinstance(headers, Mapping):
-        raise ConfigurationError(f"{agent}: the settings of a remote agent are headers, with a text under each name")
+        raise ConfigurationError(f"{agent}: the settings of a remote agent are headers, with a string under each name")
     try:
         return dict(checked_headers(msgspec.convert(headers, dict[str, str])))
     except msgspec.ValidationError:
-        raise ConfigurationError(f"{agent}: each header must be a text; put it in quotes") from None
+        raise ConfigurationError(f"{agent}: each header must be a string; put it in quotes") from None
     except ConfigurationError as error:
         raise ConfigurationError(f"{agent}: {error}") from None
 
@@ -265,7 +265,7 @@ def _headers(agent: str, given: Mapping[str, Any]) -> dict[str, str]:
 def _tool_settings(
     manifests: Manifests, given: ToolSettings | str | Path | None, settings: Settings
 ) -> dict[str, dict[str, Any]]:
-    """The file, then the environment, then what the program gives; each wins over those before it."""
+    """Merge the settings of the file, the environment and the program; each overrides those before it."""
     file = given if isinstance(given, str | Path) else settings.tool_settings
     layers: list[ToolSettings] = [read_settings(file, os.environ)] if file else []
     layers.append(from_environment(manifests.tools, os.environ))
@@ -277,8 +277,8 @@ def _tool_settings(
             found.setdefault(name, {}).update(values)
     remote = {ref for one in manifests.agents for ref, capability in one.capabilities.items() if capability.url}
     for name in unused_variables(manifests.tools, os.environ):
-        # Not worth an end: it may be meant for another agent that is served on this machine.
-        logger.warning("the variable %s is no setting of any tool", name)
+        # Not an error: the variable may be meant for another agent on this machine.
+        logger.warning("unknown tool setting %s", name)
     for name in sorted(found.keys() - {tool.name for tool in manifests.tools} - remote - {_AUTH}):
-        logger.warning("the tool settings have %s, but no tool or remote agent is called so", name)
+        logger.warning("the tool settings contain %s, which is neither a tool nor a remote agent", name)
     return found
