@@ -12,6 +12,7 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 import httpx
+from starlette.types import Message
 
 from errands.client import A2AClient
 from errands.errors import ConfigurationError
@@ -20,7 +21,6 @@ from errands.model.card_config import AgentCardConfig, CapabilitiesConfig
 from errands.runtime.worker import Worker
 from errands.server.app import A2AServer
 from errands.server.asgi import A2AApp
-from errands.server.exchange import Message
 
 BASE_URL = "http://agent.test"
 

@@ -14,7 +14,7 @@ from errands import A2AServer, AgentCardConfig
 from errands.errors import ConfigurationError
 from errands.model.card import AgentInterface, HTTPAuthSecurityScheme, SecurityScheme
 from errands.server.asgi import CARD_PATH, OLDER_CARD_PATH
-from errands.server.card import build_card
+from errands.server.cards import build_card
 from errands.testing import BASE_URL, http_client, serve
 from tests.interaction.agents import Echo, card
 
@@ -134,7 +134,7 @@ async def test_a_grpc_address_that_comes_later_is_on_the_card() -> None:
     server = serve(Echo())
     async with server, http_client(server) as client:
         before = await client.get(CARD_PATH)
-        server.card_shelf.grpc_address = "agent.test:50051"
+        server.cards.grpc_address = "agent.test:50051"
         after = await client.get(CARD_PATH, headers={"If-None-Match": before.headers["etag"]})
         assert after.status_code == 200
         assert {"url": "agent.test:50051", "transport": "GRPC"} in after.json()["additionalInterfaces"]
@@ -146,7 +146,7 @@ async def test_the_extended_card_offers_the_same_interfaces() -> None:
 
     server = serve(Echo(), agent_card=card(), extended_card_provider=provider)
     async with server, http_client(server) as client:
-        server.card_shelf.grpc_address = "agent.test:50051"
+        server.cards.grpc_address = "agent.test:50051"
         public = await get(client, CARD_PATH, "1.0")
         extended = (await client.get("/extendedAgentCard")).json()
         assert extended["version"] == "9.9.9"

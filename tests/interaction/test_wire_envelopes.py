@@ -5,10 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from starlette.types import Receive
 
 from errands import Settings, TaskContext, Worker
 from errands.errors import PayloadTooLargeError
-from errands.server.exchange import Exchange, Receive
+from errands.server.http import Exchange
 from errands.testing import serve
 from tests.interaction.agents import Echo
 from tests.interaction.wire import call, http, message, rpc

@@ -18,7 +18,7 @@ from errands import A2AServer, AgentCardConfig, CapabilitiesConfig, Configuratio
 from errands.model.base import encode
 from errands.model.card import AgentCard, AgentExtension, HTTPAuthSecurityScheme, SecurityScheme
 from errands.model.card_config import ExtensionConfig, SignatureConfig
-from errands.server.card import build_card
+from errands.server.cards import build_card
 from errands.wire.proto import cards
 from errands.wire.v0_3.card import from_v0_3, to_v0_3, union
 from errands.wire.v1_0 import read_answer

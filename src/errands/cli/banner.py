@@ -14,9 +14,9 @@ from errands.model.base import encode
 from errands.model.core import Message, Part, Role
 from errands.model.requests import SendMessageRequest
 from errands.runtime.settings import ServerRole
-from errands.server.addresses import callable_host, host_port
 from errands.server.app import A2AServer
 from errands.server.asgi import CARD_PATHS, READY_PATH
+from errands.server.http import callable_host, host_port
 from errands.wire import v1_0
 
 _ID = "MESSAGE-ID"

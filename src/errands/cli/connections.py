@@ -13,10 +13,11 @@ from functools import cache
 from http import HTTPStatus
 
 from httptools import HttpParserError, HttpParserUpgrade, HttpRequestParser
+from starlette.types import Send
 from uvicorn.protocols.http.flow_control import HIGH_WATER_LIMIT, FlowControl
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
 
-from errands.server.exchange import WHOLE_RESPONSE, Header, Send
+from errands.server.http import WHOLE_RESPONSE, Header
 
 #: Bytes that the address and the headers of a request may have.
 MAX_HEAD = 64 * 1024

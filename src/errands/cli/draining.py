@@ -23,7 +23,7 @@ from errands.cli.logs import LogLevel, configure_logging
 from errands.cli.terminal import err
 from errands.errors import ErrandsError
 from errands.server.app import A2AServer
-from errands.server.visitors import is_loopback
+from errands.server.request_guard import is_loopback
 
 #: Seconds beyond the drain timeout for connections to close.
 _CLOSING = 5.0

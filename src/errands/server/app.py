@@ -31,7 +31,7 @@ from errands.runtime.task_store import TaskStore
 from errands.runtime.watchdog import Watchdog
 from errands.runtime.worker import Worker
 from errands.server.asgi import A2AApp
-from errands.server.card import CardShelf
+from errands.server.cards import CardPublisher
 from errands.server.configuring import (
     check_arguments,
     check_shared,
@@ -47,7 +47,7 @@ from errands.server.configuring import (
     read_policy,
 )
 from errands.server.dispatch import ClosedDispatcher, Dispatcher, ExtendedCardProvider
-from errands.server.repertoire import Repertoire
+from errands.server.routing import Routes
 
 if TYPE_CHECKING:
     from fastapi import FastAPI
@@ -122,11 +122,11 @@ class A2AServer:
             grpc_port=grpc_port,
             role=role,
         )
-        self._repertoire = Repertoire(listed(self.settings.protocol_versions))
-        versions = self._repertoire.versions
+        self._routes = Routes(listed(self.settings.protocol_versions))
+        versions = self._routes.versions
         has_extended = extended_card_provider is not None
         self.agent_card = checked_card(card, additional_protocols or (), versions, has_extended=has_extended)
-        self.card_shelf = CardShelf(self.agent_card, self.settings, time.time(), versions=versions)
+        self.cards = CardPublisher(self.agent_card, self.settings, time.time(), versions=versions)
         self._engine = given_engine(storage, self.settings, broker=broker, event_bus=event_bus)
         self._inner = inner or InnerAgents()
         self._middlewares = list(middlewares or ())
@@ -317,8 +317,8 @@ class A2AServer:
                 self.task_manager,
                 self.agent_card,
                 self._middlewares,
-                self._repertoire,
-                self.card_shelf,
+                self._routes,
+                self.cards,
                 self._extended_card_provider,
                 max_parts=settings.max_message_parts,
             )
@@ -363,7 +363,7 @@ class A2AServer:
         self._grpc = await stack.enter_async_context(grpc)
         # What is under way must have ended before gRPC stops: it would be cut off.
         stack.push_async_callback(self.drain)
-        self.card_shelf.grpc_address = self._grpc.address
+        self.cards.grpc_address = self._grpc.address
 
     @property
     def asks_who_calls(self) -> bool:

@@ -1,19 +1,22 @@
-"""The ASGI application: which path is whose. Thin on purpose: this is what every request goes through."""
+"""The ASGI application: which path belongs to which binding or page. Every request passes through it, so it is thin."""
 
 from __future__ import annotations
 
 import logging
-import secrets
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING
 
-from errands.errors import A2AError, InternalError, MethodNotFoundError, StorageError, UnavailableError
+from starlette.types import Receive, Scope, Send
+
+from errands.errors import A2AError, MethodNotFoundError, StorageError, UnavailableError
 from errands.model.base import encode
 from errands.runtime.settings import ServerRole
-from errands.server import jsonrpc, praisonai, rest
-from errands.server.exchange import ClientDisconnectedError, Exchange, Receive, Scope, Send
-from errands.server.repertoire import Spoken
-from errands.server.visitors import check_host, check_name
+from errands.server import praisonai
+from errands.server.errors import client_error
+from errands.server.http import ClientDisconnectedError, Exchange
+from errands.server.http_bindings import respond_error, serve_jsonrpc, serve_rest
+from errands.server.request_guard import check_host_header, check_host_name
+from errands.server.routing import RoutedOperation
 from errands.wire.status import to_http
 
 if TYPE_CHECKING:
@@ -31,14 +34,14 @@ READY_PATH = "/health/ready"
 
 
 class A2AApp:
-    """What `A2AServer.app` is."""
+    """The ASGI application of an `A2AServer`."""
 
     def __init__(self, server: A2AServer) -> None:
         self._server = server
         self._pages: dict[str, Page] = {
             HEALTH_PATH: self._health,
             READY_PATH: self._ready,
-            # Where a2akit has them.
+            # The paths of a2akit.
             f"/v1{HEALTH_PATH}": self._health,
             f"/v1{READY_PATH}": self._ready,
             CARD_PATH: self._card,
@@ -55,38 +58,36 @@ class A2AApp:
         exchange = Exchange(scope, receive, send, self._server.settings)
         try:
             if b"host" not in exchange.headers or len(exchange.headers) != len(scope["headers"]):
-                check_host(exchange)
+                check_host_header(exchange)
             if self._server.listens_locally:
-                check_name(exchange, self._server.settings)
+                check_host_name(exchange, self._server.settings)
             if not self._server.started:
-                await self._server.start()  # mounted where nobody runs our lifespan
+                await self._server.start()  # mounted in an application that does not run our lifespan
             if scope["path"] == "/" and scope["method"] == "POST":
-                await jsonrpc.serve(exchange, self._server.dispatcher)
+                await serve_jsonrpc(exchange, self._server.dispatcher)
             else:
                 await self._route(exchange)
         except ClientDisconnectedError:
             return
         except A2AError as error:
-            await rest.answer_error(exchange, error)
+            await respond_error(exchange, error)
         except StorageError as error:
             logger.error("the server could not start: %s", error)
-            await rest.answer_error(exchange, UnavailableError("The server could not start; see its log"))
-        except Exception:
-            reference = secrets.token_hex(4)
-            logger.exception("%s %r failed [%s]", exchange.method, scope["path"], reference)
-            await rest.answer_error(exchange, InternalError(f"Internal error (reference {reference})"))
+            await respond_error(exchange, UnavailableError("The server could not start; see its log"))
+        except Exception as error:
+            await respond_error(exchange, client_error(error, f"{exchange.method} {scope['path']!r}"))
 
     async def _route(self, exchange: Exchange) -> None:
         path = _path_of(exchange.scope)
         if path in ("/", ""):
             if exchange.method == "POST":
-                await jsonrpc.serve(exchange, self._server.dispatcher)
+                await serve_jsonrpc(exchange, self._server.dispatcher)
             else:
                 await _not_allowed(exchange, "POST")
             return
-        if praisonai.is_at(path, self._server.dispatcher.repertoire):
+        if praisonai.is_at(path, self._server.dispatcher.routes):
             if exchange.method == "POST":
-                await praisonai.serve(exchange, self._server.dispatcher, self._server.card_shelf)
+                await praisonai.serve(exchange, self._server.dispatcher, self._server.cards)
             else:
                 await _not_allowed(exchange, "POST")
             return
@@ -98,9 +99,9 @@ class A2AApp:
                 await _not_allowed(exchange, "GET, HEAD")
             return
         version = exchange.header(b"a2a-version")
-        found = self._server.dispatcher.repertoire.match(exchange.method, path, version)
-        if isinstance(found, Spoken):
-            await rest.serve(exchange, self._server.dispatcher, found)
+        found = self._server.dispatcher.routes.match(exchange.method, path, version)
+        if isinstance(found, RoutedOperation):
+            await serve_rest(exchange, self._server.dispatcher, found)
         elif found is not None:
             await _not_allowed(exchange, ", ".join(sorted(found)))
         else:
@@ -108,15 +109,15 @@ class A2AApp:
 
     async def _card(self, exchange: Exchange) -> None:
         self._check_serving()
-        await self._server.card_shelf.serve(exchange)
+        await self._server.cards.serve(exchange)
 
     async def _older_card(self, exchange: Exchange) -> None:
         self._check_serving()
-        await self._server.card_shelf.serve(exchange, is_older_path=True)
+        await self._server.cards.serve(exchange, is_older_path=True)
 
     def _check_serving(self) -> None:
         if self._server.settings.role is ServerRole.WORKER:
-            raise MethodNotFoundError("This process runs tasks and has no card (role worker)")
+            raise MethodNotFoundError("This process only runs tasks and serves no card (role worker)")
 
     async def _health(self, exchange: Exchange) -> None:
         await exchange.respond(200, b'{"status":"ok"}')
@@ -143,7 +144,7 @@ class A2AApp:
 
 
 def _path_of(scope: Scope) -> str:
-    """The path below our mount point, still percent-encoded so that an id may contain a slash."""
+    """Return the path below the mount point, percent-encoded so that an id may contain a slash."""
     if scope["path"] == "/":
         return "/"
     raw = scope.get("raw_path")
@@ -153,7 +154,7 @@ def _path_of(scope: Scope) -> str:
 
 
 async def _not_allowed(exchange: Exchange, allowed: str) -> None:
-    error = MethodNotFoundError(f"{exchange.method} is not possible here; use {allowed}")
+    error = MethodNotFoundError(f"{exchange.method} is not allowed here; use {allowed}")
     body = to_http(error)[1]
     body["error"]["code"] = 405
     await exchange.respond(405, encode(body), headers=((b"allow", allowed.encode()),))

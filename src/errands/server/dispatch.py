@@ -1,4 +1,4 @@
-"""From a decoded request to its answer, the same for every binding: version, extensions, capabilities, middleware."""
+"""From a decoded request to its result, for every binding: version, extensions, capabilities, middleware, operation."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ from errands.runtime import validation
 from errands.runtime.call import CallContext, EventStream
 from errands.runtime.middleware import A2AMiddleware, RequestEnvelope, is_head_only
 from errands.runtime.task_manager import TaskManager
-from errands.server.card import CardShelf, extensions_of, offers_extended_card
-from errands.server.exchange import Incoming
-from errands.server.refusing import refusal
-from errands.server.repertoire import Repertoire
+from errands.server.cards import CardPublisher, extensions_of, offers_extended_card
+from errands.server.errors import client_error
+from errands.server.http import IncomingRequest
+from errands.server.routing import Routes
 from errands.wire.bounds import MAX_DEPTH, check_parts
 from errands.wire.extensions import HEADERS
 
-#: What does an operation, as `TaskManager` has it.
+#: A method of `TaskManager`.
 Perform = Callable[[Any, CallContext], Awaitable[Any]]
 ExtendedCardProvider = Callable[..., Awaitable[Card]]
 
@@ -45,26 +45,28 @@ _EXTENSION_HEADERS = frozenset(name.lower().encode() for name in HEADERS.values(
 
 
 class Dispatcher:
+    """Runs the operation of a request."""
+
     def __init__(
         self,
         tasks: TaskManager,
         card: AgentCardConfig,
         middlewares: Sequence[A2AMiddleware],
-        repertoire: Repertoire,
-        shelf: CardShelf,
+        routes: Routes,
+        cards: CardPublisher,
         extended_card_provider: ExtendedCardProvider | None = None,
         *,
         max_parts: int,
     ) -> None:
-        self.repertoire = repertoire
-        self._shelf = shelf
-        self._versions = {version.encode() for version in repertoire.versions}
+        self.routes = routes
+        self._cards = cards
+        self._versions = {version.encode() for version in routes.versions}
         self._card = card
         self._middlewares = middlewares
-        #: Those that are asked before the body of a request is read, and those that are asked when it was decoded.
-        self.first_middlewares = list(takewhile(is_head_only, middlewares))
-        self._later_middlewares = middlewares[len(self.first_middlewares) :]
-        self._shows_answers = any(type(one).after_dispatch is not A2AMiddleware.after_dispatch for one in middlewares)
+        #: Middleware that runs before the body of a request is read; the rest runs when it has been decoded.
+        self.head_middlewares = list(takewhile(is_head_only, middlewares))
+        self._body_middlewares = middlewares[len(self.head_middlewares) :]
+        self._shows_results = any(type(one).after_dispatch is not A2AMiddleware.after_dispatch for one in middlewares)
         self._extended_card_provider = extended_card_provider
         self.max_parts = max_parts
         self._methods: dict[str, Perform] = {
@@ -72,72 +74,74 @@ class Dispatcher:
             for operation in OPERATIONS.values()
             if hasattr(tasks, operation.method)
         }
-        #: Whose tasks they are when nobody says otherwise.
-        self._anybody = Scope(agent=card.name)
+        #: The scope of callers without a tenant and an owner.
+        self._default_scope = Scope(agent=card.name)
         extensions = extensions_of(card)
         self._extensions = {extension.uri for extension in extensions}
         self._required = [extension.uri for extension in extensions if extension.required]
 
-    async def check_head(self, exchange: Incoming) -> None:
-        """Ask the middleware that needs no body. Raises `A2AError` and nothing else.
+    async def check_head(self, exchange: IncomingRequest) -> None:
+        """Run the middleware that needs no body. Raises only `A2AError`.
 
-        A binding calls this before it reads or decodes a body, if there are `first_middlewares`.
+        A binding calls this before it reads or decodes a body, if there are `head_middlewares`.
         """
         envelope = RequestEnvelope()
         try:
-            for middleware in self.first_middlewares:
+            for middleware in self.head_middlewares:
                 await middleware.before_dispatch(envelope, exchange.request)
         except A2AError:
             raise
         except Exception as error:
-            raise refusal(error, "a request") from None
+            raise client_error(error, "a request") from None
         exchange.envelope = envelope
 
-    async def dispatch(self, operation: Operation, request: Any, exchange: Incoming) -> Any:
-        """The operation's answer: a model, or an `EventStream`. Raises `A2AError` and nothing else."""
+    async def dispatch(self, operation: Operation, request: Any, exchange: IncomingRequest) -> Any:
+        """Return the operation's result: a model, or an `EventStream`. Raises only `A2AError`."""
         try:
             extensions: list[str] = []
             if self._required or not _EXTENSION_HEADERS.isdisjoint(exchange.headers):
                 extensions = self._check_extensions(operation, exchange)
             if self._middlewares:
                 return await self._through_middleware(operation, request, extensions, exchange)
-            scope = Scope(request.tenant, "", self._card.name) if request.tenant else self._anybody
+            scope = Scope(request.tenant, "", self._card.name) if request.tenant else self._default_scope
             call = CallContext(scope, extensions)
             return await self._perform(operation, request, call, exchange)
         except A2AError:
             raise
         except Exception as error:
-            raise refusal(error, operation.name) from None
+            raise client_error(error, operation.name) from None
 
     async def _through_middleware(
-        self, operation: Operation, request: Any, extensions: list[str], exchange: Incoming
+        self, operation: Operation, request: Any, extensions: list[str], exchange: IncomingRequest
     ) -> Any:
         if exchange.envelope is None:
             await self.check_head(exchange)
-        # Taken, so that another operation for the same request is checked anew.
+        # Reset, so that another operation for the same request is checked again.
         envelope, exchange.envelope = exchange.envelope, None
         assert envelope is not None
         envelope.tenant = envelope.tenant or request.tenant or ""
         if isinstance(request, SendMessageRequest):
             envelope.params = request
-        for middleware in self._later_middlewares:
+        for middleware in self._body_middlewares:
             await middleware.before_dispatch(envelope, exchange.request)
         tenant, owner, email = (
             validation.text(f"envelope.{name}, which a middleware has set,", getattr(envelope, name))
             for name in ("tenant", "owner", "email")
         )
-        if envelope.params is not None and (self._later_middlewares or self._shows_answers):
-            # They may have changed it, and may do so later.
+        if envelope.params is not None and (self._body_middlewares or self._shows_results):
+            # Middleware may have changed it and may do so later.
             request = validation.reread(envelope.params, MAX_DEPTH)
         call = CallContext(Scope(tenant, owner, self._card.name), extensions, envelope.context, email=email)
         result = await self._perform(operation, request, call, exchange)
-        if self._shows_answers:
-            result = _own(result)
+        if self._shows_results:
+            result = _copied(result)
             for middleware in reversed(self._middlewares):
                 await middleware.after_dispatch(envelope, _shown(result))
         return result
 
-    def _perform(self, operation: Operation, request: Any, call: CallContext, exchange: Incoming) -> Awaitable[Any]:
+    def _perform(
+        self, operation: Operation, request: Any, call: CallContext, exchange: IncomingRequest
+    ) -> Awaitable[Any]:
         if operation.capability is not None:
             self._check_capability(operation)
             if operation.name == "GetExtendedAgentCard":
@@ -155,23 +159,23 @@ class Dispatcher:
             call.answers_by_context = True
         return self._methods[operation.name](request, call)
 
-    def check_version(self, exchange: Incoming) -> None:
-        """Raises `VersionNotSupportedError` when the client asks for a version that is not served here.
+    def check_version(self, exchange: IncomingRequest) -> None:
+        """Raise `VersionNotSupportedError` if the client asks for a version that is not served here.
 
-        Which of those served it is, the method or path has said already. Patch numbers do not count.
+        The method or path decides between the versions that are served. Patch numbers are ignored.
         """
         if exchange.headers.get(b"a2a-version") in self._versions:
             return
         asked = exchange.header(b"a2a-version") or (
             exchange.query.get("A2A-Version", "") if exchange.scope["query_string"] else ""
         )
-        if asked and ".".join(asked.split(".")[:2]) not in self.repertoire.versions:
-            supported = ", ".join(self.repertoire.versions)
+        if asked and ".".join(asked.split(".")[:2]) not in self.routes.versions:
+            supported = ", ".join(self.routes.versions)
             raise VersionNotSupportedError(
                 f"A2A version {asked[:20]} is not supported here; supported: {supported}", supported=supported
             )
 
-    def _check_extensions(self, operation: Operation, exchange: Incoming) -> list[str]:
+    def _check_extensions(self, operation: Operation, exchange: IncomingRequest) -> list[str]:
         headers = _EXTENSION_HEADERS & exchange.headers.keys()
         declared = _declared(exchange, headers) if headers else []
         if self._required and operation.name != "GetExtendedAgentCard":
@@ -199,32 +203,32 @@ class Dispatcher:
         if configuration.task_push_notification_config is not None and not self._card.capabilities.push_notifications:
             raise PushNotificationNotSupportedError
 
-    async def _extended_card(self, call: CallContext, exchange: Incoming) -> AgentCard:
+    async def _extended_card(self, call: CallContext, exchange: IncomingRequest) -> AgentCard:
         if self._card.security_schemes and not call.scope.owner:
             raise AuthenticationRequiredError("The extended card is for authenticated clients")
         if self._extended_card_provider is None:
             raise ExtendedAgentCardNotConfiguredError
         card = await self._extended_card_provider(exchange.request)
-        return self._shelf.build(adapt_card(card), exchange)
+        return self._cards.build(adapt_card(card), exchange)
 
 
 class ClosedDispatcher(Dispatcher):
-    """For a process that runs turns and takes no requests."""
+    """Refuses every request: for a process that only runs turns."""
 
-    async def dispatch(self, operation: Operation, request: Any, exchange: Incoming) -> Any:
+    async def dispatch(self, operation: Operation, request: Any, exchange: IncomingRequest) -> Any:
         raise MethodNotFoundError(
-            "This process runs tasks and takes no requests (role worker); ask one with the role api or all"
+            "This process only runs tasks (role worker); send requests to one with the role api or all"
         )
 
 
-def _declared(exchange: Incoming, headers: Set[bytes]) -> list[str]:
-    """Every URI in these headers, each of which may come more than once."""
+def _declared(exchange: IncomingRequest, headers: Set[bytes]) -> list[str]:
+    """Return every URI in these headers, each of which may occur more than once."""
     values = [value.decode("latin-1") for name, value in exchange.scope["headers"] if name in headers]
     return list(dict.fromkeys(uri for value in values for item in value.split(",") if (uri := item.strip())))
 
 
-def _own(result: Any) -> Any:
-    """Return an answer that middleware may change without changing what is stored."""
+def _copied(result: Any) -> Any:
+    """Return a result that middleware may change without changing what is stored."""
     if not isinstance(result, SendMessageResponse):
         return result
     return SendMessageResponse(
@@ -239,7 +243,7 @@ def _shown(result: Any) -> Any:
     return None if isinstance(result, EventStream | AgentCard | msgspec.Struct) else result
 
 
-def _last_event_id(exchange: Incoming) -> int | None:
+def _last_event_id(exchange: IncomingRequest) -> int | None:
     text = exchange.header(b"last-event-id")
     if not text:
         return None

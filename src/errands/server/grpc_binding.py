@@ -13,16 +13,16 @@ from typing import Any, NoReturn
 
 import grpc
 import msgspec
+from starlette.types import Scope
 
 from errands.errors import A2AError, InvalidAgentResponseError, InvalidRequestError
 from errands.model.base import encode, unchecked
 from errands.model.core import StreamResponse
 from errands.runtime.call import EventStream
 from errands.server.dispatch import Dispatcher
-from errands.server.exchange import Header, Incoming, Scope
+from errands.server.errors import client_error, error_headers
 from errands.server.grpc_calls import SMALL, Calls
-from errands.server.jsonrpc import error_headers
-from errands.server.refusing import refusal
+from errands.server.http import Header, IncomingRequest
 from errands.wire.proto.codec import Codec, Rpc, read_request
 from errands.wire.proto.failures import DETAILS_KEY, code_of, details_of, message_of
 from errands.wire.proto.positions import ASKING, Position, mark
@@ -71,7 +71,7 @@ class Service:
 
     async def _serve(self, rpc: Rpc, context: Context, exchange: GrpcExchange) -> bytes | None:
         self._dispatcher.check_version(exchange)
-        if self._dispatcher.first_middlewares:
+        if self._dispatcher.head_middlewares:
             await self._dispatcher.check_head(exchange)
         if self._codec.variant is not None:
             rpc = self._codec.variant(exchange.headers.get(b"user-agent", b"")).rpc_of(rpc.operation)
@@ -125,7 +125,7 @@ class Service:
         except A2AError:
             raise
         except Exception as error:
-            raise refusal(error, "a stream") from None
+            raise client_error(error, "a stream") from None
         finally:
             stream.close()
 
@@ -169,7 +169,7 @@ def _drop(work: asyncio.Future[Any]) -> None:
         result.close()
 
 
-class GrpcExchange(Incoming):
+class GrpcExchange(IncomingRequest):
     """The call as middleware knows requests: metadata are headers, the path is the method's."""
 
     def __init__(self, context: Context, path: str, server: tuple[str, int | None]) -> None:

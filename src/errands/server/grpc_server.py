@@ -11,10 +11,10 @@ import grpc.aio
 
 from errands.errors import ConfigurationError
 from errands.runtime.settings import NOT_ON_CARD, Settings
-from errands.server.addresses import host_port, means_every_address
 from errands.server.grpc_binding import Service
 from errands.server.grpc_calls import MOST_CALLS, Calls
 from errands.server.grpc_public import PublicServices
+from errands.server.http import host_port, means_every_address
 from errands.wire.proto import v0_3, v1_0
 from errands.wire.proto.codec import Codec
 
@@ -48,7 +48,7 @@ class GrpcServer:
         #: Where it listens; the port is known once it does.
         self.port = 0
         self._server = grpc.aio.server(options=_options(settings, shares_port))
-        codecs = [CODECS[version] for version in dispatcher.repertoire.versions if version in CODECS]
+        codecs = [CODECS[version] for version in dispatcher.routes.versions if version in CODECS]
         address = http_server or (self._host, None)
         calls = Calls(settings)
         services = [Service(codec, dispatcher, address, calls, settings.max_message_values) for codec in codecs]

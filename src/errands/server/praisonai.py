@@ -1,4 +1,4 @@
-"""PraisonAI's dialect at `POST /a2a`: the same operations as on every binding, in the forms its clients know."""
+"""PraisonAI's dialect at `POST /a2a`: the same operations as on every binding, in the forms that its clients know."""
 
 from __future__ import annotations
 
@@ -13,17 +13,15 @@ from errands.errors import (
     UnsupportedOperationError,
 )
 from errands.model.base import encode
-from errands.model.card import AgentCard
 from errands.model.requests import CancelTaskRequest, GetTaskRequest, ListTasksResponse, SendMessageResponse
 from errands.operations import OPERATIONS, Operation
 from errands.runtime.call import EventStream
-from errands.server.card import CardShelf, Form
+from errands.server.cards import CardForm, CardPublisher
 from errands.server.dispatch import Dispatcher
-from errands.server.exchange import Exchange
-from errands.server.jsonrpc import error_headers
-from errands.server.repertoire import Repertoire
-from errands.server.streaming import send_frames
-from errands.server.visitors import check_type
+from errands.server.errors import error_headers
+from errands.server.http import Exchange
+from errands.server.request_guard import check_content_type
+from errands.server.routing import Routes
 from errands.wire import jsonrpc
 from errands.wire.praisonai.requests import read_request
 from errands.wire.praisonai.streams import StreamWriter, error_frame
@@ -33,21 +31,20 @@ from errands.wire.v0_3.card import VERSION, to_v0_3
 
 PATH = "/a2a"
 
-_GET_TASK = OPERATIONS["GetTask"]
+
+def is_at(path: str, routes: Routes) -> bool:
+    """Return whether the dialect is spoken at this path. It belongs to version 0.3 and is served together with it."""
+    return path in (PATH, f"{PATH}/") and VERSION in routes.versions
 
 
-def is_at(path: str, repertoire: Repertoire) -> bool:
-    """Whether the dialect is spoken at this path: it belongs to 0.3, and goes with it."""
-    return path in (PATH, f"{PATH}/") and VERSION in repertoire.versions
-
-
-async def serve(exchange: Exchange, dispatcher: Dispatcher, shelf: CardShelf) -> None:
+async def serve(exchange: Exchange, dispatcher: Dispatcher, cards: CardPublisher) -> None:
+    """Serve a request in PraisonAI's dialect."""
     request_id = b"null"
-    # Its clients have no way to name a task in a message.
+    # Its clients cannot name a task in a message.
     exchange.answers_by_context = True
     try:
-        check_type(exchange)
-        if dispatcher.first_middlewares:
+        check_content_type(exchange)
+        if dispatcher.head_middlewares:
             await dispatcher.check_head(exchange)
         try:
             call = jsonrpc.read_request(await exchange.body())
@@ -57,7 +54,10 @@ async def serve(exchange: Exchange, dispatcher: Dispatcher, shelf: CardShelf) ->
         request_id = call.id
         operation, request = read_request(call.method, call.params, dispatcher.max_parts)
         if operation.name == "GetExtendedAgentCard":
-            result: Any = await _extended_card(operation, request, exchange, dispatcher, shelf)
+            try:
+                result: Any = to_v0_3(await dispatcher.dispatch(operation, request, exchange))
+            except (UnsupportedOperationError, ExtendedAgentCardNotConfiguredError):
+                result = cards.document(exchange, CardForm.V0_3).body
         else:
             result = await _perform(operation, request, exchange, dispatcher)
     except A2AError as error:
@@ -66,7 +66,7 @@ async def serve(exchange: Exchange, dispatcher: Dispatcher, shelf: CardShelf) ->
         return
     if isinstance(result, EventStream):
         writer = StreamWriter()
-        await send_frames(exchange, result, lambda item: writer.write(item.data), error_frame, end=writer.end)
+        await exchange.send_frames(result, lambda item: writer.write(item.data), error_frame, end=writer.end)
         return
     await exchange.respond(200, jsonrpc.result_bytes(request_id, result))
 
@@ -79,7 +79,7 @@ async def _perform(
     except TaskNotCancelableError:
         if not isinstance(request, CancelTaskRequest):
             raise
-        # PraisonAI never refuses a cancel. A task that has ended stays as it is, and that is the answer.
+        # PraisonAI never refuses a cancel. A task that has ended stays as it is and is the answer.
         return await _task(request.id, exchange, dispatcher)
     if isinstance(result, EventStream):
         return result
@@ -87,23 +87,12 @@ async def _perform(
         return write_tasks(result.tasks)
     if isinstance(result, SendMessageResponse):
         if result.message is not None:
-            # A direct reply: its task is in the store like any other, and here the answer is always a task.
+            # A direct reply: its task is in the store like any other, and in this dialect the answer is always a task.
             return await _task(result.message.task_id or "", exchange, dispatcher)
         result = result.task
     return write_task(result)
 
 
 async def _task(task_id: str, exchange: Exchange, dispatcher: Dispatcher) -> bytes:
-    exchange.extra_headers.clear()  # the second dispatch says the same again
-    return write_task(await dispatcher.dispatch(_GET_TASK, GetTaskRequest(id=task_id), exchange))
-
-
-async def _extended_card(
-    operation: Operation, request: Any, exchange: Exchange, dispatcher: Dispatcher, shelf: CardShelf
-) -> bytes:
-    """The extended card; of an agent without one, the public card."""
-    try:
-        card: AgentCard = await dispatcher.dispatch(operation, request, exchange)
-    except (UnsupportedOperationError, ExtendedAgentCardNotConfiguredError):
-        return shelf.document(exchange, Form.V0_3).body
-    return to_v0_3(card)
+    exchange.extra_headers.clear()  # the second dispatch adds the same headers again
+    return write_task(await dispatcher.dispatch(OPERATIONS["GetTask"], GetTaskRequest(id=task_id), exchange))

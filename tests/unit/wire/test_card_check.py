@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from errands import AgentCardConfig, CapabilitiesConfig, ProviderConfig, SkillConfig
 from errands.model.base import encode
 from errands.model.card import HTTPAuthSecurityScheme, OAuth2SecurityScheme, OAuthFlow, OAuthFlows, SecurityScheme
-from errands.server.card import build_card
+from errands.server.cards import build_card
 from errands.wire.card_check import Finding, check_card
 from errands.wire.v0_3.card import to_v0_3, union
 

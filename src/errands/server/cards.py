@@ -1,4 +1,4 @@
-"""The agent card: built from what the person wrote and the address the client used, cached and revalidated."""
+"""The agent card: built from its configuration and the address that the client used, cached and revalidated."""
 
 from __future__ import annotations
 
@@ -25,23 +25,22 @@ from errands.model.card import (
 )
 from errands.model.card_config import AgentCardConfig, SkillConfig
 from errands.runtime.settings import Settings
-from errands.server.addresses import host_port
-from errands.server.exchange import Exchange, Header, Incoming
-from errands.server.visitors import host_of
+from errands.server.http import Exchange, Header, IncomingRequest, host_port
+from errands.server.request_guard import host_of
 from errands.wire.v0_3 import card as v0_3
 
-#: How each binding is called on the card, by the name people write.
+#: The name of each binding on the card, by the name in the configuration.
 BINDINGS = {"jsonrpc": "JSONRPC", "http+json": "HTTP+JSON"}
 _MAX_AGE = 300
 _CACHED_DOCUMENTS = 192
 
 
 def check_binding(name: str) -> str:
-    """The binding in our spelling. Raises `ConfigurationError` for one that is not served."""
+    """Return the binding's name in `BINDINGS`. Raises `ConfigurationError` for an unknown one."""
     normal = name.lower().replace(" ", "")
     normal = "http+json" if normal in ("http", "rest") else normal
     if normal not in BINDINGS:
-        raise ConfigurationError(f"unknown protocol {name!r}; possible are {', '.join(BINDINGS)}")
+        raise ConfigurationError(f"unknown protocol {name!r}: expected one of {', '.join(BINDINGS)}")
     return normal
 
 
@@ -56,7 +55,7 @@ def extensions_of(config: AgentCardConfig) -> list[AgentExtension]:
 def build_card(
     config: AgentCardConfig, base_url: str, *, versions: Sequence[str], grpc_address: str | None = None
 ) -> AgentCard:
-    """The card as A2A 1.0 has it, with the interfaces of every version served; `grpc_address` is `host:port`."""
+    """Return the card in its 1.0 form, with the interfaces of these versions. `grpc_address` is `host:port`."""
     capabilities = config.capabilities
     return AgentCard(
         name=config.name,
@@ -90,7 +89,7 @@ def _interfaces(
 ) -> list[AgentInterface]:
     base = base_url.rstrip("/")
     preferred = check_binding(config.protocol)
-    # Clients of 0.3 put `/v1` after the address of HTTP+JSON themselves, so it is the same for every version.
+    # Clients of 0.3 append `/v1` to the address of HTTP+JSON themselves, so it is the same for every version.
     urls = {"jsonrpc": base + "/", "http+json": base}
     places = [(BINDINGS[name], urls[name]) for name in sorted(urls, key=lambda name: name != preferred)]
     if grpc_address is not None:
@@ -126,7 +125,7 @@ def _provider(config: AgentCardConfig) -> AgentProvider | None:
 
 
 def _only_skill(config: AgentCardConfig) -> AgentSkill:
-    """The protocol wants at least one skill: an agent that names none has the one it is about."""
+    """Return the skill of an agent that declares none: the protocol requires at least one."""
     slug = "-".join(config.name.lower().split()) or "agent"
     return AgentSkill(id=slug, name=config.name, description=config.description, tags=[slug])
 
@@ -140,8 +139,8 @@ def _requirements(security: list[dict[str, list[str]]] | None) -> list[SecurityR
     ]
 
 
-def base_url_of(exchange: Incoming, settings: Settings) -> str:
-    """The address the client reached us at, unless the operator knows better."""
+def base_url_of(exchange: IncomingRequest, settings: Settings) -> str:
+    """Return `public_url`, or else the address at which the client reached this server."""
     if settings.public_url:
         return settings.public_url
     scope = exchange.scope
@@ -162,25 +161,27 @@ def _first(value: str) -> str:
     return value.partition(",")[0].strip()
 
 
-class Form(enum.Enum):
-    """How the card is written."""
+class CardForm(enum.Enum):
+    """The form in which the card is written."""
 
     V1_0 = "1.0"
     V0_3 = "0.3"
-    #: The 1.0 card with the 0.3 fields beside it: clients of neither version say which they are when they ask for it.
+    #: The 1.0 card with the fields of 0.3 added: clients do not say which version they speak when they fetch it.
     BOTH = "both"
 
 
-_WRITERS = {Form.V1_0: encode, Form.V0_3: v0_3.to_v0_3, Form.BOTH: v0_3.union}
+_WRITERS = {CardForm.V1_0: encode, CardForm.V0_3: v0_3.to_v0_3, CardForm.BOTH: v0_3.union}
 
 
 class CardDocument(NamedTuple):
+    """A card in bytes."""
+
     body: bytes
     etag: bytes
 
 
-class CardShelf:
-    """The public card in bytes, one for each form and each address it was asked for under."""
+class CardPublisher:
+    """Serves the public card: one cached document for each form and each address that clients use."""
 
     def __init__(
         self, config: AgentCardConfig, settings: Settings, started_at: float, *, versions: Sequence[str]
@@ -188,13 +189,13 @@ class CardShelf:
         self._config = config
         self._settings = settings
         self._versions = versions
-        #: Where clients find the gRPC server, once there is one: `host:port`, or `:port` at the host they use.
+        #: Where clients find the gRPC server, if there is one: `host:port`, or `:port` at the host they use.
         self.grpc_address: str | None = None
         self._modified = formatdate(started_at, usegmt=True)
-        self._documents: OrderedDict[tuple[str, str | None, Form], CardDocument] = OrderedDict()
+        self._documents: OrderedDict[tuple[str, str | None, CardForm], CardDocument] = OrderedDict()
 
-    def build(self, config: AgentCardConfig, exchange: Incoming) -> AgentCard:
-        """A card of this server, the public one or another, with the addresses that this client can use."""
+    def build(self, config: AgentCardConfig, exchange: IncomingRequest) -> AgentCard:
+        """Return a card, the public one or another, with the addresses that this client can use."""
         base_url = base_url_of(exchange, self._settings)
         return build_card(config, base_url, versions=self._versions, grpc_address=self._grpc_address(base_url))
 
@@ -203,19 +204,21 @@ class CardShelf:
             return self.grpc_address
         return host_port(urlsplit(base_url).hostname or "localhost", int(self.grpc_address[1:]))
 
-    def document(self, exchange: Exchange, form: Form) -> CardDocument:
+    def document(self, exchange: Exchange, form: CardForm) -> CardDocument:
+        """Return the public card for this client."""
         key = (base_url_of(exchange, self._settings), self.grpc_address, form)
         document = self._documents.get(key)
         if document is None:
             body = _WRITERS[form](self.build(self._config, exchange))
             etag = b'"%b"' % hashlib.sha256(body).hexdigest()[:32].encode()
             document = self._documents[key] = CardDocument(body, etag)
-            # The address comes from the request, so a stranger could fill the memory with them.
+            # The address comes from the request, so a stranger could fill the memory with documents.
             if len(self._documents) > _CACHED_DOCUMENTS:
                 self._documents.popitem(last=False)
         return document
 
     async def serve(self, exchange: Exchange, *, is_older_path: bool = False) -> None:
+        """Send the public card, or 304 if the client has it."""
         document = self.document(exchange, self._form(exchange, is_older_path))
         headers: tuple[Header, ...] = (
             (b"etag", document.etag),
@@ -228,14 +231,14 @@ class CardShelf:
         else:
             await exchange.respond(200, document.body, headers=headers)
 
-    def _form(self, exchange: Exchange, is_older_path: bool) -> Form:
-        """The form this reader expects, of those that are served."""
+    def _form(self, exchange: Exchange, is_older_path: bool) -> CardForm:
+        """Return the form that this client expects, of those that are served."""
         if len(self._versions) == 1:
-            return Form(self._versions[0])
+            return CardForm(self._versions[0])
         asked = ".".join(exchange.header(b"a2a-version").split(".")[:2])
         if asked in self._versions:
-            return Form(asked)
-        return Form.V0_3 if is_older_path else Form.BOTH
+            return CardForm(asked)
+        return CardForm.V0_3 if is_older_path else CardForm.BOTH
 
     def _is_fresh(self, exchange: Exchange, document: CardDocument) -> bool:
         tags = exchange.header(b"if-none-match")

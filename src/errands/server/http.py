@@ -1,0 +1,252 @@
+"""One HTTP request and its response over bare ASGI, server-sent events included.
+
+A framework's request and response classes would cost more time than the work itself.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from functools import cached_property, partial
+from urllib.parse import parse_qsl
+
+from starlette.requests import Request
+from starlette.types import Message, Receive, Scope, Send
+
+from errands.errors import A2AError, InvalidRequestError, ParseError, PayloadTooLargeError
+from errands.runtime.call import EventStream, StreamItem
+from errands.runtime.middleware import RequestEnvelope
+from errands.runtime.settings import Settings
+from errands.server.errors import client_error
+from errands.wire.bounds import MAX_DEPTH, check_json
+from errands.wire.dialect import Dialect
+from errands.wire.sse import ERROR_EVENT, GAP_EVENT, KEEP_ALIVE, frame, named, plain_frame
+
+Header = tuple[bytes, bytes]
+#: Puts an error into the binding's envelope.
+ErrorEnvelope = Callable[[A2AError], bytes]
+
+JSON_TYPE = b"application/json"
+#: The ASGI extension with which `errands serve` accepts a whole response in one call. Its arguments are the
+#: application's `send`, the status, the headers and the body; it returns whether it has sent them.
+WHOLE_RESPONSE = "errands.whole_response"
+
+
+class ClientDisconnectedError(Exception):
+    """The client disconnected before it had sent its whole request."""
+
+
+class IncomingRequest:
+    """A request as the dispatcher and middleware see it, whatever binding carries it."""
+
+    #: The request as ASGI describes it.
+    scope: Scope
+    headers: dict[bytes, bytes]
+    #: Headers to add to the response.
+    extra_headers: list[Header]
+    #: Whether this client's subscriptions end when the task pauses. Set from its dialect.
+    ends_at_pause = False
+    #: The envelope that head-only middleware has filled in; None until that middleware has run.
+    envelope: RequestEnvelope | None = None
+    #: See `CallContext`. Set from the dialect.
+    answers_by_context = False
+    #: Called when the message is committed and only the end of the turn is left to wait for.
+    on_accepted: Callable[[], object] | None = None
+
+    def header(self, name: bytes) -> str:
+        return self.headers.get(name, b"").decode("latin-1").strip()
+
+    @property
+    def method(self) -> str:
+        method: str = self.scope["method"]
+        return method
+
+    @cached_property
+    def query(self) -> dict[str, str]:
+        return dict(parse_qsl(self.scope["query_string"].decode("latin-1"), keep_blank_values=True))
+
+    @property
+    def request(self) -> Request:
+        """The request as middleware sees it, without its body."""
+        return Request(self.scope)
+
+
+class Exchange(IncomingRequest):
+    """An HTTP request and the response to it."""
+
+    def __init__(self, scope: Scope, receive: Receive, send: Send, settings: Settings) -> None:
+        self.scope = scope
+        self.receive = receive
+        self._send = send
+        self._settings = settings
+        self.headers = dict(scope["headers"])
+        self.extra_headers = []
+
+    @property
+    def content_type(self) -> str:
+        raw = self.headers.get(b"content-type", b"")
+        return "application/json" if raw == JSON_TYPE else raw.decode("latin-1").partition(";")[0].strip().lower()
+
+    @property
+    def has_body(self) -> bool:
+        return self.headers.get(b"content-length", b"0") != b"0" or b"transfer-encoding" in self.headers
+
+    async def body(self) -> bytes:
+        """Return the whole body.
+
+        Raises `PayloadTooLargeError` as soon as the body is known to be too large or to hold too many values,
+        `InvalidRequestError` when it is nested too deeply, and `ParseError` when it is not UTF-8.
+        """
+        limit = self._settings.max_body_bytes
+        length = self.headers.get(b"content-length")
+        if length is not None:
+            if not length.isdigit():
+                raise InvalidRequestError("Content-Length is not a number")
+            if int(length) > limit:
+                raise PayloadTooLargeError(f"The body may have {limit} bytes, not {int(length)}")
+        message = await self.receive()
+        body: bytes = message.get("body", b"")
+        if message["type"] == "http.disconnect" or message.get("more_body", False):
+            body = await self._join_body(message)
+        if len(body) > limit:
+            raise PayloadTooLargeError(f"The body may have {limit} bytes")
+        if not body.isascii():
+            # Decoders skip texts that no field needs, so they do not notice all invalid bytes.
+            try:
+                body.decode()
+            except UnicodeDecodeError as error:
+                problem = f"it is not UTF-8 ({error.reason} at byte {error.start})"
+                raise ParseError(f"Invalid JSON payload: {problem}") from None
+        max_values = self._settings.max_message_values
+        # A body that opens fewer brackets cannot be nested deeper, and one of fewer bytes has fewer values.
+        if len(body) > max_values or body.count(b"[") + body.count(b"{") > MAX_DEPTH:
+            check_json(body, max_values)
+        return body
+
+    async def _join_body(self, message: Message) -> bytes:
+        """Return a body that arrives in several pieces, but stop reading when it is larger than allowed."""
+        chunks: list[bytes] = []
+        size = 0
+        while True:
+            if message["type"] == "http.disconnect":
+                raise ClientDisconnectedError
+            chunks.append(message.get("body", b""))
+            size += len(chunks[-1])
+            if size > self._settings.max_body_bytes or not message.get("more_body", False):
+                return b"".join(chunks)
+            message = await self.receive()
+
+    async def respond(
+        self, status: int, body: bytes, content_type: bytes = JSON_TYPE, headers: tuple[Header, ...] = ()
+    ) -> None:
+        """Send a whole response."""
+        head: list[Header] = [(b"content-type", content_type), (b"content-length", b"%d" % len(body))]
+        if self.scope["method"] == "HEAD":
+            body = b""
+        if not headers and not self.extra_headers:
+            send_whole = self.scope.get("extensions", {}).get(WHOLE_RESPONSE)
+            if send_whole is not None and send_whole(self._send, status, head, body):
+                return
+        await self._send(
+            {"type": "http.response.start", "status": status, "headers": [*head, *headers, *self.extra_headers]}
+        )
+        await self._send({"type": "http.response.body", "body": body})
+
+    async def begin_stream(self) -> None:
+        """Send the head of a response of server-sent events."""
+        headers = [
+            (b"content-type", b"text/event-stream; charset=utf-8"),
+            (b"cache-control", b"no-store"),
+            (b"x-accel-buffering", b"no"),
+            *self.extra_headers,
+        ]
+        await self._send({"type": "http.response.start", "status": 200, "headers": headers})
+
+    async def write(self, chunk: bytes, *, more: bool = True) -> None:
+        """Send a piece of the body; `more=False` ends it."""
+        await self._send({"type": "http.response.body", "body": chunk, "more_body": more})
+
+    async def disconnected(self) -> None:
+        """Return when the client has disconnected."""
+        while (await self.receive())["type"] != "http.disconnect":
+            pass
+
+    async def send_stream(
+        self,
+        stream: EventStream,
+        dialect: Dialect,
+        error_envelope: ErrorEnvelope,
+        *,
+        before: bytes = b"",
+        after: bytes = b"",
+    ) -> None:
+        """Send each event as the dialect writes it, between the parts of its envelope `before` and `after` it."""
+        await self.send_frames(
+            stream,
+            _framing(dialect, before, after),
+            lambda error: named(ERROR_EVENT, plain_frame(error_envelope(error))),
+        )
+
+    async def send_frames(
+        self,
+        stream: EventStream,
+        frame_of: Callable[[StreamItem], bytes],
+        error_frame: ErrorEnvelope,
+        *,
+        end: Callable[[], bytes] = bytes,
+    ) -> None:
+        """Send each item as `frame_of` writes it, and what `end` returns when the stream is over."""
+        await self.begin_stream()
+        # Closing the stream wakes the loop below, so a client that disconnects is noticed at once.
+        watcher = asyncio.ensure_future(self.disconnected())
+        watcher.add_done_callback(lambda _: stream.close())
+        try:
+            async for items in stream:
+                if watcher.done():
+                    return
+                frames = b"".join(map(frame_of, items)) or KEEP_ALIVE
+                del items  # do not keep it in memory while the client does not read, or while nothing happens
+                await self.write(frames)
+                del frames
+        except Exception as error:
+            end = partial(error_frame, client_error(error, "a stream"))
+        finally:
+            watcher.cancel()
+        await self.write(end(), more=False)
+
+
+def _framing(dialect: Dialect, before: bytes, after: bytes) -> Callable[[StreamItem], bytes]:
+    """Return the function that writes an item as a frame. It is called for every chunk of every stream."""
+    write = None if dialect.copies_events else dialect.write_event
+    is_plain = before.isascii()
+
+    def frame_of(item: StreamItem) -> bytes:
+        version, data, gap = item
+        if write is not None:
+            data = write(data)
+        if is_plain and version and not gap and data.isascii():
+            return b"id: %d\ndata: %b%b%b\n\n" % (version, before, data, after)
+        event = frame(version, before + data + after)
+        return named(GAP_EVENT, event) if gap else event
+
+    return frame_of
+
+
+# Addresses of listening servers
+
+#: Addresses that mean "every address" cannot be called by a client.
+_CALLABLE = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104
+
+
+def means_every_address(host: str) -> bool:
+    return host in _CALLABLE
+
+
+def callable_host(host: str) -> str:
+    """Return a host at which a client on this machine reaches a server that listens on `host`."""
+    return _CALLABLE.get(host, host)
+
+
+def host_port(host: str, port: int) -> str:
+    """Return `host:port`, with the brackets that IPv6 needs."""
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
