@@ -36,8 +36,7 @@ from errands.agents.models.base import (
     Said,
     UserSaid,
 )
-from errands.agents.models.script import Placed, Script, load_script
-from errands.agents.models.scripted import ScriptedModel
+from errands.agents.models.scripted import Placed, Script, ScriptedModel, load_script
 
 #: What a provider with another protocol asks for; it can only be answered with `Reply.raw`.
 MESSAGES = "/v1/messages"

@@ -12,7 +12,7 @@ from errands.agents.delegation.base import Delegate
 from errands.agents.loop.worker import ManifestWorker
 from errands.agents.manifests import load
 from errands.agents.models.base import Answer, FunctionCall, FunctionSaid, Model, OnText, Question
-from errands.agents.mounts.mounts import Mounts
+from errands.agents.mounts import Mounts
 from errands.agents.tools.functions import PythonTool
 from errands.agents.tools.toolbox import Toolbox
 from errands.client.compose import Content

@@ -10,9 +10,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from errands.agents.models.any_llm import AnyLlmModel
+from errands.agents.models.any_llm import AnyLlmModel, Patience
 from errands.agents.models.base import Offer, Question, Said, UserSaid
-from errands.agents.models.retrying import Patience
 from tests.agents import openai_server
 from tests.agents.openai_server import OpenAIServer
 

@@ -26,8 +26,8 @@ from errands import (
     agent,
 )
 from errands.agents.policies import load_policy
-from errands.agents.tools import registry
 from errands.agents.tools.base import Backend, Discovered, Invocation
+from errands.agents.tools.toolbox import BACKENDS
 from errands.client import ClientResult
 from errands.errors import ConfigurationError
 from errands.policy.context import Context, replay
@@ -214,7 +214,7 @@ class Server(Backend):
 @pytest.fixture(params=["mcp", "openapi"])
 def discovering(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     """A tool of a server whose operations are known only when the agent runs."""
-    monkeypatch.setitem(registry.BACKENDS, request.param, Server)
+    monkeypatch.setitem(BACKENDS, request.param, Server)
     transport = "transport: http, " if request.param == "mcp" else ""
     server = f"{request.param}: {{{transport}url: 'https://example.com/x'}}"
     return f"{TOOL}name: pets\ndescription: Pets.\n{server}\n"

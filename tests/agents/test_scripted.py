@@ -23,8 +23,7 @@ from errands.agents.models.base import (
     UserSaid,
 )
 from errands.agents.models.choose import model_from
-from errands.agents.models.script import load_script
-from errands.agents.models.scripted import ScriptedModel
+from errands.agents.models.scripted import ScriptedModel, load_script
 from errands.errors import ConfigurationError
 from errands.policy import cel
 from errands.policy.cel import scopes

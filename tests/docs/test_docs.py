@@ -45,9 +45,9 @@ from errands import (
 from errands.agents import manifests
 from errands.agents.manifests import documents
 from errands.agents.manifests.reading import field_names
-from errands.agents.models import script
+from errands.agents.models import scripted
+from errands.agents.models.any_llm import BUILTINS
 from errands.agents.models.base import Model
-from errands.agents.models.builtins import BUILTINS
 from errands.cli.app import app
 from errands.cli.failures import EXIT_CODES
 from errands.client import A2AClientError, ArtifactInfo, StreamEvent
@@ -319,9 +319,9 @@ LISTED = {
     ("manifests.md", "backend"): set(field_names(documents.Execute)),
     ("manifests.md", "field of a mount"): set(field_names(documents.Mount)),
     ("manifests.md", "field of a descriptor"): set(field_names(documents.Descriptor)),
-    ("models.md", "field of a rule"): set(field_names(script.Rule)),
-    ("models.md", "field of `when`"): set(field_names(script.When)),
-    ("models.md", "field of a call"): set(field_names(script.Call)),
+    ("models.md", "field of a rule"): set(field_names(scripted.Rule)),
+    ("models.md", "field of `when`"): set(field_names(scripted.When)),
+    ("models.md", "field of a call"): set(field_names(scripted.Call)),
     ("models.md", "capability"): set(BUILTINS),
     ("models.md", "method of `Model`"): members_of(Model),
 }

@@ -9,7 +9,7 @@ import pytest
 
 from errands.agents.models.scripted import _WORD
 from errands.agents.tools.references import written_out
-from errands.agents.tools.secrets import HIDDEN, Secrets
+from errands.agents.tools.toolbox import HIDDEN, Secrets
 from errands.errors import InvalidParamsError
 from errands.lifecycle import fold_updates
 from errands.model.core import (

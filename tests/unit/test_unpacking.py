@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 import pytest
 
-from errands.unpacking import AnswerTooLargeError, Meter, Unpacking, UnpackingError, ask_for_known
+from errands.outbound import AnswerTooLargeError, Meter, Unpacking, UnpackingError, ask_for_known
 
 TEXT = b"".join(b"line %d of many\n" % number for number in range(20_000))
 

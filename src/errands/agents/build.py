@@ -17,13 +17,12 @@ from errands.agents.delegation.remote import RemoteDelegate
 from errands.agents.loop.worker import ManifestWorker
 from errands.agents.manifests import Agent, ManifestError, Manifests, examine
 from errands.agents.manifests.functions import Function
-from errands.agents.manifests.registering import ToolSource
+from errands.agents.manifests.loading import ToolSource
 from errands.agents.models.base import Model
 from errands.agents.models.choose import model_from
-from errands.agents.mounts.mounts import Mounts
+from errands.agents.mounts import Mounts
 from errands.agents.tools.base import Bounds
-from errands.agents.tools.settings import from_environment, unused_variables
-from errands.agents.tools.settings_file import read_settings
+from errands.agents.tools.settings import from_environment, read_settings, unused_variables
 from errands.agents.tools.toolbox import Toolbox
 from errands.client.http_transport import checked_headers
 from errands.errors import ConfigurationError

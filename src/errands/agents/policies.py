@@ -11,11 +11,10 @@ from pathlib import Path
 import msgspec
 
 from errands.agents.manifests.expressions import cel_check
-from errands.agents.manifests.files import texts
 from errands.agents.manifests.findings import Finding, ManifestError, Notebook, Place, Source
 from errands.agents.manifests.nodes import Node, Unreadable, documents
-from errands.agents.manifests.reading import read
-from errands.agents.manifests.step_rules import StepForm
+from errands.agents.manifests.reading import read, texts
+from errands.agents.manifests.rules import StepForm
 from errands.policy.cel import Scope
 from errands.policy.document import NO_MATCH, Policy, may_wait
 from errands.policy.steps import CAPABILITY_PHASES, Phase, StepConfig, given_name

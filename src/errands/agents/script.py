@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence
 from errands.agents.manifests.functions import Function
 from errands.agents.manifests.schemas import Schema, is_required
 from errands.agents.models.base import Offer
-from errands.agents.mounts.base import FileInfo, Files, MountError
+from errands.agents.mounts import FileInfo, Files, MountError
 from errands.policy.cel import Call, CallFailed, Perform, Session, Suspended, finish, scopes
 from errands.policy.cel.child import Request
 from errands.policy.cel.evaluating import ask

@@ -13,7 +13,7 @@ from types import ModuleType
 from typing import Any, NamedTuple
 
 from errands.agents.manifests import ManifestError
-from errands.agents.manifests.files import SUFFIXES
+from errands.agents.manifests.reading import SUFFIXES
 from errands.cli.failures import CommandError, UsageError, blame
 from errands.errors import ErrandsError
 from errands.interop import is_executor_class

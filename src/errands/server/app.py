@@ -52,7 +52,7 @@ from errands.server.routing import Routes
 if TYPE_CHECKING:
     from fastapi import FastAPI
 
-    from errands.agents.manifests.registering import ToolSource
+    from errands.agents.manifests.loading import ToolSource
     from errands.agents.models.base import Model
     from errands.server.grpc_server import GrpcServer
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from errands.agents.manifests.arguments import Arguments, ArgumentsError, Inputs
+from errands.agents.manifests.functions import Arguments, ArgumentsError, Inputs
 from errands.agents.manifests.schemas import nested
 from tests.unit.agents.support import Documents, loaded
 

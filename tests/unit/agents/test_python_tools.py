@@ -16,7 +16,7 @@ import msgspec
 import pytest
 
 from errands.agents.manifests import ManifestError, examine, load
-from errands.agents.manifests.arguments import Arguments, ArgumentsError
+from errands.agents.manifests.functions import Arguments, ArgumentsError
 from errands.agents.tools import Invocation, ToolError, tool
 from errands.agents.tools.base import BrokenToolError
 from errands.agents.tools.functions import PythonTool

@@ -13,7 +13,7 @@ import msgspec
 import pytest
 
 from errands.agents.manifests.functions import Function
-from errands.agents.mounts.local import LocalFiles
+from errands.agents.mounts import LocalFiles
 from errands.agents.script import find_file, offer, run_script
 from errands.errors import ConfigurationError
 from errands.policy.cel import Call, CallFailed, CelError, Session, Suspended

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from errands.agents.manifests import json_path, validation
-from errands.agents.manifests.json_path import JsonPathError, QueryStoppedError, compile_path, find
-from errands.agents.manifests.validation import Parameters, ValidationStoppedError
+from errands.agents.manifests import patterns, schemas
+from errands.agents.manifests.patterns import JsonPathError, QueryStoppedError, compile_path, find
+from errands.agents.manifests.schemas import Parameters, ValidationStoppedError
 from errands.policy.cel.evaluators import Evaluators, use_evaluators
 from tests.unheld import unheld
 
@@ -94,13 +94,13 @@ async def test_what_takes_too_long_is_refused_and_others_are_served_meanwhile(ev
 
 
 def test_what_has_no_json_form_is_a_problem() -> None:
-    problem = validation.problem({"type": "integer"}, "\ud800")
+    problem = schemas.problem({"type": "integer"}, "\ud800")
     assert problem is not None
     assert problem.message.startswith("cannot be checked")
 
 
 def test_no_schema_is_fetched() -> None:
-    assert not validation.is_usable({"$ref": "http://127.0.0.1:9/schema"})
+    assert not schemas.is_usable({"$ref": "http://127.0.0.1:9/schema"})
 
 
 # JSONPath
@@ -132,4 +132,4 @@ async def test_a_query_that_may_take_long_is_made_elsewhere(evaluators: Evaluato
 
 async def test_a_value_that_is_nested_too_deeply_is_told() -> None:
     with pytest.raises(QueryStoppedError, match="nested too deeply"):
-        json_path.find_here("$..a", nested(500))
+        patterns.find_here("$..a", nested(500))

@@ -11,8 +11,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from errands.agents.mounts.base import FileInfo, MountError
-from errands.agents.mounts.local import LocalFiles
+from errands.agents.mounts import FileInfo, LocalFiles, MountError
 
 pytestmark = pytest.mark.anyio
 

@@ -8,8 +8,7 @@ import msgspec
 import pytest
 
 from errands.agents.manifests.documents import Agent, Local, Mount, MountScope, PathPrefixes
-from errands.agents.mounts.base import MountError
-from errands.agents.mounts.mounts import Mounts
+from errands.agents.mounts import MountError, Mounts
 from errands.errors import ConfigurationError
 
 AGENT = Agent(kind="", namespace="shop", name="support", description="", prompt="", mount="task")

@@ -6,8 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from errands.agents.mounts.base import MountError
-from errands.agents.mounts.paths import MAX_NAME, MAX_PATH, names, one_name, wrong
+from errands.agents.mounts import MAX_NAME, MAX_PATH, MountError, names, one_name, wrong
 
 
 @pytest.mark.parametrize(

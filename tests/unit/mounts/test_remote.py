@@ -13,9 +13,7 @@ from fsspec.implementations.memory import MemoryFileSystem
 from moto.server import ThreadedMotoServer
 
 from errands.agents.manifests.documents import S3, Agent, Gcs, Mount
-from errands.agents.mounts.base import FileInfo, Files, MountError
-from errands.agents.mounts.mounts import Mounts
-from errands.agents.mounts.remote import RemoteFiles
+from errands.agents.mounts import FileInfo, Files, MountError, Mounts, RemoteFiles
 from errands.errors import ConfigurationError
 
 pytestmark = pytest.mark.anyio

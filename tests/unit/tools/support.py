@@ -17,10 +17,9 @@ from starlette.routing import Route
 from errands.agents.delegation.base import Errand
 from errands.agents.delegation.remote import RemoteDelegate
 from errands.agents.manifests import Function, Manifests, load
-from errands.agents.mounts.base import FileInfo, Files, MountError
+from errands.agents.mounts import FileInfo, Files, MountError
 from errands.agents.tools.base import Auth, Bounds, Invocation
-from errands.agents.tools.toolbox import Toolbox
-from errands.agents.tools.turn import ToolTurn
+from errands.agents.tools.toolbox import Toolbox, ToolTurn
 from errands.model.log import Scope
 from errands.outbound import Outbound
 from errands.policy.cel import Call, Session

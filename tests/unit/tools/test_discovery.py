@@ -8,11 +8,9 @@ from typing import Any
 
 import pytest
 
-from errands.agents.manifests import validation
-from errands.agents.tools import registry
-from errands.agents.tools.base import Backend, BrokenToolError, Discovered, Invocation, optional
-from errands.agents.tools.discovery import unapplied
-from errands.agents.tools.once import Once
+from errands.agents.manifests import schemas
+from errands.agents.tools.base import Backend, BrokenToolError, Discovered, Invocation, Once, optional
+from errands.agents.tools.toolbox import BACKENDS, unapplied
 from tests.unit.tools.support import Json, action, calling, manifests, tool, toolbox
 
 pytestmark = pytest.mark.anyio
@@ -38,7 +36,7 @@ def offering(monkeypatch: pytest.MonkeyPatch, *names: str, **parameters: Json) -
     offers = [Discovered(name=name, description=f"Does {name}.", parameters=parameters) for name in names]
     monkeypatch.setattr(Server, "offers", offers)
     monkeypatch.setattr(Server, "asked", [])
-    monkeypatch.setitem(registry.BACKENDS, "mcp", Server)
+    monkeypatch.setitem(BACKENDS, "mcp", Server)
 
 
 MCP = {"transport": "http", "url": "https://example.com/mcp"}
@@ -186,4 +184,4 @@ async def test_who_stops_waiting_stops_nobody_else() -> None:
 )
 def test_null_stands_for_what_is_not_given(parameter: Json, result: Json) -> None:
     assert optional(parameter) == result
-    assert validation.problem(result, result["default"]) is None
+    assert schemas.problem(result, result["default"]) is None

@@ -15,7 +15,7 @@ from starlette.routing import Route
 
 from errands.agents.delegation.base import DelegationError
 from errands.agents.tools.base import Bounds, BrokenToolError, ToolError
-from errands.unpacking import AnswerTooLargeError, Meter
+from errands.outbound import AnswerTooLargeError, Meter
 from tests.live import live
 from tests.unit.tools import mcp_endless_server
 from tests.unit.tools.mcp_endless_server import answer

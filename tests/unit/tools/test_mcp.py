@@ -17,7 +17,7 @@ import pytest
 from starlette.responses import PlainTextResponse
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from errands.agents.manifests.arguments import Arguments
+from errands.agents.manifests.functions import Arguments
 from errands.agents.tools.base import Bounds, BrokenToolError, ToolError
 from errands.agents.tools.mcp import McpBackend
 from errands.agents.tools.mcp_connection import Server

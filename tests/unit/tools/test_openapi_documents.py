@@ -12,8 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from errands.agents.tools.base import Bounds, BrokenToolError
-from errands.agents.tools.openapi.document import Document
-from errands.agents.tools.openapi.operations import Catalogue
+from errands.agents.tools.openapi import Catalogue, Document
 from tests.unit.tools.openapi import ID, SECURITY, discovering, functions, of_query, operation, serving
 from tests.unit.tools.support import Json, Service, calling, toolbox
 

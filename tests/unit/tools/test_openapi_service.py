@@ -11,7 +11,7 @@ from fastapi import Body, Cookie, Depends, FastAPI, File, Form, Header, HTTPExce
 from fastapi.security import APIKeyHeader, APIKeyQuery, HTTPBasic, HTTPBasicCredentials, HTTPBearer
 from pydantic import BaseModel
 
-from errands.agents.manifests.arguments import Arguments, ArgumentsError
+from errands.agents.manifests.functions import Arguments, ArgumentsError
 from errands.agents.tools.base import BrokenToolError, ToolError
 from tests.live import live
 from tests.unit.tools.openapi import SECURITY, discovering, functions

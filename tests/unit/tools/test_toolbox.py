@@ -10,11 +10,9 @@ from urllib.parse import quote, quote_plus
 
 import pytest
 
-from errands.agents.tools import registry
 from errands.agents.tools.base import Backend, BrokenToolError, Invocation, State
-from errands.agents.tools.secrets import Secrets
 from errands.agents.tools.settings import from_environment, unused_variables, variable
-from errands.agents.tools.toolbox import Toolbox
+from errands.agents.tools.toolbox import BACKENDS, Secrets, Toolbox
 from errands.errors import ConfigurationError
 from tests.unit.tools.support import (
     Json,
@@ -147,7 +145,7 @@ async def test_auth_can_be_asked_for_by_user(tmp_path: Path, service: Service) -
 
 
 def test_a_backend_that_is_not_there_is_told_at_the_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delitem(registry.BACKENDS, "cel")
+    monkeypatch.delitem(BACKENDS, "cel")
     with pytest.raises(ConfigurationError, match="the backend cel is not in this version of errands; it has "):
         toolbox(with_settings(tmp_path, {})).check()
 
@@ -212,7 +210,7 @@ class Counting(Backend):
 @pytest.fixture
 def counting(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     monkeypatch.setattr(Counting, "happened", [])
-    monkeypatch.setitem(registry.BACKENDS, "stateful_session", Counting)
+    monkeypatch.setitem(BACKENDS, "stateful_session", Counting)
     return Counting.happened
 
 
@@ -298,7 +296,7 @@ async def test_first_calls_that_wait_for_each_other_share_one_state(
 
         async def close(self) -> None: ...
 
-    monkeypatch.setitem(registry.BACKENDS, "stateful_session", Slow)
+    monkeypatch.setitem(BACKENDS, "stateful_session", Slow)
     async with calling(with_session(tmp_path)) as caller:
 
         async def call(name: str) -> tuple[State | None, Any]:

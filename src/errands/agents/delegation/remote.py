@@ -22,7 +22,7 @@ from errands.agents.delegation.base import Delegate, Delegated, DelegationError,
 from errands.agents.delegation.local import MAX_DEPTH, check_depth, first_message
 from errands.agents.delegation.outcome import outcome, output_of
 from errands.agents.delegation.unbroken import Cancels, unbroken
-from errands.agents.tools.secrets import Secrets
+from errands.agents.tools.toolbox import Secrets
 from errands.client import A2AClient, A2AClientError, ClientResult, NoCommonProtocolError
 from errands.errors import ErrandsError, TaskNotCancelableError, TaskNotFoundError, UnavailableError
 from errands.model.core import Message, Task

@@ -14,8 +14,8 @@ from errands.agents.loop.course import Course
 from errands.agents.loop.inputs import with_files
 from errands.agents.loop.outcomes import AnswerBrokenError
 from errands.agents.loop.plan import Plan, Repertoire
-from errands.agents.models.assembling import unused_id
 from errands.agents.models.base import Model, ModelError, Question
+from errands.agents.models.messages import unused_id
 from errands.model.core import Artifact, Message, Part, TaskArtifactUpdateEvent
 from errands.policy.cel import CelError, Session, Variables, evaluate
 from errands.policy.cel.values import Json

@@ -16,7 +16,7 @@ from errands.agents.loop.outcomes import PausedError, TaskOverError
 from errands.agents.loop.plan import Repertoire, Routine
 from errands.agents.loop.progress import MakeCalls
 from errands.agents.loop.scripts import Scripts
-from errands.agents.manifests.arguments import ArgumentsError
+from errands.agents.manifests.functions import ArgumentsError
 from errands.policy.cel import Call, CallFailed, CelError, Session
 from errands.policy.cel.evaluators import Evaluators
 from errands.policy.cel.values import Json

@@ -11,7 +11,7 @@ from typing import Any, Literal, NoReturn
 
 from errands.agents.loop.outcomes import PausedError, TaskOverError
 from errands.agents.loop.progress import Progress
-from errands.agents.mounts.base import Files, MountError
+from errands.agents.mounts import Files, MountError
 from errands.policy.cel import Call, CallFailed, Perform, Session, Suspended, Variables
 from errands.policy.cel.values import Json
 from errands.policy.document import POLICY

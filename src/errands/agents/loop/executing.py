@@ -12,7 +12,7 @@ from errands.agents.loop.course import Course
 from errands.agents.loop.handing_down import errand_of
 from errands.agents.loop.plan import Routine
 from errands.agents.tools.base import BrokenToolError, Invocation, ToolError
-from errands.agents.tools.turn import ToolTurn
+from errands.agents.tools.toolbox import ToolTurn
 from errands.model.log import Scope
 from errands.policy.cel.values import Json
 from errands.policy.records import (

@@ -9,8 +9,7 @@ from typing import Any
 from msgspec import UNSET
 
 from errands.agents.loop.plan import Plan
-from errands.agents.manifests.arguments import ArgumentsError
-from errands.agents.manifests.functions import MESSAGE
+from errands.agents.manifests.functions import MESSAGE, ArgumentsError
 from errands.agents.models.base import Said, UserSaid
 from errands.model.core import Message, Part
 from errands.policy.cel.values import TOO_MUCH, Json, is_cut

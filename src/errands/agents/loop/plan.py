@@ -10,12 +10,11 @@ from typing import Any
 import msgspec
 
 from errands.agents.manifests import Manifests
-from errands.agents.manifests.arguments import Arguments, Inputs
 from errands.agents.manifests.documents import Agent, Capability, Tool
-from errands.agents.manifests.functions import Function
+from errands.agents.manifests.functions import Arguments, Function, Inputs
 from errands.agents.models.base import Offer
 from errands.agents.script import offer as script_offer
-from errands.agents.tools.discovery import unapplied
+from errands.agents.tools.toolbox import unapplied
 from errands.policy import cel
 from errands.policy.cel import Program, scopes
 from errands.policy.cel.tokens import CAPABILITIES

@@ -18,9 +18,9 @@ from errands.agents.loop.inputs import read_input
 from errands.agents.loop.outcomes import AnswerBrokenError, PausedError, TaskOverError
 from errands.agents.loop.plan import Repertoire
 from errands.agents.loop.progress import AskModel, GiveOutput, GuardInput, MakeCalls, TakeInput
-from errands.agents.manifests.arguments import ArgumentsError
+from errands.agents.manifests.functions import ArgumentsError
 from errands.agents.tools.base import BrokenToolError
-from errands.agents.tools.turn import ToolTurn
+from errands.agents.tools.toolbox import ToolTurn
 from errands.clock import from_iso, to_iso
 from errands.model.core import COMPLETED, FAILED, INPUT_REQUIRED, REJECTED, Part
 from errands.policy.cel.evaluators import current_evaluators

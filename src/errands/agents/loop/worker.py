@@ -15,7 +15,7 @@ from errands.agents.loop.plan import Plan, Repertoire
 from errands.agents.loop.turn import TaskTurn
 from errands.agents.manifests import Agent, Manifests
 from errands.agents.models.base import Model
-from errands.agents.mounts.mounts import Mounts
+from errands.agents.mounts import Mounts
 from errands.agents.tools.toolbox import Toolbox
 from errands.policy.cel.evaluators import Evaluators
 from errands.policy.document import POLICY, CompiledPolicy

@@ -1,11 +1,8 @@
-"""YAML as a tree in which every value knows its line. Only what JSON has is let through.
-
-Plain words are read as YAML 1.2 says: `no`, `on` and `2026-01-31` are texts. Anchors may be used, within bounds;
-tags, merge keys and keys that are no texts may not.
-"""
+"""The extra that manifests need. Nothing here imports it at the top, so that errands starts without it."""
 
 from __future__ import annotations
 
+import importlib
 import math
 import re
 from collections.abc import Callable, Iterator
@@ -13,7 +10,22 @@ from typing import Any
 
 import msgspec
 
-from errands.agents.manifests.extra import from_extra
+from errands.errors import ConfigurationError
+
+# extra
+
+
+def from_extra(module: str) -> Any:
+    """A module of the extra `agents`. Raises `ConfigurationError` when it is not installed."""
+    try:
+        return importlib.import_module(module)
+    except ImportError as error:
+        raise ConfigurationError(
+            f"manifests and policy files need an extra ({error}): pip install 'errands[agents]'"
+        ) from None
+
+
+# nodes
 
 #: Values in one document, what aliases stand for included.
 MAX_VALUES = 50_000

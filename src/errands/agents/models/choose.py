@@ -5,10 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 from errands.agents.models.any_llm import DEFAULT_TIMEOUT, AnyLlmModel
-from errands.agents.models.assembling import MAX_BYTES
 from errands.agents.models.base import Answer, Model, OnText, Question
-from errands.agents.models.script import FILE, load_script, script_file
-from errands.agents.models.scripted import NAME, ScriptedModel, is_scripted
+from errands.agents.models.messages import MAX_BYTES
+from errands.agents.models.scripted import FILE, NAME, ScriptedModel, is_scripted, load_script, script_file
 from errands.errors import ConfigurationError
 
 

@@ -1,32 +1,57 @@
-"""The tool port: what the loop asks of whatever runs an action, and what it may rely on.
-
-    Initialize   once per tool and task, before its first action: `Backend.initialize`. What it gives is plain JSON, is
-                 kept in the task's log, and comes back in every later invocation, in this process or another.
-    Invoke       each execution: `Backend.invoke`. After a crash it may be made again, with the same `call`.
-    Teardown     when the task has ended: `Backend.teardown`.
-
-A backend object lives for one turn of one task; `close` lets go of connections and processes at the turn's end. What
-should outlive turns goes into `Equipment.shared`. `registry` says which class is which backend, and `toolbox` puts
-settings, secrets and backends together.
-"""
+"""Things that are found out once per process."""
 
 from __future__ import annotations
 
+import asyncio
 from abc import ABC, abstractmethod
-from collections.abc import Awaitable, Callable, Mapping
-from typing import Any
+from collections.abc import Awaitable, Callable, Hashable, Mapping
+from typing import Any, TypeVar
 
 import httpx
 import msgspec
 
-from errands.agents.manifests.documents import Agent, Tool
+from errands.agents.manifests.documents import Action, Agent, Document, Tool
+from errands.agents.manifests.functions import DISCOVERING, backend
 from errands.agents.manifests.schemas import Schema
-from errands.agents.mounts.base import Files
-from errands.agents.tools.once import Once
+from errands.agents.mounts import Files
 from errands.errors import ErrandsError
 from errands.outbound import Outbound
 from errands.policy.cel import Perform, Session
 from errands.policy.cel.values import Json
+
+# once
+
+T = TypeVar("T")
+
+
+class Once:
+    """Remembers values by key. Those who ask at the same time share one attempt; one that failed is made again."""
+
+    def __init__(self) -> None:
+        self._found: dict[Hashable, asyncio.Task[Any]] = {}
+
+    async def get(self, key: Hashable, find: Callable[[], Awaitable[T]]) -> T:
+        """The value, or what `find` raises. Whoever stops waiting stops nobody else."""
+        task = self._found.get(key)
+        if task is None or (task.done() and (task.cancelled() or task.exception() is not None)):
+            task = asyncio.ensure_future(_awaited(find))
+            task.add_done_callback(_seen)
+            self._found[key] = task
+        found: T = await asyncio.shield(task)
+        return found
+
+
+async def _awaited(find: Callable[[], Awaitable[T]]) -> T:
+    return await find()
+
+
+def _seen(task: asyncio.Task[Any]) -> None:
+    """A failure is no loose end, also when those who asked have gone."""
+    if not task.cancelled():
+        task.exception()
+
+
+# base
 
 #: What `initialize` gave.
 State = dict[str, Any]
@@ -162,3 +187,34 @@ def optional(parameter: Schema) -> Schema:
         return {**parameter, "type": kind if kind == "null" else [kind, "null"], "default": None}
     described = {"description": parameter["description"]} if "description" in parameter else {}
     return {**described, "anyOf": [parameter, {"type": "null"}], "default": None}
+
+
+# actions
+
+D = TypeVar("D", bound=Document)
+
+
+def action_named(tool: Tool, name: str | None) -> Action | None:
+    return next((action for action in tool.actions if action.name == name), None)
+
+
+def execution(tool: Tool, action: str | None) -> tuple[str, Document]:
+    """The backend of an action and its configuration; without an action, of what brings the tool's actions.
+
+    Raises `BrokenToolError` for an action that the tool no longer has.
+    """
+    if found := action_named(tool, action):
+        return backend(tool, found)
+    for name in DISCOVERING if action is None else ():
+        document = getattr(tool, name)
+        if document is not None:
+            return name, document
+    raise BrokenToolError(f"the tool {tool.name} has no action {action}")
+
+
+def configuration(tool: Tool, action: str | None, kind: type[D]) -> D:
+    """What the manifest says about an action, for the backend of `kind`."""
+    _, document = execution(tool, action)
+    if not isinstance(document, kind):
+        raise BrokenToolError(f"the action {action} of {tool.name} is not run by this backend")
+    return document

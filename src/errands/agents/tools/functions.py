@@ -24,8 +24,7 @@ import msgspec
 
 from errands.agents.manifests.documents import TOOL_KIND, Action, Programmed, Python, Tool
 from errands.agents.manifests.schemas import Schema
-from errands.agents.tools.actions import configuration
-from errands.agents.tools.base import Backend, BrokenToolError, Invocation, ToolError
+from errands.agents.tools.base import Backend, BrokenToolError, Invocation, ToolError, configuration
 from errands.agents.tools.references import written_out
 from errands.errors import ConfigurationError
 from errands.policy.cel import Suspended

@@ -17,10 +17,18 @@ import msgspec
 
 from errands.agents.manifests.documents import Mcp, Tool
 from errands.agents.manifests.schemas import Schema
-from errands.agents.tools.actions import configuration, execution
-from errands.agents.tools.base import Backend, Discovered, Equipment, Invocation, ToolError, optional
+from errands.agents.tools.base import (
+    Backend,
+    Discovered,
+    Equipment,
+    Invocation,
+    ToolError,
+    configuration,
+    execution,
+    optional,
+)
+from errands.agents.tools.http import filling, put_header
 from errands.agents.tools.references import usable, written_out
-from errands.agents.tools.requests import filling, put_header
 from errands.errors import ConfigurationError
 from errands.policy.cel import Session
 from errands.policy.cel.values import Json

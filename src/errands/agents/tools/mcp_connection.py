@@ -21,12 +21,12 @@ from mcp.client.streamable_http import streamable_http_client
 from mcp.types import CONNECTION_CLOSED as _CLOSED
 from mcp.types import CallToolResult, Implementation, Tool
 
-from errands.agents.manifests.validation import Parameters, Schema
+from errands.agents.manifests.schemas import Parameters, Schema
 from errands.agents.tools.base import BrokenToolError, ToolError
 from errands.agents.tools.mcp_process import Command, process
 from errands.agents.tools.references import usable, written_out
 from errands.errors import ErrandsError
-from errands.unpacking import AnswerTooLargeError
+from errands.outbound import AnswerTooLargeError
 
 logger = logging.getLogger(__name__)
 

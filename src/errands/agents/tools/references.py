@@ -5,9 +5,7 @@ from __future__ import annotations
 from typing import Any
 from urllib.parse import unquote
 
-from errands.agents.manifests import validation
-from errands.agents.manifests.schemas import Schema
-from errands.agents.manifests.validation import VALUES
+from errands.agents.manifests.schemas import VALUES, Schema, is_usable, problem
 
 #: A few definitions that use each other twice stand for millions; from here on everything is allowed.
 _MAX_SCHEMAS = 5_000
@@ -36,10 +34,10 @@ def usable(schema: Any) -> Schema:
     """A schema of somebody else, without a default that breaks it; one that takes all if no validator can use it."""
     if not isinstance(schema, dict):
         return {}
-    if not validation.is_usable(schema):
+    if not is_usable(schema):
         description = schema.get("description")
         return {"description": description} if isinstance(description, str) else {}
-    if "default" in schema and validation.problem(schema, schema["default"]):
+    if "default" in schema and problem(schema, schema["default"]):
         return {key: value for key, value in schema.items() if key != "default"}
     return schema
 

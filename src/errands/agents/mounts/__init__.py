@@ -1,1 +1,0 @@
-"""Mounts: where an agent has its files, behind one port (`base`)."""
