@@ -262,27 +262,6 @@ async def test_a_batch_that_finds_a_known_message_is_still_one_batch(engine: Pos
     assert results == [2] * 9 + [3]
 
 
-async def test_a_receipt_that_a_newer_task_takes_over_is_not_cleared_with_the_former_one(
-    engine: PostgresEngine, changes: Changes, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(retention, "SWEEP_EVENTS", 1)
-    await engine.commit(changes.start("former", receipt=b"digest"))
-    await engine.commit(changes.complete("former"))
-    await engine.delete("former", ME)
-    async with patient_connection(engine) as newer, patient_connection(engine) as sweeper:
-        # As a commit of another replica does, which takes its time.
-        await newer.execute("BEGIN; UPDATE receipts SET task = task + 1, task_id = 'newer'")
-        sweeping = asyncio.ensure_future(retention.sweep(sweeper, Retention(), 0, 0))
-        waits = "SELECT 1 FROM pg_locks WHERE transactionid = pg_current_xact_id()::xid AND NOT granted"
-        while not await newer.fetchval(waits):
-            assert not sweeping.done()
-        await newer.execute("COMMIT")
-        await sweeping
-    assert await ask(engine, "SELECT task_id FROM receipts") == [("newer",)]
-    with pytest.raises(DuplicateMessageError):
-        await engine.commit(changes.create("again", receipt=b"digest"))
-
-
 @asynccontextmanager
 async def patient_connection(engine: PostgresEngine) -> AsyncIterator[Any]:
     """One that waits for others as long as it takes, and for which they do."""

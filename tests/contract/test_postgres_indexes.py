@@ -21,7 +21,7 @@ pytestmark = pytest.mark.anyio
 
 NEWEST = sql.migrations()[-1].version
 INDEXES = """-- Two indexes.
--- oldest: 2
+-- oldest: 1
 
 CREATE INDEX CONCURRENTLY tasks_by_worker ON tasks (worker);
 CREATE INDEX CONCURRENTLY tasks_by_state ON tasks (state) WHERE due_at IS NOT NULL;
@@ -41,7 +41,7 @@ async def url(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     async with PostgresEngine(url):
         pass
     known = sql.migrations()
-    further = [*known, Migration(NEWEST + 1, 2, INDEXES), Migration(NEWEST + 2, 2, "CREATE TABLE further (n integer);")]
+    further = [*known, Migration(NEWEST + 1, 1, INDEXES), Migration(NEWEST + 2, 1, "CREATE TABLE further (n integer);")]
     monkeypatch.setattr(schema, "migrations", lambda: further)
     return url
 
@@ -212,9 +212,9 @@ async def test_an_upgrade_goes_by_its_own_bounds_whatever_the_server_has(
         await connection.close()
         known = sql.migrations()
         further = [
-            Migration(NEWEST + 1, 2, AT_ONCE),
-            Migration(NEWEST + 2, 2, BESIDE),
-            Migration(NEWEST + 3, 2, AT_ONCE),
+            Migration(NEWEST + 1, 1, AT_ONCE),
+            Migration(NEWEST + 2, 1, BESIDE),
+            Migration(NEWEST + 3, 1, AT_ONCE),
         ]
         monkeypatch.setattr(schema, "migrations", lambda: [*known, *further])
         if by == "psql":
@@ -228,7 +228,7 @@ async def test_an_upgrade_goes_by_its_own_bounds_whatever_the_server_has(
 async def test_nobody_waits_for_an_upgrade_that_waits_for_a_long_reader(
     url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(schema, "migrations", lambda: [*sql.migrations(), Migration(NEWEST + 1, 2, "SELECT 1;")])
+    monkeypatch.setattr(schema, "migrations", lambda: [*sql.migrations(), Migration(NEWEST + 1, 1, "SELECT 1;")])
     monkeypatch.setattr(schema, "_TRIES", 10_000)
     # However slow the machine is, it is not they who give up.
     patient = Options.parse(url)._replace(command_timeout=600)
@@ -248,20 +248,15 @@ async def test_nobody_waits_for_an_upgrade_that_waits_for_a_long_reader(
     await another.close()
 
 
-#: Those before were made when no release had tables yet.
-FIRST_RELEASED = 6
-
-
 def test_no_migration_builds_an_index_that_writers_wait_for() -> None:
     for migration in sql.migrations():
         made = set(re.findall(r"CREATE TABLE (\w+)", migration.script))
         indexed = re.findall(r"CREATE (?:UNIQUE )?INDEX \w+ ON (\w+)", migration.script)
-        if migration.version >= FIRST_RELEASED:
-            assert made.issuperset(indexed), f"migration {migration.version}: CREATE INDEX CONCURRENTLY in its own file"
+        assert made.issuperset(indexed), f"migration {migration.version}: CREATE INDEX CONCURRENTLY in its own file"
 
 
 def test_a_migration_that_builds_indexes_beside_writers_does_nothing_else() -> None:
-    for migration in [*sql.migrations(), Migration(NEWEST + 1, 2, INDEXES)]:
+    for migration in [*sql.migrations(), Migration(NEWEST + 1, 1, INDEXES)]:
         script = re.sub(r"--.*\n", "", migration.script)
         rest = script
         for statement in migration.indexes.values():

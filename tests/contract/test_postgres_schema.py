@@ -15,7 +15,6 @@ from errands.engines.postgres import PostgresEngine, schema, sql
 from errands.engines.postgres.connection import Options, connect
 from errands.engines.postgres.sql import Migration
 from errands.errors import StorageError
-from errands.model.log import AskingQuery
 from tests.contract.changes import ME, Changes, ManualClock
 from tests.postgres import own_schema, shared_server
 
@@ -91,20 +90,6 @@ async def test_the_release_before_runs_on_a_schema_that_only_added(
                 assert await new.commit(changes.chunk()) == 4
         async with PostgresEngine(url, clock=clock) as restarted:
             assert await restarted.commit(changes.complete()) == 5
-
-
-async def test_a_state_that_the_release_before_changes_ends_what_was_asked(
-    url: str, changes: Changes, clock: ManualClock
-) -> None:
-    async with PostgresEngine(url, clock=clock) as engine:
-        await engine.commit(changes.start())
-        await engine.commit(changes.ask(asks="bob", unread=0))
-        # A statement that does not know the column.
-        await run(url, "UPDATE tasks SET version = 4, cancel_requested = true WHERE id = 't'")
-        assert (await engine.load("t", ME)).head.asks == "bob"
-        await run(url, "UPDATE tasks SET version = 5, state = 'TASK_STATE_WORKING' WHERE id = 't'")
-        assert (await engine.load("t", ME)).head.asks == ""
-        assert await engine.asking(AskingQuery()) == []
 
 
 async def test_the_release_before_is_refused_by_a_schema_that_took_something_away(
@@ -200,12 +185,12 @@ async def connection(url: str, request: pytest.FixtureRequest) -> AsyncIterator[
             INSERT INTO tasks
             SELECT 'id ' || n, n, n % {scopes}, 't', 'o', 'agent ' || n % 3,
                 CASE WHEN n % 2 = 0 THEN 'long' ELSE 'c ' || n % 5000 END, 5,
-                CASE WHEN n % 100 = 0 THEN 'TASK_STATE_WORKING' ELSE 'TASK_STATE_COMPLETED' END, 1, 0,
+                CASE WHEN n % 100 = 0 THEN 'TASK_STATE_WORKING' ELSE 'TASK_STATE_COMPLETED' END, 1, 0, 0,
                 CASE WHEN n % 100 = 0 THEN 'w' ELSE '' END, CASE WHEN n % 100 = 0 THEN n END,
-                1, n % 1000 = 0, false, n, n, n, 0, 0, ''
+                1, n % 1000 = 0, false, '', n, n, n, 0, 0, ''
             FROM generate_series(1, 20000) AS n;
             INSERT INTO events SELECT n, v, 'status', '' FROM generate_series(1, 20000) AS n, generate_series(1, 2) v;
-            INSERT INTO receipts SELECT n::text::bytea, n, 'id ' || n, n FROM generate_series(1, 20000) AS n;
+            INSERT INTO receipts SELECT n::text::bytea, 'id ' || n, n, n FROM generate_series(1, 20000) AS n;
             INSERT INTO contexts SELECT 't', 'o', 'a', 'c ' || n, '', n FROM generate_series(1, 20000) AS n;
             {analyze} tasks, events, receipts, contexts
             """
@@ -252,17 +237,17 @@ INDEXES: dict[str, tuple[str, tuple[Any, ...]]] = {
         (0, ["TASK_STATE_COMPLETED", "TASK_STATE_FAILED"], 0, "t", "o", "agent 1", 10**9, "", 50),
     ),
     "list_context_in_order": (
-        "tasks_of_conversation",
+        "tasks_of_context",
         (0, ["TASK_STATE_COMPLETED"], 0, "t", "o", "agent 1", 10**9, 10**9, "", 50, "long"),
     ),
     "list_context_since_changed": (
-        "tasks_of_conversation",
+        "tasks_of_context",
         (0, ["TASK_STATE_COMPLETED"], 0, "t", "o", "agent 1", 10**9, "", 50, "long"),
     ),
-    "count_context": ("Index Only Scan using tasks_of_conversation", (0, ["TASK_STATE_WORKING"], 0, "c 7")),
+    "count_context": ("Index Only Scan using tasks_of_context", (0, ["TASK_STATE_WORKING"], 0, "c 7")),
     "wanted_canceled": ("tasks_canceling", ("w",)),
-    "ended_before": ("tasks_ended_by_state", ("TASK_STATE_COMPLETED", 10**9, 200)),
-    "longest_ended": ("tasks_ended_by_state", (200,)),
+    "ended_before": ("tasks_ended", ("TASK_STATE_COMPLETED", 10**9, 200)),
+    "longest_ended": ("tasks_ended", (200,)),
     "longest_due": ("tasks_due", (["agent 1", "agent 2"], 10**6)),
     "overgrown_long": ("tasks_long", (2000,)),
     "count_scope": ("Index Only Scan using tasks_listed", (0, ["TASK_STATE_WORKING"], 0)),

@@ -20,7 +20,7 @@ from errands.engines.redis.options import Options
 from errands.engines.urls import engine_from_url
 from errands.errors import ConfigurationError, StorageError, TaskNotFoundError
 from errands.model.core import TERMINAL_STATES, TaskState
-from errands.model.log import Lease, ListQuery, Scope, Work
+from errands.model.log import Lease, ListQuery, Scope
 from tests.contract.changes import AGENT, LEASE_MS, ME, WORKER, Changes, ManualClock, collect
 from tests.redis_server import Server, shared_url
 
@@ -432,45 +432,3 @@ async def test_every_script_keeps_to_one_slot(
 
 async def log_of_rest(engine: RedisEngine) -> list[int]:
     return [event.version for event in (await engine.read("long", ME, 5)).events]
-
-
-async def test_tasks_that_an_older_release_noted_as_ended_are_swept(
-    url: str, changes: Changes, clock: ManualClock
-) -> None:
-    async with RedisEngine(url, clock=clock, retention=Retention(completed_after=0)) as engine:
-        for task_id in ("done", "gone", "failed"):
-            await engine.commit(changes.start(task_id))
-        await engine.commit(changes.complete("done"))
-        await engine.commit(changes.complete("gone"))
-        await engine.commit(changes.status("failed", TaskState.FAILED))
-        options = Options.from_url(url)
-        keys = Keys(options.prefix)
-        async with Redis(host=options.host, port=options.port, db=options.db) as console:
-            # All of them in one set, as it was before; one was deleted since.
-            sets = [keys.ended(TaskState.COMPLETED), keys.ended(TaskState.FAILED)]
-            await console.zunionstore(keys.ended_unsorted, sets)
-            await console.delete(*sets)
-            await engine.delete("gone", ME)
-            clock.advance(1)
-            assert await engine.sweep() == 1
-            assert await console.exists(keys.ended_unsorted) == 0
-            assert await console.zrange(keys.ended(TaskState.FAILED), 0, -1) == [b"failed"]
-        with pytest.raises(TaskNotFoundError):
-            await engine.load("done", ME)
-        assert (await engine.load("failed", ME)).state is TaskState.FAILED
-
-
-async def test_paused_tasks_that_an_older_release_wrote_are_found_after_a_sweep(
-    engine: RedisEngine, url: str, console: Redis, changes: Changes, clock: ManualClock
-) -> None:
-    for task_id in ("t", "ended"):
-        await engine.commit(changes.start(task_id))
-        await engine.commit(changes.ask(task_id))
-    await engine.commit(changes.status("ended", TaskState.CANCELED, work=Work.IDLE))
-    base = base_of(url)
-    assert await console.delete(f"{base}paused:{AGENT}", f"{base}aging:{AGENT}") == 2
-    assert await engine.abandoned(AGENT, clock(), -1, 10) == []
-    async with RedisEngine(url, clock=clock) as newer:
-        await newer.sweep()
-        assert await newer.abandoned(AGENT, clock(), -1, 10) == [("t", ME)]
-        assert await newer.abandoned(AGENT, -1, clock(), 10) == [("t", ME)]

@@ -12,11 +12,10 @@ import pytest
 
 from errands.engines.base import Retention
 from errands.engines.sqlite import SQLiteEngine, sql
-from errands.engines.sqlite.connection import APPLICATION_ID, Options, check_ownership, open_writer
+from errands.engines.sqlite.connection import Options, check_ownership, open_writer
 from errands.errors import StorageError
-from errands.model.core import TaskState
-from errands.model.log import AskingQuery, Draft
-from tests.contract.changes import ME, WORKER, Changes, ManualClock, task_draft
+from errands.model.log import Draft
+from tests.contract.changes import ME, Changes, ManualClock
 
 pytestmark = pytest.mark.anyio
 
@@ -115,25 +114,6 @@ async def test_an_older_schema_is_brought_forward_and_keeps_its_tasks(
         assert (await engine.load("t", ME)).version == 2
         assert await engine.commit(changes.complete()) == 3
     assert version_of(path) == NEWEST + 1
-
-
-async def test_a_database_of_the_first_version_keeps_its_tasks_and_can_be_asked(path: Path, changes: Changes) -> None:
-    run(path, sql.migrations()[0][1])
-    draft = task_draft("t", "c", 0)
-    with closing(sqlite3.connect(path)) as connection:
-        connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
-        connection.execute("PRAGMA user_version = 1")
-        state = TaskState.SUBMITTED.value
-        row = (1, "t", *ME, "c", 1, state, 0, 0, "", 0, 1, 0, 0, 0, 0, 0, 0, 0)
-        connection.execute(f"INSERT INTO tasks VALUES ({', '.join('?' * len(row))})", row)
-        connection.execute("INSERT INTO events VALUES (?, 'task', ?)", ((1 << 28) + 1, draft.data))
-        connection.commit()
-    async with SQLiteEngine(path) as engine:
-        assert (await engine.load("t", ME)).head.asks == ""
-        await engine.claim(WORKER, [ME.agent], 1, 2**52)
-        await engine.commit(changes.ask(asks="bob", fence=1))
-        assert [stored.task.id for stored in await engine.asking(AskingQuery())] == ["t"]
-    assert version_of(path) == NEWEST
 
 
 async def test_a_migration_that_fails_leaves_the_schema_as_it_was(

@@ -110,7 +110,7 @@ class _Batch:
         self._touched: dict[str, Record] = {}
         self._snapshots: dict[int, bytes] = {}
         self._events: list[tuple[int, int, str, bytes]] = []
-        self._receipts: dict[bytes, tuple[int, str, int, int]] = {}
+        self._receipts: dict[bytes, tuple[str, int, int]] = {}
         self._contexts: dict[tuple[Scope, str], tuple[bytes, int]] = {}
         self._moved: dict[tuple[int, str], int] = {}
         self._told: dict[str, Told] = {}
@@ -163,7 +163,7 @@ class _Batch:
             raise StorageError(f"the log of task {change.task_id} is full: it holds {MAX_VERSION} events")
         if key is not None:
             self._known[key] = record.id, change.at
-            self._receipts[key] = record.no, record.id, change.at, change.receipt_since
+            self._receipts[key] = record.id, change.at, change.receipt_until
         return self._note(record, change, snapshot)
 
     def _note(self, record: Record, change: Change, snapshot: bytes | None) -> Written:
@@ -214,8 +214,8 @@ class _Batch:
             *_columns(map(_task_row, sorted(self._touched.values(), key=_id)), 24),
             *_columns(self._events, 4),
             *_columns(
-                ((key, no, storable(task_id), at, since) for key, (no, task_id, at, since) in self._sorted_receipts()),
-                5,
+                ((key, storable(task_id), at, until) for key, (task_id, at, until) in sorted(self._receipts.items())),
+                4,
             ),
             *_columns(map(_context_row, sorted(self._contexts.items())), 6),
             scopes,
@@ -229,9 +229,6 @@ class _Batch:
             number,
         )
         return bool((tasks, events, receipts) == (len(self._touched), len(self._events), len(self._receipts)))
-
-    def _sorted_receipts(self) -> list[tuple[bytes, tuple[int, str, int, int]]]:
-        return sorted(self._receipts.items())
 
 
 def _id(record: Record) -> str:

@@ -14,7 +14,7 @@ SELECT {record} FROM tasks WHERE id = ANY($1::text[]) ORDER BY id FOR UPDATE
 -- name: known_receipts
 -- Which of a batch's receipts are known, by which tasks, since when.
 SELECT key, task_id, at FROM receipts
-WHERE key = ANY($1::bytea[]) AND NOT EXISTS (SELECT 1 FROM remains WHERE remains.task = receipts.task)
+WHERE key = ANY($1::bytea[]) AND EXISTS (SELECT 1 FROM tasks WHERE tasks.id = receipts.task_id)
 
 -- name: numbers
 -- A block of numbers for new tasks.
@@ -50,34 +50,32 @@ WITH stored_tasks AS (
     ON CONFLICT (task, version) DO UPDATE SET data = excluded.data WHERE excluded.version = 0
     RETURNING 1
 ), stored_receipts AS (
-    INSERT INTO receipts (key, task, task_id, at, expires_at)
-    SELECT key, task, task_id, at, 2 * at - since
-    FROM unnest($29::bytea[], $30::bigint[], $31::text[], $32::bigint[], $33::bigint[]) AS new (key, task, task_id, at, since)
-    ON CONFLICT (key) DO UPDATE SET
-        task = excluded.task, task_id = excluded.task_id, at = excluded.at, expires_at = excluded.expires_at
-    WHERE receipts.at < (
-        SELECT since FROM unnest($29::bytea[], $33::bigint[]) AS wanted (key, since) WHERE wanted.key = excluded.key
-    ) OR EXISTS (SELECT 1 FROM remains WHERE remains.task = receipts.task)
+    INSERT INTO receipts (key, task_id, at, expires_at)
+    SELECT * FROM unnest($29::bytea[], $30::text[], $31::bigint[], $32::bigint[])
+    ON CONFLICT (key) DO UPDATE SET task_id = excluded.task_id, at = excluded.at, expires_at = excluded.expires_at
+    -- A receipt expires as long after its change as its window began before it.
+    WHERE receipts.at < 2 * excluded.at - excluded.expires_at
+        OR NOT EXISTS (SELECT 1 FROM tasks WHERE tasks.id = receipts.task_id)
     RETURNING 1
 ), stored_contexts AS (
     INSERT INTO contexts (tenant, owner, agent, context_id, value, updated_at)
-    SELECT * FROM unnest($34::text[], $35::text[], $36::text[], $37::text[], $38::bytea[], $39::bigint[])
+    SELECT * FROM unnest($33::text[], $34::text[], $35::text[], $36::text[], $37::bytea[], $38::bigint[])
     ON CONFLICT (tenant, owner, agent, context_id)
     DO UPDATE SET value = excluded.value, updated_at = excluded.updated_at
 ), stored_tallies AS (
     INSERT INTO tallies (scope, state, shard, tasks)
-    SELECT scope, state, $42::integer, difference
-    FROM unnest($40::bigint[], $41::text[], $43::bigint[]) AS moved (scope, state, difference)
+    SELECT scope, state, $41::integer, difference
+    FROM unnest($39::bigint[], $40::text[], $42::bigint[]) AS moved (scope, state, difference)
     ON CONFLICT (scope, state, shard) DO UPDATE SET tasks = tallies.tasks + excluded.tasks
 ), stored_batch AS (
-    INSERT INTO writers (process, lane, batch) VALUES ($46::text, $47::integer, $48::bigint)
+    INSERT INTO writers (process, lane, batch) VALUES ($45::text, $46::integer, $47::bigint)
     ON CONFLICT (process, lane) DO UPDATE SET batch = excluded.batch, at = now()
 )
 SELECT
     (SELECT count(*) FROM stored_tasks),
     (SELECT count(*) FROM stored_events),
     (SELECT count(*) FROM stored_receipts),
-    (SELECT count(pg_notify($44::text, payload)) FROM unnest($45::text[]) AS payload)
+    (SELECT count(pg_notify($43::text, payload)) FROM unnest($44::text[]) AS payload)
 
 -- name: begin_writing
 -- Makes the row of a connection that is going to write, so that whoever asks for it waits for what is under way.
@@ -219,7 +217,7 @@ CROSS JOIN LATERAL (
 SELECT coalesce(sum(tasks), 0)::bigint FROM tallies WHERE scope = $1::bigint AND state = ANY($2::text[])
 
 -- name: list_context_in_order
--- A page of a context's tasks, first phase; each state is one run of the index `tasks_of_conversation`.
+-- A page of a context's tasks, first phase; each state is one run of the index `tasks_of_context`.
 SELECT found.id, found.status_at
 FROM unnest($2::text[]) AS states (state)
 CROSS JOIN LATERAL (
@@ -237,7 +235,7 @@ CROSS JOIN LATERAL (
 ORDER BY found.id LIMIT $9::bigint
 
 -- name: count_context
--- How many tasks of the context have changed since a moment, as `count_scope`: in the index `tasks_of_conversation`.
+-- How many tasks of the context have changed since a moment, as `count_scope`: in the index `tasks_of_context`.
 SELECT coalesce(sum(found.tasks), 0)::bigint
 FROM unnest($2::text[]) AS states (state)
 CROSS JOIN LATERAL (
@@ -307,8 +305,6 @@ WITH gone AS (
     SELECT no FROM gone WHERE version <= $2::integer
 ), gone_events AS (
     DELETE FROM events WHERE task IN (SELECT no FROM whole)
-), gone_receipts AS (
-    DELETE FROM receipts WHERE task IN (SELECT no FROM whole)
 ), left_over AS (
     INSERT INTO remains (task, version) SELECT no, version FROM gone WHERE version > $2::integer
 ), gone_tallies AS (
@@ -330,14 +326,6 @@ DELETE FROM events WHERE task = $1 AND version > $2::integer AND version <= $3::
 -- The same for what is cut off a log that goes on: records stay.
 DELETE FROM events WHERE task = $1 AND version > $2::integer AND version <= $3::integer AND kind <> 'record'
 
--- name: clear_receipts
--- Removes some receipts of one task, and says how many.
-WITH gone AS (
-    -- Asked again: one of them may be a newer task's by the time that it is locked.
-    DELETE FROM receipts WHERE task = $1 AND key IN (SELECT key FROM receipts WHERE task = $1 LIMIT $2) RETURNING 1
-)
-SELECT count(*) FROM gone
-
 -- name: note_remains
 -- Notes up to which version a deleted task has still left something.
 UPDATE remains SET version = $2 WHERE task = $1
@@ -347,7 +335,7 @@ UPDATE remains SET version = $2 WHERE task = $1
 DELETE FROM remains WHERE task = $1
 
 -- fragment: ended
--- What retention may delete, word for word as in the index tasks_ended_by_state.
+-- What retention may delete, word for word as in the index tasks_ended.
 state IN ('TASK_STATE_COMPLETED', 'TASK_STATE_FAILED', 'TASK_STATE_CANCELED', 'TASK_STATE_REJECTED')
 
 -- name: ended_before

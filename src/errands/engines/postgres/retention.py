@@ -102,9 +102,8 @@ async def _clear(connection: Connection) -> bool:
             return False
         no, version = found
         await connection.execute(QUERIES["clear_events"], no, version - SWEEP_EVENTS, version)
-        receipts = await connection.fetchval(QUERIES["clear_receipts"], no, SWEEP_EVENTS)
-        if version >= SWEEP_EVENTS or receipts:
-            await connection.execute(QUERIES["note_remains"], no, max(version - SWEEP_EVENTS, -1))
+        if version >= SWEEP_EVENTS:
+            await connection.execute(QUERIES["note_remains"], no, version - SWEEP_EVENTS)
         else:
             await connection.execute(QUERIES["forget_remains"], no)
         return True

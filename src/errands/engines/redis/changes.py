@@ -150,9 +150,9 @@ class Judge:
         kept = head.version - after.trimmed
         if kept > self._long_log:
             commands.append(["ZADD", keys.long, str(kept), task_id])
-        return commands + self.pause(task_id, before, after)
+        return commands + self._pause(task_id, before, after)
 
-    def pause(self, task_id: str, before: Record | None, after: Record) -> list[Command]:
+    def _pause(self, task_id: str, before: Record | None, after: Record) -> list[Command]:
         """Among the paused tasks, when it has begun or ceased to be one."""
         keys, agent, head = self._keys, after.scope.agent, after.head
         was_paused = before is not None and _is_paused(before.head)

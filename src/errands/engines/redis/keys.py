@@ -24,8 +24,6 @@ class Keys:
         self.canceling = f"{self.base}canceling"
         self.asking = f"{self.base}asking"
         self.long = f"{self.base}long"
-        #: The tasks that ended before retention told their states apart.
-        self.ended_unsorted = f"{self.base}ended"
         self.contexts = f"{self.base}contexts"
         self.schema = f"{self.base}schema"
         self.sweeper = f"{self.base}sweeper"

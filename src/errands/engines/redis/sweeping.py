@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from contextlib import suppress
 
 from redis import exceptions as redis_errors
@@ -11,21 +10,19 @@ from redis.asyncio.lock import Lock
 from errands.engines.base import Retention
 from errands.engines.redis.changes import Judge
 from errands.engines.redis.connection import Link
-from errands.engines.redis.jobs import Command, Forget, ForgetContexts, Job, Run, Stands
+from errands.engines.redis.jobs import Forget, ForgetContexts, Job, Run, Stands
 from errands.engines.redis.keys import Keys
 from errands.engines.redis.reading import Reader
 from errands.engines.redis.records import read_stand
 from errands.errors import StorageError
 from errands.model.base import encode
-from errands.model.core import PAUSED_STATES, TERMINAL_STATES, UNSPECIFIED, TaskState
+from errands.model.core import TERMINAL_STATES, UNSPECIFIED, TaskState
 
 #: What one batch removes at most: other writes wait that long.
 SWEEP_TASKS = 100
 SWEEP_EVENTS = 1000
 #: The live states, as listings are named after them.
 _LIVE = [state.short for state in TaskState if state not in TERMINAL_STATES]
-#: How the name of a listing ends that has the paused tasks of a scope, whatever their conversation.
-_OF_PAUSED = re.compile(rb"list:[^:]*:(?:%s)$" % b"|".join(state.short.encode() for state in sorted(PAUSED_STATES)))
 #: Seconds after which a process that died while it swept no longer keeps the others from it.
 LOCK_SECONDS = 60.0
 
@@ -39,8 +36,6 @@ class Sweeper:
         self._keys = keys
         self._reader = reader
         self._judge = judge
-        #: Whether what older releases left paused is noted among the paused tasks.
-        self._knows_paused = False
 
     async def sweep(self, retention: Retention, now: int, every: int) -> int:
         """Returns how many tasks were deleted; 0 as well when another process is at it, or began to in the last `every`
@@ -51,10 +46,6 @@ class Sweeper:
         try:
             if not await self._begin(now, every):
                 return 0
-            await self._sort_ended(lock)
-            if not self._knows_paused:
-                await self._note_paused(lock)
-                self._knows_paused = True
             deleted = 0
             for state, before in retention.moments(now).items():
                 deleted += await self._forget_ended(lock, self._keys.ended(state), before)
@@ -91,40 +82,6 @@ class Sweeper:
     async def _hold(self, lock: Lock) -> None:
         with suppress(StorageError):
             await self._link.guard(lambda: lock.reacquire())
-
-    async def _sort_ended(self, lock: Lock) -> None:
-        """Puts tasks that an older release has noted as ended where those of their states are."""
-        unsorted = self._keys.ended_unsorted
-        with suppress(StorageError):  # a server whose memory is full takes nothing, and is swept all the same
-            while names := await self._link.do("zrange", unsorted, 0, SWEEP_TASKS - 1):
-                ids = [name.decode() for name in names]
-                commands: list[Command] = []
-                for task_id, fields in zip(ids, await self._link.ask(Stands(ids=ids)), strict=True):
-                    record = read_stand(fields).record
-                    if record is not None and record.head.state in TERMINAL_STATES:
-                        ended = self._keys.ended(record.head.state)
-                        commands.append(["ZADD", ended, str(record.head.updated_at), task_id])
-                    commands.append(["ZREM", unsorted, task_id])
-                await self._link.ask(Run(commands=commands))
-                await self._hold(lock)
-
-    async def _note_paused(self, lock: Lock) -> None:
-        """Notes paused tasks that an older release has written; the listings of their states have them all."""
-        with suppress(StorageError):  # a server whose memory is full takes nothing
-            async for name in self._link.client.scan_iter(f"{self._keys.base}list:*", count=1000, _type="zset"):
-                if not _OF_PAUSED.search(name):
-                    continue
-                start = 0
-                while names := await self._link.do("zrange", name, start, start + SWEEP_TASKS - 1):
-                    start += len(names)
-                    ids = [one.decode() for one in names]
-                    commands: list[Command] = []
-                    for task_id, fields in zip(ids, await self._link.ask(Stands(ids=ids)), strict=True):
-                        record = read_stand(fields).record
-                        if record is not None:
-                            commands += self._judge.pause(task_id, None, record)
-                    await self._link.ask(Run(commands=commands))
-                    await self._hold(lock)
 
     async def _forget_ended(self, lock: Lock, ended: str, before: int) -> int:
         deleted = 0

@@ -15,7 +15,6 @@
 --   paused:AGENT         sorted set of paused tasks that no worker holds, by status_at
 --   aging:AGENT          the same tasks by created_at
 --   ended:STATE          sorted set of the tasks that ended in this state, by updated_at
---   ended                the same for all states, as releases before wrote it; retention sorts them
 --   long                 sorted set of tasks with a long log, by the events that are kept
 --   context:SCOPE:ID     what an agent remembers; `contexts` is the sorted set of them by time
 --   answer:PROCESS       the number of the last batch of a process and what it was answered; expires
