@@ -17,7 +17,7 @@ import pytest
 from a2a.types import a2a_pb2_grpc
 from google.protobuf.internal.encoder import _VarintBytes
 
-from errands.wire.proto import v1_0
+from errands.wire.proto.codec import CODECS
 from tests.grpc_binding.http2 import Connection
 from tests.grpc_binding.serving import is_answered, pb, refusal, send
 from tests.unit.cli.processes import Served
@@ -43,8 +43,8 @@ server = A2AServer(
 )
 """
 TOKEN = (("authorization", "Bearer good"),)
-SEND = f"/{v1_0.CODEC.service}/SendMessage"
-GET = f"/{v1_0.CODEC.service}/GetTask"
+SEND = f"/{CODECS['1.0'].service}/SendMessage"
+GET = f"/{CODECS['1.0'].service}/GetTask"
 MIB = 1024 * 1024
 LARGEST = 10 * MIB
 #: What a decoded message would take many times the memory of: ten megabytes of empty parts.

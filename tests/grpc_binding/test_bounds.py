@@ -14,8 +14,7 @@ from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
 from errands import BearerTokenMiddleware, Settings, TaskContext, Worker
 from errands.server import grpc_public
-from errands.wire.proto import v1_0
-from errands.wire.proto.codec import Codec
+from errands.wire.proto.codec import CODECS, Codec
 from tests.grpc_binding.http2 import Connection
 from tests.grpc_binding.serving import Served, is_answered, old_send, over_grpc, pb, refusal, send
 from tests.grpc_binding.test_refusals import METHODS, raw_call, tasks_of, verify
@@ -24,8 +23,8 @@ from tests.waiting import SOON
 
 pytestmark = pytest.mark.anyio
 
-SEND = f"/{v1_0.CODEC.service}/SendMessage"
-GET = f"/{v1_0.CODEC.service}/GetTask"
+SEND = f"/{CODECS['1.0'].service}/SendMessage"
+GET = f"/{CODECS['1.0'].service}/GetTask"
 
 
 def small(**bounds: int) -> Settings:

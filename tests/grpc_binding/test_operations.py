@@ -6,7 +6,7 @@ import pytest
 from google.protobuf.unknown_fields import UnknownFieldSet
 
 from errands import AgentCardConfig
-from errands.wire.proto.positions import ASKING, Position, position_of
+from errands.wire.proto.codec import ASKING, Position, position_of
 from tests.grpc_binding.serving import old, old_send, over_grpc, pb, refusal, send
 from tests.interaction.agents import Asks, Direct, Echo, Gated, Parrot, Patient, card
 

@@ -19,16 +19,13 @@ from errands import (
 )
 from errands.errors import UnavailableError
 from errands.server import grpc_calls
-from errands.wire.proto import v0_3, v1_0
-from errands.wire.proto.codec import Codec
+from errands.wire.proto.codec import CODECS, Codec
 from tests.grpc_binding.serving import Served, old, old_send, over_grpc, pb, refusal, send
 from tests.interaction.agents import Echo, Gated, card
 
 pytestmark = pytest.mark.anyio
 
-METHODS = [
-    pytest.param(codec, name, id=f"{codec.version}-{name}") for codec in (v1_0.CODEC, v0_3.CODEC) for name in codec.rpcs
-]
+METHODS = [pytest.param(codec, name, id=f"{codec.version}-{name}") for codec in CODECS.values() for name in codec.rpcs]
 
 
 def raw_call(served: Served, codec: Codec, operation: str, content: bytes, **options: Any) -> Any:
@@ -79,7 +76,7 @@ BAD_1_0: dict[str, tuple[str, Any, str | None]] = {
     "an unknown role": ("SendMessage", send(role=9), "message.role"),
     "no parts": ("SendStreamingMessage", send(parts=[]), "message.parts"),
     "an empty part": ("SendMessage", send(parts=[pb.Part(text="x"), pb.Part()]), "message.parts[1]"),
-    "no number": ("SendMessage", send(parts=[NAN]), None),
+    "no number": ("SendMessage", send(parts=[NAN]), "message.parts[0]"),
     "a negative history": (
         "SendMessage",
         pb.SendMessageRequest(message=send().message, configuration=pb.SendMessageConfiguration(history_length=-1)),
@@ -166,7 +163,7 @@ async def test_a_message_that_is_too_large_is_refused() -> None:
 
 async def test_a_method_that_does_not_exist_is_unimplemented() -> None:
     async with over_grpc(Echo()) as served:
-        call = served.channel.unary_unary(f"/{v1_0.CODEC.service}/Nonsense")(b"")
+        call = served.channel.unary_unary(f"/{CODECS['1.0'].service}/Nonsense")(b"")
         assert (await refusal(call)).code == "UNIMPLEMENTED"
 
 

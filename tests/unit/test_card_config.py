@@ -9,7 +9,6 @@ from typing import Any
 import msgspec
 import pytest
 from a2a import types as sdk
-from a2a.compat.v0_3 import a2a_v0_3_pb2
 from a2a.compat.v0_3 import types as old_sdk
 from hypothesis import assume, given
 from hypothesis import strategies as st
@@ -19,7 +18,7 @@ from errands.model.base import encode
 from errands.model.card import AgentCard, AgentExtension, HTTPAuthSecurityScheme, SecurityScheme
 from errands.model.card_config import ExtensionConfig, SignatureConfig
 from errands.server.cards import build_card
-from errands.wire.proto import cards
+from errands.wire.proto.codec import CODECS, read_response
 from errands.wire.v0_3.card import from_v0_3, to_v0_3, union
 from errands.wire.v1_0 import read_answer
 from tests.interaction.agents import Echo
@@ -75,20 +74,20 @@ WHOLE: dict[str, Any] = {
     "signatures": [{"protected": "e30", "signature": "x", "header": {"kid": "1"}}],
 }
 
+
+def _over_grpc(version: str) -> tuple[Callable[[AgentCard], Any], Callable[[Any], AgentCard]]:
+    rpc = CODECS[version].rpcs["GetExtendedAgentCard"]
+    return lambda card: rpc.write(card).SerializeToString(), lambda raw: read_response(rpc, raw)
+
+
 #: How each dialect serves the card, and how its clients read it.
 FORMS: dict[str, tuple[Callable[[AgentCard], Any], Callable[[Any], AgentCard]]] = {
     "1.0": (encode, lambda raw: read_answer(AgentCard, raw)),
     "0.3": (to_v0_3, from_v0_3),
     "both, read as 1.0": (union, lambda raw: read_answer(AgentCard, raw)),
     "both, read as 0.3": (union, from_v0_3),
-    "1.0 over gRPC": (
-        lambda card: cards.write_card(card).SerializeToString(),
-        lambda raw: cards.read_card(sdk.AgentCard.FromString(raw)),
-    ),
-    "0.3 over gRPC": (
-        lambda card: cards.write_old_card(card).SerializeToString(),
-        lambda raw: cards.read_old_card(a2a_v0_3_pb2.AgentCard.FromString(raw)),
-    ),
+    "1.0 over gRPC": _over_grpc("1.0"),
+    "0.3 over gRPC": _over_grpc("0.3"),
 }
 
 

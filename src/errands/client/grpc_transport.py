@@ -1,7 +1,7 @@
 """The gRPC transport: one interface of an agent in either protocol version, and gRPC's failures put into our words.
 
 The schema has no place for the id of an event. errands sends it all the same when asked, see
-`errands.wire.proto.positions`; with other agents a stream that was cut goes on with a snapshot of the task, which the
+`errands.wire.proto.codec`; with other agents a stream that was cut goes on with a snapshot of the task, which the
 client compares with what it has seen, see `errands.client.ledger`.
 """
 
@@ -25,12 +25,8 @@ from errands.model.base import Model
 from errands.operations import Operation
 from errands.wire.dialect import MalformedAnswerError
 from errands.wire.extensions import EXTENSIONS, HEADERS
-from errands.wire.proto import v0_3, v1_0
-from errands.wire.proto.codec import Codec, Rpc, read_response, write_request
-from errands.wire.proto.failures import DETAILS_KEY, has_error_info, read_failure
-from errands.wire.proto.positions import ASKING, position_of
-
-CODECS: dict[str, Codec] = {codec.version: codec for codec in (v1_0.CODEC, v0_3.CODEC)}
+from errands.wire.proto.codec import ASKING, CODECS, Codec, Rpc, position_of, read_response, write_request
+from errands.wire.proto.grpc_status import DETAILS_KEY, has_error_info, read_failure
 
 #: A card's address has no scheme, so that it is in plain text.
 _DEFAULT_PORTS = {"": 80, "http": 80, "grpc": 80, "https": 443, "grpcs": 443}

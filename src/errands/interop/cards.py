@@ -61,7 +61,7 @@ def adapt_card(card: object) -> AgentCardConfig:
 
 
 def _read_protobuf(card: Any) -> AgentCard:
-    from errands.wire.proto.cards import read_card  # noqa: PLC0415 - the a2a package is an extra
+    from errands.wire.proto.codec import read_card  # noqa: PLC0415 - the a2a package is an extra
 
     return read_card(card)
 

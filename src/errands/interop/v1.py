@@ -15,22 +15,25 @@ from a2a.utils.errors import A2AError as SdkError
 from errands.errors import A2AError, InvalidParamsError
 from errands.interop.sdk import Sdk, error_named, forgiven, reading
 from errands.interop.users import caller_of
-from errands.model.core import Task
+from errands.model.core import Message, Task, TaskArtifactUpdateEvent, TaskStatusUpdateEvent
 from errands.model.requests import SendMessageRequest
 from errands.operations import OPERATIONS
 from errands.runtime.executor.call import ServerCallContext
 from errands.runtime.executor.queue import Event, EventQueue
-from errands.wire.proto.messages import Reader, Writer
-from errands.wire.proto.v1_0 import CODEC
+from errands.wire.proto.codec import CODECS
 from errands.wire.proto.values import MAX_DEPTH, TooDeepError, check_levels
 
-_writer, _reader = Writer(), Reader()
-_write_request = CODEC.rpc_of(OPERATIONS["SendMessage"]).ask
+_codec = CODECS["1.0"]
+_write_request = _codec.rpc_of(OPERATIONS["SendMessage"]).ask
+_write_task = _codec.rpc_of(OPERATIONS["GetTask"]).write
 _READERS: dict[type, Callable[[Any], Event]] = {
-    pb.Task: _reader.task,
-    pb.Message: _reader.message,
-    pb.TaskStatusUpdateEvent: _reader.status_update,
-    pb.TaskArtifactUpdateEvent: _reader.artifact_update,
+    kind: _codec.schema.reader(kind.DESCRIPTOR, model)
+    for kind, model in (
+        (pb.Task, Task),
+        (pb.Message, Message),
+        (pb.TaskStatusUpdateEvent, TaskStatusUpdateEvent),
+        (pb.TaskArtifactUpdateEvent, TaskArtifactUpdateEvent),
+    )
 }
 
 
@@ -46,7 +49,7 @@ class V1(Sdk):
         return _write_request(request)
 
     def task(self, task: Task) -> Any:
-        return _writer.task(task)
+        return _write_task(task)
 
     def call_context(self, call: ServerCallContext) -> SdkCallContext:
         return SdkCallContext(

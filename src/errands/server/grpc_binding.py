@@ -23,9 +23,8 @@ from errands.server.dispatch import Dispatcher
 from errands.server.errors import client_error, error_headers
 from errands.server.grpc_calls import SMALL, Calls
 from errands.server.http import Header, IncomingRequest
-from errands.wire.proto.codec import Codec, Rpc, read_request
-from errands.wire.proto.failures import DETAILS_KEY, code_of, details_of, message_of
-from errands.wire.proto.positions import ASKING, Position, mark
+from errands.wire.proto.codec import ASKING, Codec, Position, Rpc, mark, read_request
+from errands.wire.proto.grpc_status import DETAILS_KEY, code_of, details_of, message_of
 
 Context = Any
 Metadata = tuple[tuple[str, str | bytes], ...]

@@ -17,7 +17,7 @@ from grpc_reflection.v1alpha import reflection, reflection_pb2
 
 from errands.errors import A2AError, InvalidRequestError, OverloadedError
 from errands.server.grpc_calls import Calls
-from errands.wire.proto.failures import code_of
+from errands.wire.proto.grpc_status import code_of
 
 REFLECTION = reflection.SERVICE_NAME
 #: Streams of these services that are open at the same time.

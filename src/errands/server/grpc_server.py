@@ -15,13 +15,10 @@ from errands.server.grpc_binding import Service
 from errands.server.grpc_calls import MOST_CALLS, Calls
 from errands.server.grpc_public import PublicServices
 from errands.server.http import host_port, means_every_address
-from errands.wire.proto import v0_3, v1_0
-from errands.wire.proto.codec import Codec
+from errands.wire.proto.codec import CODECS
 
 if TYPE_CHECKING:
     from errands.server.dispatch import Dispatcher
-
-CODECS: dict[str, Codec] = {codec.version: codec for codec in (v1_0.CODEC, v0_3.CODEC)}
 
 #: Seconds that calls have to end by themselves once the agent has drained.
 _GRACE = 1.0

@@ -53,9 +53,16 @@ from errands.model.requests import (
     TaskPushNotificationConfig,
 )
 from errands.operations import OPERATIONS
-from errands.wire.proto import v0_3, v1_0
-from errands.wire.proto.codec import Codec, read_request, read_response, write_request
-from errands.wire.proto.positions import Position, mark, position_of
+from errands.wire.proto.codec import (
+    CODECS,
+    Codec,
+    Position,
+    mark,
+    position_of,
+    read_request,
+    read_response,
+    write_request,
+)
 from errands.wire.proto.values import MAX_DEPTH, MAX_EXACT
 from tests.unit.wire_proto.strategies import (
     events,
@@ -65,8 +72,7 @@ from tests.unit.wire_proto.strategies import (
     values,
 )
 
-CODECS = [v1_0.CODEC, v0_3.CODEC]
-BOTH = pytest.mark.parametrize("codec", CODECS, ids=lambda codec: codec.version)
+BOTH = pytest.mark.parametrize("codec", CODECS.values(), ids=lambda codec: codec.version)
 
 few = settings(max_examples=30, deadline=None)
 
@@ -180,7 +186,7 @@ def test_every_request_arrives_as_it_was_sent(codec: Codec, operation: str) -> N
 
 @pytest.mark.parametrize("operation", ONLY_1_0)
 def test_what_only_version_1_0_can_say_arrives_there(operation: str) -> None:
-    assert asked(v1_0.CODEC, operation, ONLY_1_0[operation]) == ONLY_1_0[operation]
+    assert asked(CODECS["1.0"], operation, ONLY_1_0[operation]) == ONLY_1_0[operation]
 
 
 @BOTH
@@ -191,14 +197,14 @@ def test_every_operation_has_a_method_but_one_that_0_3_does_not_know(codec: Code
 
 def test_listing_over_0_3_is_refused_by_the_client() -> None:
     with pytest.raises(UnsupportedOperationError, match=r"A2A 0\.3 has no ListTasks"):
-        v0_3.CODEC.rpc_of(OPERATIONS["ListTasks"])
+        CODECS["0.3"].rpc_of(OPERATIONS["ListTasks"])
 
 
 @pytest.mark.parametrize("operation", REQUESTS)
 def test_a_tenant_is_never_dropped_without_a_word_in_0_3(operation: str) -> None:
     request = msgspec.structs.replace(REQUESTS[operation], tenant="acme")
     with pytest.raises(UnsupportedOperationError, match="no tenants"):
-        write_request(v0_3.CODEC.rpcs[operation], request)
+        write_request(CODECS["0.3"].rpcs[operation], request)
 
 
 @BOTH
@@ -214,7 +220,7 @@ def test_a_page_of_tasks_comes_back_as_it_was() -> None:
     page = ListTasksResponse(
         tasks=[Task(id="t", status=TaskStatus(state=TaskState.WORKING))], next_page_token="", page_size=50, total_size=1
     )
-    assert answered(v1_0.CODEC, "ListTasks", page) == page
+    assert answered(CODECS["1.0"], "ListTasks", page) == page
 
 
 @BOTH
@@ -259,7 +265,7 @@ def test_an_integer_beyond_2_to_the_53_arrives_as_the_nearest_double(codec: Code
 
 def test_an_integer_beyond_every_double_keeps_its_digits_as_a_string() -> None:
     task = Task(id="t", status=TaskStatus(state=TaskState.WORKING), metadata={"n": 10**400})
-    assert answered(v1_0.CODEC, "GetTask", task).metadata["n"] == str(10**400)
+    assert answered(CODECS["1.0"], "GetTask", task).metadata["n"] == str(10**400)
 
 
 def nested(levels: int) -> Any:
@@ -330,16 +336,16 @@ def test_whatever_the_bytes_are_a_request_is_read_or_refused(codec: Codec, data:
 
 def test_a_time_with_nanoseconds_keeps_them() -> None:
     status = TaskStatus(state=TaskState.WORKING, timestamp="2026-01-31T12:00:00.123456789Z")
-    assert answered(v1_0.CODEC, "GetTask", Task(id="t", status=status)).status == status
+    assert answered(CODECS["1.0"], "GetTask", Task(id="t", status=status)).status == status
 
 
 def test_a_time_that_is_none_is_left_out() -> None:
     status = TaskStatus(state=TaskState.WORKING, timestamp="yesterday")
-    assert answered(v1_0.CODEC, "GetTask", Task(id="t", status=status)).status.timestamp is None
+    assert answered(CODECS["1.0"], "GetTask", Task(id="t", status=status)).status.timestamp is None
 
 
 def test_a_file_of_0_3_may_be_base64_as_the_sdks_write_it_or_bytes_as_the_schema_has_it() -> None:
-    rpc = v0_3.CODEC.rpcs["SendMessage"]
+    rpc = CODECS["0.3"].rpcs["SendMessage"]
     for content in (b"AP8=", b"\x00\xff"):
         raw = rpc.request()
         raw.request.message_id, raw.request.role = "m", 1
@@ -350,13 +356,13 @@ def test_a_file_of_0_3_may_be_base64_as_the_sdks_write_it_or_bytes_as_the_schema
 
 def test_data_of_0_3_that_only_looks_wrapped_stays_as_it_is() -> None:
     message = Message(message_id="m", role=Role.USER, parts=[Part(data={"value": 1})])
-    part = asked(v0_3.CODEC, "SendMessage", SendMessageRequest(message=message)).message.parts[0]
+    part = asked(CODECS["0.3"], "SendMessage", SendMessageRequest(message=message)).message.parts[0]
     assert (part.data, part.metadata) == ({"value": 1}, None)
     assert part.data is not UNSET
 
 
 def test_a_send_of_0_3_without_a_configuration_waits_for_the_agent() -> None:
-    rpc = v0_3.CODEC.rpcs["SendMessage"]
+    rpc = CODECS["0.3"].rpcs["SendMessage"]
     raw = rpc.request()
     raw.request.message_id, raw.request.role = "m", 1
     raw.request.content.add().text = "hi"
@@ -366,7 +372,7 @@ def test_a_send_of_0_3_without_a_configuration_waits_for_the_agent() -> None:
 
 
 def test_only_status_updates_that_end_a_turn_are_final_in_0_3() -> None:
-    rpc = v0_3.CODEC.rpcs["SendStreamingMessage"]
+    rpc = CODECS["0.3"].rpcs["SendStreamingMessage"]
     finals = {
         state
         for state in TaskState

@@ -1,57 +1,62 @@
-"""The port for protobuf dialects: one protocol version over gRPC, both ways, for server and client alike."""
+"""A2A over gRPC: every method of the service in both versions, for server and client alike.
+
+Version 1.0 names its fields as `errands.model` does. Version 0.3 has other names, resource names instead of ids, no
+tenants and no list of tasks: the tables below say what differs, and `ProtoSchema` does the rest.
+"""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
+import msgspec
+from a2a.compat.v0_3 import a2a_v0_3_pb2
+from a2a.types import a2a_pb2
 from google.protobuf import empty_pb2
+from google.protobuf.json_format import MessageToDict, ParseDict, ParseError
 from google.protobuf.message import DecodeError
+from google.protobuf.message_factory import GetMessageClass
+from google.protobuf.unknown_fields import UnknownFieldSet
+from msgspec import UNSET
 
 from errands.errors import A2AError, InvalidParamsError, UnsupportedOperationError
 from errands.model.base import Model
-from errands.model.requests import Empty
+from errands.model.card import AgentCard
+from errands.model.core import SETTLED_STATES, Part
+from errands.model.requests import ListTasksRequest, SendMessageConfiguration, SendMessageRequest
 from errands.operations import OPERATIONS, Operation
+from errands.wire import generous
 from errands.wire.dialect import MalformedAnswerError
-from errands.wire.proto.bounds import BYTES_PER_VALUE, check_message
-from errands.wire.proto.values import check_levels
-
-#: A generated protobuf message.
-Message = Any
+from errands.wire.proto.schema import Conversion, Message, ProtoSchema
+from errands.wire.proto.values import (
+    BYTES_PER_VALUE,
+    check_levels,
+    check_message,
+    fill_struct,
+    read_struct,
+    write_time,
+)
+from errands.wire.v0_3.errors import in_0_3
+from errands.wire.v0_3.file_bytes import ONCE, TWICE, FileBytes, is_once
+from errands.wire.v0_3.spelling import unwrap_data, wrap_data
 
 
 class Rpc(NamedTuple):
-    """One operation as a method of the service: what goes over the wire, and how it becomes ours."""
+    """One operation as a method of the service."""
 
-    #: The method's name.
+    #: The name of the method.
     name: str
     operation: Operation
     request: type[Message]
     response: type[Message]
-    #: Raises `InvalidParamsError` with the field, and ValueError for values that JSON does not have.
+    #: The server's side: from a request, and to a response. `read` raises `InvalidParamsError` with the field, and
+    #: ValueError for values that JSON does not have; `write` raises ValueError when protobuf cannot carry the response.
     read: Callable[[Message], Model]
-    #: Raises ValueError when protobuf cannot carry it.
     write: Callable[[Any], Message]
-    #: What the client does; both raise ValueError likewise.
+    #: The client's side: to a request, and from a response. Both raise ValueError likewise.
     ask: Callable[[Any], Message]
     answer: Callable[[Message], Any]
-
-
-def rpc(
-    operation: str, request: Any, response: Any, read: Any, ask: Any, write: Any, answer: Any, *, name: str = ""
-) -> Rpc:
-    """One operation, in the order of its way: read and ask are about requests, write and answer about responses."""
-    return Rpc(
-        name or operation, OPERATIONS[operation], request, response, read=read, write=write, ask=ask, answer=answer
-    )
-
-
-def read_nothing(_: Message) -> Empty:
-    return Empty()
-
-
-def write_nothing(_: Empty) -> Message:
-    return empty_pb2.Empty()
 
 
 class Codec(NamedTuple):
@@ -59,20 +64,21 @@ class Codec(NamedTuple):
 
     #: `Major.Minor`, as in the `a2a-version` metadata.
     version: str
-    #: The service's full name.
+    schema: ProtoSchema
+    #: The full name of the service.
     service: str
     rpcs: Mapping[str, Rpc]
     #: Whether a subscription is over when the task pauses.
     ends_at_pause: bool = False
     #: Whether an error's message begins with the name of its class: all that clients of 0.3 go by.
     names_errors: bool = False
-    #: Gives the error that this version has for one of ours.
+    #: Returns the error that this version has for one of ours.
     restate: Callable[[A2AError], A2AError] = lambda error: error
-    #: Gives the codec for a peer that calls itself so in `User-Agent`, where it is another one.
+    #: Returns the codec for a peer that calls itself so in `User-Agent`, where it is another one.
     variant: Callable[[bytes], Codec] | None = None
 
     def rpc_of(self, operation: Operation) -> Rpc:
-        """Raises `UnsupportedOperationError` when this version has no such method."""
+        """Return the method of an operation. Raises `UnsupportedOperationError` when this version has none."""
         rpc = self.rpcs.get(operation.name)
         if rpc is None:
             raise UnsupportedOperationError(f"A2A {self.version} has no {operation.name} over gRPC")
@@ -95,7 +101,7 @@ def read_request(rpc: Rpc, raw: bytes, max_values: int) -> Model:
 
 
 def write_request(rpc: Rpc, request: Model) -> bytes:
-    """Raises `InvalidParamsError` when protobuf cannot carry it."""
+    """Return the bytes of a request. Raises `InvalidParamsError` when protobuf cannot carry it."""
     try:
         check_levels(request)
         raw: bytes = rpc.ask(request).SerializeToString()
@@ -105,8 +111,322 @@ def write_request(rpc: Rpc, request: Model) -> bytes:
 
 
 def read_response(rpc: Rpc, raw: bytes) -> Any:
-    """The operation's response, or one event of its stream. Raises `MalformedAnswerError`."""
+    """Return the operation's response, or one event of its stream. Raises `MalformedAnswerError`."""
     try:
         return rpc.answer(rpc.response.FromString(raw))
     except (DecodeError, ValueError) as error:
-        raise MalformedAnswerError(f"no {rpc.response.DESCRIPTOR.full_name} ({error})") from None
+        raise MalformedAnswerError(f"not a valid {rpc.response.DESCRIPTOR.full_name} ({error})") from None
+
+
+def _rpcs(
+    service: Any, schema: ProtoSchema, prepare: Callable[[Any], Any], operations: Mapping[str, str] | None = None
+) -> dict[str, Rpc]:
+    """Return the methods of a service. `operations` has those that are named differently from their operation."""
+    rpcs = {}
+    for method in service.methods:
+        operation = OPERATIONS[(operations or {}).get(method.name, method.name)]
+        request, response = method.input_type, method.output_type
+        rpcs[operation.name] = Rpc(
+            method.name,
+            operation,
+            GetMessageClass(request),
+            GetMessageClass(response),
+            read=schema.reader(request, operation.request, ""),
+            write=schema.writer(response, operation.response),
+            ask=_asking(schema.writer(request, operation.request), prepare),
+            answer=schema.reader(response, operation.response),
+        )
+    return rpcs
+
+
+def _asking(write: Callable[[Any], Message], prepare: Callable[[Any], Any]) -> Callable[[Any], Message]:
+    return lambda request: write(prepare(request))
+
+
+# Version 1.0
+
+
+def _prepare(request: Any) -> Any:
+    """Check that a time which the client compares with can be read."""
+    after = request.status_timestamp_after if isinstance(request, ListTasksRequest) else None
+    if after and write_time(after) is None:
+        raise ValueError(f"statusTimestampAfter must be an ISO 8601 time such as 2026-01-31T12:00:00Z, not {after!r}")
+    return request
+
+
+# The card goes by way of its JSON: it is asked for rarely, and has maps.
+
+
+def read_card(card: Message) -> AgentCard:
+    """Return the agent card in a message of 1.0. Raises ValueError when it is not one."""
+    return _card_from(MessageToDict(card))
+
+
+def _fill_card(message: Message, card: AgentCard) -> None:
+    _parse_card(msgspec.to_builtins(card), message)
+
+
+def _parse_card(values: dict[str, Any], message: Message) -> None:
+    try:
+        ParseDict(values, message, ignore_unknown_fields=True)
+    except ParseError as error:
+        raise ValueError(f"the card cannot be written as protobuf: {error}") from None
+
+
+def _card_from(values: dict[str, Any]) -> AgentCard:
+    try:
+        return generous.decode(AgentCard, msgspec.json.encode(values))
+    except msgspec.MsgspecError as error:
+        raise ValueError(f"not an agent card: {error}") from None
+
+
+def _codec_1_0() -> Codec:
+    schema = ProtoSchema(conversions={"AgentCard": Conversion(read_card, _fill_card)})
+    service = a2a_pb2.DESCRIPTOR.services_by_name["A2AService"]
+    return Codec("1.0", schema, service.full_name, _rpcs(service, schema, _prepare))
+
+
+# Version 0.3
+
+_PUSH = "push_notification_config"
+
+_RENAMED = {
+    "SendMessageRequest": {"message": "request"},
+    "SendMessageResponse": {"message": "msg"},
+    "StreamResponse": {"message": "msg"},
+    "TaskStatus": {"message": "update"},
+    "Message": {"parts": "content"},
+    "SendMessageConfiguration": {"task_push_notification_config": "push_notification"},
+    "TaskPushNotificationConfig": {name: f"{_PUSH}.{name}" for name in ("url", "id", "token", "authentication")},
+    "CreateTaskPushNotificationConfigRequest": {
+        name: f"config.{_PUSH}.{name}" for name in ("url", "id", "token", "authentication")
+    },
+}
+_OPERATIONS = {
+    "TaskSubscription": "SubscribeToTask",
+    "ListTaskPushNotificationConfig": "ListTaskPushNotificationConfigs",
+    "GetAgentCard": "GetExtendedAgentCard",
+}
+_TASK_NAME = re.compile(r"tasks/([^/]+)")
+_CONFIG_NAME = re.compile(r"tasks/([^/]+)/pushNotificationConfigs/([^/]+)")
+
+
+def _task_id(name: str, field: str) -> str:
+    found = _TASK_NAME.fullmatch(name)
+    if found is None:
+        raise InvalidParamsError(f"{field} must be tasks/ and the id of a task, not {name[:200]!r}", field=field)
+    return found[1]
+
+
+def _config_ids(name: str) -> tuple[str, str]:
+    found = _CONFIG_NAME.fullmatch(name)
+    if found is None:
+        raise InvalidParamsError(
+            f"name must be tasks/TASK_ID/pushNotificationConfigs/CONFIG_ID, not {name[:200]!r}", field="name"
+        )
+    return found[1], found[2]
+
+
+def _task_name(request: Any) -> str:
+    return f"tasks/{request.id}"
+
+
+def _parent_name(request: Any) -> str:
+    return f"tasks/{request.task_id or ''}"
+
+
+def _config_name(request: Any) -> str:
+    return f"tasks/{request.task_id or ''}/pushNotificationConfigs/{request.id or ''}"
+
+
+_WRITTEN: dict[str, dict[str, Callable[[Any], Any]]] = {
+    "TaskStatusUpdateEvent": {"final": lambda update: update.status.state in SETTLED_STATES},
+    "SendMessageConfiguration": {"blocking": lambda configuration: not configuration.return_immediately},
+    "AuthenticationInfo": {"schemes": lambda info: [info.scheme]},
+    "GetTaskRequest": {"name": _task_name},
+    "CancelTaskRequest": {"name": _task_name},
+    "TaskSubscriptionRequest": {"name": _task_name},
+    "TaskPushNotificationConfig": {"name": _config_name},
+    "GetTaskPushNotificationConfigRequest": {"name": _config_name},
+    "DeleteTaskPushNotificationConfigRequest": {"name": _config_name},
+    "ListTaskPushNotificationConfigRequest": {"parent": _parent_name},
+    "CreateTaskPushNotificationConfigRequest": {
+        "parent": _parent_name,
+        "config_id": lambda config: config.id or "",
+        "config.name": _config_name,
+    },
+}
+_READ: dict[str, dict[str, Callable[[Message], Any]]] = {
+    "SendMessageConfiguration": {"return_immediately": lambda configuration: not configuration.blocking},
+    "AuthenticationInfo": {"scheme": lambda info: info.schemes[0] if info.schemes else ""},
+    "GetTaskRequest": {"id": lambda request: _task_id(request.name, "name")},
+    "CancelTaskRequest": {"id": lambda request: _task_id(request.name, "name")},
+    "TaskSubscriptionRequest": {"id": lambda request: _task_id(request.name, "name")},
+    "TaskPushNotificationConfig": {"task_id": lambda config: _config_ids(config.name)[0]},
+    "GetTaskPushNotificationConfigRequest": {
+        "task_id": lambda request: _config_ids(request.name)[0],
+        "id": lambda request: _config_ids(request.name)[1],
+    },
+    "DeleteTaskPushNotificationConfigRequest": {
+        "task_id": lambda request: _config_ids(request.name)[0],
+        "id": lambda request: _config_ids(request.name)[1],
+    },
+    "ListTaskPushNotificationConfigRequest": {"task_id": lambda request: _task_id(request.parent, "parent")},
+    "CreateTaskPushNotificationConfigRequest": {
+        "task_id": lambda request: _task_id(request.parent, "parent"),
+        "id": lambda request: request.config.push_notification_config.id or request.config_id or None,
+    },
+}
+
+
+def _prepare_0_3(request: Any) -> Any:
+    if getattr(request, "tenant", None):
+        raise UnsupportedOperationError("A2A 0.3 has no tenants over gRPC; choose an interface of 1.0, or HTTP")
+    if isinstance(request, SendMessageRequest) and request.configuration is None:
+        # Without a configuration `blocking` would be false.
+        return msgspec.structs.replace(request, configuration=SendMessageConfiguration())
+    return request
+
+
+def _part_conversion(file_bytes: FileBytes) -> Conversion:
+    def fill(message: Message, part: Part) -> None:
+        metadata = part.metadata
+        if part.text is not None:
+            message.text = part.text
+        elif part.data is not UNSET:
+            data, metadata = wrap_data(part)
+            fill_struct(message.data.data, data)
+        else:
+            file = message.file
+            if part.url is not None:
+                file.file_with_uri = part.url
+            elif part.raw is not None:
+                file.file_with_bytes = file_bytes.write(part.raw)
+            file.mime_type, file.name = part.media_type or "", part.filename or ""
+        if metadata is not None:
+            fill_struct(message.metadata, metadata)
+
+    def read(message: Message) -> Part:
+        kind = message.WhichOneof("part")
+        metadata = read_struct(message.metadata) if message.HasField("metadata") else None
+        if kind == "text":
+            return Part(text=message.text, metadata=metadata)
+        if kind == "data":
+            return unwrap_data(read_struct(message.data.data), metadata)
+        if kind is None:
+            raise ValueError("a part has no content")
+        file = message.file
+        is_url = file.WhichOneof("file") == "file_with_uri"
+        return Part(
+            url=file.file_with_uri if is_url else None,
+            raw=None if is_url else file_bytes.read(file.file_with_bytes),
+            metadata=metadata,
+            filename=file.name or None,
+            media_type=file.mime_type or None,
+        )
+
+    return Conversion(read, fill)
+
+
+def _read_card_0_3(card: Message) -> AgentCard:
+    values: dict[str, Any] = MessageToDict(card)
+    version = values.pop("protocolVersion", "0.3")
+    interfaces = [{"url": values.pop("url", ""), "transport": values.pop("preferredTransport", "JSONRPC")}]
+    interfaces += values.pop("additionalInterfaces", [])
+    values["supportedInterfaces"] = [
+        {"url": one.get("url", ""), "protocolBinding": one.get("transport", ""), "protocolVersion": version}
+        for one in interfaces
+    ]
+    capabilities = values.setdefault("capabilities", {})
+    capabilities["extendedAgentCard"] = values.pop("supportsAuthenticatedExtendedCard", False)
+    for holder in (values, *values.get("skills", ())):
+        if "security" in holder:
+            holder["securityRequirements"] = holder.pop("security")
+    return _card_from(values)
+
+
+def _fill_card_0_3(message: Message, card: AgentCard) -> None:
+    """Fill the card of 0.3: one main interface and the others, of those that speak it if there are any."""
+    values: dict[str, Any] = msgspec.to_builtins(card)
+    interfaces = values.pop("supportedInterfaces")
+    spoken = [one for one in interfaces if one["protocolVersion"].startswith("0.3")] or interfaces
+    others = [{"url": one["url"], "transport": one["protocolBinding"]} for one in spoken]
+    main = others.pop(0) if others else {"url": "", "transport": ""}
+    values |= {"url": main["url"], "preferredTransport": main["transport"], "additionalInterfaces": others}
+    values["protocolVersion"] = "0.3.0"
+    values["supportsAuthenticatedExtendedCard"] = values["capabilities"].pop("extendedAgentCard", False)
+    for holder in (values, *values["skills"]):
+        if "securityRequirements" in holder:
+            holder["security"] = holder.pop("securityRequirements")
+    _parse_card(values, message)
+
+
+def _codec_0_3(file_bytes: FileBytes) -> Codec:
+    schema = ProtoSchema(
+        renamed=_RENAMED,
+        written=_WRITTEN,
+        read=_READ,
+        conversions={
+            "Part": _part_conversion(file_bytes),
+            "AgentCard": Conversion(_read_card_0_3, _fill_card_0_3),
+        },
+    )
+    service = a2a_v0_3_pb2.DESCRIPTOR.services_by_name["A2AService"]
+    return Codec(
+        "0.3",
+        schema,
+        service.full_name,
+        _rpcs(service, schema, _prepare_0_3, _OPERATIONS),
+        ends_at_pause=True,
+        names_errors=True,
+        restate=in_0_3,
+        variant=lambda software: _ONCE if is_once(software) else CODECS["0.3"],
+    )
+
+
+CODECS: dict[str, Codec] = {codec.version: codec for codec in (_codec_1_0(), _codec_0_3(TWICE))}
+#: For peers of the JavaScript SDK.
+_ONCE = _codec_0_3(ONCE)
+
+
+# The position of an event in the log of its task, which the schema has no field for. A client that wants it says so
+# in its metadata, and gets it as one field more at the end of each event: the last number that protobuf allows, which
+# readers that do not know it skip.
+
+#: The entry of the metadata: `errands-event-ids: 1`.
+ASKING = ("errands-event-ids", "1")
+_POSITION = 2**29 - 1
+_VARINT = 0
+
+
+class Position(NamedTuple):
+    version: int
+    #: The event stands for others that are no longer kept.
+    gap: bool
+
+
+def _varint(number: int) -> bytes:
+    written = bytearray()
+    while number > 0x7F:
+        written.append(number & 0x7F | 0x80)
+        number >>= 7
+    written.append(number)
+    return bytes(written)
+
+
+_TAG = _varint(_POSITION << 3 | _VARINT)
+
+
+def mark(event: bytes, position: Position) -> bytes:
+    """Return the event with its position at the end."""
+    return event + _TAG + _varint(position.version << 1 | position.gap)
+
+
+def position_of(event: bytes) -> Position | None:
+    """Return what `mark` has added, or None. Raises `DecodeError`."""
+    # To an empty message every field is unknown.
+    fields: Any = UnknownFieldSet(empty_pb2.Empty.FromString(event))
+    for field in fields:
+        if field.field_number == _POSITION and field.wire_type == _VARINT:
+            return Position(field.data >> 1, bool(field.data & 1))
+    return None
