@@ -22,9 +22,9 @@ from errands.outbound import Outbound
 from errands.policy.cel.evaluators import Evaluators
 from errands.policy.context import Context, replay
 from errands.policy.records import AnyRecord
+from errands.policy.reviews import ReviewDesk
+from errands.policy.run import stored_records
 from errands.runtime.journal import Journal
-from errands.runtime.reviews import ReviewDesk
-from errands.runtime.run import stored_records
 from errands.testing import connect
 
 #: What the model does when it is asked: an answer, or a function of the question that gives one.

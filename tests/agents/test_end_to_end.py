@@ -18,7 +18,7 @@ from errands import A2AClient
 from errands.engines.urls import engine_from_url
 from errands.model.log import Scope
 from errands.policy.context import Context, replay
-from errands.runtime.run import stored_records
+from errands.policy.run import stored_records
 from tests.agents.openai_server import Call, OpenAIServer, Reply
 from tests.live import live
 from tests.unit.cli.processes import Served

@@ -17,7 +17,7 @@ from errands.agents.tools.base import ToolError
 from errands.agents.tools.functions import tool
 from errands.model.core import TaskState
 from errands.policy.records import CapabilityFinished, FunctionCall
-from errands.runtime.run import inputs
+from errands.policy.run import inputs
 from tests.agents.rig import ADDING, AGENT, Replies, at_work, call, worker
 
 pytestmark = pytest.mark.anyio

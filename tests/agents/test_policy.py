@@ -13,8 +13,8 @@ from errands.agents.tools.functions import tool
 from errands.model.core import SETTLED_STATES
 from errands.policy.limits import DEFAULT_LIMITS, Limits, stricter, with_defaults
 from errands.policy.records import Decided
+from errands.policy.reviews import ReviewDesk
 from errands.runtime.journal import Journal
-from errands.runtime.reviews import ReviewDesk
 from errands.testing import connect
 from tests.agents.rig import ADDING, AGENT, Replies, at_work, call, reason, told
 from tests.unit.oversight.support import after, around, before, policy

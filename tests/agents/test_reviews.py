@@ -13,8 +13,8 @@ from errands.engines.sqlite import SQLiteEngine
 from errands.model.base import encode
 from errands.model.core import SETTLED_STATES
 from errands.policy.records import Answered, CapabilityBegan, InputArrived, Waiting
+from errands.policy.reviews import ReviewDesk
 from errands.runtime.journal import Journal
-from errands.runtime.reviews import ReviewDesk
 from errands.testing import ManualClock
 from tests.agents.rig import AGENT, Desk, at_work, call, told
 from tests.agents.shop import Shop, agent

@@ -18,9 +18,9 @@ from errands.engines.sqlite import SQLiteEngine
 from errands.model.log import Scope
 from errands.policy.document import CapabilitySteps, Policy
 from errands.policy.records import Answered, AnyRecord, CapabilityBegan, CapabilityFinished, FunctionCall, Waiting
+from errands.policy.reviews import ReviewDesk
 from errands.policy.steps import StepConfig
 from errands.runtime.journal import Journal
-from errands.runtime.reviews import ReviewDesk
 from tests.agents.rig import AGENT, TOOL, Desk, Replies, Reply, at_work, call, told
 
 pytestmark = pytest.mark.anyio

@@ -31,7 +31,7 @@ from errands.agents.tools.toolbox import BACKENDS
 from errands.client import ClientResult
 from errands.errors import ConfigurationError
 from errands.policy.context import Context, replay
-from errands.runtime.run import stored_records
+from errands.policy.run import stored_records
 from errands.testing import connect, serve
 from tests.agents.rig import AGENT, TOOL, Replies, at_work, call, reason, told, worker
 from tests.unit.oversight.support import after, around, policy

@@ -11,8 +11,8 @@ import pytest
 from errands.agents.models.base import FunctionCall
 from errands.policy.cel.evaluators import Evaluators
 from errands.policy.records import CapabilityErrored, CapabilityFinished, CapabilityRestricted
+from errands.policy.reviews import ReviewDesk
 from errands.runtime.journal import Journal
-from errands.runtime.reviews import ReviewDesk
 from tests.agents.rig import at_work, call, reason
 from tests.agents.shop import Shop, agent
 

@@ -21,7 +21,7 @@ from errands.errors import ConfigurationError, TaskNotFoundError
 from errands.model.core import Part, TaskState
 from errands.model.log import ListQuery, Scope
 from errands.policy.records import Started
-from errands.runtime.run import stored_records
+from errands.policy.run import stored_records
 from errands.runtime.settings import Settings
 from errands.testing import connect, serve
 from tests.agents.rig import call, say

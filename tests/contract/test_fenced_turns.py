@@ -14,7 +14,8 @@ from errands.engines.base import Engine
 from errands.errors import LeaseLostError, TaskTerminalStateError, TurnError
 from errands.model.core import Message, Part, Role, Task, TaskState, TaskStatus
 from errands.model.log import StoredTask
-from errands.policy.document import compile_policy
+from errands.policy.document import CompiledPolicy, compile_policy
+from errands.policy.enforcement import Enforcement
 from errands.runtime.dependencies import DependencyContainer
 from errands.runtime.executor.call import ServerCallContext
 from errands.runtime.executor.publishing import TurnQueue
@@ -135,13 +136,14 @@ class Turns:
         self._clock = clock
         self._count = 0
 
-    async def begun(self, **options: Any) -> TaskContext:
+    async def begun(self, policy: CompiledPolicy | None = None) -> TaskContext:
         """The context of a turn that is under way, of a task of its own."""
         self._count += 1
         task_id = f"t{self._count}"
         await self.engine.commit(self._changes.start(task_id, context=b'"kept"'))
         stored: StoredTask = await self.engine.load(task_id, ME)
-        return TaskContext(Journal(self.engine), stored, deps=DependencyContainer(), **options)
+        oversight = Enforcement(policy)
+        return TaskContext(Journal(self.engine), stored, deps=DependencyContainer(), oversight=oversight)
 
     async def put(self, ctx: TaskContext, situation: str) -> None:
         if situation == "forced":

@@ -15,7 +15,7 @@ from errands.engines.urls import engine_from_url
 from errands.model.core import Task
 from errands.model.log import Scope
 from errands.policy.records import AnyRecord
-from errands.runtime.run import stored_records
+from errands.policy.run import stored_records
 from tests.unit.cli.processes import Served
 
 

@@ -12,7 +12,7 @@ from errands.engines.urls import engine_from_url
 from errands.model.core import TaskState
 from errands.model.log import ListQuery, Scope
 from errands.policy.records import DelegationBegan
-from errands.runtime.run import stored_records
+from errands.policy.run import stored_records
 from errands.server.app import A2AServer
 from errands.testing import serve
 from tests.processes import Process

@@ -17,8 +17,8 @@ from starlette.routing import Route
 from errands.model.log import ListQuery, Scope
 from errands.policy.context import Context, replay
 from errands.policy.records import CapabilityFinished, DelegationBegan
+from errands.policy.reviews import ReviewDesk
 from errands.runtime.journal import Journal
-from errands.runtime.reviews import ReviewDesk
 from tests.agents.openai_server import Call, OpenAIServer, Reply
 from tests.agents.rig import told
 from tests.crash.scene import Scene

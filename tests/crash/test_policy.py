@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from errands.policy.records import AnyRecord, CapabilityBegan, CapabilityFinished, InputArrived
+from errands.policy.reviews import ReviewDesk
 from errands.runtime.journal import Journal
-from errands.runtime.reviews import ReviewDesk
 from tests.crash.scene import Scene
 from tests.unit.cli.processes import Served
 

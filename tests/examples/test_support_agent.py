@@ -19,7 +19,7 @@ from errands import A2AClient, ClientResult, Part
 from errands.engines.urls import engine_from_url
 from errands.model.log import ListQuery, Scope
 from errands.policy.records import AnyRecord, CapabilityBegan, CapabilityFinished, ModelCalled, Started
-from errands.runtime.run import stored_records
+from errands.policy.run import stored_records
 from tests.agents.support import model_process
 from tests.unit.cli.processes import LongServed, Served, errands
 

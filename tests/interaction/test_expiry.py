@@ -30,7 +30,7 @@ from errands.model.core import TERMINAL_STATES, TaskState
 from errands.policy.document import Policy
 from errands.policy.limits import Limits
 from errands.policy.records import Decided, Ended
-from errands.runtime.run import stored_records
+from errands.policy.run import stored_records
 from errands.testing import connect, serve
 from tests.agents.rig import AGENT, at_work
 from tests.contract.changes import ManualClock

@@ -18,7 +18,7 @@ from errands.policy import cel
 from errands.policy.cel import Session, Variables, scopes
 from errands.policy.context import plain, replay
 from errands.policy.records import AnyRecord
-from errands.runtime.run import stored_records
+from errands.policy.run import stored_records
 from errands.testing import connect
 from tests.agents.rig import Replies, call, say
 

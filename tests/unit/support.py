@@ -28,6 +28,7 @@ from errands.model.core import (
     TaskStatusUpdateEvent,
 )
 from errands.model.log import Change, Draft, Event, Head, Scope, StoredTask, Work
+from errands.policy.enforcement import Enforcement
 from errands.runtime.context import TaskContext
 from errands.runtime.dependencies import DependencyContainer
 from errands.runtime.journal import Journal
@@ -179,7 +180,9 @@ def lone_context(
         head=Head(version=1, state=TaskState.WORKING, attempt=1, worker="here", unread=1),
         scope=ANYBODY,
     )
-    return TaskContext(journal or Journal(MemoryEngine()), stored, deps=DependencyContainer(), **options)
+    return TaskContext(
+        journal or Journal(MemoryEngine()), stored, deps=DependencyContainer(), oversight=Enforcement(), **options
+    )
 
 
 def status_draft(task_id: str, state: TaskState) -> Draft:

@@ -11,14 +11,14 @@ from typing import Any
 import msgspec
 from msgspec import UNSET
 
+from errands.agents.exposed import exposed_values, incomplete_reason
 from errands.cli.failures import ExitCode
 from errands.cli.options import Remote
 from errands.cli.terminal import Writer, clean, err, print_json
 from errands.client import ClientResult, StreamEvent
 from errands.client.text import text_pieces
 from errands.model.core import Message, Part, TaskArtifactUpdateEvent, text_of
-from errands.runtime.exposed import exposed_values, incomplete_reason
-from errands.runtime.review_messages import asked_in
+from errands.policy.reviews import asked_in
 
 _FAILED = {"failed": "The task failed", "canceled": "The task was canceled", "rejected": "The agent declined"}
 _CUT = {

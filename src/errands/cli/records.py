@@ -10,7 +10,7 @@ from errands.cli.options import AsJson, TaskId
 from errands.cli.stores import Storage, existing
 from errands.cli.terminal import clean, err, one_line, out, print_json
 from errands.policy.records import AnyRecord
-from errands.runtime.run import stored_records
+from errands.policy.run import stored_records
 
 #: What every record has.
 _COMMON = ("record", "at")

@@ -15,8 +15,8 @@ from errands.cli.stores import Agent, Storage, existing
 from errands.cli.terminal import clean, duration, err, one_line, out, print_json
 from errands.clock import to_iso
 from errands.errors import A2AError
+from errands.policy.reviews import Review, ReviewDesk
 from errands.runtime.journal import Journal
-from errands.runtime.reviews import Review, ReviewDesk
 
 #: What is shown of a subject at most, and how much of it must fit beside the rest.
 _WORDS, _ROOM = 100, 40

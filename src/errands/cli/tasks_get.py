@@ -12,7 +12,7 @@ from errands.cli.failures import ExitCode, run
 from errands.cli.options import AsJson, Headers, Remote, TaskId, Timeout, Token, Url
 from errands.cli.terminal import STATE_STYLES, clean, out, print_json
 from errands.model.core import Message, Part, Role, Task, text_of
-from errands.runtime.review_messages import asked_in
+from errands.policy.reviews import asked_in
 
 History = Annotated[
     int | None, typer.Option("--history", metavar="N", min=0, help="Only the newest N messages.", show_default=False)

@@ -1,6 +1,6 @@
 """A policy as it is written, for an agent of any kind, and as it is compiled.
 
-`errands.agents.policies` reads one from a file; `errands.runtime.oversight` holds a running agent to it.
+`errands.agents.policies` reads one from a file; `errands.policy.enforcement` holds a running agent to it.
 """
 
 from __future__ import annotations

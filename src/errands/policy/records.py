@@ -55,7 +55,7 @@ class InputArrived(_Fact, frozen=True, kw_only=True, tag="input"):
     """Somebody said something: `message` and the agent's parameters."""
 
     values: dict[str, Any]
-    #: The key of the message it came with, see `errands.runtime.run.inputs`: each is taken in once.
+    #: The key of the message it came with, see `errands.policy.run.inputs`: each is taken in once.
     message_id: str = ""
 
 

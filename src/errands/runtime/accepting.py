@@ -54,7 +54,6 @@ from errands.runtime.executor.ids import Identifiers
 from errands.runtime.intake import check_message, receipt_of
 from errands.runtime.journal import Batch, Journal, new_id, status_update
 from errands.runtime.pressure import Pressure
-from errands.runtime.reviewers import Reviewers
 from errands.runtime.settings import Settings
 from errands.runtime.streams import answer
 
@@ -98,6 +97,14 @@ class Accepted(msgspec.Struct, gc=False):
         ]
 
 
+def check_context(message: Message, stored: StoredTask) -> None:
+    """Raises `ContextMismatchError` when the message names another context than that of its task."""
+    if message.context_id and message.context_id != stored.task.context_id:
+        raise ContextMismatchError(
+            f"Task {message.task_id} belongs to another context than {message.context_id}", field="message.contextId"
+        )
+
+
 class Acceptor:
     """Makes one change of every message, and has the task taken up in the same commit when there is room."""
 
@@ -105,7 +112,6 @@ class Acceptor:
         self,
         journal: Journal,
         adapter: WorkerAdapter,
-        reviewers: Reviewers,
         *,
         input_modes: list[str],
         settings: Settings,
@@ -114,7 +120,6 @@ class Acceptor:
         self._journal = journal
         self._engine = journal.engine
         self._adapter = adapter
-        self._reviewers = reviewers
         self._input_modes = input_modes
         self._identifiers = identifiers
         self._pressure = Pressure(journal.engine, adapter.agent, settings.max_queue_age)
@@ -130,8 +135,7 @@ class Acceptor:
 
     async def accept(self, request: SendMessageRequest, call: CallContext, task_id: str) -> Accepted:
         """Puts a message into the log: a new task gets this id. Raises whatever is wrong with it."""
-        if self._adapter.draining:
-            raise UnavailableError("The server is shutting down; send the message again in a moment")
+        self.check_open()
         receipt = receipt_of(request.message)
         try:
             if request.message.task_id:
@@ -145,6 +149,11 @@ class Acceptor:
         except DuplicateMessageError as error:
             stored = await self._engine.load(error.task_id, call.scope)
             return Accepted(stored)
+
+    def check_open(self) -> None:
+        """Raises `UnavailableError` while the server stops."""
+        if self._adapter.draining:
+            raise UnavailableError("The server is shutting down; send the message again in a moment")
 
     async def create(self, request: SendMessageRequest, call: CallContext, task_id: str) -> Accepted:
         """A new task of this id, also while the server stops. Raises `ConcurrencyError` when there is one."""
@@ -168,21 +177,12 @@ class Acceptor:
         message = request.message
         assert message.task_id is not None
         while True:
-            stored = await self._reviewers.load(message.task_id, call)
+            stored = await self._engine.load(message.task_id, call.scope)
             if stored.damage:
                 await self._engine.set_aside(stored)
                 raise TaskTerminalStateError(f"Task {message.task_id} is already failed", taskId=message.task_id)
-            reviews = self._reviewers.is_asked(stored, call)
-            # A review is not for the agent, so what the agent takes does not matter.
-            check_message(message, [] if reviews else self._input_modes)
-            if message.context_id and message.context_id != stored.task.context_id:
-                raise ContextMismatchError(
-                    f"Task {message.task_id} belongs to another context than {message.context_id}",
-                    field="message.contextId",
-                )
-            if reviews:
-                since = self._journal.now() - self._receipts_last
-                return Accepted(await self._reviewers.answer(stored, message, call, receipt, since))
+            check_message(message, self._input_modes)
+            check_context(message, stored)
             self._check_room(stored, message)
             joined = msgspec.structs.replace(message, context_id=stored.task.context_id)
             try:

@@ -26,9 +26,6 @@ from errands.errors import (
 )
 from errands.model.core import WORKING
 from errands.model.log import RequestOptions, Scope, StoredTask
-from errands.policy.cel.evaluators import Evaluators, use_evaluators
-from errands.policy.document import NO_POLICY, CompiledPolicy
-from errands.policy.limits import AgeLimit
 from errands.runtime.active import ActiveTask
 from errands.runtime.context import TaskContext
 from errands.runtime.dependencies import DependencyContainer
@@ -37,6 +34,7 @@ from errands.runtime.expiry import Expiry
 from errands.runtime.handler import Handler
 from errands.runtime.journal import Journal
 from errands.runtime.leasing import begin, lease
+from errands.runtime.oversight import Oversight
 from errands.runtime.places import Awaited, Places
 from errands.runtime.settings import ServerRole, Settings
 from errands.runtime.stopping import Stopper
@@ -61,18 +59,14 @@ class WorkerAdapter:
         agent: str,
         deps: DependencyContainer,
         settings: Settings,
-        policy: CompiledPolicy | None = None,
-        evaluators: Evaluators | None = None,
+        oversight: Oversight | None = None,
     ) -> None:
-        """Long evaluations of expressions are left to `evaluators`."""
         self._journal = journal
         self._engine = journal.engine
         self.agent = agent
         self._deps = deps
         self._settings = settings
-        # Without a policy there are no expressions.
-        self._evaluators = evaluators if policy is not None or worker.keeps_records else None
-        self._policy = None if worker.keeps_records else policy
+        self._oversight = oversight
         self._handler = Handler(worker, max_attempts=settings.max_attempts, threads=settings.max_concurrent_tasks)
         #: See `Worker.chooses_reply`.
         self.chooses_reply = worker.chooses_reply
@@ -92,14 +86,8 @@ class WorkerAdapter:
         self._places = Places(self.running, settings.max_concurrent_tasks)
         #: Tasks of this agent that somebody waits for, by who does.
         self._awaited: dict[object, Awaited] = {}
-        limits = NO_POLICY.limits if policy is None else policy.limits
-        age_limit = (
-            worker.age_limit()
-            if worker.keeps_records
-            else AgeLimit.of(limits, policy="" if policy is None else policy.version)
-        )
         #: Which paused tasks have waited too long.
-        self.expiry = Expiry(settings.paused_timeout, age_limit)
+        self.expiry = Expiry(settings.paused_timeout, oversight)
         #: Ends those, beside every sweep; set by whoever can.
         self.end_abandoned: Callable[[], Coroutine[Any, Any, None]] | None = None
         self.stopper = Stopper(self.running, force_timeout=settings.cancel_force_timeout)
@@ -256,8 +244,6 @@ class WorkerAdapter:
         options: RequestOptions | None,
         request_context: dict[str, Any] | None,
     ) -> None:
-        if self._evaluators is not None:
-            use_evaluators(self._evaluators)
         try:
             while True:
                 if stored.damage:
@@ -277,7 +263,7 @@ class WorkerAdapter:
                     deps=self._deps,
                     options=options,
                     request_context=request_context,
-                    policy=self._policy,
+                    oversight=self._oversight,
                 )
                 if expired is not None:
                     execution.ctx._turn.expired = expired

@@ -13,7 +13,7 @@ from typing import Any, Self
 
 from errands.runtime.artifacts import ArtifactWriter
 from errands.runtime.context import TaskContext
-from errands.runtime.oversight.capability import CapabilityCall
+from errands.runtime.oversight import CapabilityCall
 
 
 class BlockingTaskContext:

@@ -16,7 +16,6 @@ from errands.errors import (
 )
 from errands.model.core import CANCELED, SETTLED_STATES, TERMINAL_STATES, Task, TaskState, text_of
 from errands.model.log import IDLE, LEASE, READY, Change, Draft, Head, StoredTask
-from errands.policy import records
 from errands.runtime.adapter import WorkerAdapter
 from errands.runtime.call import CallContext
 from errands.runtime.expiry import Expired
@@ -88,7 +87,7 @@ class Canceler:
         state, message = (CANCELED, None) if expired is None else (expired.state, expired.message)
         events = Batch()
         for record in () if expired is None else expired.records:
-            events.note(records.encode(record))
+            events.note(record)
         events.add("status", status_update(stored.task.id, stored.task.context_id or "", state, now, message))
         task = lifecycle.fold_updates(stored.task, events.updates)
         change = Change(

@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from errands.errors import DamagedTaskError
+from errands.errors import ConfigurationError, DamagedTaskError
 from errands.model.base import UNREADABLE, encode, shallow_copy
 from errands.model.core import (
     AUTH_REQUIRED,
@@ -27,16 +27,12 @@ from errands.model.core import (
     TaskState,
 )
 from errands.model.log import PLAIN, RequestOptions, StoredTask
-from errands.policy.cel.values import Json
-from errands.policy.document import CompiledPolicy
+from errands.model.marks import is_review
 from errands.runtime import validation
 from errands.runtime.artifacts import ArtifactWriter, build_part
 from errands.runtime.dependencies import DependencyContainer
 from errands.runtime.journal import Journal, new_id, status_update
-from errands.runtime.oversight.capability import CapabilityCall
-from errands.runtime.oversight.oversight import Oversight
-from errands.runtime.review_messages import is_review
-from errands.runtime.run import Run
+from errands.runtime.oversight import CapabilityCall, Overseer, Oversight
 from errands.runtime.turn import Turn
 from errands.runtime.turn_input import TurnInput
 
@@ -57,8 +53,8 @@ class TaskContext(TurnInput):
     # What begins with an underscore is for the rest of the runtime, not for handlers: the adapter, executors and agents
     # of manifests use it.
 
-    #: Of a turn that has a policy or that records something.
-    _oversight: Oversight | None = None
+    #: Of a turn that is held to a policy or that records something.
+    _overseer: Overseer | None = None
     #: What the next piece of text is copied from.
     _last_piece: TaskArtifactUpdateEvent | None = None
 
@@ -70,7 +66,7 @@ class TaskContext(TurnInput):
         deps: DependencyContainer,
         options: RequestOptions | None = None,
         request_context: dict[str, Any] | None = None,
-        policy: CompiledPolicy | None = None,
+        oversight: Oversight | None = None,
     ) -> None:
         self._journal = journal
         self._stored = stored
@@ -83,11 +79,11 @@ class TaskContext(TurnInput):
         self._on_cancel: Callable[[], object] | None = None
         self._position = current_position(stored)
         self._artifacts_opened = 0
-        self._run: Run | None = None
         message = (stored.task.history or [])[self._position]
         self._message = message
-        if policy is not None:
-            self._oversight = Oversight(self._turn, journal, stored, message, options=self._options, policy=policy)
+        self._oversight = oversight
+        if oversight is not None and oversight.is_required:
+            self._overseer = oversight.oversee(self._turn, journal, stored, message, self._options)
         self.task_id = stored.task.id
         self.context_id = stored.task.context_id
         self.message_id = message.message_id
@@ -322,33 +318,37 @@ class TaskContext(TurnInput):
         """
         return self._overseen().capability(name, {**(arguments or {}), **more})
 
-    async def policy_context(self) -> dict[str, Json]:
+    async def policy_context(self) -> dict[str, Any]:
         """What expressions of policies see as `context`: a copy, as plain JSON."""
         return await self._overseen().context()
 
-    def _overseen(self) -> Oversight:
-        if self._oversight is None:
-            self._oversight = Oversight(self._turn, self._journal, self._stored, self._message, options=self._options)
-        return self._oversight
+    def _overseen(self) -> Overseer:
+        """Return the overseer of the turn, which begins with the first record when there is no policy."""
+        if self._overseer is None:
+            if self._oversight is None:
+                raise ConfigurationError("a context without a server keeps no records; test with errands.testing")
+            self._overseer = self._oversight.oversee(
+                self._turn, self._journal, self._stored, self._message, self._options
+            )
+        return self._overseer
 
     async def _admit(self) -> bool:
-        """Whether the policy lets the agent see the message, which it may change; if not, the turn is over."""
-        if self._oversight is None:
+        """Return whether the policy lets the agent see the message, which it may change."""
+        if self._overseer is None:
             return True
-        task = await (self._oversight.admitted() if self._cancelled else self._oversight.admit())
-        if task is None:
+        admitted = await self._overseer.admit(is_cancelled=self._cancelled)
+        if admitted is None:
             return False
-        self._options = await self._oversight.options()
-        if task is not self._stored.task:
-            self._stored = msgspec.structs.replace(self._stored, task=task)
-            self._message = (task.history or [])[self._position]
+        self._options = admitted.options
+        if admitted.task is not self._stored.task:
+            self._stored = msgspec.structs.replace(self._stored, task=admitted.task)
+            self._message = (admitted.task.history or [])[self._position]
             self._shown = None
         return True
 
     async def _give_up(self, reason: str) -> None:
-        """End the task as failed in the runtime's own words."""
-        if self._oversight is not None:
-            self._oversight.discard()
+        """End the task as failed in the runtime's own words; nothing that was held back is shown."""
+        self._turn.overseer = None
         await self._turn.recover()
         await self.fail(reason)
 
@@ -372,12 +372,6 @@ class TaskContext(TurnInput):
         value = encode(validation.json_value("context", context))
         if self.context_id is not None:
             await self._turn.remember(value)
-
-    async def _opened_run(self) -> Run:
-        """The run of this task; see `errands.runtime.run`."""
-        if self._run is None:
-            self._run = await Run.open(self._turn, self._journal, self._stored)
-        return self._run
 
     def _emit(self, artifact: Artifact, append: bool, last_chunk: bool) -> bool:
         """Emit a piece; return whether the caller should `catch_up`."""

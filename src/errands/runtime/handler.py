@@ -54,7 +54,7 @@ class Handler:
         if ctx.attempt > 1 and not await self._may_try_again(ctx):
             return False
         try:
-            if ctx._oversight is None and self._threads is None:
+            if ctx._overseer is None and self._threads is None:
                 # Nearly always, so it costs no frame.
                 await self._worker.handle(ctx)
             elif not await self._admit(ctx):
@@ -82,7 +82,7 @@ class Handler:
 
     async def _admit(self, ctx: TaskContext) -> bool:
         """Whether the worker is to see the turn: not without its policy, not even to be told of a cancel."""
-        if ctx._oversight is None or (ctx.is_cancelled and self._worker.chooses_reply):
+        if ctx._overseer is None or (ctx.is_cancelled and self._worker.chooses_reply):
             return True
         admitted = (not ctx.is_cancelled or self._worker.hears_cancel) and await ctx._admit()
         if not admitted and ctx.is_cancelled and not ctx.turn_ended:
@@ -90,26 +90,8 @@ class Handler:
         return admitted
 
     async def _handle(self, ctx: TaskContext) -> None:
-        """Calls the worker, for as long as the policy allows."""
-        left = None if ctx._oversight is None else await ctx._oversight.time_left()
         handling = self._worker.handle(ctx) if self._threads is None else self._handle_in_thread(ctx)
-        if left is None:
-            await handling
-            return
-        try:
-            async with asyncio.timeout(left) as timer:
-                await handling
-        except TimeoutError:
-            if not timer.expired():
-                raise
-            await self._too_late(ctx)
-
-    async def _too_late(self, ctx: TaskContext) -> None:
-        turn = ctx._turn
-        if turn.settled or (turn.ended and not await turn.reopen()):
-            return
-        assert ctx._oversight is not None
-        await ctx._oversight.time_is_up()
+        await (handling if ctx._overseer is None else ctx._overseer.supervise(handling))
 
     async def _handle_in_thread(self, ctx: TaskContext) -> None:
         loop = asyncio.get_running_loop()

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 
 import msgspec
 
 from errands.engines.base import Engine
-from errands.policy.cel.evaluators import Evaluators
-from errands.policy.document import CompiledPolicy
 from errands.runtime.adapter import WorkerAdapter
 from errands.runtime.dependencies import DependencyContainer
 from errands.runtime.journal import Journal
+from errands.runtime.oversight import Oversight
 from errands.runtime.settings import Settings
 from errands.runtime.task_manager import TaskManager
 from errands.runtime.worker import Worker
@@ -40,8 +39,7 @@ class InnerAgents:
         served: Mapping[str, TaskManager],
         deps: DependencyContainer,
         settings: Settings,
-        policy: CompiledPolicy | None = None,
-        evaluators: Evaluators | None = None,
+        oversight_of: Callable[[Worker], Oversight],
     ) -> AsyncIterator[None]:
         """Has them work until the end of the block. Hooks are not told: they are about the served agent."""
         journal = Journal(engine)
@@ -53,7 +51,7 @@ class InnerAgents:
             self._managers.update(served)
             for name, worker in self.workers.items():
                 adapter = WorkerAdapter(
-                    worker, journal, agent=name, deps=deps, settings=settings, policy=policy, evaluators=evaluators
+                    worker, journal, agent=name, deps=deps, settings=settings, oversight=oversight_of(worker)
                 )
                 self._managers[name] = TaskManager(journal, adapter, input_modes=_INPUT_MODES, settings=settings)
                 self._adapters.append(await stack.enter_async_context(adapter))

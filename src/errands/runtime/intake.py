@@ -9,7 +9,7 @@ from msgspec import UNSET
 from errands.errors import ContentTypeNotSupportedError, InvalidParamsError
 from errands.model.base import encode
 from errands.model.core import USER, Message, Part
-from errands.runtime.review_messages import REVIEW, is_review
+from errands.model.marks import REVIEW, is_review
 
 #: Bytes of the name that a client gives a conversation. Databases find tasks by it, and not all take any length.
 MAX_CONTEXT_ID = 1000

@@ -22,7 +22,6 @@ from errands.model.core import (
 )
 from errands.model.log import STREAMED_KINDS, Event, Scope, StoredTask
 from errands.runtime.call import CallContext, EventStream, StreamItem
-from errands.runtime.reviewers import reduced
 
 _STOPPING = "The server is shutting down; subscribe to the task to see how it goes on"
 
@@ -89,10 +88,6 @@ class Streams:
                 reader.leave()
 
         return EventStream(batches(), reader.leave)
-
-    def follow_as_guest(self, stored: StoredTask, until: frozenset[TaskState]) -> EventStream:
-        """What a reviewer sees of somebody else's task."""
-        return reduced(self.follow(stored, CallContext(stored.scope), stored.version, [snapshot(stored)], until))
 
 
 class _Reader:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
 from contextlib import AbstractContextManager
 from functools import partial
 
@@ -47,7 +46,6 @@ from errands.runtime.depth import told_depth
 from errands.runtime.executor.ids import Identifiers
 from errands.runtime.executor.reply import chosen, first_published
 from errands.runtime.journal import Journal
-from errands.runtime.reviewers import Reviewers, is_guest, shown
 from errands.runtime.settings import Settings
 from errands.runtime.streams import Streams, snapshot, trim_item
 
@@ -63,19 +61,15 @@ class TaskManager:
         input_modes: list[str],
         settings: Settings,
         identifiers: Identifiers | None = None,
-        inner: Collection[str] = (),
     ) -> None:
-        """`inner` are agents beside this one: nobody outside reaches them, but their reviews are answered here."""
         self._engine = journal.engine
         self._adapter = adapter
         self._settings = settings
         self._canceler = Canceler(journal, adapter, settings)
         adapter.end_abandoned = self._canceler.end_abandoned
-        self._reviewers = Reviewers(journal, inner)
         self._acceptor = Acceptor(
             journal,
             adapter,
-            self._reviewers,
             input_modes=input_modes,
             settings=settings,
             identifiers=identifiers,
@@ -90,12 +84,10 @@ class TaskManager:
         wait = configuration is None or not configuration.return_immediately
         task_id = request.message.task_id or self._acceptor.new_task_id(request.message)
         with self._engine.expect(task_id, call.scope, SETTLED_STATES) as expectation:
-            accepted = await self._acceptor.accept(request, call, task_id)
+            accepted = await self._accept(request, call, task_id)
             if call.on_accepted is not None:
                 call.on_accepted()
             stored = accepted.stored
-            if stored.scope is not call.scope and is_guest(stored, call):
-                return SendMessageResponse(task=shown(stored.task))
             if wait and (stored.head.state not in SETTLED_STATES or accepted.queued):
                 if stored.task.id != task_id:
                     settled = await self._wait_elsewhere(accepted, call)
@@ -111,6 +103,9 @@ class TaskManager:
         if configuration is None:
             return SendMessageResponse(task=stored.task)
         return SendMessageResponse(task=trim(stored.task, configuration.history_length))
+
+    async def _accept(self, request: SendMessageRequest, call: CallContext, task_id: str) -> Accepted:
+        return await self._acceptor.accept(request, call, task_id)
 
     async def _wait_elsewhere(self, accepted: Accepted, call: CallContext) -> StoredTask | None:
         """Wait for a task that was there before: the same message began it, or this one answers it by its context."""
@@ -134,11 +129,9 @@ class TaskManager:
 
     async def send_streaming_message(self, request: SendMessageRequest, call: CallContext) -> EventStream:
         """Accepts the message and shows the task and everything that happens until the turn has ended."""
-        accepted = await self._acceptor.accept(
+        accepted = await self._accept(
             request, call, request.message.task_id or self._acceptor.new_task_id(request.message)
         )
-        if is_guest(accepted.stored, call):
-            return self._streams.follow_as_guest(accepted.stored, SETTLED_STATES)
         length = request.configuration.history_length if request.configuration else None
         shape = None if length is None else partial(trim_item, history_length=length)
         first = accepted.first if shape is None else [shape(item) for item in accepted.first]
@@ -192,8 +185,11 @@ class TaskManager:
 
     async def get_task(self, request: GetTaskRequest, call: CallContext) -> Task:
         """The task, with as much of its history as was asked for. Raises `TaskNotFoundError`."""
-        stored = await self._reviewers.load(request.id, call)
-        return shown(stored.task) if is_guest(stored, call) else trim(stored.task, request.history_length)
+        return trim((await self._load(request.id, call)).task, request.history_length)
+
+    async def _load(self, task_id: str, call: CallContext) -> StoredTask:
+        """Return the caller's task as the caller may see it. Raises `TaskNotFoundError`."""
+        return await self._engine.load(task_id, call.scope)
 
     async def list_tasks(self, request: ListTasksRequest, call: CallContext) -> ListTasksResponse:
         """One page of the caller's tasks. Raises `InvalidParamsError` for a time or a token that is none."""
@@ -236,11 +232,9 @@ class TaskManager:
 
     async def subscribe_to_task(self, request: SubscribeToTaskRequest, call: CallContext) -> EventStream:
         """The task as it is and what happens until it has ended; with `Last-Event-ID`, what was missed and on."""
-        stored = await self._reviewers.load(request.id, call)
+        stored = await self._load(request.id, call)
         after = call.last_event_id
         until = SETTLED_STATES if call.ends_at_pause else TERMINAL_STATES
-        if is_guest(stored, call):
-            return self._streams.follow_as_guest(stored, until)
         if after is not None and after <= stored.version and not stored.damage:
             return self._streams.follow(stored, call, after, [], until, while_open=self._awaiting(stored))
         # One who was cut off is told how a damaged task ended; the log may not say so.

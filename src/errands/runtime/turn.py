@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Coroutine, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 import msgspec
 
@@ -38,10 +38,9 @@ from errands.model.core import (
     TaskState,
 )
 from errands.model.log import IDLE, KEEP, READY, Change, Draft, EventKind, StoredTask
-from errands.policy import records
 from errands.runtime.expiry import Expired
 from errands.runtime.journal import Batch, Journal, status_update, unwritable
-from errands.runtime.review_messages import reviewer
+from errands.runtime.oversight import Overseer
 
 #: What may wait to become durable before the worker has to wait as well.
 WINDOW_EVENTS = 1000
@@ -71,16 +70,6 @@ class Ending(msgspec.Struct, kw_only=True, omit_defaults=True, gc=False):
     announced: bool = False
     #: The one user whose answer the turn, only suspended, waits for.
     asks: str = ""
-
-
-class Overseer(Protocol):
-    """Looks at what a turn shows before it is shown."""
-
-    def holds_back(self, kind: EventKind, update: StreamResponse) -> bool:
-        """Whether it has taken the event, to `show` it later or not at all."""
-
-    def end(self, ending: Ending) -> Coroutine[Any, Any, None]:
-        """Has the turn `finish`, in this way or another."""
 
 
 class Turn:
@@ -152,7 +141,7 @@ class Turn:
             raise unwritable(error) from None
         if self.overseer is not None and not approved:
             self._check_open()
-            if self.overseer.holds_back(kind, update):
+            if self.overseer.hold_back(kind, update):
                 return False
         piece = update.artifact_update
         begins = piece is not None and piece.artifact.artifact_id not in self._artifacts
@@ -332,7 +321,7 @@ class Turn:
             self._check_open()
         if ending.state is CANCELED and self.expired is not None:
             for record in self.expired.records:
-                self.note(records.encode(record))
+                self.note(record)
             ending = Ending(state=self.expired.state, message=self.expired.message)
         state = ending.state
         self.ended = True
@@ -415,7 +404,7 @@ class Turn:
             work=KEEP if self.continues else IDLE,
             unread=0 if asks else -1,
             direct=ending.direct,
-            asks=reviewer(asks) if asks else None,
+            asks=asks or None,
         )
         told = updates[emitted:]
         if self._tells:

@@ -10,8 +10,8 @@ from msgspec import UNSET
 from errands.errors import ErrandsError
 from errands.model.core import Message, Part, Role, text_of
 from errands.model.log import RequestOptions, StoredTask
+from errands.model.marks import is_review
 from errands.runtime.dependencies import DependencyContainer
-from errands.runtime.review_messages import is_review
 from errands.runtime.validation import own_message
 from errands.runtime.worker import FileInfo, HistoryMessage, PreviousArtifact
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import inspect
 from abc import ABC, abstractmethod
-from collections.abc import Collection
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
@@ -12,8 +11,6 @@ from errands.model.core import Artifact, Message, Part, Role, text_of
 from errands.runtime.validation import own_part
 
 if TYPE_CHECKING:
-    from errands.policy.document import CompiledPolicy
-    from errands.policy.limits import AgeLimit
     from errands.runtime.context import TaskContext
 
 
@@ -31,25 +28,10 @@ class Worker(ABC):
     #: Whether a task that is canceled while it waits is run once more, so that the worker can let go of what it holds
     #: for the task elsewhere.
     hears_cancel: bool = False
-    #: It keeps the records of its runs itself, and holds them to a policy, which `hold_to` gives it. See
-    #: `ManifestWorker`. All others are overseen; see `errands.runtime.oversight`.
-    keeps_records: ClassVar[bool] = False
 
     @abstractmethod
     async def handle(self, ctx: TaskContext) -> None:
         """Works on one message."""
-
-    def function_names(self) -> tuple[set[str], tuple[str, ...]]:
-        """Return the functions of a worker that keeps its records, and how those begin that only a run makes known."""
-        raise NotImplementedError
-
-    def hold_to(self, policy: CompiledPolicy, elsewhere: Collection[str] = ()) -> None:
-        """Give the server's policy to a worker that keeps its records; agents beside it have the others' functions."""
-        raise NotImplementedError
-
-    def age_limit(self) -> AgeLimit | None:
-        """Return the bound on the age of its tasks, for a worker that keeps its records."""
-        return None
 
 
 def is_async(worker: Worker) -> bool:

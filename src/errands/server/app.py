@@ -18,6 +18,8 @@ from errands.model.card_config import AgentCardConfig
 from errands.model.log import Scope
 from errands.policy.cel.evaluators import Evaluators
 from errands.policy.document import CompiledPolicy, Policy, compile_policy
+from errands.policy.enforcement import Enforcement, RuledWorker
+from errands.policy.reviews import ReviewingTaskManager
 from errands.runtime.active import ActiveTask
 from errands.runtime.adapter import WorkerAdapter
 from errands.runtime.dependencies import DependencyContainer
@@ -26,7 +28,6 @@ from errands.runtime.inner import InnerAgents
 from errands.runtime.journal import Journal
 from errands.runtime.middleware import A2AMiddleware
 from errands.runtime.settings import ServerRole, Settings
-from errands.runtime.task_manager import TaskManager
 from errands.runtime.task_store import TaskStore
 from errands.runtime.watchdog import Watchdog
 from errands.runtime.worker import Worker
@@ -196,7 +197,9 @@ class A2AServer:
         agent here has: its rules would never apply.
         """
         compiled = compile_policy(read_policy(policy))
-        workers = [worker for worker in (self._worker, *self._inner.workers.values()) if worker.keeps_records]
+        workers = [
+            worker for worker in (self._worker, *self._inner.workers.values()) if isinstance(worker, RuledWorker)
+        ]
         names = {name for worker in workers for name in worker.function_names()[0]}
         discovering = tuple(prefix for worker in workers for prefix in worker.function_names()[1])
         unknown = [name for name in compiled.functions - names if not name.startswith(discovering)]
@@ -334,6 +337,10 @@ class A2AServer:
         journal = Journal(self.engine, self._hooks)
         evaluators = Evaluators()
         stack.push_async_callback(evaluators.close)
+
+        def oversight_of(worker: Worker) -> Enforcement:
+            return Enforcement(self._policy, evaluators, worker)
+
         self.adapter = await stack.enter_async_context(
             WorkerAdapter(
                 self._worker,
@@ -341,11 +348,10 @@ class A2AServer:
                 agent=name,
                 deps=self._deps,
                 settings=settings,
-                policy=self._policy,
-                evaluators=evaluators,
+                oversight=oversight_of(self._worker),
             )
         )
-        self.task_manager = TaskManager(
+        self.task_manager = ReviewingTaskManager(
             journal,
             self.adapter,
             input_modes=self.agent_card.input_modes,
@@ -354,7 +360,7 @@ class A2AServer:
             inner=self._inner.workers,
         )
         await stack.enter_async_context(
-            self._inner.running(self.engine, {name: self.task_manager}, self._deps, settings, self._policy, evaluators)
+            self._inner.running(self.engine, {name: self.task_manager}, self._deps, settings, oversight_of)
         )
 
     async def _open_grpc(self, stack: AsyncExitStack) -> None:

@@ -11,7 +11,7 @@ import pytest
 from errands.cli.reviews import lines
 from errands.engines.urls import engine_from_url
 from errands.model.core import SETTLED_STATES
-from errands.runtime.reviews import Review
+from errands.policy.reviews import Review
 from tests.unit.cli.conftest import Errands
 from tests.unit.reviews.support import ALICE, BOB, People, Reviewed, reviewed_server
 

@@ -8,14 +8,14 @@ from typing import Any
 
 from errands.agents.delegation.base import Delegate, DelegationError, Errand
 from errands.agents.delegation.local import LocalDelegate
+from errands.agents.exposed import exposed_part
 from errands.model.card_config import AgentCardConfig, CapabilitiesConfig
 from errands.model.core import COMPLETED, Message, Part, Role
 from errands.model.log import Scope
 from errands.policy.records import DelegationBegan, Started
+from errands.policy.run import Run
 from errands.runtime.context import TaskContext
-from errands.runtime.exposed import exposed_part
 from errands.runtime.inner import InnerAgents
-from errands.runtime.run import Run
 from errands.runtime.worker import Worker
 from errands.server.app import A2AServer
 from tests.unit.reviews import support as reviews
@@ -64,7 +64,7 @@ class Parent(Worker):
 
 
 async def started_run(ctx: TaskContext) -> Run:
-    run = await ctx._opened_run()
+    run = await Run.open(ctx._turn, ctx._journal, ctx._stored)
     if not run.started:
         run.note(Started(at=run.now(), agent="Parent", parent=ctx._options.parent, depth=ctx._options.depth))
     return run

@@ -17,10 +17,10 @@ from errands.engines.urls import engine_from_url
 from errands.errors import OverloadedError
 from errands.model.card_config import AgentCardConfig, CapabilitiesConfig
 from errands.model.core import COMPLETED, SUBMITTED, WORKING, Message, Part, Role
+from errands.policy.run import Run
 from errands.runtime.context import TaskContext
 from errands.runtime.depth import depth_metadata
 from errands.runtime.inner import InnerAgents
-from errands.runtime.run import Run
 from errands.runtime.worker import Worker
 from errands.server.app import A2AServer
 from errands.testing import ManualClock, connect, serve

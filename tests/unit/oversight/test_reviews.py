@@ -9,8 +9,8 @@ import pytest
 
 from errands import TaskContext
 from errands.policy.records import Waiting
+from errands.policy.reviews import ReviewDesk
 from errands.runtime.journal import Journal
-from errands.runtime.reviews import ReviewDesk
 from tests.unit.oversight.support import KINDS, Server, after, before, echoes, reason, serving
 from tests.unit.support import Agent, reaches, said, spoken
 

@@ -13,10 +13,9 @@ from errands.model.core import INPUT_REQUIRED, WORKING
 from errands.model.log import Draft, Scope, StoredTask, Work
 from errands.policy.cel.session import Call, Session
 from errands.policy.records import Answered, Started, Waiting, encode
+from errands.policy.reviews import ReviewDesk, review_message, reviewer
+from errands.policy.run import Run, stored_records
 from errands.runtime.journal import Journal, status_update
-from errands.runtime.review_messages import review_message
-from errands.runtime.reviews import ReviewDesk
-from errands.runtime.run import stored_records
 from errands.testing import BASE_URL, http_client, serve
 from tests.unit.support import opening, step
 
@@ -35,7 +34,7 @@ class Reviewed(Worker):
     async def handle(self, ctx: TaskContext) -> None:
         self.turns.append((ctx.user_text, ctx.attempt))
         self.seen.append(ctx)
-        run = await ctx._opened_run()
+        run = await Run.open(ctx._turn, ctx._journal, ctx._stored)
         if not run.started:
             await run.append(Started(at=run.now(), agent="Test agent"))
         for user in self.users:
@@ -47,7 +46,7 @@ class Reviewed(Worker):
                 question = review_message(
                     call, {"message": ctx.user_text}, task_id=ctx.task_id, context_id=ctx.context_id
                 )
-                await ctx._turn.end(INPUT_REQUIRED, message=question, asks=user)
+                await ctx._turn.end(INPUT_REQUIRED, message=question, asks=reviewer(user))
                 return
             if not answer.value:
                 await ctx.reject(f"{answer.by} denied {ctx.user_text}")

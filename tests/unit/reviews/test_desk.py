@@ -13,7 +13,7 @@ from errands.engines.sqlite import SQLiteEngine
 from errands.errors import PermissionDeniedError, UnsupportedOperationError
 from errands.model.core import FAILED, INPUT_REQUIRED, SETTLED_STATES, SUBMITTED, Role, text_of
 from errands.model.log import AskingQuery, StoredTask
-from errands.runtime.reviews import Review
+from errands.policy.reviews import Review
 from tests.damage import GARBAGE, damage_event
 from tests.unit.reviews.support import ALICE, BOB, People, Reviewed, answers, desk_of, reviewed_server
 

@@ -10,13 +10,12 @@ import pytest
 from errands.errors import InvalidParamsError
 from errands.model.base import encode
 from errands.model.core import Message, Part, Role, text_of
+from errands.model.marks import REVIEW, is_review
 from errands.policy.cel.session import Call
-from errands.runtime.review_messages import (
-    REVIEW,
+from errands.policy.reviews import (
     SUBJECT_BYTES,
     Verdict,
     asked_in,
-    is_review,
     read_verdict,
     review_message,
     reviewer,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from errands.agents.delegation.base import DelegationError
+from errands.agents.exposed import INCOMPLETE, exposed_values, incomplete_reason
 from errands.model.core import (
     AUTH_REQUIRED,
     COMPLETED,
@@ -15,8 +16,7 @@ from errands.model.core import (
     Task,
     text_of,
 )
-from errands.runtime.exposed import INCOMPLETE, exposed_values, incomplete_reason
-from errands.runtime.run import content_part
+from errands.policy.run import content_part
 
 _ENDINGS = {"failed": "failed", "rejected": "refused", "canceled": "was canceled"}
 

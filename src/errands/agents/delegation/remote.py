@@ -27,9 +27,9 @@ from errands.client import A2AClient, A2AClientError, ClientResult, NoCommonProt
 from errands.errors import ErrandsError, TaskNotCancelableError, TaskNotFoundError, UnavailableError
 from errands.model.core import Message, Task
 from errands.model.log import Scope
+from errands.model.marks import is_review
 from errands.runtime.depth import depth_metadata
 from errands.runtime.inner import InnerAgents
-from errands.runtime.review_messages import is_review
 
 logger = logging.getLogger(__name__)
 

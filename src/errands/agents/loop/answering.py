@@ -9,6 +9,7 @@ from typing import Any
 
 import msgspec
 
+from errands.agents.exposed import INCOMPLETE, exposed_part
 from errands.agents.loop.calls import MOST_CALLS
 from errands.agents.loop.course import Course
 from errands.agents.loop.inputs import with_files
@@ -22,7 +23,6 @@ from errands.policy.cel.values import Json
 from errands.policy.limits import check_after_model, check_before_model
 from errands.policy.records import FunctionCall, ModelCalled
 from errands.runtime.context import TaskContext
-from errands.runtime.exposed import INCOMPLETE, exposed_part
 
 logger = logging.getLogger(__name__)
 

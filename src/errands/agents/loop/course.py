@@ -15,13 +15,13 @@ from errands.agents.mounts import Files, MountError
 from errands.policy.cel import Call, CallFailed, Perform, Session, Suspended, Variables
 from errands.policy.cel.values import Json
 from errands.policy.document import POLICY
+from errands.policy.enforcement import log_decision
 from errands.policy.limits import Exceeded
 from errands.policy.pipeline import Blocked, Invoke, Locked, Outcome, StepSuspended, Subject, run_steps
 from errands.policy.records import Answered, AnyRecord, Decided, Ended
+from errands.policy.reviews import reviewer_of
+from errands.policy.run import Run
 from errands.policy.steps import Steps
-from errands.runtime.decisions import log_decision
-from errands.runtime.review_messages import reviewer_of
-from errands.runtime.run import Run
 
 logger = logging.getLogger(__name__)
 

@@ -13,7 +13,7 @@ from errands.agents.manifests.functions import MESSAGE, ArgumentsError
 from errands.agents.models.base import Said, UserSaid
 from errands.model.core import Message, Part
 from errands.policy.cel.values import TOO_MUCH, Json, is_cut
-from errands.runtime.run import content_part, inputs
+from errands.policy.run import content_part, inputs
 
 #: Begins the address of a file whose bytes came with a message and stay there.
 _IN_MESSAGE = "message:"

@@ -38,9 +38,9 @@ from errands.policy.records import (
     ToolsClosed,
     Waiting,
 )
+from errands.policy.reviews import held_review_message, review_message, reviewer_of
+from errands.policy.run import Run, inputs
 from errands.runtime.context import TaskContext
-from errands.runtime.review_messages import held_review_message, review_message, reviewer_of
-from errands.runtime.run import Run, inputs
 
 if TYPE_CHECKING:
     from errands.agents.loop.worker import ManifestWorker
@@ -55,13 +55,19 @@ class TaskTurn:
         self._worker = worker
         self._plan = worker.plan
         self._ctx = ctx
+        self._run: Run | None = None
+
+    async def _opened(self) -> Run:
+        if self._run is None:
+            self._run = await Run.open(self._ctx._turn, self._ctx._journal, self._ctx._stored)
+        return self._run
 
     async def work(self) -> None:
         """Goes on from where the records say that the task stands, until the turn has ended."""
         worker, ctx = self._worker, self._ctx
         files = worker.mounts.files(worker.agent, ctx.task_id) if worker.mounts is not None else None
         async with worker.toolbox.turn(task_id=ctx.task_id, files=files) as tools:
-            run = await ctx._opened_run()
+            run = await self._opened()
             try:
                 repertoire = await worker.repertoire()
                 problem = None
@@ -254,7 +260,7 @@ class TaskTurn:
         worker, ctx = self._worker, self._ctx
         if ctx._turn.ended:
             return
-        run = await ctx._opened_run()
+        run = await self._opened()
         if not run.started:
             return
         async with worker.toolbox.turn(task_id=ctx.task_id) as tools:

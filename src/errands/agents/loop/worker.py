@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Collection, Coroutine, Mapping
-from typing import Any, ClassVar
+from typing import Any
 
 from errands.agents.delegation.base import Delegate
 from errands.agents.loop.course import LIMIT_EXCEEDED
@@ -17,20 +17,18 @@ from errands.agents.manifests import Agent, Manifests
 from errands.agents.models.base import Model
 from errands.agents.mounts import Mounts
 from errands.agents.tools.toolbox import Toolbox
-from errands.policy.cel.evaluators import Evaluators
+from errands.policy.cel.evaluators import Evaluators, use_evaluators
 from errands.policy.document import POLICY, CompiledPolicy
+from errands.policy.enforcement import RuledWorker
 from errands.policy.limits import AgeLimit
 from errands.runtime.context import TaskContext
-from errands.runtime.worker import Worker
 
 
-class ManifestWorker(Worker):
+class ManifestWorker(RuledWorker):
     """Works on the tasks of one agent. Made once; `delegates` are the other agents it may use, by capability.
 
     `evaluators` run scripts of the model, in place of those of the server; whoever gives them closes them.
     """
-
-    keeps_records: ClassVar[bool] = True
 
     def __init__(
         self,
@@ -77,7 +75,12 @@ class ManifestWorker(Worker):
             told=LIMIT_EXCEEDED,
         )
 
+    def use_evaluators(self, evaluators: Evaluators) -> None:
+        self.evaluators = self.evaluators or evaluators
+
     async def handle(self, ctx: TaskContext) -> None:
+        if self.evaluators is not None:
+            use_evaluators(self.evaluators)
         turn = TaskTurn(self, ctx)
         if not ctx.is_cancelled:
             await _until_canceled(ctx, turn.work())

@@ -13,14 +13,13 @@ from errands.model.core import Message, Task, text_of
 from errands.model.requests import SendMessageConfiguration, SendMessageRequest
 from errands.runtime.executor.call import ServerCallContext
 from errands.runtime.executor.ids import IDGenerator, IDGeneratorContext, UUIDGenerator, generated
-from errands.runtime.oversight.capability import CapabilityCall
-from errands.runtime.oversight.recorder import Recorder
+from errands.runtime.oversight import CapabilityCall, Overseer
 
 #: Tasks that a message may refer to and that are loaded for it.
 MOST_REFERRED = 100
 
 
-def _no_recorder() -> Recorder:
+def _no_recorder() -> Overseer:
     raise ConfigurationError("a request that no server executes has no records; test with errands.testing.connect")
 
 
@@ -33,7 +32,7 @@ class RequestContext:
     #: Which try of this request it is, from 1; more than 1 after a crash.
     attempt: int = 1
     #: Gives whoever writes the records of this request's turn.
-    _recorder: Callable[[], Recorder] = staticmethod(_no_recorder)
+    _recorder: Callable[[], Overseer] = staticmethod(_no_recorder)
 
     def __init__(
         self,

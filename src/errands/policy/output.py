@@ -21,8 +21,8 @@ from errands.model.core import (
 )
 from errands.model.log import EventKind
 from errands.policy.cel.values import normalise
+from errands.policy.run import content_part, whole_part
 from errands.runtime.journal import new_id
-from errands.runtime.run import content_part, whole_part
 from errands.runtime.turn import Ending
 
 _ENCODER = msgspec.json.Encoder(order="sorted")

@@ -18,12 +18,12 @@ from errands.errors import DamagedTaskError
 from errands.model.base import UNREADABLE
 from errands.model.core import Message, Part, Role
 from errands.model.log import Scope, StoredTask
+from errands.model.marks import is_review
 from errands.policy import records
 from errands.policy.cel.values import SeenContext
 from errands.policy.context import Context, CurrentContext, start
 from errands.policy.records import AnyRecord, InputArrived, Started
 from errands.runtime.journal import Journal
-from errands.runtime.review_messages import is_review
 from errands.runtime.turn import Turn
 
 

@@ -1,0 +1,544 @@
+"""Reviews: the question of `review(user)`, the answer of the one user who is asked, and how it reaches the task.
+
+Question and answer stand in the task's history under the mark `REVIEW`, so neither counts as said to the agent.
+`ReviewDesk` lists and answers reviews for programs that have only the store, such as the command line.
+`ReviewingTaskManager` does so for callers of the protocol, who may be asked to review another caller's task.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import AsyncIterator, Collection, Iterable
+from typing import Any, NamedTuple
+
+import msgspec
+from msgspec import UNSET
+
+from errands import lifecycle
+from errands.clock import to_iso
+from errands.engines.base import Engine
+from errands.errors import (
+    ConcurrencyError,
+    DamagedTaskError,
+    InvalidParamsError,
+    PermissionDeniedError,
+    TaskNotFoundError,
+    UnsupportedOperationError,
+)
+from errands.model.base import encode
+from errands.model.core import (
+    SETTLED_STATES,
+    SUBMITTED,
+    TERMINAL_STATES,
+    Message,
+    Part,
+    Role,
+    StreamResponse,
+    Task,
+    TaskState,
+    TaskStatus,
+    text_of,
+)
+from errands.model.log import READY, AskingQuery, Change, StoredTask
+from errands.model.marks import REVIEW, is_review
+from errands.model.requests import GetTaskRequest, SendMessageRequest, SendMessageResponse, SubscribeToTaskRequest
+from errands.policy import records
+from errands.policy.cel.session import Call
+from errands.policy.records import Answered, AnyRecord, OutputHeld, Waiting
+from errands.policy.run import stored_records
+from errands.runtime.accepting import Accepted, check_context
+from errands.runtime.adapter import WorkerAdapter
+from errands.runtime.call import CallContext, EventStream, StreamItem
+from errands.runtime.executor.ids import Identifiers
+from errands.runtime.intake import check_message, receipt_of
+from errands.runtime.journal import Batch, Journal, new_id, status_update
+from errands.runtime.settings import Settings
+from errands.runtime.streams import snapshot
+from errands.runtime.task_manager import TaskManager
+
+logger = logging.getLogger(__name__)
+
+#: How much of a subject a question shows: as data, in bytes of JSON, and in its text, in characters.
+SUBJECT_BYTES = 16_000
+SUBJECT_CHARACTERS = 1_000
+
+_JSON = "application/json"
+_ANSWER = re.compile(r"\s*(approved?|yes|deny|denied|no)(?![^\s:;,.!-])[\s:;,.!-]*(.*)", re.IGNORECASE | re.DOTALL)
+_HOW_TO_ANSWER = (
+    'answer with a text that begins with "approve" or "deny", or with a data part such as '
+    '{"approved": true, "comment": "looks good"}'
+)
+_decode = msgspec.json.Decoder(StreamResponse).decode
+
+
+# Questions
+
+
+def reviewer(user: str) -> str:
+    """Return the name of a user as reviews compare it: e-mail addresses without regard to case."""
+    name = user.strip()
+    return name.lower() if "@" in name else name
+
+
+def reviewer_of(call: Call) -> str:
+    """Return whom `review(user)` asks. Raises `ValueError` when it names no user."""
+    user = call.arguments[0] if call.arguments else None
+    if not isinstance(user, str) or not reviewer(user):
+        raise ValueError(f"{call}: name the user who is to review, by id or e-mail address")
+    return reviewer(user)
+
+
+def asked_in(message: Message) -> str | None:
+    """Return whom the question of a review asks, as the message says, which may come from any agent."""
+    mark = (message.metadata or {}).get(REVIEW)
+    user = mark.get("user") if isinstance(mark, dict) else None
+    return user if isinstance(user, str) else None
+
+
+def review_message(
+    call: Call, subject: Any, *, task_id: str, context_id: str | None, function: str | None = None
+) -> Message:
+    """Return the question of `review(user)`.
+
+    `subject` is what is to be reviewed, as JSON: the arguments of a call of `function`, or something else.
+    """
+    user = reviewer_of(call)
+    encoded = encode(subject)
+    review = {"user": user, **({"function": function} if function else {}), "subject": subject}
+    if len(encoded) > SUBJECT_BYTES:
+        review |= {"subject": encoded[:SUBJECT_BYTES].decode(errors="ignore") + "…", "truncated": True}
+    words = subject if isinstance(subject, str) else encoded.decode()
+    if len(words) > SUBJECT_CHARACTERS:
+        words = words[:SUBJECT_CHARACTERS] + "…"
+    about = f"{function} {words}" if function else words
+    text = f"Waiting for a review by {user}: {about}\nThe answer is approve or deny, and a comment if there is one."
+    parts = [Part(text=text), Part(data={"review": review}, media_type=_JSON)]
+    return _question(parts, {"user": user}, task_id, context_id)
+
+
+def held_review_message(call: Call, *, task_id: str, context_id: str | None) -> Message:
+    """Return the question about something that the task's owner must not see yet; see `revealed`."""
+    user = reviewer_of(call)
+    parts = [Part(text=f"Waiting for a review by {user}.")]
+    return _question(parts, {"user": user, "held": True}, task_id, context_id)
+
+
+def _question(parts: list[Part], mark: dict[str, Any], task_id: str, context_id: str | None) -> Message:
+    return Message(
+        message_id=new_id(),
+        role=Role.AGENT,
+        parts=parts,
+        task_id=task_id,
+        context_id=context_id,
+        metadata={REVIEW: mark},
+    )
+
+
+# Answers
+
+
+class Verdict(NamedTuple):
+    """The answer to a review."""
+
+    approved: bool
+    comment: str = ""
+
+    def __str__(self) -> str:
+        word = "approved" if self.approved else "denied"
+        return f"{word}: {self.comment}" if self.comment else word
+
+
+class _DataAnswer(msgspec.Struct, forbid_unknown_fields=True):
+    approved: bool
+    comment: str | None = None
+
+
+def verdict_message(
+    verdict: Verdict, by: str, *, task_id: str, context_id: str | None, message_id: str = ""
+) -> Message:
+    """Return the answer as the history keeps it."""
+    return Message(
+        message_id=message_id or new_id(),
+        role=Role.USER,
+        parts=[Part(text=str(verdict))],
+        task_id=task_id,
+        context_id=context_id,
+        metadata={REVIEW: {"user": by, "approved": verdict.approved}},
+    )
+
+
+def read_verdict(message: Message) -> Verdict:
+    """Return the answer in a message: its data part or else its text. Raises `InvalidParamsError`."""
+    answers = [part.data for part in message.parts if part.data is not UNSET]
+    text = text_of(message.parts).strip()
+    if answers:
+        try:
+            (answer,) = (msgspec.convert(data, _DataAnswer) for data in answers)
+        except (ValueError, msgspec.ValidationError):
+            raise _unclear(message) from None
+        return Verdict(answer.approved, (answer.comment or text).strip())
+    match = _ANSWER.fullmatch(text)
+    if match is None:
+        raise _unclear(message)
+    return Verdict(match[1].lower() in ("approve", "approved", "yes"), match[2].strip())
+
+
+def _unclear(message: Message) -> InvalidParamsError:
+    return InvalidParamsError(
+        f"Task {message.task_id} waits for your review: {_HOW_TO_ANSWER}. Nothing has changed",
+        field="message.parts",
+    )
+
+
+# The desk
+
+
+class Review(msgspec.Struct, frozen=True, kw_only=True):
+    """A task that waits for a review."""
+
+    task_id: str
+    context_id: str | None
+    agent: str
+    owner: str
+    tenant: str
+    #: The only user who may answer.
+    user: str
+    #: Since when it waits, in milliseconds.
+    since: int
+    #: The function whose call is reviewed; empty when it is not a call.
+    function: str = ""
+    #: What is reviewed, such as the arguments of the call; None when the task does not say.
+    subject: Any
+    text: str
+
+    @classmethod
+    def of(cls, stored: StoredTask) -> Review:
+        """Return the review that a task waits for, as the user who is asked sees it."""
+        message = stored.task.status.message
+        parts = [] if message is None else message.parts
+        data = (part.data for part in parts if part.data is not UNSET and isinstance(part.data, dict))
+        asked: dict[str, Any] = next((one["review"] for one in data if isinstance(one.get("review"), dict)), {})
+        return cls(
+            task_id=stored.task.id,
+            context_id=stored.task.context_id,
+            agent=stored.scope.agent,
+            owner=stored.scope.owner,
+            tenant=stored.scope.tenant,
+            user=stored.head.asks,
+            since=stored.head.status_at,
+            function=asked.get("function", ""),
+            subject=asked.get("subject"),
+            text=text_of(parts),
+        )
+
+
+Reviews = list[Review]
+
+
+class ReviewDesk:
+    """Lists the tasks that wait for a review, and writes the answers."""
+
+    def __init__(self, journal: Journal) -> None:
+        self._journal = journal
+        self._engine = journal.engine
+
+    async def list(self, *, agent: str | None = None, user: str | None = None, limit: int = 1000) -> Reviews:
+        """Return the reviews of all owners that are pending, the longest waiting first."""
+        users = None if user is None else (reviewer(user),)
+        query = AskingQuery(agent=agent, users=users, limit=limit)
+        return [Review.of(await revealed(self._engine, stored)) for stored in await self._engine.asking(query)]
+
+    async def answer(self, task_id: str, approved: bool, *, by: str, comment: str = "") -> StoredTask:
+        """Answer the review that `task_id` waits for, as `by`, who must be the one that is asked.
+
+        Raises `PermissionDeniedError` when another user is asked, and `UnsupportedOperationError` when the task does
+        not wait for a review.
+        """
+        query = AskingQuery(task_id=task_id, users=(reviewer(by),))
+        if not await self._engine.asking(query) and (others := await self._engine.asking(AskingQuery(task_id=task_id))):
+            asked = others[0].head.asks
+            raise PermissionDeniedError(
+                f"Task {task_id} waits for a review by {asked}, not by {by}; only {asked} may answer"
+            )
+        return await self.settle(query, Verdict(approved, comment.strip()))
+
+    async def settle(
+        self,
+        query: AskingQuery,
+        verdict: Verdict,
+        *,
+        message_id: str = "",
+        receipt: bytes | None = None,
+        receipt_since: int = 0,
+    ) -> StoredTask:
+        """Answer the one task that `query` finds: it is submitted again, and its next turn finds the answer.
+
+        Message, record, state and queueing are one commit, so of two answers one is written and the other raises
+        `UnsupportedOperationError`, as does one that comes too late. The task is returned without its artifacts.
+        """
+        while True:
+            found = await self._engine.asking(query)
+            if not found:
+                raise UnsupportedOperationError(
+                    f"Task {query.task_id} does not wait for a review: it has been answered, the task has ended, or "
+                    "there is no such task",
+                    taskId=query.task_id,
+                )
+            try:
+                return await self._settle(found[0], verdict, message_id, receipt, receipt_since)
+            except ConcurrencyError:
+                # The owner may have sent a message meanwhile; the task still waits then.
+                continue
+
+    async def _settle(
+        self, stored: StoredTask, verdict: Verdict, message_id: str, receipt: bytes | None, receipt_since: int
+    ) -> StoredTask:
+        task, by, now = stored.task, stored.head.asks, self._journal.now()
+        waiting = await self._waiting(stored)
+        message = verdict_message(verdict, by, task_id=task.id, context_id=task.context_id, message_id=message_id)
+        answered = Answered(
+            at=to_iso(now),
+            call=waiting.call,
+            key=waiting.key,
+            value=verdict.approved,
+            by=by,
+            message_id=message.message_id,
+        )
+        events = Batch()
+        events.add("status", status_update(task.id, task.context_id or "", SUBMITTED, now))
+        events.add("message", StreamResponse(message=message))
+        events.note(records.encode(answered))
+        change = Change(
+            task_id=task.id,
+            scope=stored.scope,
+            events=events.drafts,
+            expected=stored.version,
+            receipt=receipt,
+            receipt_since=receipt_since,
+            at=now,
+            state=SUBMITTED,
+            work=READY,
+            due_at=now,
+        )
+        await self._journal.commit(change, events.updates)
+        return StoredTask(
+            task=lifecycle.fold_updates(task, events.updates),
+            head=lifecycle.advance(stored.head, change),
+            scope=stored.scope,
+        )
+
+    async def _waiting(self, stored: StoredTask) -> Waiting:
+        """Return the record of what the task waits for."""
+        task, by = stored.task, stored.head.asks
+        try:
+            waiting = open_review(await stored_records(self._engine, task.id, stored.scope), by)
+        except DamagedTaskError as error:
+            await self._engine.set_aside(stored)
+            logger.error("task %s waited for a review and ends as failed: %s", task.id, error)
+            raise UnsupportedOperationError(
+                f"What task {task.id} waits for cannot be read, so it has failed", taskId=task.id
+            ) from None
+        if waiting is not None:
+            return waiting
+        if (await self._engine.load(task.id, stored.scope)).version != stored.version:
+            raise ConcurrencyError(f"task {task.id} was answered meanwhile")
+        raise UnsupportedOperationError(
+            f"Task {task.id} waits for {by}, but its log does not say for what, so it cannot go on. Cancel it",
+            taskId=task.id,
+        )
+
+
+async def revealed(engine: Engine, stored: StoredTask) -> StoredTask:
+    """Return the task as the user who is asked sees it: with what is held back from its owner."""
+    question = stored.task.status.message
+    if question is None or not is_review(question) or not (question.metadata or {})[REVIEW].get("held"):
+        return stored
+    try:
+        known = await stored_records(engine, stored.task.id, stored.scope)
+    except DamagedTaskError:
+        # Without it, the other pending reviews could not be listed. An answer is refused.
+        return stored
+    waiting = open_review(known, stored.head.asks)
+    if waiting is None:
+        return stored
+    held = next((record.values for record in reversed(known) if isinstance(record, OutputHeld)), None)
+    subject = held if waiting.subject is None else waiting.subject
+    message = review_message(waiting.call, subject, task_id=stored.task.id, context_id=stored.task.context_id)
+    message.message_id = question.message_id
+    status = msgspec.structs.replace(stored.task.status, message=message)
+    return msgspec.structs.replace(stored, task=msgspec.structs.replace(stored.task, status=status))
+
+
+def open_review(known: Iterable[AnyRecord], user: str) -> Waiting | None:
+    """Return the first review by `user` that has no answer yet."""
+    waiting: dict[tuple[str, str], Waiting] = {}
+    for record in known:
+        if isinstance(record, Waiting) and _asks(record.call, user):
+            waiting.setdefault((record.key, record.call.key), record)
+        elif isinstance(record, Answered):
+            waiting.pop((record.key, record.call.key), None)
+    return next(iter(waiting.values()), None)
+
+
+def _asks(call: Call, user: str) -> bool:
+    try:
+        return call.function == "review" and reviewer_of(call) == user
+    except ValueError:
+        return False
+
+
+# Reviewers
+
+
+class ReviewingTaskManager(TaskManager):
+    """The operations of one agent, with access for reviewers.
+
+    A caller who is asked to review another caller's task sees its status and can answer it, and nothing else.
+    """
+
+    def __init__(
+        self,
+        journal: Journal,
+        adapter: WorkerAdapter,
+        *,
+        input_modes: list[str],
+        settings: Settings,
+        identifiers: Identifiers | None = None,
+        inner: Collection[str] = (),
+    ) -> None:
+        """`inner` are agents that only this server reaches. Reviews of their tasks are answered here, too."""
+        super().__init__(journal, adapter, input_modes=input_modes, settings=settings, identifiers=identifiers)
+        self._journal = journal
+        self._desk = ReviewDesk(journal)
+        self._inner = inner
+
+    async def send_message(self, request: SendMessageRequest, call: CallContext) -> SendMessageResponse:
+        try:
+            return await super().send_message(request, call)
+        except TaskNotFoundError:
+            answered = await self._answer_of_another(request.message, call)
+            if answered is None:
+                raise
+            return SendMessageResponse(task=shown_to_reviewer(answered.task))
+
+    async def send_streaming_message(self, request: SendMessageRequest, call: CallContext) -> EventStream:
+        try:
+            return await super().send_streaming_message(request, call)
+        except TaskNotFoundError:
+            answered = await self._answer_of_another(request.message, call)
+            if answered is None:
+                raise
+            return self._follow_as_reviewer(answered, SETTLED_STATES)
+
+    async def get_task(self, request: GetTaskRequest, call: CallContext) -> Task:
+        try:
+            return await super().get_task(request, call)
+        except TaskNotFoundError:
+            asking = await self._asking(request.id, call)
+            if asking is None:
+                raise
+            return shown_to_reviewer((await revealed(self._engine, asking)).task)
+
+    async def subscribe_to_task(self, request: SubscribeToTaskRequest, call: CallContext) -> EventStream:
+        try:
+            return await super().subscribe_to_task(request, call)
+        except TaskNotFoundError:
+            asking = await self._asking(request.id, call)
+            if asking is None:
+                raise
+            until = SETTLED_STATES if call.ends_at_pause else TERMINAL_STATES
+            return self._follow_as_reviewer(await revealed(self._engine, asking), until)
+
+    async def _load(self, task_id: str, call: CallContext) -> StoredTask:
+        stored = await super()._load(task_id, call)
+        is_asked = bool(stored.head.asks) and stored.head.asks in _names(call)
+        return await revealed(self._engine, stored) if is_asked else stored
+
+    async def _accept(self, request: SendMessageRequest, call: CallContext, task_id: str) -> Accepted:
+        """Take a message to the caller's own task as the answer, when it is the caller whom the task asks."""
+        message = request.message
+        if message.task_id and _names(call):
+            asking = await self._asking(message.task_id, call)
+            if asking is not None and asking.scope == call.scope:
+                await self._answer(asking, message, call, receipt_of(message))
+                return Accepted(await self._engine.load(message.task_id, call.scope))
+        return await super()._accept(request, call, task_id)
+
+    async def _answer_of_another(self, message: Message, call: CallContext) -> StoredTask | None:
+        """Answer the review that another caller's task waits for; None when the caller is not asked."""
+        asking = await self._asking(message.task_id, call) if message.task_id else None
+        if asking is None:
+            return None
+        # Engines keep receipts apart by owner, and the task belongs to another one.
+        answered = await self._answer(asking, message, call, None)
+        if call.on_accepted is not None:
+            call.on_accepted()
+        return answered
+
+    async def _answer(
+        self, asking: StoredTask, message: Message, call: CallContext, receipt: bytes | None
+    ) -> StoredTask:
+        self._acceptor.check_open()
+        # A review is not for the agent, so the input modes of the agent do not matter.
+        check_message(message, [])
+        check_context(message, asking)
+        return await self._desk.settle(
+            AskingQuery(task_id=asking.task.id, tenant=call.scope.tenant, agent=asking.scope.agent, users=_names(call)),
+            read_verdict(message),
+            message_id=message.message_id,
+            receipt=receipt,
+            receipt_since=self._journal.now() - int(self._settings.idempotency_window * 1000),
+        )
+
+    async def _asking(self, task_id: str, call: CallContext) -> StoredTask | None:
+        """Return the task if it waits for a review by the caller, without its artifacts."""
+        if not (users := _names(call)):
+            return None
+        query = AskingQuery(task_id=task_id, tenant=call.scope.tenant, users=users)
+        for found in await self._engine.asking(query):
+            if found.scope.agent == call.scope.agent or found.scope.agent in self._inner:
+                return found
+        return None
+
+    def _follow_as_reviewer(self, stored: StoredTask, until: frozenset[TaskState]) -> EventStream:
+        first = [snapshot(stored)]
+        stream = self._streams.follow(stored, CallContext(stored.scope), stored.version, first, until)
+
+        async def batches() -> AsyncIterator[list[StreamItem]]:
+            is_first = True
+            async for items in stream:
+                shown = [one for one in (_shown_item(item, is_first) for item in items) if one is not None]
+                if shown or not items:
+                    yield shown
+                is_first = False
+
+        return EventStream(batches(), stream.close)
+
+
+def shown_to_reviewer(task: Task) -> Task:
+    """Return what a reviewer sees of a task: what was said to others and what it made stays with its owner."""
+    return Task(id=task.id, context_id=task.context_id, status=task.status)
+
+
+def _shown_item(item: StreamItem, is_first: bool) -> StreamItem | None:
+    """Return what a reviewer sees of an event: the question, and then which states the task goes through."""
+    response = _decode(item.data)
+    if response.task is not None:
+        task = shown_to_reviewer(response.task)
+        task = task if is_first else msgspec.structs.replace(task, status=_without_message(task.status))
+        return item._replace(data=encode(StreamResponse(task=task)))
+    if response.status_update is not None:
+        status = _without_message(response.status_update.status)
+        update = msgspec.structs.replace(response.status_update, status=status, metadata=None)
+        return item._replace(data=encode(StreamResponse(status_update=update)))
+    return None
+
+
+def _without_message(status: TaskStatus) -> TaskStatus:
+    return TaskStatus(state=status.state, timestamp=status.timestamp)
+
+
+def _names(call: CallContext) -> tuple[str, ...]:
+    """Return the names under which the caller may be asked."""
+    return tuple(reviewer(name) for name in (call.scope.owner, call.email) if name)
