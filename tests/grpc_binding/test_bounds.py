@@ -13,7 +13,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
 from errands import BearerTokenMiddleware, Settings, TaskContext, Worker
-from errands.server import grpc_public
+from errands.server import grpc as grpc_binding
 from errands.wire.proto.codec import CODECS, Codec
 from tests.grpc_binding.http2 import Connection
 from tests.grpc_binding.serving import Served, is_answered, old_send, over_grpc, pb, refusal, send
@@ -194,7 +194,7 @@ async def test_watchers_learn_that_a_server_stops_whoever_else_does_not_read() -
 
 
 async def test_streams_of_health_and_reflection_are_bounded_and_checks_go_on(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(grpc_public, "MOST_STREAMS", 2)
+    monkeypatch.setattr(grpc_binding, "MOST_PUBLIC_STREAMS", 2)
     async with over_grpc(Echo()) as served:
         health: Any = health_pb2_grpc.HealthStub(served.channel)
         reflection: Any = reflection_pb2_grpc.ServerReflectionStub(served.channel)

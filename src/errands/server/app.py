@@ -55,7 +55,7 @@ if TYPE_CHECKING:
 
     from errands.agents.manifests.loading import ToolSource
     from errands.agents.models.base import Model
-    from errands.server.grpc_server import GrpcServer
+    from errands.server.grpc import GrpcServer
 
 logger = logging.getLogger(__name__)
 

@@ -30,7 +30,7 @@ from errands.wire.card_check.addresses import grpc_address
 from errands.wire.proto import grpc_extra
 
 if TYPE_CHECKING:
-    from errands.server.grpc_server import GrpcServer
+    from errands.server.grpc import GrpcServer
 
 logger = logging.getLogger(__name__)
 
@@ -184,7 +184,7 @@ def listed(text: str) -> list[str]:
 def grpc_server() -> type[GrpcServer]:
     """Raises `ConfigurationError` when its package is missing."""
     with grpc_extra():
-        from errands.server.grpc_server import GrpcServer  # noqa: PLC0415 - grpc is an extra
+        from errands.server.grpc import GrpcServer  # noqa: PLC0415 - grpc is an extra
     return GrpcServer
 
 

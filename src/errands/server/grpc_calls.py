@@ -1,4 +1,4 @@
-"""The open gRPC calls of a process: how many there may be, what they may hold, and where messages are converted."""
+"""The open gRPC calls of a process: how many there may be, how much they may hold, and where messages are converted."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any, ParamSpec, TypeVar
 
 import grpc.aio
 
-from errands.errors import OverloadedError
+from errands.errors import InvalidRequestError, OverloadedError
 from errands.runtime.settings import Settings
 
 P = ParamSpec("P")
@@ -18,15 +18,15 @@ T = TypeVar("T")
 MOST_CALLS = 10_000
 #: Bytes of a message that is converted on the event loop, and that does not count.
 SMALL = 16 * 1024
-#: Seconds for a message to arrive, and bytes for which there is one more. It is not known how much has come of it.
+#: Seconds for a message to arrive, and bytes for which there is one second more: gRPC does not tell how much has come.
 _ARRIVAL, _PACE = 30.0, 16 * 1024
 #: Seconds after which a message that has not arrived counts as slow.
 _QUICK = 1.0
-#: In place of when a message began to arrive.
+#: Stands for the time at which a message began to arrive, once it has been refused.
 _REFUSED = -1.0
 
 
-class Calls:
+class OpenCalls:
     """Bounds what the open calls hold: messages that arrive, requests that are handled, answers that are not read.
 
     A call is known by the task that serves it. gRPC does not tell how much it holds of a message that is arriving, so a
@@ -39,7 +39,7 @@ class Calls:
         self._patience = _ARRIVAL + settings.max_body_bytes / _PACE
         self._held: dict[asyncio.Task[Any], int] = {}
         self._total = 0
-        #: When the messages began to arrive that have not arrived, the oldest first.
+        #: When each message that has not arrived began to arrive, the oldest first.
         self._arriving: dict[asyncio.Task[Any], float] = {}
         self._look: asyncio.TimerHandle | None = None
         self._converting = asyncio.Lock()
@@ -47,7 +47,7 @@ class Calls:
     def open(self) -> None:
         """Count the call of the current task until it has been answered. Raises `OverloadedError`."""
         if len(self._held) >= MOST_CALLS:
-            raise OverloadedError(f"{MOST_CALLS} calls are open here; call again when some have ended")
+            raise OverloadedError(f"{MOST_CALLS} calls are open; call again when some have ended")
         task = _current_task()
         self._held[task] = 0
         task.add_done_callback(self._close)
@@ -55,8 +55,15 @@ class Calls:
     def _close(self, task: asyncio.Task[Any]) -> None:
         self._total -= self._held.pop(task)
 
-    async def receive(self, context: Any) -> bytes | None:
-        """Return the next message of a call, None at their end. Raises `OverloadedError` if it cannot be waited for."""
+    async def receive(self, context: Any) -> bytes:
+        """Return the message of a call. Raises `InvalidRequestError` if it has none, and as `receive_next` does."""
+        raw = await self.receive_next(context)
+        if raw is None:
+            raise InvalidRequestError("The call has no message")
+        return raw
+
+    async def receive_next(self, context: Any) -> bytes | None:
+        """Return the next message of a call, None at their end. Raises `OverloadedError` if it arrives too slowly."""
         loop, task = asyncio.get_running_loop(), _current_task()
         self._arriving[task] = loop.time()
         if self._look is None:
@@ -77,7 +84,7 @@ class Calls:
         return message
 
     def _look_at_slow(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Refuse the messages that have been arriving for too long. One look a second costs less than a timer each."""
+        """Refuse messages that have been arriving for too long. One look a second costs less than a timer each."""
         now = loop.time()
         self._look = loop.call_later(_QUICK, self._look_at_slow, loop) if self._arriving else None
         slow = [task for task, began in self._arriving.items() if began < now - _QUICK and began != _REFUSED]

@@ -1,6 +1,6 @@
-"""A2A as protobuf, for gRPC: the official generated messages and `errands.model`, both ways, in both versions.
+"""A2A as protobuf, for gRPC: between the official generated messages and `errands.model`, in both versions.
 
-The stubs are an extra, so nothing outside this package imports them at the top: `grpc_extra` says what to install.
+The generated messages are an extra, so nothing that works without it imports this package's modules at its top.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from errands.errors import ConfigurationError
 
 @contextmanager
 def grpc_extra() -> Iterator[None]:
-    """Around the first import of what the extra brings. Raises `ConfigurationError` when it is not installed."""
+    """Wrap an import that needs the extra. Raises `ConfigurationError` when it is not installed."""
     try:
         yield
     except ImportError as error:

@@ -1,4 +1,4 @@
-"""Errors over gRPC: a `google.rpc.Status` with the details that every binding gives, and back again."""
+"""Errors over gRPC: a `google.rpc.Status` with the same details as in the other bindings, written and read."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from errands.wire.status import DOMAIN, ERRORS, STATUS, from_http
 #: The trailing metadata that carries the Status.
 DETAILS_KEY = "grpc-status-details-bin"
 
-#: What a code means that comes without an ErrorInfo, from a proxy or from an agent that gives none.
+#: What a code means without an ErrorInfo: from a proxy, or from an agent that sends none.
 _REASON_OF_CODE = {
     "INVALID_ARGUMENT": "INVALID_PARAMS",
     "NOT_FOUND": "TASK_NOT_FOUND",
@@ -42,7 +42,7 @@ def message_of(error: A2AError, codec: Codec) -> str:
 
 
 def details_of(error: A2AError, codec: Codec) -> bytes:
-    """The value of `DETAILS_KEY`."""
+    """Return the value of `DETAILS_KEY` for an error."""
     metadata = {key: str(value) for key, value in error.metadata.items()}
     details: list[Any] = [error_details_pb2.ErrorInfo(reason=error.reason, domain=DOMAIN, metadata=metadata)]
     if isinstance(error, InvalidParamsError) and error.field:
@@ -60,7 +60,7 @@ def details_of(error: A2AError, codec: Codec) -> bytes:
 
 
 def read_failure(code: grpc.StatusCode, message: str, details: bytes | None) -> A2AError | None:
-    """The agent's error, by its ErrorInfo, else by its name, else by the code; None when that is none of A2A's."""
+    """Return the agent's error, by its ErrorInfo, else by its name, else by the code; None if A2A has no such code."""
     reason, wait, described = _read_details(details)
     named = _NAMED.fullmatch(message)
     if named is not None and named["name"] in _REASON_OF_NAME:
@@ -68,7 +68,7 @@ def read_failure(code: grpc.StatusCode, message: str, details: bytes | None) -> 
     reason = reason or _REASON_OF_CODE.get(code.name)
     if reason is None:
         return None
-    # The same details as in HTTP+JSON, so the same reading of them.
+    # The details are those of HTTP+JSON, so the same function reads them.
     body = {"message": message or code.name, "details": [{"reason": reason}, *described]}
     error = from_http(STATUS[reason].http, {"error": body})
     if isinstance(error, UnavailableError) and wait is not None:
@@ -77,22 +77,26 @@ def read_failure(code: grpc.StatusCode, message: str, details: bytes | None) -> 
 
 
 def has_error_info(details: bytes | None) -> bool:
-    """Whether it was the agent who spoke, and not something on the way."""
+    """Return whether the error is the agent's own, and not that of a proxy or of gRPC."""
     return _read_details(details).reason is not None
 
 
-class _Details(NamedTuple):
+class _StatusDetails(NamedTuple):
     reason: str | None = None
     #: Seconds to wait before trying again.
     wait: int | None = None
-    #: All of it, as HTTP+JSON writes it.
+    #: All details as HTTP+JSON writes them.
     described: list[dict[str, Any]] = []
 
 
-def _read_details(raw: bytes | None) -> _Details:
+def _read_details(raw: bytes | None) -> _StatusDetails:
     reason, wait = None, None
     described: list[dict[str, Any]] = []
-    for detail in _status(raw).details:
+    try:
+        status = status_pb2.Status.FromString(raw or b"")
+    except DecodeError:
+        status = status_pb2.Status()
+    for detail in status.details:
         if (info := _unpacked(detail, error_details_pb2.ErrorInfo)) is not None and info.reason in STATUS:
             reason = info.reason
             described.append({"reason": reason, "metadata": dict(info.metadata)})
@@ -100,14 +104,7 @@ def _read_details(raw: bytes | None) -> _Details:
             described.append({"fieldViolations": [{"field": one.field} for one in bad.field_violations]})
         if (retry := _unpacked(detail, error_details_pb2.RetryInfo)) is not None:
             wait = max(0, retry.retry_delay.seconds)
-    return _Details(reason, wait, described)
-
-
-def _status(raw: bytes | None) -> Any:
-    try:
-        return status_pb2.Status.FromString(raw or b"")
-    except DecodeError:
-        return status_pb2.Status()
+    return _StatusDetails(reason, wait, described)
 
 
 def _unpacked(detail: any_pb2.Any, kind: Any) -> Any:

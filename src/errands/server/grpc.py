@@ -1,0 +1,435 @@
+"""The gRPC binding: one service per protocol version on one port, with health and reflection.
+
+Messages are read and written here and not by gRPC, so that a message which cannot be read is answered with our error.
+To gRPC every method takes a stream of messages, which looks the same on the wire: so a call is authenticated before
+its message is received.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from functools import cached_property
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, NoReturn, Self
+from urllib.parse import urlsplit
+
+import grpc
+import grpc.aio
+import msgspec
+from google.protobuf.message import DecodeError
+from grpc_health.v1 import health_pb2
+from grpc_health.v1.health import SERVICE_NAME as HEALTH
+from grpc_reflection.v1alpha import reflection, reflection_pb2
+from starlette.types import Scope
+
+from errands.errors import (
+    A2AError,
+    ConfigurationError,
+    InvalidAgentResponseError,
+    OverloadedError,
+)
+from errands.model.base import encode, unchecked
+from errands.model.core import StreamResponse
+from errands.runtime.call import EventStream
+from errands.runtime.settings import NOT_ON_CARD, Settings
+from errands.server.errors import client_error, error_headers
+from errands.server.grpc_calls import MOST_CALLS, SMALL, OpenCalls
+from errands.server.http import Header, IncomingRequest, host_port, means_every_address
+from errands.wire.proto.codec import ASKING, CODECS, Codec, Position, Rpc, mark, read_request
+from errands.wire.proto.grpc_status import DETAILS_KEY, code_of, details_of, message_of
+
+if TYPE_CHECKING:
+    from errands.server.dispatch import Dispatcher
+
+#: Seconds that calls have to end by themselves once the agent has drained.
+_GRACE = 1.0
+#: The shortest time between a client's pings that is not taken for an attack.
+_PING_MS = 5_000
+#: How long a connection may have no calls. Clients connect again when they have one.
+_IDLE_MS = 300_000
+
+_decode_event = msgspec.json.Decoder(unchecked(StreamResponse)).decode
+
+
+class GrpcServer:
+    """An async context manager: entering listens, leaving lets the calls under way end."""
+
+    def __init__(
+        self,
+        dispatcher: Dispatcher,
+        settings: Settings,
+        http_server: tuple[str, int] | None = None,
+        *,
+        shares_port: bool = False,
+    ) -> None:
+        self._settings = settings
+        self._host = settings.grpc_host
+        self._wanted_port = settings.grpc_port or 0
+        #: The port it listens on, known once it does.
+        self.port = 0
+        self._server = grpc.aio.server(options=_options(settings, shares_port))
+        codecs = [CODECS[version] for version in dispatcher.routes.versions if version in CODECS]
+        address = http_server or (self._host, None)
+        calls = OpenCalls(settings)
+        services = [GrpcService(codec, dispatcher, address, calls, settings.max_message_values) for codec in codecs]
+        self._public = PublicServices(calls, [codec.service for codec in codecs])
+        self._server.add_generic_rpc_handlers([*(service.handlers() for service in services), *self._public.handlers()])
+
+    async def __aenter__(self) -> Self:
+        try:
+            self.port = self._server.add_insecure_port(host_port(self._host, self._wanted_port))
+        except RuntimeError:
+            raise ConfigurationError(
+                f"gRPC cannot listen on port {self._wanted_port} of {self._host}: it is in use, or not an address of "
+                "this machine; choose another with grpc_port and grpc_host"
+            ) from None
+        await self._server.start()
+        self._public.report(is_serving=True)
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self._server.stop(_GRACE)
+
+    @property
+    def address(self) -> str | None:
+        """Where clients reach it, as the card has it; `:port` means at whatever host they use.
+
+        It has no scheme unless a setting gives one: the official SDKs pass what is on the card to gRPC as it is, and
+        gRPC takes no URLs.
+        """
+        if self._settings.public_grpc is not None:
+            return None if self._settings.public_grpc == NOT_ON_CARD else self._settings.public_grpc
+        public = urlsplit(self._settings.public_url or "").hostname
+        if public is None and means_every_address(self._host):
+            return f":{self.port}"
+        return host_port(public or self._host, self.port)
+
+    def stop_serving(self) -> None:
+        """Tell those who ask about our health that nothing new should be sent here."""
+        self._public.report(is_serving=False)
+
+
+def _options(settings: Settings, shares_port: bool) -> list[tuple[str, int]]:
+    options = [
+        ("grpc.max_receive_message_length", settings.max_body_bytes),
+        ("grpc.max_send_message_length", -1),
+        ("grpc.max_concurrent_streams", MOST_CALLS),
+        # Without this, two servers on one port would share its connections unnoticed.
+        ("grpc.so_reuseport", int(shares_port)),
+        # Pings notice a client that has vanished.
+        ("grpc.keepalive_time_ms", max(int(settings.keep_alive * 1000), 1)),
+        ("grpc.keepalive_permit_without_calls", 1),
+        ("grpc.http2.min_ping_interval_without_data_ms", _PING_MS),
+        ("grpc.max_connection_idle_ms", _IDLE_MS),
+    ]
+    try:
+        import resource  # noqa: PLC0415 - not on Windows
+    except ImportError:
+        return options
+    files = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    if files != resource.RLIM_INFINITY:
+        # HTTP, the agent and its store need the other files that this process may open.
+        options.append(("grpc.max_allowed_incoming_connections", max(files // 8, 1)))
+    return options
+
+
+class GrpcService:
+    """The methods of one protocol version. `server` is the address that requests are said to have come to."""
+
+    def __init__(
+        self, codec: Codec, dispatcher: Dispatcher, server: tuple[str, int | None], calls: OpenCalls, max_values: int
+    ) -> None:
+        self._codec = codec
+        self._dispatcher = dispatcher
+        self._server = server
+        self._calls = calls
+        self._max_values = max_values
+
+    def handlers(self) -> Any:
+        """Return what a gRPC server takes."""
+        methods = {rpc.name: self._method(rpc) for rpc in self._codec.rpcs.values()}
+        return grpc.method_handlers_generic_handler(self._codec.service, methods)
+
+    def _method(self, rpc: Rpc) -> Any:
+        path = f"/{self._codec.service}/{rpc.name}"
+
+        async def answer(_: object, context: Any) -> bytes | None:
+            request = GrpcRequest(context, path, self._server)
+            request.ends_at_pause = self._codec.ends_at_pause
+            try:
+                self._calls.open()
+                return await self._serve(rpc, context, request)
+            except A2AError as error:
+                # gRPC keeps what is raised while it ends the call: not with the frames that hold the message.
+                refused = error.with_traceback(None)
+                refused.__context__ = None
+            return await self._refuse(context, request, refused)
+
+        if rpc.operation.streams:
+            return grpc.stream_stream_rpc_method_handler(answer)
+        return grpc.stream_unary_rpc_method_handler(answer)
+
+    async def _serve(self, rpc: Rpc, context: Any, request: GrpcRequest) -> bytes | None:
+        self._dispatcher.check_version(request)
+        if self._dispatcher.head_middlewares:
+            await self._dispatcher.check_head(request)
+        if self._codec.variant is not None:
+            rpc = self._codec.variant(request.headers.get(b"user-agent", b"")).rpc_of(rpc.operation)
+        raw = await self._calls.receive(context)
+        if len(raw) <= SMALL:
+            content = read_request(rpc, raw, self._max_values)
+        else:
+            content = await self._calls.convert(read_request, rpc, raw, self._max_values)
+        result = await self._dispatch(rpc, content, request)
+        if request.extra_headers:
+            await context.send_initial_metadata(_metadata(request.extra_headers))
+        if isinstance(result, EventStream):
+            await self._send_events(rpc, result, context, request.wants_positions)
+            return None
+        size = len(encode(result))
+        self._calls.hold(size)
+        if size <= SMALL:
+            return _write(rpc, result)
+        written = await self._calls.convert(_write, rpc, result)
+        self._calls.hold(2 * len(written))  # gRPC makes a copy
+        return written
+
+    async def _dispatch(self, rpc: Rpc, content: Any, request: GrpcRequest) -> Any:
+        """Perform the operation. A client that goes away ends the wait, but never a commit that is under way."""
+        dispatched = self._dispatcher.dispatch(rpc.operation, content, request)
+        if rpc.operation.http_method == "GET":
+            return await dispatched
+        work = asyncio.get_running_loop().create_task(dispatched)
+        try:
+            await _end_of(work)
+            return work.result()
+        except asyncio.CancelledError:
+            request.abandon(work)
+            work.add_done_callback(_close_stream)
+            raise
+
+    async def _send_events(self, rpc: Rpc, stream: EventStream, context: Any, marked: bool) -> None:
+        write = context.write
+        try:
+            async for items in stream:
+                self._calls.hold(sum([len(item.data) for item in items]))
+                for item in items:
+                    if len(item.data) <= SMALL:
+                        event = _write(rpc, _decode_event(item.data))
+                    else:
+                        event = await self._calls.convert(_write_event, rpc, item.data)
+                    await write(mark(event, Position(item.version, item.gap)) if marked and item.version else event)
+        except A2AError:
+            raise
+        except Exception as error:
+            raise client_error(error, "a stream") from None
+        finally:
+            stream.close()
+
+    async def _refuse(self, context: Any, request: GrpcRequest, error: A2AError) -> NoReturn:
+        error = self._codec.restate(error)
+        headers = [*request.extra_headers, *error_headers(error)]
+        trailing = (*_metadata(headers), (DETAILS_KEY, details_of(error, self._codec)))
+        await context.abort(code_of(error), message_of(error, self._codec), trailing)
+        raise AssertionError("abort always raises")
+
+
+def _write(rpc: Rpc, result: Any) -> bytes:
+    try:
+        raw: bytes = rpc.write(result).SerializeToString()
+    except ValueError as error:
+        raise InvalidAgentResponseError(f"The agent's answer cannot be sent over gRPC: {error}") from None
+    return raw
+
+
+def _write_event(rpc: Rpc, data: bytes) -> bytes:
+    return _write(rpc, _decode_event(data))
+
+
+def _end_of(work: asyncio.Task[Any]) -> asyncio.Future[None]:
+    """Return a future that is done when `work` is.
+
+    Canceling it leaves `work` alone, as `asyncio.shield` would at several times the cost.
+    """
+    end: asyncio.Future[None] = work.get_loop().create_future()
+
+    def reach(_: asyncio.Future[Any]) -> None:
+        if not end.done():
+            end.set_result(None)
+
+    work.add_done_callback(reach)
+    return end
+
+
+def _close_stream(work: asyncio.Future[Any]) -> None:
+    """Close the stream that an abandoned call has opened, if any."""
+    if work.cancelled() or work.exception() is not None:
+        return
+    if isinstance(result := work.result(), EventStream):
+        result.close()
+
+
+class GrpcRequest(IncomingRequest):
+    """The call as middleware knows requests: metadata are headers, the path is the method's."""
+
+    def __init__(self, context: Any, path: str, server: tuple[str, int | None]) -> None:
+        self._context = context
+        self._path = path
+        self._server = server
+        self.headers = {}
+        for key, value in context.invocation_metadata() or ():
+            name, text = key.encode("latin-1"), value.encode("utf-8") if isinstance(value, str) else value
+            self.headers[name] = b"%b, %b" % (self.headers[name], text) if name in self.headers else text
+        self.extra_headers = []
+        self.on_accepted = self._accept
+        self._is_accepted = False
+        self._abandoned: asyncio.Future[Any] | None = None
+
+    @cached_property
+    def scope(self) -> Scope:  # type: ignore[override]
+        return {
+            "type": "http",
+            "http_version": "2",
+            "method": "POST",
+            "scheme": "http",
+            "path": self._path,
+            "raw_path": self._path.encode(),
+            "query_string": b"",
+            "root_path": "",
+            "headers": list(self.headers.items()),
+            "client": _client(self._context.peer()),
+            "server": self._server,
+        }
+
+    @property
+    def wants_positions(self) -> bool:
+        name, value = ASKING
+        return self.header(name.encode()) == value
+
+    def _accept(self) -> None:
+        self._is_accepted = True
+        if self._abandoned is not None:
+            self._abandoned.cancel()
+
+    def abandon(self, work: asyncio.Future[Any]) -> None:
+        """Cancel `work` as soon as it does nothing but wait: the client has gone."""
+        self._abandoned = work
+        if self._is_accepted:
+            work.cancel()
+
+
+def _client(peer: str) -> tuple[str, int] | None:
+    """Return `ipv4:127.0.0.1:5000` or `ipv6:%5B::1%5D:5000` as ASGI has it."""
+    kind, _, address = peer.partition(":")
+    host, _, port = address.rpartition(":")
+    if kind not in ("ipv4", "ipv6") or not port.isdigit():
+        return None
+    return host.replace("%5B", "").replace("%5D", "").strip("[]"), int(port)
+
+
+def _metadata(headers: list[Header]) -> tuple[tuple[str, str | bytes], ...]:
+    return tuple((name.decode("latin-1"), value.decode("latin-1")) for name, value in headers)
+
+
+# Health and reflection, which everyone may call. The servicers that come with gRPC wait for ever for a message, of any
+# size that is allowed, from any number of callers: these have the bounds of all other calls.
+
+REFLECTION = reflection.SERVICE_NAME
+#: Streams of these services that are open at the same time.
+MOST_PUBLIC_STREAMS = 100
+
+_SERVING = health_pb2.HealthCheckResponse.SERVING
+_NOT_SERVING = health_pb2.HealthCheckResponse.NOT_SERVING
+_UNKNOWN = health_pb2.HealthCheckResponse.SERVICE_UNKNOWN
+
+
+class PublicServices:
+    """Health and reflection. `services` are the names of the other services."""
+
+    def __init__(self, calls: OpenCalls, services: Sequence[str]) -> None:
+        self._calls = calls
+        self._services = ("", *services)
+        self._reflection = reflection.aio.ReflectionServicer((*services, HEALTH, REFLECTION))
+        self._status = _NOT_SERVING
+        self._changed = asyncio.Event()
+        self._streams = 0
+
+    def report(self, *, is_serving: bool) -> None:
+        """Tell those who ask, and those who watch, whether new calls should be sent here."""
+        self._status = _SERVING if is_serving else _NOT_SERVING
+        self._changed.set()
+        self._changed = asyncio.Event()
+
+    def handlers(self) -> list[Any]:
+        """Return what a gRPC server takes."""
+        check = grpc.stream_unary_rpc_method_handler(self._bounded(self._check))
+        watch = grpc.stream_stream_rpc_method_handler(self._bounded_stream(self._watch))
+        reflect = grpc.stream_stream_rpc_method_handler(self._bounded_stream(self._reflect))
+        return [
+            grpc.method_handlers_generic_handler(HEALTH, {"Check": check, "Watch": watch}),
+            grpc.method_handlers_generic_handler(REFLECTION, {"ServerReflectionInfo": reflect}),
+        ]
+
+    def _bounded(self, method: Callable[[Any], Awaitable[bytes | None]]) -> Any:
+        async def answer(_: object, context: Any) -> bytes | None:
+            try:
+                self._calls.open()
+                return await method(context)
+            except A2AError as error:
+                await context.abort(code_of(error), error.message)
+            except DecodeError:
+                await context.abort(grpc.StatusCode.INVALID_ARGUMENT, "The request cannot be read")
+            return None
+
+        return answer
+
+    def _bounded_stream(self, method: Callable[[Any], Awaitable[None]]) -> Any:
+        async def count(context: Any) -> None:
+            self._streams += 1
+            try:
+                if self._streams > MOST_PUBLIC_STREAMS:
+                    raise OverloadedError(
+                        f"{MOST_PUBLIC_STREAMS} streams of health and reflection are open; call again later"
+                    )
+                await method(context)
+            finally:
+                self._streams -= 1
+
+        return self._bounded(count)
+
+    async def _check(self, context: Any) -> bytes:
+        if await self._asked_service(context) not in self._services:
+            await context.abort(grpc.StatusCode.NOT_FOUND, "There is no such service")
+        return _health(self._status)
+
+    async def _watch(self, context: Any) -> None:
+        is_known = await self._asked_service(context) in self._services
+        told = None
+        while True:
+            changed, status = self._changed, self._status if is_known else _UNKNOWN
+            if status != told:
+                await context.write(_health(status))
+            told = status
+            await changed.wait()
+
+    async def _asked_service(self, context: Any) -> str:
+        service: str = health_pb2.HealthCheckRequest.FromString(await self._calls.receive(context)).service
+        return service
+
+    async def _reflect(self, context: Any) -> None:
+        while (raw := await self._calls.receive_next(context)) is not None:
+            question = _once(reflection_pb2.ServerReflectionRequest.FromString(raw))
+            async for answer in self._reflection.ServerReflectionInfo(question, context):
+                await context.write(answer.SerializeToString())
+
+
+async def _once(message: Any) -> AsyncIterator[Any]:
+    yield message
+
+
+def _health(status: Any) -> bytes:
+    raw: bytes = health_pb2.HealthCheckResponse(status=status).SerializeToString()
+    return raw
