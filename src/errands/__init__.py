@@ -44,7 +44,6 @@ from errands.model.core import (
 )
 from errands.model.log import Scope
 from errands.policy.document import Policy
-from errands.runtime.active import ActiveTask
 from errands.runtime.context import TaskContext
 from errands.runtime.dependencies import Dependency, DependencyContainer
 from errands.runtime.executor.agent import AgentExecutor
@@ -56,6 +55,7 @@ from errands.runtime.executor.updater import TaskUpdater
 from errands.runtime.executor.worker import ExecutorWorker
 from errands.runtime.functions import agent
 from errands.runtime.hooks import LifecycleHooks
+from errands.runtime.leases import ActiveTask
 from errands.runtime.middleware import (
     A2AMiddleware,
     ApiKeyMiddleware,

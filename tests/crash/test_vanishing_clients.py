@@ -106,7 +106,7 @@ async def crowd(port: int) -> None:
 
 async def quiet(server: A2AServer, baseline: int) -> None:
     """Waits until nothing runs any more that did not run before; a leak ends in the test's timeout."""
-    while server.adapter.running or len(asyncio.all_tasks()) > baseline:
+    while server.pool.running or len(asyncio.all_tasks()) > baseline:
         await asyncio.sleep(0)
     for _ in range(10):
         await asyncio.sleep(0)  # callbacks of what has just ended

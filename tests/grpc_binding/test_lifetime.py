@@ -135,7 +135,7 @@ async def test_a_server_is_healthy_until_it_drains(service: str) -> None:
         call = served.v1_0.SendMessage(send())
         await worker.started.wait()
         draining = asyncio.create_task(served.server.drain())
-        await until(lambda: served.server.adapter.draining)
+        await until(lambda: served.server.pool.draining)
         assert await health_of(served, service) == "NOT_SERVING"
         refused = await refusal(served.v1_0.SendMessage(send(message_id="m-2")))
         assert (refused.code, refused.reason) == ("UNAVAILABLE", "UNAVAILABLE")
@@ -157,7 +157,7 @@ async def test_stopping_lets_what_runs_finish_and_ends_the_streams() -> None:
         stream = aiter(served.v1_0.SubscribeToTask(pb.SubscribeToTaskRequest(id=task.id)))
         await anext(stream)
         stopping = asyncio.create_task(server.stop())
-        await until(lambda: server.adapter.draining)
+        await until(lambda: server.pool.draining)
         worker.gate.set()
         assert (await sent).task.status.state == pb.TASK_STATE_COMPLETED
         assert [event async for event in stream][-1].status_update.status.state == pb.TASK_STATE_COMPLETED

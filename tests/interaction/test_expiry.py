@@ -217,7 +217,7 @@ async def test_a_manifest_agent_is_told_the_limit_as_at_its_next_message(
     options = {"settings": PATIENT, "policy": policy}
     async with at_work(tmp_path / "agent", text, "What else?", storage=build(), server=options) as desk:
         # With tools that keep something for the task elsewhere, its worker has to let go of that.
-        desk.server.adapter.hears_cancel = hears_cancel
+        desk.server.pool.handlers[desk.server.agent_card.name].hears_cancel = hears_cancel
         assert (await desk.say("hello")).status.state is TaskState.INPUT_REQUIRED
         assert desk.task is not None
         clock.advance(HOUR + 1)

@@ -134,7 +134,7 @@ def attributes_of(thing: Any) -> Iterator[tuple[str, Any]]:
 
 async def settled(engine: Engine, *servers: A2AServer) -> None:
     """Waits until nothing runs, and deletes it all."""
-    while await engine.running() or any(server.adapter.running for server in servers):
+    while await engine.running() or any(server.pool.running for server in servers):
         await asyncio.sleep(0.02)
     await engine.sweep()
 

@@ -202,4 +202,4 @@ async def test_the_log_says_once_that_new_tasks_are_refused(caplog: pytest.LogCa
         for _ in range(3):
             with pytest.raises(OverloadedError):
                 await client.send("too long")
-        assert caplog.text.count("new ones are refused. Start more workers") == 1
+        assert caplog.text.count("new ones are refused: start more workers") == 1

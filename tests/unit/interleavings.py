@@ -22,11 +22,11 @@ from errands.errors import ErrandsError
 from errands.model.core import PAUSED_STATES, TERMINAL_STATES, Message, Part, Role, StreamResponse, TaskState
 from errands.model.log import Event, Scope, StoredTask
 from errands.model.requests import CancelTaskRequest, SendMessageConfiguration, SendMessageRequest
-from errands.runtime.adapter import WorkerAdapter
 from errands.runtime.call import CallContext
 from errands.runtime.context import TaskContext
-from errands.runtime.dependencies import DependencyContainer
+from errands.runtime.handler import Handler
 from errands.runtime.journal import Journal, new_id
+from errands.runtime.pool import WorkerPool
 from errands.runtime.settings import Settings
 from errands.runtime.task_manager import TaskManager
 from errands.runtime.worker import Worker
@@ -116,19 +116,18 @@ class Lifecycle(RuleBasedStateMachine):
         self.worker = Scripted()
         settings = Settings(lease_seconds=LEASE_S, poll_interval=3600, cancel_force_timeout=3600, max_attempts=1000)
         self.journal = Journal(self.engine)
-        self.adapter = WorkerAdapter(
-            self.worker, self.journal, agent="agent", deps=DependencyContainer(), settings=settings
-        )
+        self.pool = WorkerPool(self.engine, settings)
+        self.pool.add(Handler("agent", self.worker, self.journal, settings))
         self.stack = AsyncExitStack()
-        await self.stack.enter_async_context(self.adapter)
-        self.manager = TaskManager(self.journal, self.adapter, input_modes=[], settings=settings)
+        await self.stack.enter_async_context(self.pool)
+        self.manager = TaskManager(self.pool, "agent", input_modes=[], settings=settings)
         await self.settle()
 
     async def die(self) -> None:
         """The process is gone: nothing more is written, leases stay as they are."""
-        for execution in list(self.adapter.running.values()):
+        for execution in list(self.pool.running.values()):
             execution.stop("lost")
-        while self.adapter.running:
+        while self.pool.running:
             await asyncio.sleep(0)
         await self.stack.aclose()
         self.open_chunks.clear()
@@ -138,7 +137,7 @@ class Lifecycle(RuleBasedStateMachine):
         while True:
             for _ in range(10):
                 await asyncio.sleep(0)
-            if all(self._waits(task_id) for task_id in self.adapter.running):
+            if all(self._waits(task_id) for task_id in self.pool.running):
                 return
             await self.engine.running()
 
@@ -252,8 +251,8 @@ class Lifecycle(RuleBasedStateMachine):
 
     async def _reap(self) -> None:
         self.clock.advance(seconds=LEASE_S * 2)
-        await self.adapter._extend()
-        await self.adapter.poll()
+        await self.pool._extend()
+        await self.pool.poll()
         await self.settle()
 
     @rule(pick=st.integers(0, 99), back=st.integers(0, 5))

@@ -6,9 +6,8 @@ from collections.abc import Awaitable, Callable, Sequence
 
 import pytest
 
-from errands import Settings, TaskContext, Worker
+from errands import TaskContext, Worker
 from errands.engines.memory import MemoryEngine
-from errands.errors import ConcurrencyError
 from errands.model.log import Lease, LeaseSignal
 from errands.testing import connect, serve
 from tests.unit.support import Gate
@@ -61,23 +60,7 @@ async def test_a_turn_is_not_stopped_because_the_one_before_it_has_let_go_of_its
             await worker.second.reached.wait()
 
         engine.meanwhile = answer
-        await server.task_manager._adapter._extend()
+        await server.pool._extend()
         worker.second.open()
         states = [event.state async for event in client.subscribe(task_id)]
     assert states[-1] == "completed"
-
-
-async def test_a_task_that_was_settled_meanwhile_is_not_taken_up_for_whoever_waits_for_it() -> None:
-    worker, engine = Asks(), MemoryEngine()
-    server = serve(worker, storage=engine, settings=Settings(max_concurrent_tasks=1))
-    async with connect(server) as client:
-        await client.send("one", blocking=False)
-        await worker.first.reached.wait()
-        waiting = (await client.send("one", blocking=False)).task_id
-        looked_at = await engine.load(waiting, await engine.scope_of(waiting))
-        await client.cancel(waiting)
-        with pytest.raises(ConcurrencyError):
-            await server.task_manager._adapter._take_up(looked_at)
-        head = (await engine.load(waiting, looked_at.scope)).head
-        worker.first.open()
-    assert (head.state.short, head.worker, head.due_at) == ("canceled", "", None)

@@ -93,7 +93,7 @@ class AgentServer(uvicorn.Server):
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         patience = self.agent.settings.drain_timeout
         self._exit_after(patience + 2 * _CLOSING, code=1)
-        if self.agent.adapter.running:
+        if self.agent.pool.running:
             err().print(
                 f"Stopping; what runs has {patience:g} s to finish, then goes back to the queue. Ctrl-C exits at once."
             )

@@ -10,7 +10,7 @@ from errands.cli.options import AsJson
 from errands.cli.stores import Agent, Storage, existing
 from errands.cli.terminal import STATE_STYLES, clean, duration, err, out, print_json
 from errands.clock import to_iso
-from errands.runtime.active import ActiveTask
+from errands.runtime.leases import ActiveTask
 
 
 def running_tasks(storage: Storage = None, agent: Agent = None, as_json: AsJson = False) -> None:

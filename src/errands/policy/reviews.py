@@ -47,14 +47,13 @@ from errands.policy import records
 from errands.policy.cel.session import Call
 from errands.policy.records import Answered, AnyRecord, OutputHeld, Waiting
 from errands.policy.run import stored_records
-from errands.runtime.accepting import Accepted, check_context
-from errands.runtime.adapter import WorkerAdapter
 from errands.runtime.call import CallContext, EventStream, StreamItem
 from errands.runtime.executor.ids import Identifiers
-from errands.runtime.intake import check_message, receipt_of
 from errands.runtime.journal import Batch, Journal, new_id, status_update
+from errands.runtime.pool import WorkerPool
 from errands.runtime.settings import Settings
 from errands.runtime.streams import snapshot
+from errands.runtime.submission import Submission, check_context, check_message, receipt_of
 from errands.runtime.task_manager import TaskManager
 
 logger = logging.getLogger(__name__)
@@ -399,8 +398,8 @@ class ReviewingTaskManager(TaskManager):
 
     def __init__(
         self,
-        journal: Journal,
-        adapter: WorkerAdapter,
+        pool: WorkerPool,
+        agent: str,
         *,
         input_modes: list[str],
         settings: Settings,
@@ -408,9 +407,9 @@ class ReviewingTaskManager(TaskManager):
         inner: Collection[str] = (),
     ) -> None:
         """`inner` are agents that only this server reaches. Reviews of their tasks are answered here, too."""
-        super().__init__(journal, adapter, input_modes=input_modes, settings=settings, identifiers=identifiers)
-        self._journal = journal
-        self._desk = ReviewDesk(journal)
+        super().__init__(pool, agent, input_modes=input_modes, settings=settings, identifiers=identifiers)
+        self._journal = pool.handlers[agent].journal
+        self._desk = ReviewDesk(self._journal)
         self._inner = inner
 
     async def send_message(self, request: SendMessageRequest, call: CallContext) -> SendMessageResponse:
@@ -455,15 +454,15 @@ class ReviewingTaskManager(TaskManager):
         is_asked = bool(stored.head.asks) and stored.head.asks in _names(call)
         return await revealed(self._engine, stored) if is_asked else stored
 
-    async def _accept(self, request: SendMessageRequest, call: CallContext, task_id: str) -> Accepted:
+    async def _submit(self, request: SendMessageRequest, call: CallContext, task_id: str) -> Submission:
         """Take a message to the caller's own task as the answer, when it is the caller whom the task asks."""
         message = request.message
         if message.task_id and _names(call):
             asking = await self._asking(message.task_id, call)
             if asking is not None and asking.scope == call.scope:
                 await self._answer(asking, message, call, receipt_of(message))
-                return Accepted(await self._engine.load(message.task_id, call.scope))
-        return await super()._accept(request, call, task_id)
+                return Submission(await self._engine.load(message.task_id, call.scope))
+        return await super()._submit(request, call, task_id)
 
     async def _answer_of_another(self, message: Message, call: CallContext) -> StoredTask | None:
         """Answer the review that another caller's task waits for; None when the caller is not asked."""
@@ -479,7 +478,7 @@ class ReviewingTaskManager(TaskManager):
     async def _answer(
         self, asking: StoredTask, message: Message, call: CallContext, receipt: bytes | None
     ) -> StoredTask:
-        self._acceptor.check_open()
+        self._submitter.check_open()
         # A review is not for the agent, so the input modes of the agent do not matter.
         check_message(message, [])
         check_context(message, asking)

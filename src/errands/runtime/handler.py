@@ -1,4 +1,4 @@
-"""Calling a worker's handler, and what follows from how it ended: the rules of a turn, for every kind of worker."""
+"""Calling a worker for one turn, and ending the turn by how the call ended: the same rules for every kind of worker."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import functools
 import logging
 import secrets
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from errands.errors import (
     CapabilityBlockedError,
@@ -21,29 +21,50 @@ from errands.errors import (
 from errands.model.core import CANCELED, INPUT_REQUIRED, Message, Part, Role
 from errands.runtime.blocking import BlockingTaskContext
 from errands.runtime.context import TaskContext
-from errands.runtime.execution import Execution
-from errands.runtime.journal import new_id
+from errands.runtime.expiry import Expiry
+from errands.runtime.journal import Journal, new_id
+from errands.runtime.oversight import Oversight
+from errands.runtime.settings import Settings
 from errands.runtime.turn_input import InvalidAnswerError
 from errands.runtime.worker import Worker, is_async
+
+if TYPE_CHECKING:
+    from errands.runtime.pool import Execution
 
 logger = logging.getLogger(__name__)
 
 #: Threads for synchronous handlers at most.
-_MOST_THREADS = 64
+_MAX_THREADS = 64
 #: How a message begins that asks again.
 _MISFIT = "That answer does not fit: "
 
 
 class Handler:
-    """A worker as the adapter sees it: something that ends the turn it is given, one way or another."""
+    """One agent as the pool sees it: its worker, where its changes are written, and the policy it is held to."""
 
-    def __init__(self, worker: Worker, *, max_attempts: int, threads: int | None) -> None:
+    def __init__(
+        self,
+        agent: str,
+        worker: Worker,
+        journal: Journal,
+        settings: Settings,
+        oversight: Oversight | None = None,
+    ) -> None:
+        self.agent = agent
+        self.journal = journal
+        self.oversight = oversight
+        #: See `Worker.chooses_reply`.
+        self.chooses_reply = worker.chooses_reply
+        #: See `Worker.hears_cancel`.
+        self.hears_cancel = worker.hears_cancel or worker.chooses_reply
+        #: Which paused tasks have waited too long.
+        self.expiry = Expiry(settings.paused_timeout, oversight)
         self._worker = worker
-        self._max_attempts = max_attempts
+        self._max_attempts = settings.max_attempts
         self._threads: ThreadPoolExecutor | None = None
         if not is_async(worker):
-            most = min(threads or _MOST_THREADS, _MOST_THREADS)
-            self._threads = ThreadPoolExecutor(most, thread_name_prefix="errands-worker")
+            threads = min(settings.max_concurrent_tasks or _MAX_THREADS, _MAX_THREADS)
+            self._threads = ThreadPoolExecutor(threads, thread_name_prefix="errands-worker")
 
     def close(self) -> None:
         if self._threads is not None:

@@ -1,18 +1,16 @@
-"""Agents that run beside the served one on the same store and that nobody outside can reach: for delegation."""
+"""Agents that run in the same process and on the same store as the served one, and that clients cannot reach."""
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import AsyncIterator, Callable, Mapping
-from contextlib import AsyncExitStack, asynccontextmanager
+from collections.abc import Callable, Mapping
+from contextlib import AbstractAsyncContextManager
 
 import msgspec
 
-from errands.engines.base import Engine
-from errands.runtime.adapter import WorkerAdapter
-from errands.runtime.dependencies import DependencyContainer
+from errands.runtime.handler import Handler
 from errands.runtime.journal import Journal
 from errands.runtime.oversight import Oversight
+from errands.runtime.pool import WorkerPool
 from errands.runtime.settings import Settings
 from errands.runtime.task_manager import TaskManager
 from errands.runtime.worker import Worker
@@ -21,42 +19,35 @@ _INPUT_MODES = ["text/plain", "application/json"]
 
 
 class InnerAgents:
-    """Their workers by name, and while the server runs their task managers, with the one of the served agent."""
+    """The workers of inner agents by name and, once the server has started, the task manager of every agent."""
 
     def __init__(self, workers: Mapping[str, Worker] | None = None) -> None:
         self.workers: dict[str, Worker] = dict(workers or {})
-        self._adapters: list[WorkerAdapter] = []
         self._managers: dict[str, TaskManager] = {}
+        self._pool: WorkerPool | None = None
 
-    def manager(self, agent: str) -> TaskManager:
-        """Raises `KeyError` for an agent that is not here, and while the server does not run."""
-        return self._managers[agent]
-
-    @asynccontextmanager
-    async def running(
+    def start(
         self,
-        engine: Engine,
+        pool: WorkerPool,
         served: Mapping[str, TaskManager],
-        deps: DependencyContainer,
+        journal: Journal,
         settings: Settings,
         oversight_of: Callable[[Worker], Oversight],
-    ) -> AsyncIterator[None]:
-        """Has them work until the end of the block. Hooks are not told: they are about the served agent."""
-        journal = Journal(engine)
-        # What they are given is part of a task that was taken: it is not refused.
+    ) -> None:
+        """Have the pool run these agents, too, beside those that are `served`."""
+        # Their tasks are part of tasks that were accepted, so they are not refused.
         settings = msgspec.structs.replace(settings, max_queue_age=None)
-        async with AsyncExitStack() as stack:
-            stack.callback(self._adapters.clear)
-            stack.callback(self._managers.clear)
-            self._managers.update(served)
-            for name, worker in self.workers.items():
-                adapter = WorkerAdapter(
-                    worker, journal, agent=name, deps=deps, settings=settings, oversight=oversight_of(worker)
-                )
-                self._managers[name] = TaskManager(journal, adapter, input_modes=_INPUT_MODES, settings=settings)
-                self._adapters.append(await stack.enter_async_context(adapter))
-            yield
+        self._pool = pool
+        self._managers = dict(served)
+        for name, worker in self.workers.items():
+            pool.add(Handler(name, worker, journal, settings, oversight_of(worker)))
+            self._managers[name] = TaskManager(pool, name, input_modes=_INPUT_MODES, settings=settings)
 
-    async def drain(self) -> None:
-        """See `WorkerAdapter.drain`."""
-        await asyncio.gather(*(adapter.drain() for adapter in self._adapters))
+    def manager(self, agent: str) -> TaskManager:
+        """Return the task manager of an agent. Raise `KeyError` for an unknown one, and before the start."""
+        return self._managers[agent]
+
+    def waiting(self, task_id: str) -> AbstractAsyncContextManager[None]:
+        """Give the slot of a running turn back while it waits for a task that it has delegated."""
+        assert self._pool is not None
+        return self._pool.waiting(task_id)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Coroutine
-from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import msgspec
@@ -44,12 +43,11 @@ class Streams:
         caught_up: bool = False,
         waits: bool = False,
         chooses: bool = False,
-        while_open: AbstractContextManager[None] | None = None,
     ) -> EventStream:
         """`first`, then what happens after version `after`, until the task is in one of the states `until`.
 
         `waits` says that the state it is in now is not yet the one that is meant, and `chooses` that a task which the
-        agent publishes first is to stand for ours. `while_open` holds for as long as somebody reads.
+        agent publishes first is to stand for ours.
         """
         reader = _Reader(self._engine, stored.task.id, call.scope, after, caught_up=caught_up)
         reader.has_task, reader.has_begun = after > 0 and not chooses, bool(first)
@@ -59,31 +57,30 @@ class Streams:
 
         async def batches() -> AsyncIterator[list[StreamItem]]:
             try:
-                with while_open or nullcontext():
-                    if unshown:
-                        yield unshown.pop()
-                    if is_over_at_once:
-                        return
-                    while not reader.has_left:
-                        while (events := await reader.next(self._keep_alive)) is not None:
-                            try:
-                                items, is_over = reader.shown(events), _settles(events, until)
-                            except UNREADABLE:
-                                reader.pass_over()
-                                break
-                            if items or not events:
-                                yield items
-                            if is_over:
-                                return
-                        if not reader.has_gap:
+                if unshown:
+                    yield unshown.pop()
+                if is_over_at_once:
+                    return
+                while not reader.has_left:
+                    while (events := await reader.next(self._keep_alive)) is not None:
+                        try:
+                            items, is_over = reader.shown(events), _settles(events, until)
+                        except UNREADABLE:
+                            reader.pass_over()
                             break
-                        current = await self._engine.load(task_id, call.scope)
-                        yield reader.shown_after_gap(current)
-                        if current.state in until:
+                        if items or not events:
+                            yield items
+                        if is_over:
                             return
-                    if not reader.has_left:
-                        # Ended like any other, the stream would be taken for a task that has come to its end.
-                        raise UnavailableError(_STOPPING)
+                    if not reader.has_gap:
+                        break
+                    current = await self._engine.load(task_id, call.scope)
+                    yield reader.shown_after_gap(current)
+                    if current.state in until:
+                        return
+                if not reader.has_left:
+                    # Ended like any other, the stream would be taken for a task that has come to its end.
+                    raise UnavailableError(_STOPPING)
             finally:
                 reader.leave()
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager
 from functools import partial
 
 import msgspec
@@ -38,16 +37,14 @@ from errands.model.requests import (
     SendMessageResponse,
     SubscribeToTaskRequest,
 )
-from errands.runtime.accepting import Accepted, Acceptor
-from errands.runtime.adapter import WorkerAdapter
 from errands.runtime.call import CallContext, EventStream
-from errands.runtime.canceling import Canceler
-from errands.runtime.depth import told_depth
+from errands.runtime.cancellation import Canceler
 from errands.runtime.executor.ids import Identifiers
 from errands.runtime.executor.reply import chosen, first_published
-from errands.runtime.journal import Journal
+from errands.runtime.pool import WorkerPool
 from errands.runtime.settings import Settings
 from errands.runtime.streams import Streams, snapshot, trim_item
+from errands.runtime.submission import Submission, Submitter
 
 
 class TaskManager:
@@ -55,26 +52,21 @@ class TaskManager:
 
     def __init__(
         self,
-        journal: Journal,
-        adapter: WorkerAdapter,
+        pool: WorkerPool,
+        agent: str,
         *,
         input_modes: list[str],
         settings: Settings,
         identifiers: Identifiers | None = None,
     ) -> None:
-        self._engine = journal.engine
-        self._adapter = adapter
+        handler = pool.handlers[agent]
+        self._engine = handler.journal.engine
         self._settings = settings
-        self._canceler = Canceler(journal, adapter, settings)
-        adapter.end_abandoned = self._canceler.end_abandoned
-        self._acceptor = Acceptor(
-            journal,
-            adapter,
-            input_modes=input_modes,
-            settings=settings,
-            identifiers=identifiers,
-        )
-        self._streams = Streams(journal.engine, settings.keep_alive)
+        self._chooses_reply = handler.chooses_reply
+        self._canceler = Canceler(pool, agent, settings)
+        pool.on_sweep(self._canceler.end_abandoned)
+        self._submitter = Submitter(pool, agent, input_modes=input_modes, settings=settings, identifiers=identifiers)
+        self._streams = Streams(self._engine, settings.keep_alive)
 
     # SendMessage, SendStreamingMessage
 
@@ -82,9 +74,9 @@ class TaskManager:
         """Accepts the message and, unless the client wants to go on at once, waits for the turn's end."""
         configuration = request.configuration
         wait = configuration is None or not configuration.return_immediately
-        task_id = request.message.task_id or self._acceptor.new_task_id(request.message)
+        task_id = request.message.task_id or self._submitter.new_task_id(request.message)
         with self._engine.expect(task_id, call.scope, SETTLED_STATES) as expectation:
-            accepted = await self._accept(request, call, task_id)
+            accepted = await self._submit(request, call, task_id)
             if call.on_accepted is not None:
                 call.on_accepted()
             stored = accepted.stored
@@ -104,33 +96,33 @@ class TaskManager:
             return SendMessageResponse(task=stored.task)
         return SendMessageResponse(task=trim(stored.task, configuration.history_length))
 
-    async def _accept(self, request: SendMessageRequest, call: CallContext, task_id: str) -> Accepted:
-        return await self._acceptor.accept(request, call, task_id)
+    async def _submit(self, request: SendMessageRequest, call: CallContext, task_id: str) -> Submission:
+        return await self._submitter.submit(request, call, task_id)
 
-    async def _wait_elsewhere(self, accepted: Accepted, call: CallContext) -> StoredTask | None:
+    async def _wait_elsewhere(self, accepted: Submission, call: CallContext) -> StoredTask | None:
         """Wait for a task that was there before: the same message began it, or this one answers it by its context."""
         task_id = accepted.stored.task.id
         with self._engine.expect(task_id, call.scope, SETTLED_STATES) as expectation:
             accepted.stored = await self._engine.load(task_id, call.scope)
             return await self._wait_for_turn(accepted, expectation)
 
-    async def _wait_for_turn(self, accepted: Accepted, expectation: Expectation) -> StoredTask | None:
+    async def _wait_for_turn(self, accepted: Submission, expectation: Expectation) -> StoredTask | None:
         """The task once it has come to a message that waited, and settled; None when the time is up."""
         while not accepted.settled:
-            settled = await expectation.wait(accepted.version, self._settings.blocking_timeout)
+            settled = await expectation.wait(accepted.stored.version, self._settings.blocking_timeout)
             if settled is None:
                 return None
             accepted.stored = settled
         return accepted.stored
 
-    def _is_to_choose(self, accepted: Accepted) -> bool:
+    def _is_to_choose(self, accepted: Submission) -> bool:
         """Whether the agent has yet to say if it answers with a task or with a message."""
-        return self._adapter.chooses_reply and accepted.stored.state is SUBMITTED and not accepted.queued
+        return self._chooses_reply and accepted.stored.state is SUBMITTED and not accepted.queued
 
     async def send_streaming_message(self, request: SendMessageRequest, call: CallContext) -> EventStream:
         """Accepts the message and shows the task and everything that happens until the turn has ended."""
-        accepted = await self._accept(
-            request, call, request.message.task_id or self._acceptor.new_task_id(request.message)
+        accepted = await self._submit(
+            request, call, request.message.task_id or self._submitter.new_task_id(request.message)
         )
         length = request.configuration.history_length if request.configuration else None
         shape = None if length is None else partial(trim_item, history_length=length)
@@ -148,36 +140,29 @@ class TaskManager:
         )
         return chosen(self._engine, stored, stream, shape) if chooses else stream
 
-    # From inside
+    # For delegation
 
     async def take_on(self, message: Message, call: CallContext, task_id: str) -> StoredTask:
-        """The task of this id, which another task determines: created with its first message, or found.
+        """Return the task of this id: created with its first message, or found if it was created before.
 
-        While the server stops it is created all the same; it then waits for another process or another time.
+        It is created even while the server stops; it then waits for another process, or for the next start.
         """
         try:
-            return (await self._acceptor.create(SendMessageRequest(message=message), call, task_id)).stored
+            return (await self._submitter.create(SendMessageRequest(message=message), call, task_id)).stored
         except (ConcurrencyError, DuplicateMessageError):
             return await self._engine.load(task_id, call.scope)
 
-    def waiting_turn(self, task_id: str) -> AbstractContextManager[None]:
-        """See `WorkerAdapter.waiting_turn`."""
-        return self._adapter.waiting_turn(task_id)
-
     async def wait_until_settled(self, task_id: str, call: CallContext, after: int = 0) -> StoredTask:
-        """The task once it has ended or waits for something, at a version above `after`; however long that takes.
+        """Return the task once it has ended or paused at a version above `after`, however long that takes.
 
-        Whichever process works on it. Raises `TaskNotFoundError`.
+        Any process may work on it. Raise `TaskNotFoundError`.
         """
         while True:
-            with (
-                self._adapter.awaiting(task_id, call.scope),
-                self._engine.expect(task_id, call.scope, SETTLED_STATES) as expectation,
-            ):
+            with self._engine.expect(task_id, call.scope, SETTLED_STATES) as expectation:
                 stored = await self._engine.load(task_id, call.scope)
                 if stored.state in SETTLED_STATES and stored.version > after:
                     return stored
-                # None: waits are ended when the server stops, though turns that wait may have some time left.
+                # None: waits end when the server stops, though turns that wait may have some time left.
                 if (settled := await expectation.wait(max(stored.version, after), None)) is not None:
                     return settled
 
@@ -188,7 +173,7 @@ class TaskManager:
         return trim((await self._load(request.id, call)).task, request.history_length)
 
     async def _load(self, task_id: str, call: CallContext) -> StoredTask:
-        """Return the caller's task as the caller may see it. Raises `TaskNotFoundError`."""
+        """Return the caller's task as the caller may see it. Raise `TaskNotFoundError`."""
         return await self._engine.load(task_id, call.scope)
 
     async def list_tasks(self, request: ListTasksRequest, call: CallContext) -> ListTasksResponse:
@@ -236,7 +221,7 @@ class TaskManager:
         after = call.last_event_id
         until = SETTLED_STATES if call.ends_at_pause else TERMINAL_STATES
         if after is not None and after <= stored.version and not stored.damage:
-            return self._streams.follow(stored, call, after, [], until, while_open=self._awaiting(stored))
+            return self._streams.follow(stored, call, after, [], until)
         # One who was cut off is told how a damaged task ended; the log may not say so.
         if stored.state in TERMINAL_STATES and (after is None or not stored.damage):
             raise UnsupportedOperationError(
@@ -244,10 +229,4 @@ class TaskManager:
                 taskId=request.id,
             )
         first = [snapshot(stored)]
-        return self._streams.follow(stored, call, stored.version, first, until, while_open=self._awaiting(stored))
-
-    def _awaiting(self, stored: StoredTask) -> AbstractContextManager[None] | None:
-        """Whoever follows a task that another server has handed down waits for it there."""
-        message = stored.task.history[0] if stored.task.history else None
-        depth = told_depth(message.metadata) if message is not None and message.metadata else 0
-        return self._adapter.awaiting(stored.task.id, stored.scope, depth) if depth else None
+        return self._streams.follow(stored, call, stored.version, first, until)

@@ -20,13 +20,14 @@ from errands.policy.cel.evaluators import Evaluators
 from errands.policy.document import CompiledPolicy, Policy, compile_policy
 from errands.policy.enforcement import Enforcement, RuledWorker
 from errands.policy.reviews import ReviewingTaskManager
-from errands.runtime.active import ActiveTask
-from errands.runtime.adapter import WorkerAdapter
 from errands.runtime.dependencies import DependencyContainer
+from errands.runtime.handler import Handler
 from errands.runtime.hooks import LifecycleHooks
 from errands.runtime.inner import InnerAgents
 from errands.runtime.journal import Journal
+from errands.runtime.leases import ActiveTask
 from errands.runtime.middleware import A2AMiddleware
+from errands.runtime.pool import WorkerPool
 from errands.runtime.settings import ServerRole, Settings
 from errands.runtime.task_store import TaskStore
 from errands.runtime.watchdog import Watchdog
@@ -313,7 +314,7 @@ class A2AServer:
             stack.push_async_callback(self._deps.shutdown)
             self.engine = await stack.enter_async_context(engine)
             await self._open_tasks(stack)
-            stack.push_async_callback(self._drain_turns)
+            stack.push_async_callback(self.pool.drain)
             stack.callback(engine.disconnect)
             serves = settings.role is not ServerRole.WORKER
             self.dispatcher = (Dispatcher if serves else ClosedDispatcher)(
@@ -334,34 +335,26 @@ class A2AServer:
 
     async def _open_tasks(self, stack: AsyncExitStack) -> None:
         settings, name = self.settings, self.agent_card.name
-        journal = Journal(self.engine, self._hooks)
         evaluators = Evaluators()
         stack.push_async_callback(evaluators.close)
 
         def oversight_of(worker: Worker) -> Enforcement:
             return Enforcement(self._policy, evaluators, worker)
 
-        self.adapter = await stack.enter_async_context(
-            WorkerAdapter(
-                self._worker,
-                journal,
-                agent=name,
-                deps=self._deps,
-                settings=settings,
-                oversight=oversight_of(self._worker),
-            )
-        )
+        self.pool = WorkerPool(self.engine, settings, self._deps)
+        journal = Journal(self.engine, self._hooks)
+        self.pool.add(Handler(name, self._worker, journal, settings, oversight_of(self._worker)))
         self.task_manager = ReviewingTaskManager(
-            journal,
-            self.adapter,
+            self.pool,
+            name,
             input_modes=self.agent_card.input_modes,
             settings=settings,
             identifiers=identifiers_of(self._worker),
             inner=self._inner.workers,
         )
-        await stack.enter_async_context(
-            self._inner.running(self.engine, {name: self.task_manager}, self._deps, settings, oversight_of)
-        )
+        # Hooks are about the served agent only.
+        self._inner.start(self.pool, {name: self.task_manager}, Journal(self.engine), settings, oversight_of)
+        await stack.enter_async_context(self.pool)
 
     async def _open_grpc(self, stack: AsyncExitStack) -> None:
         stack.callback(setattr, self, "_grpc", None)
@@ -392,23 +385,19 @@ class A2AServer:
 
     async def active_tasks(self) -> list[ActiveTask]:
         """What is running of this agent, here and in other processes on the same store. From `start()` on."""
-        return await self.adapter.active_tasks()
+        return await self.pool.active_tasks(self.agent_card.name)
 
     async def drain(self) -> None:
         """Takes no more work, waits for what runs, then ends streams and waiting requests: before a shutdown."""
         if self._grpc is not None:
             self._grpc.stop_serving()
         if self.started:
-            await self._drain_turns()
+            await self.pool.drain()
             self.engine.disconnect()
-
-    async def _drain_turns(self) -> None:
-        # At the same time: a turn may wait for one of an inner agent.
-        await asyncio.gather(self.adapter.drain(), self._inner.drain())
 
     async def problem(self) -> str | None:
         """Why the server cannot take requests right now, or None."""
-        if not self.started or self.adapter.draining:
+        if not self.started or self.pool.draining:
             return "shutting down"
         try:
             await self.engine.check()

@@ -267,7 +267,7 @@ async def test_request_context_of_a_waiting_message_is_forgotten_when_its_task_e
         assert tokens.alive == 2
         gate.open()
         await reaches(client, task_id, "failed")
-        await server.adapter.drain()
+        await server.pool.drain()
         assert tokens.alive == 0
 
 
@@ -279,7 +279,7 @@ async def test_request_context_of_a_message_that_is_refused_is_not_kept(storage:
         refused = await http.post("/message:send", json=message("two", taskId=ended.task_id))
         assert refused.status_code == 400
         await client.send("three")  # an engine may hold on to what it refused until it writes again
-        await server.adapter.drain()
+        await server.pool.drain()
         assert tokens.alive == 0
 
 

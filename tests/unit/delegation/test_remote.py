@@ -19,8 +19,8 @@ from errands.agents.delegation.remote import RemoteDelegate, _message
 from errands.client import A2AClient
 from errands.model.core import CANCELED, TERMINAL_STATES, Message, Part, Role
 from errands.model.log import Scope
-from errands.runtime.depth import DEPTH
 from errands.runtime.middleware import BearerTokenMiddleware
+from errands.runtime.submission import DELEGATION_DEPTH as DEPTH
 from errands.testing import connect, serve
 from tests.ports import free_port
 from tests.unit.client.serving import serving

@@ -27,7 +27,7 @@ async def test_a_running_execution_is_active_until_it_is_over(storage: str) -> N
         await gate.reached.wait()
         [active] = await server.active_tasks()
         assert (active.task_id, active.context_id, active.state.short) == (asked.task_id, "talk", "auth-required")
-        assert (active.agent, active.worker, active.attempt) == ("Test agent", server.adapter.worker_id, 1)
+        assert (active.agent, active.worker, active.attempt) == ("Test agent", server.pool.leases.worker_id, 1)
         assert (active.owner, active.tenant, active.cancel_requested) == ("", "", False)
         now = server.engine.clock()
         assert now < active.lease_until <= now + 30_000
@@ -53,5 +53,5 @@ async def test_what_another_process_runs_is_active_too(storage: str) -> None:
         task = await client.send("hi", blocking=False)
         await gate.reached.wait()
         [active] = await there.active_tasks()
-        assert (active.task_id, active.worker, active.running_for) == (task.task_id, here.adapter.worker_id, None)
+        assert (active.task_id, active.worker, active.running_for) == (task.task_id, here.pool.leases.worker_id, None)
         gate.open()

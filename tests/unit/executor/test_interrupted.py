@@ -33,7 +33,7 @@ async def test_input_required_returns_and_the_request_resumes_once_input_is_prov
         asked = await client.send("tickets")
         assert (asked.state, asked.text) == ("input-required", "how many?")
         # Before execute has returned the task would stay at work: see below.
-        await until(lambda: not server.adapter.running)
+        await until(lambda: not server.pool.running)
         done = await client.send("two", task_id=asked.task_id)
     assert (done.state, done.text) == ("completed", "3 messages")
     assert seen == [("tickets", None), ("two", "submitted")]

@@ -22,11 +22,11 @@ from errands.errors import A2AError, ErrandsError, TaskNotFoundError
 from errands.model.core import TERMINAL_STATES, Message, Part, Role, TaskState
 from errands.model.log import Event
 from errands.model.requests import SendMessageConfiguration, SendMessageRequest
-from errands.runtime.adapter import WorkerAdapter
 from errands.runtime.call import CallContext
-from errands.runtime.dependencies import DependencyContainer
 from errands.runtime.executor.ids import Identifiers
+from errands.runtime.handler import Handler
 from errands.runtime.journal import Journal, new_id
+from errands.runtime.pool import WorkerPool
 from errands.runtime.settings import Settings
 from errands.runtime.task_manager import TaskManager
 from tests.unit.executor.agents import new_task, updater_of, words
@@ -95,13 +95,12 @@ class Executions(Lifecycle):
         self.worker: Any = Scripted()
         options = Settings(lease_seconds=LEASE_S, poll_interval=3600, cancel_force_timeout=3600, max_attempts=1000)
         self.journal = Journal(self.engine)
-        self.adapter = WorkerAdapter(
-            ExecutorWorker(self.worker), self.journal, agent="agent", deps=DependencyContainer(), settings=options
-        )
+        self.pool = WorkerPool(self.engine, options)
+        self.pool.add(Handler("agent", ExecutorWorker(self.worker), self.journal, options))
         self.stack = AsyncExitStack()
-        await self.stack.enter_async_context(self.adapter)
+        await self.stack.enter_async_context(self.pool)
         self.manager = TaskManager(
-            self.journal, self.adapter, input_modes=[], settings=options, identifiers=Identifiers(tasks=self.ids)
+            self.pool, "agent", input_modes=[], settings=options, identifiers=Identifiers(tasks=self.ids)
         )
         await self.settle()
 

@@ -9,7 +9,7 @@ import pytest
 from errands import TaskContext
 from errands.engines.urls import engine_from_url
 from errands.errors import OverloadedError
-from errands.runtime import accepting
+from errands.runtime import submission
 from errands.testing import connect, serve
 from tests.unit.support import LIFECYCLE, Agent, Gate, heard, log_of, reaches, running, said, spoken
 
@@ -170,7 +170,7 @@ async def test_a_message_sent_at_the_very_end_of_a_turn_is_either_dealt_with_or_
 async def test_more_messages_than_a_task_can_hold_are_refused_and_those_before_are_dealt_with(
     monkeypatch: pytest.MonkeyPatch, storage: str
 ) -> None:
-    monkeypatch.setattr(accepting, "MOST_WAITING", 3)
+    monkeypatch.setattr(submission, "MAX_WAITING", 3)
     handle = Conversation("complete")
     async with connect(Agent(handle), storage=storage, client={"max_retries": 0}) as client:
         task_id = (await client.send("one", blocking=False)).task_id

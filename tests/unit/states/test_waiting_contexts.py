@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from errands.runtime.waiting import MOST_TASKS, WaitingContexts
+from errands.runtime.call import MOST_TASKS, WaitingContexts
 
 
 def test_what_other_processes_have_taken_up_does_not_pile_up() -> None:

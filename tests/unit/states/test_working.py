@@ -192,9 +192,9 @@ async def test_a_process_that_stood_still_for_longer_than_a_lease_goes_on_with_w
         claims.cancel()
         task = await client.send("hi", blocking=False)
         await gate.reached.wait()
-        await server.adapter.poll()
+        await server.pool.poll()
         clock.advance(seconds=server.settings.lease_seconds)
-        await server.adapter.poll()
+        await server.pool.poll()
         gate.open()
         await reaches(client, task.task_id, "completed")
     assert begun == [1]

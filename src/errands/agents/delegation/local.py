@@ -40,7 +40,7 @@ class LocalDelegate(Delegate):
             parent=errand.parent,
             depth=errand.depth,
         )
-        with self._agents.manager(errand.scope.agent).waiting_turn(errand.parent):
+        async with self._agents.waiting(errand.parent):
             task_id = errand.task_id
             if task_id is None:
                 # A child that nobody has noted would not be canceled with its parent.

@@ -11,7 +11,7 @@ import asyncio
 import logging
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
-from contextlib import AbstractContextManager, AsyncExitStack, aclosing, asynccontextmanager, nullcontext, suppress
+from contextlib import AsyncExitStack, aclosing, asynccontextmanager, nullcontext, suppress
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
@@ -28,8 +28,8 @@ from errands.errors import ErrandsError, TaskNotCancelableError, TaskNotFoundErr
 from errands.model.core import Message, Task
 from errands.model.log import Scope
 from errands.model.marks import is_review
-from errands.runtime.depth import depth_metadata
 from errands.runtime.inner import InnerAgents
+from errands.runtime.submission import DELEGATION_DEPTH
 
 logger = logging.getLogger(__name__)
 
@@ -46,7 +46,7 @@ _PROTOCOLS = ("jsonrpc", "http+json")
 class RemoteDelegate(Delegate):
     """`headers` are the operator's and go to that agent only. `http` makes the client that it is reached with.
 
-    `agents` are those of this server, whose turns lend their places while they wait.
+    `agents` are those of this server, whose turns give their slots back while they wait.
     """
 
     def __init__(
@@ -79,7 +79,7 @@ class RemoteDelegate(Delegate):
 
     async def _run(self, errand: Errand) -> Delegated:
         check_depth(errand, self._max_depth)
-        with self._waiting_turn(errand):
+        async with nullcontext() if self._agents is None else self._agents.waiting(errand.parent):
             task_id = errand.task_id
             if task_id is None:
                 answered = await unbroken(self._begin(errand))
@@ -87,11 +87,6 @@ class RemoteDelegate(Delegate):
                     return answered
                 task_id = answered
             return Delegated(task_id=task_id, output=await self._output(task_id))
-
-    def _waiting_turn(self, errand: Errand) -> AbstractContextManager[None]:
-        if self._agents is None:
-            return nullcontext()
-        return self._agents.manager(errand.scope.agent).waiting_turn(errand.parent)
 
     async def _begin(self, errand: Errand) -> Delegated | str:
         """Sends the message: the child's id, or the whole answer of an agent that made no task of it."""
@@ -175,7 +170,7 @@ class RemoteDelegate(Delegate):
 
 
 def _message(errand: Errand) -> Message:
-    return msgspec.structs.replace(first_message(errand), metadata=depth_metadata(errand.depth))
+    return msgspec.structs.replace(first_message(errand), metadata={DELEGATION_DEPTH: errand.depth})
 
 
 def _secrets(url: str, headers: Mapping[str, str]) -> list[str]:

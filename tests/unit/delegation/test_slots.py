@@ -1,9 +1,8 @@
-"""Turns that wait for what they have handed down, where there is room for one turn only, on every engine."""
+"""Turns that wait for delegated tasks, where there is one slot only, on every engine."""
 
 from __future__ import annotations
 
 import asyncio
-from contextlib import AsyncExitStack
 from pathlib import Path
 
 import pytest
@@ -19,15 +18,15 @@ from errands.model.card_config import AgentCardConfig, CapabilitiesConfig
 from errands.model.core import COMPLETED, SUBMITTED, WORKING, Message, Part, Role
 from errands.policy.run import Run
 from errands.runtime.context import TaskContext
-from errands.runtime.depth import depth_metadata
 from errands.runtime.inner import InnerAgents
+from errands.runtime.pool import Slots
+from errands.runtime.submission import DELEGATION_DEPTH
 from errands.runtime.worker import Worker
 from errands.server.app import A2AServer
-from errands.testing import ManualClock, connect, serve
+from errands.testing import ManualClock, connect
 from tests.ports import free_port
 from tests.unit.client.serving import serving
-from tests.unit.delegation.support import Held, Parent, errand_of, started_run
-from tests.waiting import until
+from tests.unit.delegation.support import Held, errand_of, started_run
 
 pytestmark = pytest.mark.anyio
 
@@ -68,17 +67,17 @@ def alone(storage: str, **fields: float) -> tuple[A2AServer, Matryoshka]:
     return A2AServer(worker=doll, agent_card=card, inner=inner, storage=storage, settings=settings(**fields)), doll
 
 
-async def test_an_agent_that_hands_work_to_itself_does_not_wait_for_its_own_place(storage: str) -> None:
+async def test_an_agent_that_delegates_to_itself_does_not_wait_for_its_own_slot(storage: str) -> None:
     server, doll = alone(storage)
     doll.gate.set()
     async with asyncio.timeout(30), connect(server) as client:
         assert (await client.send("go")).text == "0(1(2(innermost)))"
         assert doll.begun == [0, 1, 2, 3]
-        # Every place is given back.
+        # Every slot is given back.
         assert (await client.send("again")).text == "0(1(2(innermost)))"
 
 
-async def test_agents_that_hand_work_to_each_other_do_not_wait_for_each_others_places(storage: str) -> None:
+async def test_agents_that_delegate_to_each_other_do_not_wait_for_each_others_slots(storage: str) -> None:
     inner = InnerAgents()
     ping, pong = Matryoshka(LocalDelegate("pong", inner)), Matryoshka(LocalDelegate("Ping", inner))
     ping.gate.set()
@@ -91,22 +90,23 @@ async def test_agents_that_hand_work_to_each_other_do_not_wait_for_each_others_p
         assert (ping.begun, pong.begun) == ([0, 2], [1, 3])
 
 
-async def test_the_place_of_a_turn_that_waits_is_not_for_others(storage: str) -> None:
+async def test_a_turn_that_waits_takes_no_more_than_the_slot_it_had(storage: str) -> None:
     server, doll = alone(storage)
     async with asyncio.timeout(30), connect(server) as client:
         first = asyncio.create_task(client.send("first"))
         await doll.deepest.wait()
+        # The innermost turn has the only slot, and three turns wait without one.
         second = await client.send("second", blocking=False)
-        await server.adapter.poll()
+        await server.pool.poll()
         assert doll.begun == [0, 1, 2, 3]
         assert second.state == "submitted"
         doll.gate.set()
         assert (await first).text == "0(1(2(innermost)))"
         await server.engine.wait_for_state(second.task_id, server.scope(), frozenset({COMPLETED}), 20)
-        assert doll.begun == [0, 1, 2, 3] * 2
+        assert sorted(doll.begun) == sorted([0, 1, 2, 3] * 2)
 
 
-async def test_a_task_that_is_waited_for_is_taken_up_though_there_is_no_place(storage: str) -> None:
+async def test_tasks_that_wait_for_each_other_are_taken_up_again_after_a_restart(storage: str) -> None:
     if storage == "memory":
         return  # nothing is left of it when the server has stopped
     server, doll = alone(storage, drain_timeout=0)
@@ -116,10 +116,7 @@ async def test_a_task_that_is_waited_for_is_taken_up_though_there_is_no_place(st
     # All four were given back to the queue, and one can be taken up at a time.
     server, doll = alone(storage)
     doll.gate.set()
-    async with asyncio.timeout(30), connect(server) as client, AsyncExitStack() as waiting:
-        # More than are looked at at once, and nothing to be had from any of them.
-        for number in range(250):
-            waiting.enter_context(server.adapter.awaiting(f"gone {number}", server.scope(), told_depth=5))
+    async with asyncio.timeout(30), connect(server) as client:
         while (result := await client.get_task(task_id)).state != "completed":
             await asyncio.sleep(0.05)
         assert result.text == "0(1(2(innermost)))"
@@ -156,7 +153,7 @@ class Twins(Worker):
         return str((await self.delegate.run(errand)).output["message"][0]["text"])
 
 
-async def test_what_is_handed_down_waits_in_a_queue_that_takes_nothing_else(storage: str) -> None:
+async def test_a_delegated_task_waits_in_a_queue_that_takes_nothing_else(storage: str) -> None:
     inner, clock, engine = InnerAgents(), ManualClock(), engine_from_url(storage)
     engine.clock = clock
     twins = Twins(LocalDelegate("Twins", inner))
@@ -193,7 +190,7 @@ def remote(name: str, doll: Worker, storage: str, url: str = "", **fields: float
     return A2AServer(worker=doll, agent_card=card, inner=inner, storage=storage, settings=settings(**fields))
 
 
-async def test_servers_that_hand_work_to_each_other_do_not_wait_for_each_others_places(storage: str) -> None:
+async def test_servers_that_delegate_to_each_other_do_not_wait_for_each_others_slots(storage: str) -> None:
     ping, pong, port = Matryoshka(), Matryoshka(), free_port()
     ping.gate.set()
     pong.gate.set()
@@ -203,12 +200,11 @@ async def test_servers_that_hand_work_to_each_other_do_not_wait_for_each_others_
         async with serving(pings.app, port) as here, A2AClient(here) as client:
             assert (await client.send("go")).text == "0(1(2(innermost)))"
             assert (ping.begun, pong.begun) == ([0, 2], [1, 3])
-            # Every place is given back.
+            # Every slot is given back.
             assert (await client.send("again")).text == "0(1(2(innermost)))"
-            assert not pings.adapter._awaited
 
 
-async def test_what_another_server_waits_for_is_taken_up_again_though_there_is_no_place(tmp_path: Path) -> None:
+async def test_what_another_server_waits_for_is_taken_up_again_after_a_restart(tmp_path: Path) -> None:
     storage = f"sqlite:///{tmp_path / 'tasks.db'}"
     ping, pong, port = Matryoshka(), Matryoshka(), free_port()
     pongs = remote("Pong", pong, "memory", f"http://127.0.0.1:{port}")
@@ -226,37 +222,56 @@ async def test_what_another_server_waits_for_is_taken_up_again_though_there_is_n
             assert result.text == "0(1(2(innermost)))"
 
 
-async def test_places_are_lent_only_to_what_was_handed_down_more_often(storage: str) -> None:
-    far = Held()
+async def test_what_a_sender_says_about_delegation_gives_it_no_slot(storage: str) -> None:
+    held = Held()
+    server = remote("Held", held, storage)
+    metadata = {DELEGATION_DEPTH: 3}
+    message = Message(message_id="m", role=Role.USER, parts=[Part(text="mine")], metadata=metadata)
+    async with asyncio.timeout(30), connect(server) as client:
+        await client.send("first", blocking=False)
+        await held.started.wait()
+        task_id = (await client.send(message, blocking=False)).task_id
+        following = asyncio.create_task(anext(client.subscribe(task_id)))
+        await server.pool.poll()
+        assert (await following).state == "submitted"
+        assert len(server.pool.running) == 1
+        held.gate.set()
+        await server.engine.wait_for_state(task_id, server.scope(), frozenset({COMPLETED}), 20)
 
-    def handed_down(depth: int, name: str) -> Message:
-        return Message(message_id=name, role=Role.USER, parts=[Part(text=name)], metadata=depth_metadata(depth))
 
-    async with serving(serve(far).app) as there, AsyncExitStack() as stack:
-        parent = Parent(None)  # type: ignore[arg-type]
-        server = remote("Parent", parent, storage, there)
-        client = await stack.enter_async_context(connect(server))
-        follow = await stack.enter_async_context(asyncio.TaskGroup())
+# Slots
 
-        async def read(task_id: str) -> None:
-            assert [event async for event in client.subscribe(task_id)]
 
-        async def begin(message: str | Message) -> str:
-            task_id = (await client.send(message, blocking=False)).task_id
-            follow.create_task(read(task_id))
-            return task_id
+async def test_a_turn_that_comes_back_goes_before_new_ones() -> None:
+    slots = Slots(1)
+    assert slots.take(5) == 1
+    back = asyncio.create_task(slots.take_again())
+    await asyncio.sleep(0)
+    slots.give_back()
+    assert slots.take() == 0
+    await back
+    slots.give_back()
+    assert slots.take() == 1
 
-        def waiting() -> int:
-            return sum(execution.waits_for > 0 for execution in server.adapter.running.values())
 
-        await begin("root")
-        await until(lambda: waiting() == 1)
-        for number in range(3):
-            await begin(handed_down(1, f"child {number}"))
-        await begin("stranger")
-        await until(lambda: waiting() == 2)
-        await begin(handed_down(2, "grandchild"))
-        await until(lambda: waiting() == 3)
-        await server.adapter.poll()
-        assert len(server.adapter.running) == 3
-        far.gate.set()
+async def test_a_turn_that_is_canceled_while_it_waits_for_a_slot_takes_none() -> None:
+    slots = Slots(1)
+    slots.take()
+    waits, has_got_it = asyncio.create_task(slots.take_again()), asyncio.create_task(slots.take_again())
+    await asyncio.sleep(0)
+    waits.cancel()
+    await asyncio.sleep(0)
+    slots.give_back()
+    has_got_it.cancel()
+    await asyncio.wait([waits, has_got_it])
+    assert slots.take() == 1
+
+
+def test_an_interrupted_turn_does_not_wait_for_a_slot() -> None:
+    slots = Slots(1)
+    slots.take()
+    slots.take_regardless()
+    slots.give_back()
+    assert not slots.free
+    slots.give_back()
+    assert slots.free

@@ -1,18 +1,29 @@
-"""Accepting messages: a new task, an answer to a question, or one more message for a task that is at work."""
+"""Submitting messages: a new task, an answer to a question, or one more message for a task that is at work.
+
+A message is checked before anything is written, and becomes one change.
+"""
 
 from __future__ import annotations
 
+import hashlib
+import logging
+import math
 from collections.abc import Coroutine
+from contextlib import suppress
 from typing import Any
 
 import msgspec
+from msgspec import UNSET
 
 from errands import lifecycle
 from errands.clock import to_iso
+from errands.engines.base import Engine
 from errands.errors import (
     ConcurrencyError,
+    ContentTypeNotSupportedError,
     ContextMismatchError,
     DuplicateMessageError,
+    InvalidParamsError,
     LeaseLostError,
     OverloadedError,
     PayloadTooLargeError,
@@ -27,15 +38,14 @@ from errands.model.core import (
     SETTLED_STATES,
     SUBMITTED,
     TERMINAL_STATES,
-    WORKING,
+    USER,
     Message,
+    Part,
     StreamResponse,
     Task,
     TaskStatus,
-    TaskStatusUpdateEvent,
 )
 from errands.model.log import (
-    LEASE,
     NEW,
     PLAIN,
     READY,
@@ -46,41 +56,49 @@ from errands.model.log import (
     RequestOptions,
     StoredTask,
 )
+from errands.model.marks import REVIEW, is_review
 from errands.model.requests import SendMessageConfiguration, SendMessageRequest
-from errands.runtime.adapter import WorkerAdapter
 from errands.runtime.call import CallContext, StreamItem
-from errands.runtime.depth import told_depth
 from errands.runtime.executor.ids import Identifiers
-from errands.runtime.intake import check_message, receipt_of
-from errands.runtime.journal import Batch, Journal, new_id, status_update
-from errands.runtime.pressure import Pressure
+from errands.runtime.journal import Batch, new_id, status_update
+from errands.runtime.pool import WorkerPool
 from errands.runtime.settings import Settings
 from errands.runtime.streams import answer
 
+logger = logging.getLogger(__name__)
+
+#: Bytes of the name that a client gives a conversation: databases index it, and not all take any length.
+MAX_CONTEXT_ID = 1000
 #: Messages that wait in one task at most.
-MOST_WAITING = 1000
-#: So many times the largest body may the messages of a task have: it is read whole, again and again.
-MOST_BODIES = 10
+MAX_WAITING = 1000
+#: How many times the largest body the messages of a task may have together: it is often read whole.
+MAX_BODIES = 10
+#: In the metadata of the first message of a task that another server's agent has delegated: how many agents have
+#: delegated the work so far, at least 1. Senders may write anything; a false depth only changes how often their own
+#: task can be delegated further.
+DELEGATION_DEPTH = "errands/delegation-depth"
+_MAX_DEPTH = 1_000
+#: Milliseconds for which the age of the queue is not asked for again.
+_FRESH = 1000
+#: Seconds that a refused client is asked to wait at most.
+_MAX_RETRY_AFTER = 30
 
 
-class Accepted(msgspec.Struct, gc=False):
-    """A message that is in the log: the task it went to and the events that came of it."""
+class Submission(msgspec.Struct, gc=False):
+    """A message that is in the log, and the task it went to."""
 
     stored: StoredTask
     #: The events of a new task; none when the message went to a task that was there before.
     drafts: list[Draft] = []
-    #: The message waits for a later turn.
+    #: Whether the message waits for a later turn.
     queued: bool = False
 
     @property
-    def version(self) -> int:
-        """The log up to here is known to the caller."""
-        return self.stored.version
-
-    @property
     def settled(self) -> bool:
-        """Whether the task as it stands is the answer. One that paused while it runs on has not come to a message
-        that waits."""
+        """Whether the task as it is now is the answer.
+
+        A task that paused and still runs has not come to a queued message yet.
+        """
         head = self.stored.head
         waits = self.queued and head.unread > 1 and head.worker
         return head.state in SETTLED_STATES and not waits
@@ -97,34 +115,28 @@ class Accepted(msgspec.Struct, gc=False):
         ]
 
 
-def check_context(message: Message, stored: StoredTask) -> None:
-    """Raises `ContextMismatchError` when the message names another context than that of its task."""
-    if message.context_id and message.context_id != stored.task.context_id:
-        raise ContextMismatchError(
-            f"Task {message.task_id} belongs to another context than {message.context_id}", field="message.contextId"
-        )
-
-
-class Acceptor:
-    """Makes one change of every message, and has the task taken up in the same commit when there is room."""
+class Submitter:
+    """Makes one change of every message of one agent, and has the pool commit and run it."""
 
     def __init__(
         self,
-        journal: Journal,
-        adapter: WorkerAdapter,
+        pool: WorkerPool,
+        agent: str,
         *,
         input_modes: list[str],
         settings: Settings,
         identifiers: Identifiers | None,
     ) -> None:
-        self._journal = journal
-        self._engine = journal.engine
-        self._adapter = adapter
+        handler = pool.handlers[agent]
+        self._pool = pool
+        self._journal = handler.journal
+        self._engine = handler.journal.engine
+        self._shows_configuration = handler.chooses_reply
         self._input_modes = input_modes
         self._identifiers = identifiers
-        self._pressure = Pressure(journal.engine, adapter.agent, settings.max_queue_age)
-        self._most_bytes = MOST_BODIES * settings.max_body_bytes
-        self._receipts_last = int(settings.idempotency_window * 1000)
+        self._backpressure = Backpressure(self._engine, agent, settings.max_queue_age)
+        self._max_bytes = MAX_BODIES * settings.max_body_bytes
+        self._receipt_window = int(settings.idempotency_window * 1000)
         self._answers_by_context = settings.answer_by_context
 
     def new_task_id(self, message: Message) -> str:
@@ -133,8 +145,8 @@ class Acceptor:
     def _new_context_id(self, task_id: str) -> str:
         return new_id() if self._identifiers is None else self._identifiers.new_context(task_id)
 
-    async def accept(self, request: SendMessageRequest, call: CallContext, task_id: str) -> Accepted:
-        """Puts a message into the log: a new task gets this id. Raises whatever is wrong with it."""
+    async def submit(self, request: SendMessageRequest, call: CallContext, task_id: str) -> Submission:
+        """Put a message into the log; a new task gets this id. Raise whatever is wrong with the message."""
         self.check_open()
         receipt = receipt_of(request.message)
         try:
@@ -148,21 +160,21 @@ class Acceptor:
             return await self._create(request, call, receipt, task_id)
         except DuplicateMessageError as error:
             stored = await self._engine.load(error.task_id, call.scope)
-            return Accepted(stored)
+            return Submission(stored)
 
     def check_open(self) -> None:
-        """Raises `UnavailableError` while the server stops."""
-        if self._adapter.draining:
+        """Raise `UnavailableError` while the server stops."""
+        if self._pool.draining:
             raise UnavailableError("The server is shutting down; send the message again in a moment")
 
-    async def create(self, request: SendMessageRequest, call: CallContext, task_id: str) -> Accepted:
-        """A new task of this id, also while the server stops. Raises `ConcurrencyError` when there is one."""
+    async def create(self, request: SendMessageRequest, call: CallContext, task_id: str) -> Submission:
+        """Create a task of this id, even while the server stops. Raise `ConcurrencyError` if there is one."""
         check_message(request.message, self._input_modes)
         return await self._create(request, call, receipt_of(request.message), task_id)
 
     def _create(
         self, request: SendMessageRequest, call: CallContext, receipt: bytes, task_id: str
-    ) -> Coroutine[Any, Any, Accepted]:
+    ) -> Coroutine[Any, Any, Submission]:
         now = self._journal.now()
         context_id = request.message.context_id or self._new_context_id(task_id)
         message = shallow_copy(request.message)
@@ -171,9 +183,9 @@ class Acceptor:
         task = Task(id=task_id, context_id=context_id, status=status, history=[message])
         events = Batch()
         events.add("task", StreamResponse(task=task))
-        return self._submit(StoredTask(task=task, head=NEW, scope=call.scope), request, call, receipt, events, now)
+        return self._commit(StoredTask(task=task, head=NEW, scope=call.scope), request, call, receipt, events, now)
 
-    async def _continue(self, request: SendMessageRequest, call: CallContext, receipt: bytes) -> Accepted:
+    async def _continue(self, request: SendMessageRequest, call: CallContext, receipt: bytes) -> Submission:
         message = request.message
         assert message.task_id is not None
         while True:
@@ -194,7 +206,7 @@ class Acceptor:
 
     async def _answer_in_context(
         self, request: SendMessageRequest, call: CallContext, receipt: bytes
-    ) -> Accepted | None:
+    ) -> Submission | None:
         """Takes the message as the answer to the one task of its context that waits for input; None unless one does.
 
         Of two messages at the same time the first is the answer, and the second finds nothing that waits.
@@ -229,13 +241,13 @@ class Acceptor:
     def _check_room(self, stored: StoredTask, message: Message) -> None:
         history = stored.task.history or []
         size = len(encode(history))
-        if size <= self._most_bytes or stored.state in TERMINAL_STATES:
+        if size <= self._max_bytes or stored.state in TERMINAL_STATES:
             return
         # One that was accepted before is not one more.
         if all(said.message_id != message.message_id for said in history):
             raise PayloadTooLargeError(
                 f"The messages of task {stored.task.id} have {size} bytes already, and it takes no more than "
-                f"{self._most_bytes}; go on in a new task of the same context"
+                f"{self._max_bytes}; go on in a new task of the same context"
             )
 
     async def _resume(
@@ -245,7 +257,7 @@ class Acceptor:
         request: SendMessageRequest,
         call: CallContext,
         receipt: bytes,
-    ) -> Accepted:
+    ) -> Submission:
         """The answer to a question: the task is submitted again."""
         now = self._journal.now()
         events = Batch()
@@ -253,9 +265,9 @@ class Acceptor:
         events.add("message", StreamResponse(message=message))
         task = lifecycle.fold_updates(stored.task, events.updates)
         resumed = StoredTask(task=task, head=stored.head, scope=stored.scope)
-        return await self._submit(resumed, request, call, receipt, events, now)
+        return await self._commit(resumed, request, call, receipt, events, now)
 
-    async def _submit(
+    async def _commit(
         self,
         stored: StoredTask,
         request: SendMessageRequest,
@@ -263,52 +275,38 @@ class Acceptor:
         receipt: bytes,
         events: Batch,
         now: int,
-    ) -> Accepted:
-        """Commits a task that has something to do, and takes it up in the same commit when there is room."""
+    ) -> Submission:
+        """Commit a task that has something to do; the pool runs it at once if there is room."""
         options = self._options_of(request, call)
         if options is not PLAIN and not options.is_plain:
             events.drafts.append(Draft("request", encode(options)))
-        task = stored.task
-        inline = self._adapter.reserve(awaited=call.parent != "")
-        # An executor tells itself when it begins.
-        starts = inline and not self._adapter.chooses_reply
-        if starts:
-            working = TaskStatus(state=WORKING, timestamp=task.status.timestamp)
-            update = TaskStatusUpdateEvent(task_id=task.id, context_id=task.context_id or "", status=working)
-            events.add("status", StreamResponse(status_update=update))
-            task = shallow_copy(task)
-            task.status = working
+        is_new, task = not stored.head.version, stored.task
         change = Change(
             task_id=task.id,
             scope=call.scope,
             events=events.drafts,
             expected=stored.head.version,
             receipt=receipt,
-            receipt_since=now - self._receipts_last,
+            receipt_since=now - self._receipt_window,
             at=now,
-            state=WORKING if starts else SUBMITTED,
-            work=LEASE if inline else READY,
-            due_at=self._adapter.lease_until(now) if inline else now,
-            worker=self._adapter.worker_id if inline else "",
+            state=SUBMITTED,
+            work=READY,
+            due_at=now,
             unread=1,
             context_id=task.context_id or "",
         )
-        if inline:
-            try:
-                await self._journal.commit(change, events.updates)
-            except BaseException:
-                self._adapter.release()
-                raise
-        else:
-            # What is handed down is part of a task that was taken.
-            if not stored.head.version and not call.parent:
-                await self._pressure.admit(change)
-            with self._adapter.queueing(task.id, request.message.message_id, call.request_context):
-                await self._journal.commit(change, events.updates)
-        accepted = StoredTask(task=task, head=lifecycle.advance(stored.head, change), scope=call.scope)
-        if inline:
-            self._adapter.start(accepted, now, options=options, request_context=call.request_context)
-        return Accepted(accepted, [] if stored.head.version else events.drafts)
+        submitted = await self._pool.commit_and_run(
+            stored,
+            change,
+            events,
+            message_id=request.message.message_id,
+            options=options,
+            request_context=call.request_context,
+            # What is delegated is part of a task that was accepted.
+            admit=self._backpressure.admit if is_new and not call.parent else None,
+            is_delegated=call.parent != "",
+        )
+        return Submission(submitted, events.drafts if is_new else [])
 
     async def _queue(
         self,
@@ -317,9 +315,9 @@ class Acceptor:
         request: SendMessageRequest,
         call: CallContext,
         receipt: bytes,
-    ) -> Accepted:
+    ) -> Submission:
         """A message to a task that is at work, or waits for somebody's review, waits for its next turn."""
-        if stored.head.unread >= MOST_WAITING:
+        if stored.head.unread >= MAX_WAITING:
             raise OverloadedError(
                 f"{stored.head.unread} messages wait in task {stored.task.id} already; "
                 "send this one again when some of them have been dealt with",
@@ -339,26 +337,26 @@ class Acceptor:
             expected_states=frozenset({stored.state}),
             fence=None if stored.head.asks else stored.pause_fence,
             receipt=receipt,
-            receipt_since=now - self._receipts_last,
+            receipt_since=now - self._receipt_window,
             at=now,
             unread=1,
         )
         if stored.state in TERMINAL_STATES:
             # The terminal guard refuses it, but not before a repeated message has been recognised.
             change = msgspec.structs.replace(change, state=SUBMITTED)
-        with self._adapter.keeping(stored.task.id, message.message_id, call.request_context):
+        with self._pool.keeping_context(stored.task.id, message.message_id, call.request_context):
             await self._journal.commit(change)
         stored = await self._engine.load(stored.task.id, call.scope)
-        return Accepted(stored, queued=True)
+        return Submission(stored, queued=True)
 
     def _options_of(self, request: SendMessageRequest, call: CallContext) -> RequestOptions:
         configuration = request.configuration
-        depth = call.depth or (told_depth(request.message.metadata) if request.message.metadata else 0)
+        depth = call.depth or (delegation_depth(request.message.metadata) if request.message.metadata else 0)
         if configuration is None:
             if not (request.metadata or call.extensions or call.parent or call.email or depth):
                 return PLAIN
             configuration = SendMessageConfiguration()
-        whole = self._adapter.chooses_reply
+        whole = self._shows_configuration
         return RequestOptions(
             message_id=request.message.message_id,
             accepted_output_modes=configuration.accepted_output_modes or [],
@@ -370,3 +368,132 @@ class Acceptor:
             parent=call.parent,
             depth=depth,
         )
+
+
+class Backpressure:
+    """Refuses new tasks of an agent while its queue is too far behind.
+
+    Only tasks that would have to wait are judged, so one that can be run at once never asks the store.
+    """
+
+    def __init__(self, engine: Engine, agent: str, max_age: float | None) -> None:
+        self._engine = engine
+        self._agent = agent
+        self._max_age = max_age
+        self._asked_at = -math.inf
+        #: Seconds.
+        self._age = 0.0
+        self._was_behind = False
+
+    async def admit(self, change: Change) -> None:
+        """Raise `OverloadedError` if the change makes a new task, and the queue is too far behind for it.
+
+        A message that was accepted before still finds its task: that raises `DuplicateMessageError`.
+        """
+        if self._max_age is None:
+            return
+        is_behind = await self._queue_age() > self._max_age
+        self._log(is_behind)
+        if not is_behind:
+            return
+        # The receipt is checked first, and the version always fails: the task does not exist.
+        known = Change(
+            task_id=change.task_id,
+            scope=change.scope,
+            expected=1,
+            receipt=change.receipt,
+            receipt_since=change.receipt_since,
+            at=change.at,
+        )
+        with suppress(ConcurrencyError):
+            await self._engine.commit(known)
+        raise OverloadedError(
+            f"Tasks of this agent have waited for {self._age:.0f} s to be taken up, so no new one is accepted now; "
+            "send the message again later",
+            retry_after=min(max(math.ceil(self._age - self._max_age), 1), _MAX_RETRY_AFTER),
+        )
+
+    def _log(self, is_behind: bool) -> None:
+        """Log once that the queue is behind, however many tasks are refused."""
+        if is_behind and not self._was_behind:
+            logger.warning(
+                "tasks of %s have waited for %.0f s, longer than max_queue_age allows, so new ones are refused: "
+                "start more workers, or find out why those that run claim no tasks",
+                self._agent,
+                self._age,
+            )
+        self._was_behind = is_behind
+
+    async def _queue_age(self) -> float:
+        now = self._engine.clock()
+        if abs(now - self._asked_at) >= _FRESH:  # a clock may be set back
+            # Set before the answer has come, so that concurrent requests do not ask again.
+            self._asked_at = now
+            self._age = (await self._engine.queue_age([self._agent]) or 0) / 1000
+        return self._age
+
+
+def check_context(message: Message, stored: StoredTask) -> None:
+    """Raise `ContextMismatchError` if the message names another context than that of its task."""
+    if message.context_id and message.context_id != stored.task.context_id:
+        raise ContextMismatchError(
+            f"Task {message.task_id} belongs to another context than {message.context_id}", field="message.contextId"
+        )
+
+
+def check_message(message: Message, input_modes: list[str]) -> None:
+    """Raises `InvalidParamsError` or `ContentTypeNotSupportedError`."""
+    if message.role is not USER:
+        raise InvalidParamsError("message.role must be ROLE_USER", field="message.role")
+    if message.metadata and is_review(message):
+        raise InvalidParamsError(
+            f"message.metadata must not have the key {REVIEW}: it is the server's own", field="message.metadata"
+        )
+    if message.context_id and len(message.context_id.encode("utf-8", "replace")) > MAX_CONTEXT_ID:
+        raise InvalidParamsError(f"message.contextId has more than {MAX_CONTEXT_ID} bytes", field="message.contextId")
+    for index, part in enumerate(message.parts):
+        if part.text is not None and part.media_type is None and "text/plain" in input_modes:
+            continue  # what nearly every message is made of
+        media_type = media_type_of(part)
+        if media_type is not None and media_type not in input_modes and not _matches(media_type, input_modes):
+            raise ContentTypeNotSupportedError(
+                f"This agent does not take {media_type}; it takes {', '.join(input_modes)}",
+                mediaType=media_type,
+                part=index,
+            )
+
+
+def media_type_of(part: Part) -> str | None:
+    """The part's type: what it says, or what follows from its content. None: not known, so not refused."""
+    if part.media_type:
+        return part.media_type.partition(";")[0].strip().lower()
+    if part.text is not None:
+        return "text/plain"
+    if part.data is not UNSET:
+        return "application/json"
+    return None
+
+
+def _matches(media_type: str, modes: list[str]) -> bool:
+    if not modes:
+        return True
+    family = media_type.partition("/")[0] + "/*"
+    return any(mode.lower() in (media_type, family, "*/*", "*") for mode in modes)
+
+
+def receipt_of(message: Message) -> bytes:
+    """The digest by which the same message, sent again to the same place, is recognised.
+
+    An engine keeps receipts apart by scope, so another caller's message is another message.
+    """
+    return hashlib.blake2b(encode(message), digest_size=16).digest()
+
+
+def delegation_depth(metadata: dict[str, Any]) -> int:
+    """Return how often the work was delegated, as the metadata of its message says; 0 if that makes no sense."""
+    depth = metadata.get(DELEGATION_DEPTH)
+    if isinstance(depth, float) and depth.is_integer():
+        depth = int(depth)  # some bindings have no integers
+    if not isinstance(depth, int) or isinstance(depth, bool):
+        return 0
+    return min(max(depth, 0), _MAX_DEPTH)

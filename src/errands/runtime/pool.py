@@ -1,0 +1,564 @@
+"""`WorkerPool`: runs the turns of all agents of a process.
+
+It has slots for turns, claims due tasks while slots are free, extends the leases of what runs, cancels and drains. A
+turn belongs to the pool, never to the request that caused it: when a client disconnects, the work goes on.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+from contextlib import AbstractContextManager, AsyncExitStack, asynccontextmanager, suppress
+from typing import Any, Literal
+
+import msgspec
+
+from errands import lifecycle
+from errands.engines.base import Engine
+from errands.errors import DamagedTaskError, ErrandsError, LeaseLostError, StorageError, TaskTerminalStateError
+from errands.model.base import shallow_copy
+from errands.model.core import WORKING, StreamResponse, TaskStatus, TaskStatusUpdateEvent
+from errands.model.log import LEASE, Change, Lease, RequestOptions, StoredTask
+from errands.runtime.call import WaitingContexts, current_message_id, stored_options
+from errands.runtime.context import TaskContext
+from errands.runtime.dependencies import DependencyContainer
+from errands.runtime.handler import Handler
+from errands.runtime.journal import Batch, Journal, status_update
+from errands.runtime.leases import ActiveTask, Leases
+from errands.runtime.settings import ServerRole, Settings
+from errands.runtime.turn import Turn
+
+logger = logging.getLogger(__name__)
+
+#: Tasks claimed at a time.
+_CLAIMED = 100
+#: Seconds that turns have to stop once they were told to give their tasks back.
+_STOPPING = 5.0
+
+#: Why a running turn was stopped from outside: canceled by force, taken over by another worker, or the server stops.
+Stop = Literal["force", "lost", "drain"]
+#: Raises for a change that must not wait in the queue.
+Admit = Callable[[Change], Awaitable[None]]
+
+
+class Slots:
+    """Room for turns: `limit` at a time, or any number without a limit."""
+
+    def __init__(self, limit: int | None) -> None:
+        self._limit = limit
+        self._taken = 0
+        #: Turns that have waited for a delegated task and want a slot again. They come before new ones.
+        self._returning: deque[asyncio.Future[None]] = deque()
+
+    @property
+    def free(self) -> bool:
+        return self._limit is None or self._taken < self._limit
+
+    def take(self, at_most: int = 1) -> int:
+        """Take as many slots as are free, `at_most` so many; return how many."""
+        count = at_most if self._limit is None else max(min(at_most, self._limit - self._taken), 0)
+        self._taken += count
+        return count
+
+    def give_back(self, count: int = 1) -> None:
+        self._taken -= count
+        while self._returning and self.free:
+            returning = self._returning.popleft()
+            if not returning.done():
+                self._taken += 1
+                returning.set_result(None)
+
+    def take_regardless(self) -> None:
+        """Take a slot though none may be free; there is one less for others until it is given back."""
+        self._taken += 1
+
+    async def take_again(self) -> None:
+        """Wait for a slot."""
+        if self.take():
+            return
+        returning = asyncio.get_running_loop().create_future()
+        self._returning.append(returning)
+        try:
+            await returning
+        except asyncio.CancelledError:
+            if not returning.cancelled():
+                self.give_back()
+            raise
+
+
+class Execution:
+    """A task that this process holds a lease on, and the asyncio task that runs its turns."""
+
+    __slots__ = (
+        *("attempt", "cancel_requested", "ctx", "force_timer", "has_slot", "started_at", "stopped", "task", "task_id"),
+        "waits_for",
+    )
+
+    def __init__(self, stored: StoredTask, started_at: int) -> None:
+        self.task_id = stored.task.id
+        self.attempt = stored.head.attempt
+        self.started_at = started_at
+        self.cancel_requested = stored.head.cancel_requested
+        self.ctx: TaskContext | None = None
+        self.task: asyncio.Task[None] | None = None
+        self.stopped: Stop | None = None
+        self.force_timer: asyncio.TimerHandle | None = None
+        self.has_slot = True
+        #: Delegated tasks that it waits for.
+        self.waits_for = 0
+
+    @property
+    def lease(self) -> Lease:
+        return Lease(self.task_id, self.attempt)
+
+    @property
+    def turn_ended(self) -> bool:
+        return self.ctx is not None and self.ctx.turn_ended
+
+    def lacks_slot(self) -> bool:
+        """Return whether it does not wait for a task any more and has no slot yet."""
+        return not self.waits_for and not self.has_slot
+
+    def signal_cancel(self) -> None:
+        """Set `ctx.is_cancelled`, and interrupt a handler that has asked to be."""
+        self.cancel_requested = True
+        if self.ctx is not None and not self.ctx._cancelled:
+            self.ctx._cancelled = True
+            if self.ctx._on_cancel is not None:
+                self.ctx._on_cancel()
+
+    def stop(self, why: Stop) -> None:
+        self.stopped = why
+        if self.task is not None:
+            self.task.cancel()
+
+
+class WorkerPool:
+    """Runs turns in this process. An async context manager: leaving it drains."""
+
+    def __init__(self, engine: Engine, settings: Settings, deps: DependencyContainer | None = None) -> None:
+        self._engine = engine
+        self._settings = settings
+        self._deps = deps or DependencyContainer()
+        #: The agents whose turns are run, by name.
+        self.handlers: dict[str, Handler] = {}
+        #: By task id.
+        self.running: dict[str, Execution] = {}
+        self.leases = Leases(engine, settings.lease_seconds)
+        self.draining = False
+        #: Request contexts of messages that wait for their turn.
+        self.contexts = WaitingContexts()
+        self._runs_turns = settings.role is not ServerRole.API
+        self._slots = Slots(settings.max_concurrent_tasks)
+        #: Slots taken for tasks whose lease is being written.
+        self._starting = 0
+        #: Tasks may wait in the queue, so new ones have to queue behind them.
+        self._backlog = not self._runs_turns
+        self._wake = asyncio.Event()
+        #: While draining: turns are no longer waited for.
+        self._out_of_time = False
+        #: While draining: set when nothing runs any more.
+        self._idle = asyncio.Event()
+        self._on_sweep: list[Callable[[], Coroutine[Any, Any, None]]] = []
+        self._forcing: set[asyncio.Task[None]] = set()
+
+    def add(self, handler: Handler) -> None:
+        """Run the turns of another agent."""
+        self.handlers[handler.agent] = handler
+
+    def on_sweep(self, call: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        """Have `call` called every sweep interval, where turns are run."""
+        self._on_sweep.append(call)
+
+    # Starting and stopping
+
+    async def __aenter__(self) -> WorkerPool:
+        async with AsyncExitStack() as stack:
+            stack.callback(self._close_handlers)
+            self._loop = asyncio.get_running_loop()
+            background = await stack.enter_async_context(asyncio.TaskGroup())
+            loops = {"errands-sweep": self._sweep_loop}
+            if self._runs_turns:
+                loops |= {"errands-claims": self._claim_loop, "errands-heartbeat": self._heartbeat_loop}
+                self._engine.on_work(self._wake.set)
+            for name, loop in loops.items():
+                stack.callback(background.create_task(loop(), name=name).cancel)
+            self._stack = stack.pop_all()
+        return self
+
+    async def __aexit__(self, *exc: object) -> None:
+        await self.drain()
+        await self._stack.aclose()
+
+    def _close_handlers(self) -> None:
+        for handler in self.handlers.values():
+            handler.close()
+
+    async def drain(self) -> None:
+        """Take nothing new, let running turns finish until the deadline, give the rest back to the queue."""
+        self.draining = True
+        self._notice_idle()
+        with suppress(TimeoutError):
+            async with asyncio.timeout(self._settings.drain_timeout):
+                await self._idle.wait()
+        self._out_of_time = True
+        for execution in list(self.running.values()):
+            self._give_back_soon(execution)
+        with suppress(TimeoutError):
+            # A handler that suppresses its cancellation must not keep the process from ending.
+            async with asyncio.timeout(_STOPPING):
+                await self._idle.wait()
+
+    def _give_back_soon(self, execution: Execution) -> None:
+        # Not at once: the coroutine of a turn that has not begun to run would never see the cancellation.
+        self._loop.call_soon(execution.stop, "drain")
+
+    def _notice_idle(self) -> None:
+        if self.draining and not self.running and not self._starting:
+            self._idle.set()
+
+    # Taking tasks up
+
+    async def commit_and_run(
+        self,
+        stored: StoredTask,
+        change: Change,
+        events: Batch | None = None,
+        *,
+        message_id: str = "",
+        options: RequestOptions | None = None,
+        request_context: dict[str, Any],
+        admit: Admit | None = None,
+        is_delegated: bool = False,
+    ) -> StoredTask:
+        """Commit a change that gives a task something to do, and run it here if there is room.
+
+        `stored` is the task after the change with its head before it, and `change` puts the task into the queue. With
+        room, the same commit leases the task to this process instead and, when `events` are those of the change, says
+        that it is at work. Without room `admit` may refuse the change. A task that a turn waits for (`is_delegated`)
+        does not queue behind others.
+        """
+        journal = self.handlers[change.scope.agent].journal
+        updates = [] if events is None else events.updates
+        if not self._take_slot(is_delegated):
+            if admit is not None:
+                await admit(change)
+            self._backlog = True
+            with self.keeping_context(stored.task.id, message_id, request_context):
+                await journal.commit(change, updates)
+            return _advanced(stored, change)
+        state = change.state
+        if events is not None and not self.handlers[change.scope.agent].chooses_reply:
+            state, stored = WORKING, _put_to_work(stored, events)
+        change = msgspec.structs.replace(
+            change,
+            # A claim leaves the version as it is; the attempt shows that another process was faster.
+            fence=stored.head.attempt,
+            state=state,
+            work=LEASE,
+            due_at=self.leases.until(change.at),
+            worker=self.leases.worker_id,
+        )
+        try:
+            await journal.commit(change, updates)
+        except BaseException:
+            self._release_slots(1)
+            raise
+        stored = _advanced(stored, change)
+        self._start(stored, change.at, options, request_context)
+        return stored
+
+    def _take_slot(self, is_delegated: bool) -> bool:
+        """Take a slot for a task whose lease is about to be written; `_start` or `_release_slots` must follow."""
+        if not self._runs_turns or self.draining or (self._backlog and not is_delegated) or not self._slots.take():
+            return False
+        self._starting += 1
+        return True
+
+    def _release_slots(self, count: int) -> None:
+        self._starting -= count
+        self._slots.give_back(count)
+        if self._backlog:
+            self._wake.set()
+        self._notice_idle()
+
+    def keeping_context(
+        self, task_id: str, message_id: str, request_context: dict[str, Any]
+    ) -> AbstractContextManager[None]:
+        """Keep a request context in memory for the commit after which its message waits for a turn."""
+        return self.contexts.keeping(task_id, message_id, request_context if self._runs_turns else {})
+
+    def _start(
+        self,
+        stored: StoredTask,
+        now: int,
+        options: RequestOptions | None = None,
+        request_context: dict[str, Any] | None = None,
+    ) -> None:
+        """Run a task that was just leased to this process, in the slot taken for it."""
+        self._starting -= 1
+        execution = Execution(stored, now)
+        if (former := self.running.get(execution.task_id)) is not None:
+            former.stop("lost")
+        self.running[execution.task_id] = execution
+        # Held in `running` until it is over, and waited for in `drain`.
+        execution.task = self._loop.create_task(self._run(execution, stored, options, request_context))
+        if self._out_of_time:
+            self._give_back_soon(execution)
+
+    @asynccontextmanager
+    async def waiting(self, task_id: str) -> AsyncIterator[None]:
+        """Give the slot of a running turn back while it waits for a delegated task, and take one again after.
+
+        Otherwise a turn and the task it waits for could block each other for ever. A turn that is interrupted while it
+        waits does not have to wait for a slot.
+        """
+        execution = self.running.get(task_id)
+        if execution is None:
+            yield
+            return
+        execution.waits_for += 1
+        if execution.has_slot:
+            execution.has_slot = False
+            self._slots.give_back()
+            if self._backlog:
+                self._wake.set()
+        try:
+            yield
+        except BaseException:
+            execution.waits_for -= 1
+            if execution.lacks_slot():
+                self._slots.take_regardless()
+                execution.has_slot = True
+            raise
+        execution.waits_for -= 1
+        if execution.lacks_slot():
+            await self._slots.take_again()
+            # Meanwhile the turn may have begun another wait, or ended one.
+            if execution.lacks_slot():
+                execution.has_slot = True
+            else:
+                self._slots.give_back()
+
+    # Running turns
+
+    async def _run(
+        self,
+        execution: Execution,
+        stored: StoredTask,
+        options: RequestOptions | None,
+        request_context: dict[str, Any] | None,
+    ) -> None:
+        handler = self.handlers[stored.scope.agent]
+        journal = handler.journal
+        try:
+            while True:
+                if stored.damage:
+                    raise DamagedTaskError(stored.damage)
+                if options is None:
+                    options = await stored_options(self._engine, stored)
+                if request_context is None:
+                    request_context = self.contexts.take(execution.task_id, current_message_id(stored))
+                # Judged before the turn begins, which ends the pause.
+                expired = handler.expiry.judge(stored, journal.now()) if stored.head.cancel_requested else None
+                if stored.head.state is not WORKING and not handler.chooses_reply:
+                    stored = await _begin(journal, stored)
+                execution.ctx = TaskContext(
+                    journal,
+                    stored,
+                    deps=self._deps,
+                    options=options,
+                    request_context=request_context,
+                    oversight=handler.oversight,
+                )
+                if expired is not None:
+                    execution.ctx._turn.expired = expired
+                # A cancel may have been requested before there was a context to tell.
+                if stored.head.cancel_requested or execution.cancel_requested:
+                    self._signal_cancel(execution)
+                if not await handler.run(execution, execution.ctx):
+                    return
+                stored = await self._engine.load(execution.task_id, stored.scope)
+                options = request_context = None
+        except (LeaseLostError, TaskTerminalStateError) as error:
+            logger.info("task %s is no longer ours: %s", execution.task_id, error)
+            self.contexts.forget(execution.task_id)
+        except DamagedTaskError as error:
+            logger.error("task %s cannot go on, and ends as failed: %s", execution.task_id, error)
+            self.contexts.forget(execution.task_id)
+            await self._guarded(self._engine.set_aside(stored, self.leases.worker_id))
+        except StorageError:
+            logger.exception("task %s could not be written; its lease will run out", execution.task_id)
+        except asyncio.CancelledError:
+            if execution.stopped == "drain":
+                # Before the handler was called, or between two calls.
+                with suppress(ErrandsError):
+                    await Turn(journal, stored).give_back()
+        except Exception:
+            logger.exception("task %s could not be run; its lease will run out", execution.task_id)
+        finally:
+            self._finished(execution)
+
+    def _finished(self, execution: Execution) -> None:
+        if execution.force_timer is not None:
+            execution.force_timer.cancel()
+        if self.running.get(execution.task_id) is execution:
+            del self.running[execution.task_id]
+        if execution.has_slot:
+            execution.has_slot = False
+            self._slots.give_back()
+        if execution.ctx is not None and execution.ctx._turn.ends_task:
+            self.contexts.forget(execution.task_id)
+        if self._backlog:
+            self._wake.set()
+        if self.draining:
+            self._notice_idle()
+
+    async def active_tasks(self, agent: str) -> list[ActiveTask]:
+        """Return what is running of an agent, here and in other processes."""
+        now = self._engine.clock()
+        active: list[ActiveTask] = []
+        for running in await self._engine.running():
+            if running.scope.agent == agent:
+                is_mine = running.head.worker == self.leases.worker_id
+                mine = self.running.get(running.task_id) if is_mine else None
+                active.append(ActiveTask.of(running, now, None if mine is None else mine.started_at))
+        return active
+
+    # Cancels
+
+    def request_cancel(self, task_id: str) -> None:
+        """Tell a turn that its task is to be canceled, if it runs here."""
+        if (execution := self.running.get(task_id)) is not None:
+            self._signal_cancel(execution)
+
+    def _signal_cancel(self, execution: Execution) -> None:
+        execution.signal_cancel()
+        if execution.force_timer is None:
+            timeout = self._settings.cancel_force_timeout
+            execution.force_timer = self._loop.call_later(timeout, self._force, execution)
+
+    def _force(self, execution: Execution) -> None:
+        if self.running.get(execution.task_id) is execution:
+            forcing = self._loop.create_task(_cancel_by_force(execution))
+            self._forcing.add(forcing)
+            forcing.add_done_callback(self._forcing.discard)
+
+    # Loops
+
+    async def _claim_loop(self) -> None:
+        """Take up due tasks: when the engine says that there are some, and every poll interval."""
+        while True:
+            self._wake.clear()
+            if not self.draining:
+                # Cancels first: somebody waits for them.
+                await self._guarded(self._watch_cancels())
+                await self._guarded(self.poll())
+            with suppress(TimeoutError):
+                async with asyncio.timeout(self._settings.poll_interval):
+                    await self._wake.wait()
+
+    async def poll(self) -> None:
+        """Take up due tasks as long as slots are free."""
+        if self.leases.may_have_run_out():
+            # This process stood still: what no other has taken over goes on, and is not begun again.
+            await self._extend()
+        while not self.draining and (room := self._slots.take(_CLAIMED)):
+            self._starting += room
+            now, claimed = self._engine.clock(), []
+            try:
+                claimed = await self.leases.claim(list(self.handlers), room, now)
+            finally:
+                self._starting -= room - len(claimed)
+                self._slots.give_back(room - len(claimed))
+                self._notice_idle()
+            for stored in claimed:
+                self._start(stored, now)
+            if len(claimed) < room:
+                self._backlog = False
+                return
+        self._backlog = True
+
+    async def _heartbeat_loop(self) -> None:
+        while True:
+            await asyncio.sleep(self._settings.lease_seconds / 3)
+            await self._guarded(self._extend())
+
+    async def _extend(self) -> None:
+        held = dict(self.running)
+        for signal in await self.leases.extend([execution.lease for execution in held.values()]):
+            execution = held[signal.task_id]
+            # It may be over, and the task run here again by another one.
+            if self.running.get(signal.task_id) is not execution or execution.turn_ended:
+                continue
+            if signal.lost:
+                execution.stop("lost")
+            elif signal.cancel_requested:
+                self._signal_cancel(execution)
+
+    async def _watch_cancels(self) -> None:
+        """Pass on cancels that were requested in other processes."""
+        if self.running:
+            for task_id in await self._engine.wanted_canceled(self.leases.worker_id):
+                self.request_cancel(task_id)
+
+    async def _sweep_loop(self) -> None:
+        while True:
+            await asyncio.sleep(self._settings.sweep_interval)
+            await self._guarded(self._engine.sweep(every=self._settings.sweep_interval))
+            for call in self._on_sweep if self._runs_turns else ():
+                if not self.draining:
+                    await self._guarded(call())
+
+    async def _guarded(self, call: Awaitable[Any]) -> None:
+        try:
+            await call
+        except StorageError as error:
+            logger.warning("the store did not answer; trying again: %s", error)
+        except Exception:
+            logger.exception("unexpected error in the background; trying again")
+
+
+def _advanced(stored: StoredTask, change: Change) -> StoredTask:
+    return StoredTask(task=stored.task, head=lifecycle.advance(stored.head, change), scope=change.scope)
+
+
+def _put_to_work(stored: StoredTask, events: Batch) -> StoredTask:
+    """Add to `events` that the task is at work, and return it so."""
+    task = shallow_copy(stored.task)
+    task.status = TaskStatus(state=WORKING, timestamp=task.status.timestamp)
+    update = TaskStatusUpdateEvent(task_id=task.id, context_id=task.context_id or "", status=task.status)
+    events.add("status", StreamResponse(status_update=update))
+    return StoredTask(task=task, head=stored.head, scope=stored.scope)
+
+
+async def _begin(journal: Journal, stored: StoredTask) -> StoredTask:
+    """Commit that a leased task is at work, and return it so."""
+    now = journal.now()
+    events = Batch()
+    events.add("status", status_update(stored.task.id, stored.task.context_id or "", WORKING, now))
+    change = Change(
+        task_id=stored.task.id,
+        scope=stored.scope,
+        events=events.drafts,
+        fence=stored.head.attempt,
+        at=now,
+        state=WORKING,
+    )
+    version = await journal.commit(change, events.updates)
+    if version != stored.version + 1:
+        return await journal.engine.load(stored.task.id, stored.scope)
+    task = lifecycle.fold_updates(stored.task, events.updates)
+    return StoredTask(task=task, head=lifecycle.advance(stored.head, change), scope=stored.scope)
+
+
+async def _cancel_by_force(execution: Execution) -> None:
+    # The log first: the task is canceled even when the handler suppresses its cancellation.
+    try:
+        if execution.ctx is not None and not execution.turn_ended:
+            await execution.ctx._turn.cancel_by_force()
+    except ErrandsError as error:
+        logger.info("task %s was not canceled by force: %s", execution.task_id, error)
+    execution.stop("force")
