@@ -15,7 +15,7 @@ import typer
 import yaml
 
 from errands import Settings, agent
-from errands.cli.app import app
+from errands.cli.main import app
 from errands.engines.postgres import PostgresEngine
 from errands.model.log import Scope
 from errands.runtime.settings import ENV_PREFIX

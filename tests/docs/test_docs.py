@@ -48,8 +48,8 @@ from errands.agents.manifests.reading import field_names
 from errands.agents.models import scripted
 from errands.agents.models.any_llm import BUILTINS
 from errands.agents.models.base import Model
-from errands.cli.app import app
 from errands.cli.failures import EXIT_CODES
+from errands.cli.main import app
 from errands.client import A2AClientError, ArtifactInfo, StreamEvent
 from errands.client.compose import MessageOptions
 from errands.operations import OPERATIONS

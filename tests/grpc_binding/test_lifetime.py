@@ -282,7 +282,7 @@ WITHOUT_GRPC = """
 import sys
 for name in ("grpc", "google.protobuf", "a2a"):
     sys.modules[name] = None
-import errands, errands.cli.app, errands.client, errands.server.app
+import errands, errands.cli.main, errands.client, errands.server.app
 from errands.testing import serve
 from errands.errors import ConfigurationError
 

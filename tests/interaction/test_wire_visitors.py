@@ -130,7 +130,7 @@ async def test_a_card_is_made_for_whatever_is_one(host: str) -> None:
 @pytest.mark.parametrize("path", ["/health", CARD, "/tasks"])
 async def test_a_local_server_does_not_answer_to_the_names_of_pages(path: str) -> None:
     server = serve(Echo())
-    server.listens_locally = True
+    server.listen_at("127.0.0.1", 8000)
     async with http(server) as client:
         answer = await client.get(path, headers={"Host": "page.example:8000"})
         assert answer.status_code == 403
@@ -144,7 +144,7 @@ async def test_a_local_server_does_not_answer_to_the_names_of_pages(path: str) -
 )
 async def test_a_local_server_answers_to_its_own_names(host: str) -> None:
     server = serve(Echo())
-    server.listens_locally = True
+    server.listen_at("127.0.0.1", 8000)
     async with http(server) as client:
         assert (await client.get("/tasks", headers={"Host": host})).status_code == 200
 
@@ -152,6 +152,6 @@ async def test_a_local_server_answers_to_its_own_names(host: str) -> None:
 @pytest.mark.parametrize("settings", [{"public_url": "https://agents.example/echo"}, {"trust_forwarded": True}])
 async def test_a_local_server_answers_to_the_name_that_a_proxy_passes_on(settings: dict[str, Any]) -> None:
     server = serve(Echo(), settings=Settings(storage="memory", **settings))
-    server.listens_locally = True
+    server.listen_at("127.0.0.1", 8000)
     async with http(server) as client:
         assert (await client.get("/tasks", headers={"Host": "agents.example"})).status_code == 200

@@ -1,5 +1,5 @@
-"""The command line: one file per command. It uses what users have, the server, the client and their settings."""
+"""The command line. It uses only what users have: the server, the client, the store and their settings."""
 
-from errands.cli.app import main
+from errands.cli.main import main
 
 __all__ = ["main"]

@@ -1,9 +1,8 @@
-"""`errands card`: what an agent says about itself, and what is wrong with it."""
+"""`errands card`: show an agent's card, or report what is wrong with it."""
 
 from __future__ import annotations
 
 import sys
-from collections import Counter
 from pathlib import Path
 from typing import Annotated
 from urllib.parse import urlsplit
@@ -14,8 +13,8 @@ import typer
 from rich.text import Text
 
 from errands.cli.failures import ExitCode, UsageError, run
-from errands.cli.options import AsJson, Headers, Remote, Timeout, Token
-from errands.cli.terminal import clean, out, print_json
+from errands.cli.options import AsJson, Headers, RemoteAgent, Timeout, Token
+from errands.cli.output import SEVERITY_STYLES, clean, count_severities, out, print_json
 from errands.client import AgentNotFoundError
 from errands.client.discovery import CardSource, card_urls, read_card
 from errands.client.retry import RetryPolicy
@@ -26,14 +25,15 @@ Source = Annotated[
     str,
     typer.Argument(
         metavar="URL",
-        help="Where the agent is, such as http://localhost:8000; or a file with a card.",
+        help="The agent's address, such as http://localhost:8000, or a file with a card.",
         show_default=False,
     ),
 ]
-Validate = Annotated[bool, typer.Option("--validate", help="Say what is wrong with the card; exit with 1 if it is.")]
+Validate = Annotated[
+    bool, typer.Option("--validate", help="Report what is wrong with the card; exit with 1 if it is not valid.")
+]
 
 _TIMEOUT = 30.0
-_STYLES = {"error": "red", "warning": "yellow"}
 
 
 def card(
@@ -44,18 +44,18 @@ def card(
     token: Token = None,
     timeout: Timeout = None,
 ) -> None:
-    """Show what an agent offers: its card.
+    """Show an agent's card.
 
     Example:
 
         errands card http://localhost:8000
         errands card http://localhost:8000 --validate
     """
-    remote = Remote(url, header, token)
+    remote = RemoteAgent(url, header, token)
     run(_validate(remote, as_json) if validate else _card(remote, as_json), timeout)
 
 
-async def _card(remote: Remote, as_json: bool) -> ExitCode:
+async def _card(remote: RemoteAgent, as_json: bool) -> ExitCode:
     if (path := _file(remote)) is not None:
         raw = path.read_bytes()
         found = read_card(raw)
@@ -68,8 +68,8 @@ async def _card(remote: Remote, as_json: bool) -> ExitCode:
     return ExitCode.OK
 
 
-def _file(remote: Remote) -> Path | None:
-    """The file, unless it is an address. Raises `UsageError` when it is neither."""
+def _file(remote: RemoteAgent) -> Path | None:
+    """Return the path if a file is meant, None for an address. Raises `UsageError` if it is neither."""
     if "://" in remote.url:
         remote.check()
         return None
@@ -79,9 +79,9 @@ def _file(remote: Remote) -> Path | None:
     return path
 
 
-async def _fetch(remote: Remote) -> tuple[bytes, AgentCard]:
+async def _fetch(remote: RemoteAgent) -> tuple[bytes, AgentCard]:
     kept: list[bytes] = []
-    # Not through A2AClient: a card is worth seeing even when we speak none of its bindings.
+    # Not through A2AClient, which refuses cards without a common binding.
     async with httpx.AsyncClient() as http:
         source = CardSource(
             http,
@@ -99,7 +99,7 @@ async def _fetch(remote: Remote) -> tuple[bytes, AgentCard]:
 # Validating
 
 
-async def _validate(remote: Remote, as_json: bool) -> ExitCode:
+async def _validate(remote: RemoteAgent, as_json: bool) -> ExitCode:
     if (path := _file(remote)) is not None:
         place, report = remote.url, check_card(path.read_bytes())
     else:
@@ -107,12 +107,12 @@ async def _validate(remote: Remote, as_json: bool) -> ExitCode:
     if as_json:
         print_json({"place": place, "valid": report.valid, **msgspec.to_builtins(report)})
     else:
-        _tell(place, report)
+        _print_report(place, report)
     return ExitCode.OK if report.valid else ExitCode.FAILED
 
 
-async def _check_served(remote: Remote) -> tuple[str, Report]:
-    """Checks what clients are given that do not say which version they speak, as most do not."""
+async def _check_served(remote: RemoteAgent) -> tuple[str, Report]:
+    """Check the card that clients get that do not say which version they speak, as most do not."""
     reasons: list[str] = []
     first, *_ = urls = card_urls(remote.url)
     async with httpx.AsyncClient(headers=remote.headers, timeout=_TIMEOUT, follow_redirects=False) as http:
@@ -131,7 +131,7 @@ async def _check_served(remote: Remote) -> tuple[str, Report]:
 _OLDER_PATH = Finding(
     severity="warning",
     path="",
-    problem="is at the older path only, where clients of A2A 0.3 and 1.0 do not look",
+    problem="is only at the older path, where clients of A2A 0.3 and 1.0 do not look",
     remedy="serve it at /.well-known/agent-card.json too",
 )
 
@@ -140,18 +140,19 @@ def _with(report: Report, finding: Finding) -> Report:
     return msgspec.structs.replace(report, findings=[*report.findings, finding])
 
 
-def _tell(place: str, report: Report) -> None:
+def _print_report(place: str, report: Report) -> None:
     console = out()
     for finding in report.findings:
         where = finding.path or "the card"
         console.print(
-            Text.assemble((f"{finding.severity:<8} ", _STYLES[finding.severity]), clean(f"{where} {finding.problem}"))
+            Text.assemble(
+                (f"{finding.severity:<8} ", SEVERITY_STYLES[finding.severity]), clean(f"{where} {finding.problem}")
+            )
         )
-        console.print(Text.assemble(" " * 9, (clean(f"to mend it: {finding.remedy}"), "dim")))
+        console.print(Text.assemble(" " * 9, (clean(f"fix: {finding.remedy}"), "dim")))
     form = f"card of A2A {' and '.join(report.versions)}" if report.versions else "agent card"
-    counts = Counter(finding.severity for finding in report.findings)
-    summary = ", ".join(f"{count} {severity}{'s' * (count > 1)}" for severity, count in counts.items())
-    verdict = "a valid" if report.valid else "no valid"
+    summary = count_severities(report.findings)
+    verdict = "a valid" if report.valid else "not a valid"
     console.print(clean(f"{place} is {verdict} {form}" + (f": {summary}" if summary else "")), style="bold")
 
 

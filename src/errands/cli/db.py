@@ -1,4 +1,4 @@
-"""`errands db`: the tables of a store, and the tasks in it that cannot be read."""
+"""`errands db`: create and upgrade the tables of a store, and find the tasks that cannot be read."""
 
 from __future__ import annotations
 
@@ -8,12 +8,10 @@ from contextlib import contextmanager, suppress
 from typing import Annotated
 
 import typer
-from rich.table import Table
 
-from errands.cli import stores
 from errands.cli.failures import ExitCode, UsageError, run
-from errands.cli.options import AsJson
-from errands.cli.terminal import clean, err, one_line, out, print_json
+from errands.cli.options import AsJson, Storage, existing_store
+from errands.cli.output import clean, err, one_line, out, print_json, table
 from errands.engines import stored as stored_tasks
 from errands.engines.base import Engine, Schema
 from errands.engines.urls import engine_from_url
@@ -21,21 +19,11 @@ from errands.errors import StorageError
 from errands.model.log import StoredTask
 from errands.runtime.settings import get_settings
 
-Storage = Annotated[
-    str | None,
-    typer.Option(
-        "--storage",
-        metavar="URL",
-        help="Where tasks live, such as postgresql://USER@HOST/DATABASE or sqlite:///PATH.",
-        show_default="the setting",
-    ),
-]
-
 
 def upgrade_db(storage: Storage = None) -> None:
-    """Make the tables of a store, or bring them up to this release.
+    """Create the tables of a store, or upgrade them to this release.
 
-    Replicas of the release before go on while and after this runs.
+    Replicas of the previous release keep working during and after the upgrade.
 
     Example:
 
@@ -45,7 +33,7 @@ def upgrade_db(storage: Storage = None) -> None:
 
 
 def check_db(storage: Storage = None) -> None:
-    """Say whether this release can use the tables of a store; nothing is changed.
+    """Check whether this release can use the tables of a store. Nothing is changed.
 
     Example:
 
@@ -55,7 +43,7 @@ def check_db(storage: Storage = None) -> None:
 
 
 def print_sql(storage: Storage = None) -> None:
-    """Print the SQL that `errands db upgrade` would run, and run nothing.
+    """Print the SQL that `errands db upgrade` would run, without running it.
 
     Example:
 
@@ -65,7 +53,7 @@ def print_sql(storage: Storage = None) -> None:
 
 
 def damaged_tasks(
-    storage: stores.Storage = None,
+    storage: Storage = None,
     delete: Annotated[
         list[str] | None,
         typer.Option(
@@ -76,7 +64,7 @@ def damaged_tasks(
 ) -> None:
     """List the tasks whose stored data cannot be read, or delete some of them.
 
-    Every task of the store is read for it. Listing changes nothing.
+    The command reads every task of the store. Listing changes nothing.
 
     Example:
 
@@ -89,18 +77,18 @@ def _schema(storage: str | None) -> Schema:
     url = storage or get_settings().storage
     schema = engine_from_url(url).schema
     if schema is None:
-        raise UsageError(f"storage {url.partition(':')[0]!r} has no tables to look after; nothing is to be done")
+        raise UsageError(f"storage {url.partition(':')[0]!r} has no tables; there is nothing to do")
     return schema
 
 
 async def _upgrade(storage: str | None) -> ExitCode:
     before, after = await _schema(storage).upgrade()
     if before == after:
-        out().print(f"The tables have schema version {after} already.")
+        out().print(f"The tables already have schema version {after}.")
     elif before:
-        out().print(f"The tables were brought from schema version {before} to {after}.")
+        out().print(f"The tables were upgraded from schema version {before} to {after}.")
     else:
-        out().print(f"The tables were made, with schema version {after}.")
+        out().print(f"The tables were created with schema version {after}.")
     return ExitCode.OK
 
 
@@ -114,25 +102,22 @@ async def _sql(storage: str | None) -> ExitCode:
     script = await _schema(storage).sql()
     sys.stdout.write(script)
     if not script:
-        err().print("Nothing is to be done.")
+        err().print("There is nothing to do.")
     return ExitCode.OK
 
 
 async def _list_damaged(storage: str | None, as_json: bool) -> ExitCode:
     with _without_log():
-        async with stores.existing(storage) as engine:
+        async with existing_store(storage) as engine:
             found = [_document(stored) async for stored in engine.every_task() if stored.damage]
     if as_json:
         print_json(found)
     elif found:
-        table = Table(box=None, pad_edge=False, header_style="bold")
-        for name in ("TASK", "CHANGED", "AGENT", "OWNER"):
-            table.add_column(name, no_wrap=True)
-        table.add_column("WHY", no_wrap=True, overflow="ellipsis")
+        rows = table("TASK", "CHANGED", "AGENT", "OWNER", "WHY")
         for task in found:
             task_id, *cells, why = (task[name] for name in ("taskId", "statusTimestamp", "agent", "owner", "damage"))
-            table.add_row(*map(clean, (task_id, *cells)), one_line(why, 120))
-        out().print(table, soft_wrap=False)
+            rows.add_row(*map(clean, (task_id, *cells)), one_line(why, 120))
+        out().print(rows, soft_wrap=False)
     else:
         err().print("Every task can be read.")
     return ExitCode.OK
@@ -140,7 +125,7 @@ async def _list_damaged(storage: str | None, as_json: bool) -> ExitCode:
 
 @contextmanager
 def _without_log() -> Iterator[None]:
-    """Keep damaged tasks out of the log: what this command prints says the same."""
+    """Keep damaged tasks out of the log, because the command prints them."""
     stored_tasks.logger.disabled = True
     try:
         yield
@@ -162,7 +147,7 @@ def _document(stored: StoredTask) -> dict[str, str]:
 
 async def _delete_damaged(storage: str | None, task_ids: list[str]) -> ExitCode:
     with _without_log():
-        async with stores.existing(storage) as engine:
+        async with existing_store(storage) as engine:
             for task_id in task_ids:
                 await _delete_one(engine, task_id)
                 out().print(f"Task {clean(task_id)} is deleted.")
@@ -173,8 +158,10 @@ async def _delete_one(engine: Engine, task_id: str) -> None:
     scope = await engine.scope_of(task_id)
     stored = await engine.load(task_id, scope)
     if not stored.damage:
-        raise UsageError(f"task {task_id} can be read: only damaged tasks are deleted here; retention deletes others")
-    # Where nothing can be written about it, it is deleted as it is.
+        raise UsageError(
+            f"task {task_id} can be read: this command only deletes damaged tasks; retention deletes others"
+        )
+    # If its failure cannot be written, the task is deleted as it is.
     with suppress(StorageError):
         await engine.set_aside(stored, stored.head.worker)
     await engine.delete(task_id, scope)

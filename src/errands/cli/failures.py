@@ -1,4 +1,4 @@
-"""What goes wrong, in one sentence on stderr, and the exit code that says it to scripts. Never a traceback."""
+"""Failures of commands: one sentence on stderr and an exit code for scripts, never a traceback."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from typing import Any, NoReturn
 import httpx
 
 import errands
-from errands.cli.terminal import clean, err
+from errands.cli.output import clean, err
 from errands.client import (
     A2AClientError,
     AgentCapabilityError,
@@ -42,45 +42,52 @@ class ExitCode(enum.IntEnum):
     FAILED = 1
     USAGE = 2
     UNREACHABLE = 3
-    #: 128 and the number of SIGINT, as shells have it.
+    #: 128 plus the number of SIGINT, as in shells.
     INTERRUPTED = 130
 
 
-#: What each exit code means, for `errands --help`.
+#: The meaning of each exit code, for `errands --help`.
 EXIT_CODES = {
-    ExitCode.OK: "done; the task completed, or waits for an answer",
+    ExitCode.OK: "success: the task completed, or it waits for an answer",
     ExitCode.FAILED: (
         "the task failed, was canceled or was rejected; the server could not run; the card or a manifest is not valid"
     ),
-    ExitCode.USAGE: "the command cannot be run as it was written",
-    ExitCode.UNREACHABLE: "the agent could not be reached, refused the request, or did not answer as A2A says",
+    ExitCode.USAGE: "the command line is wrong",
+    ExitCode.UNREACHABLE: "the agent could not be reached, refused the request, or broke the protocol",
     ExitCode.INTERRUPTED: "interrupted with Ctrl-C",
 }
 
-#: What to do about an error; the first class that fits.
+_FAILED_STATES = frozenset({"failed", "canceled", "rejected"})
+
+#: What to do about an error. The first matching class counts.
 _HINTS: tuple[tuple[type[Exception], str], ...] = (
     (AgentNotFoundError, "Check the address, or start an agent there with `errands serve FILE.py`."),
     (AgentUnreachableError, "Check that the agent is running, and try again."),
     (AgentCapabilityError, "See what it offers with `errands card URL`."),
     (AnswerLostError, "On the command line that is --message-id ID."),
     (AuthenticationRequiredError, "Give credentials with --token TOKEN or --header 'NAME: VALUE'."),
-    (TaskNotFoundError, "See which tasks there are with `errands tasks list URL`."),
+    (TaskNotFoundError, "List the tasks with `errands tasks list URL`."),
     (UnavailableError, "Try again in a moment."),
 )
 
 
+def exit_code_of(state: str) -> ExitCode:
+    """Return the exit code for the state in which a task was left."""
+    return ExitCode.FAILED if state in _FAILED_STATES else ExitCode.OK
+
+
 class CommandError(Exception):
-    """A command cannot go on; the message says what happened and what to do."""
+    """A command failed. The message says what happened and what to do."""
 
     def __init__(self, message: str, code: ExitCode = ExitCode.FAILED, *, details: str = "") -> None:
         super().__init__(message)
         self.code = code
-        #: Shown before the message, such as the lines of somebody's program that failed.
+        #: Shown before the message, such as the traceback of the user's program.
         self.details = details
 
 
 class UsageError(CommandError):
-    """The command cannot be run as it was written."""
+    """The command line is wrong."""
 
     def __init__(self, message: str) -> None:
         super().__init__(message, ExitCode.USAGE)
@@ -88,15 +95,18 @@ class UsageError(CommandError):
 
 @contextmanager
 def reporting() -> Iterator[None]:
-    """Ends the program with a sentence and an exit code when what it encloses fails in a way we know."""
+    """Exit with a sentence and an exit code if the body raises an expected error."""
     try:
         yield
     except CommandError as error:
         _end(str(error), error.code, error.details)
     except StreamInterruptedError as error:
         after = f" --after {error.last_event_id}" if error.last_event_id else ""
-        go_on = f"errands tasks watch URL {error.task_id}{after}"
-        _end(f"the connection broke, but the task may still be running; go on with `{go_on}`", ExitCode.UNREACHABLE)
+        follow = f"errands tasks watch URL {error.task_id}{after}"
+        _end(
+            f"the connection was lost, but the task may still be running; follow it with `{follow}`",
+            ExitCode.UNREACHABLE,
+        )
     except (ConfigurationError, httpx.InvalidURL) as error:
         _end(str(error), ExitCode.USAGE)
     except (A2AError, A2AClientError) as error:
@@ -109,7 +119,7 @@ def reporting() -> Iterator[None]:
 
 
 def run(work: Coroutine[Any, Any, ExitCode], timeout: float | None = None) -> NoReturn:
-    """Runs a command to its end, which is the end of the program."""
+    """Run a command and exit with its exit code."""
 
     async def within() -> ExitCode:
         try:
@@ -117,8 +127,8 @@ def run(work: Coroutine[Any, Any, ExitCode], timeout: float | None = None) -> No
                 return await work
         except TimeoutError:
             message = (
-                f"no answer within {timeout:g} s; the agent may still be at work: look with `errands tasks list URL`, "
-                "or give it more time with --timeout"
+                f"no answer within {timeout:g} s; the agent may still be working: see `errands tasks list URL`, "
+                "or allow more time with --timeout"
             )
             raise CommandError(message, ExitCode.UNREACHABLE) from None
 
@@ -126,16 +136,16 @@ def run(work: Coroutine[Any, Any, ExitCode], timeout: float | None = None) -> No
         raise SystemExit(asyncio.run(within()))
 
 
-def blame(error: BaseException, where: str) -> CommandError:
-    """The error of somebody's own program, with the lines of it that failed and none of ours."""
+def program_error(error: BaseException, where: str) -> CommandError:
+    """Return an error about the user's program, with the lines of the traceback that are not ours."""
     frames = traceback.extract_tb(error.__traceback__)
-    theirs = itertools.dropwhile(lambda frame: not _is_theirs(frame.filename), frames)
+    theirs = itertools.dropwhile(lambda frame: not _is_users(frame.filename), frames)
     lines = traceback.format_list(list(theirs)) + traceback.format_exception_only(error)
     name = type(error).__name__
     return CommandError(f"{where} failed with {name}; the last lines above say where", details="".join(lines))
 
 
-def _is_theirs(filename: str) -> bool:
+def _is_users(filename: str) -> bool:
     return "site-packages" in filename or not filename.startswith(("<frozen", _PACKAGE, _STDLIB))
 
 

@@ -1,8 +1,9 @@
-"""The arguments and options that commands share, and the client they make of them."""
+"""The arguments and options that several commands have, and the client or store that they stand for."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -10,12 +11,21 @@ import typer
 from errands.cli.failures import UsageError
 from errands.client import A2AClient
 from errands.client.discovery import card_urls
+from errands.engines.base import Engine
+from errands.engines.sqlite import SQLiteEngine
+from errands.engines.urls import engine_from_url
+from errands.runtime.settings import Settings
+
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, for other programs.")]
+TaskId = Annotated[str, typer.Argument(metavar="TASK_ID", help="The task's id.", show_default=False)]
+Limit = Annotated[int, typer.Option("--limit", metavar="N", min=1, help="Show at most N.")]
+
+# Commands that talk to an agent
 
 Url = Annotated[
-    str, typer.Argument(metavar="URL", help="Where the agent is, such as http://localhost:8000.", show_default=False)
+    str,
+    typer.Argument(metavar="URL", help="The agent's address, such as http://localhost:8000.", show_default=False),
 ]
-TaskId = Annotated[str, typer.Argument(metavar="TASK_ID", help="The task's id.", show_default=False)]
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, for other programs.")]
 Headers = Annotated[
     list[str] | None,
     typer.Option("--header", metavar="'K: V'", help="Send this header; may be given several times."),
@@ -30,24 +40,25 @@ Timeout = Annotated[
 
 
 @dataclass(frozen=True)
-class Remote:
-    """An agent and how this caller reaches it."""
+class RemoteAgent:
+    """An agent, and the credentials for it."""
 
     url: str
     header: list[str] | None = None
     token: str | None = None
 
     def client(self) -> A2AClient:
+        """Return a client of the agent. Raises `UsageError`."""
         self.check()
         return A2AClient(self.url, headers=self.headers)
 
     def check(self) -> None:
-        """Raises `UsageError` unless the URL can be called."""
+        """Raise `UsageError` unless the URL can be called."""
         try:
             card_urls(self.url)
         except ValueError as error:
             raise UsageError(
-                f"{self.url!r} is no address of an agent ({error}); it looks like http://HOST:PORT"
+                f"{self.url!r} is not the address of an agent ({error}): expected http://HOST:PORT"
             ) from None
 
     @property
@@ -56,11 +67,35 @@ class Remote:
         for header in self.header or []:
             name, colon, value = header.partition(":")
             if not colon or not name.strip():
-                raise UsageError(f"--header {header!r}: write it as 'NAME: VALUE'")
+                raise UsageError(f"--header {header!r}: expected 'NAME: VALUE'")
             headers[name.strip()] = value.strip()
         return headers
 
     @property
     def is_secured(self) -> bool:
-        """Whether a follow-up needs credentials, too. They are never shown."""
+        """Whether commands that follow this one need credentials, too. Credentials are never printed."""
         return bool(self.header or self.token)
+
+
+# Commands that read the store: they see the tasks of every agent and owner in it
+
+Storage = Annotated[
+    str | None,
+    typer.Option("--storage", metavar="URL", help="The task store.", show_default="ERRANDS_STORAGE, as for serve"),
+]
+AgentName = Annotated[str | None, typer.Option("--agent", metavar="NAME", help="Only tasks of the agent NAME.")]
+
+
+def existing_store(storage: str | None) -> Engine:
+    """Return the engine of a store that exists. Raises `UsageError` for a store that only its server can reach."""
+    storage = storage or Settings.from_env().storage
+    engine = engine_from_url(storage)
+    if not engine.durable:
+        raise UsageError(
+            f"--storage {storage}: only the server itself can read what it keeps in memory; name a durable store, "
+            "such as sqlite:///.errands/tasks.db"
+        )
+    # Reading must not create a store.
+    if isinstance(engine, SQLiteEngine) and not Path(engine.path).exists():
+        raise UsageError(f"there is no file {engine.path}; name the store with --storage sqlite:///PATH")
+    return engine

@@ -1,4 +1,4 @@
-"""`errands policy`: what is wrong with a policy, what one has decided, and what it would have decided."""
+"""`errands policy`: validate a policy, show its decisions, and replay a task under another policy."""
 
 from __future__ import annotations
 
@@ -7,16 +7,14 @@ from typing import Annotated
 
 import msgspec
 import typer
-from rich.table import Table
 from rich.text import Text
 
 from errands.agents.policies import examine_policy, load_policy
-from errands.cli.agents_validate import tell
+from errands.cli.agents import print_findings
 from errands.cli.failures import CommandError, ExitCode, UsageError, reporting, run
-from errands.cli.options import AsJson, TaskId
-from errands.cli.records import records_of
-from errands.cli.stores import Storage
-from errands.cli.terminal import clean, err, one_line, out, print_json
+from errands.cli.options import AsJson, Storage, TaskId
+from errands.cli.output import clean, err, one_line, out, print_json, table
+from errands.cli.tasks import records_of
 from errands.policy.document import compile_policy
 from errands.policy.records import AnyRecord, Decided
 from errands.policy.replay import Verdict, replay_policy
@@ -30,7 +28,7 @@ RecordsFile = Annotated[
     typer.Option(
         "--records",
         metavar="FILE",
-        help="Instead of a task in the store: what `errands tasks records --json` has printed.",
+        help="A file with the output of `errands tasks records --json`, instead of a task in the store.",
         show_default=False,
     ),
 ]
@@ -39,7 +37,7 @@ _read_records = msgspec.json.Decoder(list[AnyRecord]).decode
 
 
 def validate_policy(path: PolicyPath, as_json: AsJson = False) -> None:
-    """Say what is wrong with a policy, and how to mend it.
+    """Report what is wrong with a policy, and how to fix it.
 
     Example:
 
@@ -51,13 +49,13 @@ def validate_policy(path: PolicyPath, as_json: AsJson = False) -> None:
         if as_json:
             print_json({"valid": valid, "findings": msgspec.to_builtins(report.findings)})
         else:
-            tell(report.findings, out())
+            print_findings(report.findings, out())
             out().print(clean(f"{path} is {'valid' if valid else 'not valid'}"), style="bold")
         raise SystemExit(ExitCode.OK if valid else ExitCode.FAILED)
 
 
 def decisions(task_id: TaskId, storage: Storage = None, as_json: AsJson = False) -> None:
-    """Show what policies have decided about a task: which rule, of which version, and how.
+    """Show the decisions of policies about a task: rule, version and outcome.
 
     Example:
 
@@ -73,9 +71,9 @@ def replay(
     records: RecordsFile = None,
     as_json: AsJson = False,
 ) -> None:
-    """Say what a policy would have decided about a task that has run, without running anything.
+    """Show what a policy would have decided about a task that has run, without running anything.
 
-    Ends with 1 when a call would have been blocked or the task ended.
+    The exit code is 1 if a call would have been blocked or the task ended.
 
     Example:
 
@@ -89,16 +87,16 @@ async def _decisions(storage: str | None, task_id: str, as_json: bool) -> ExitCo
     if as_json:
         print_json(found)
     elif not found:
-        err().print("No policy has decided anything about this task.")
+        err().print("No policy has made decisions about this task.")
     else:
         rows = [[record.at, record.policy or "-", record.step, record.outcome, record.detail] for record in found]
-        out().print(_table(["AT", "POLICY", "RULE", "OUTCOME", "DETAIL"], rows), soft_wrap=False)
+        _print_table(["AT", "POLICY", "RULE", "OUTCOME", "DETAIL"], rows)
     return ExitCode.OK
 
 
 async def _replay(path: str, task_id: str | None, storage: str | None, records: Path | None, as_json: bool) -> ExitCode:
     if (task_id is None) == (records is None):
-        raise UsageError("name a TASK_ID in the store, or a file with --records")
+        raise UsageError("expected either a TASK_ID in the store or a file with --records")
     policy = compile_policy(load_policy(path))
     known = _from_file(records) if records is not None else await records_of(storage, task_id or "")
     try:
@@ -108,7 +106,7 @@ async def _replay(path: str, task_id: str | None, storage: str | None, records: 
     if as_json:
         print_json(verdicts)
     else:
-        _tell(verdicts)
+        _print_verdicts(verdicts)
     return ExitCode.FAILED if any(verdict.stops for verdict in verdicts) else ExitCode.OK
 
 
@@ -119,21 +117,21 @@ def _from_file(path: Path) -> list[AnyRecord]:
         raise UsageError(f"{path} cannot be read ({error.strerror})") from None
     except msgspec.MsgspecError as error:
         raise UsageError(
-            f"{path} has no records ({error}); write them with `errands tasks records TASK_ID --json`"
+            f"{path} does not contain records ({error}); write them with `errands tasks records TASK_ID --json`"
         ) from None
 
 
-def _tell(verdicts: list[Verdict]) -> None:
+def _print_verdicts(verdicts: list[Verdict]) -> None:
     if not verdicts:
         out().print("No rule of the policy applies to this task.")
         return
     rows = [[v.at, v.moment, v.step, v.outcome, _was(v), v.detail] for v in verdicts]
-    out().print(_table(["AT", "MOMENT", "RULE", "WOULD BE", "WAS", "DETAIL"], rows), soft_wrap=False)
+    _print_table(["AT", "MOMENT", "RULE", "WOULD BE", "WAS", "DETAIL"], rows)
     first = next((verdict for verdict in verdicts if verdict.stops), None)
     if first is None:
         out().print("Nothing would have been stopped.", style="bold")
     else:
-        out().print(clean(f"It would first have been stopped at {first.moment}, by {first.step}."), style="bold red")
+        out().print(clean(f"The first stop would have been at {first.moment}, by {first.step}."), style="bold red")
 
 
 def _was(verdict: Verdict) -> str:
@@ -144,15 +142,12 @@ def _was(verdict: Verdict) -> str:
     return verdict.was if verdict.differs else "the same"
 
 
-def _table(names: list[str], rows: list[list[str]]) -> Table:
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for name in names[:-1]:
-        table.add_column(name, no_wrap=True)
-    table.add_column(names[-1], overflow="fold")
+def _print_table(names: list[str], rows: list[list[str]]) -> None:
+    columns = table(*names, overflow="fold")
     for row in rows:
         *cells, last = map(clean, row)
-        table.add_row(*(Text(cell, style=_style(cell)) for cell in cells), one_line(last, 200))
-    return table
+        columns.add_row(*(Text(cell, style=_style(cell)) for cell in cells), one_line(last, 200))
+    out().print(columns, soft_wrap=False)
 
 
 def _style(cell: str) -> str:

@@ -1,4 +1,4 @@
-"""`errands reviews`: what waits for somebody's review, and the answers. It asks the store and not an agent."""
+"""`errands reviews`: list, approve and deny pending reviews. The commands use the store, not an agent."""
 
 from __future__ import annotations
 
@@ -10,25 +10,23 @@ import typer
 from rich.cells import cell_len, set_cell_size
 
 from errands.cli.failures import ExitCode, UsageError, run
-from errands.cli.options import AsJson, TaskId
-from errands.cli.stores import Agent, Storage, existing
-from errands.cli.terminal import clean, duration, err, one_line, out, print_json
+from errands.cli.options import AgentName, AsJson, Limit, Storage, TaskId, existing_store
+from errands.cli.output import clean, duration, err, one_line, out, print_json
 from errands.clock import to_iso
 from errands.errors import A2AError
 from errands.policy.reviews import Review, ReviewDesk
 from errands.runtime.journal import Journal
 
-#: What is shown of a subject at most, and how much of it must fit beside the rest.
+#: The characters of a subject that are shown at most, and that must fit beside the other columns.
 _WORDS, _ROOM = 100, 40
 
-OfUser = Annotated[str | None, typer.Option("--by", metavar="USER", help="Only what this user is to review.")]
-By = Annotated[str, typer.Option("--by", metavar="USER", help="Who answers: the one who is asked.", show_default=False)]
+OfUser = Annotated[str | None, typer.Option("--by", metavar="USER", help="Only reviews that this user is asked for.")]
+By = Annotated[str, typer.Option("--by", metavar="USER", help="The reviewer who answers.", show_default=False)]
 Comment = Annotated[str, typer.Option("--comment", metavar="TEXT", help="Say why.", show_default=False)]
-Limit = Annotated[int, typer.Option("--limit", metavar="N", min=1, help="Show at most so many.")]
 
 
 def list_reviews(
-    storage: Storage = None, agent: Agent = None, by: OfUser = None, limit: Limit = 100, as_json: AsJson = False
+    storage: Storage = None, agent: AgentName = None, by: OfUser = None, limit: Limit = 100, as_json: AsJson = False
 ) -> None:
     """List the tasks that wait for a review, the longest waiting first.
 
@@ -42,7 +40,7 @@ def list_reviews(
 def approve_review(
     task_id: TaskId, by: By, comment: Comment = "", storage: Storage = None, as_json: AsJson = False
 ) -> None:
-    """Approve what a task waits for; it goes on.
+    """Approve the review that a task waits for. The task continues.
 
     Example:
 
@@ -54,7 +52,7 @@ def approve_review(
 def deny_review(
     task_id: TaskId, by: By, comment: Comment = "", storage: Storage = None, as_json: AsJson = False
 ) -> None:
-    """Deny what a task waits for; it goes on without.
+    """Deny the review that a task waits for. The task continues without the reviewed call.
 
     Example:
 
@@ -64,9 +62,9 @@ def deny_review(
 
 
 async def _list(storage: str | None, agent: str | None, by: str | None, limit: int, as_json: bool) -> ExitCode:
-    async with existing(storage) as engine:
+    async with existing_store(storage) as engine:
         now = engine.clock()
-        # One more than wanted tells whether there are more.
+        # One more than wanted shows whether there are more.
         found = await ReviewDesk(Journal(engine)).list(agent=agent, user=by, limit=limit + 1)
     shown = found[:limit]
     if as_json:
@@ -83,16 +81,16 @@ async def _list(storage: str | None, agent: str | None, by: str | None, limit: i
 
 
 async def _answer(storage: str | None, task_id: str, approved: bool, by: str, comment: str, as_json: bool) -> ExitCode:
-    async with existing(storage) as engine:
+    async with existing_store(storage) as engine:
         try:
             answered = await ReviewDesk(Journal(engine)).answer(task_id, approved, by=by, comment=comment)
         except A2AError as error:
-            raise UsageError(f"{error}. See what waits with `errands reviews list`") from None
+            raise UsageError(f"{error}. List pending reviews with `errands reviews list`") from None
     word = "approved" if approved else "denied"
     if as_json:
         print_json({"taskId": task_id, "approved": approved, "by": by, "state": answered.state})
     else:
-        out().print(f"Task {clean(task_id)} is {word}; it goes on as soon as its server takes it up.")
+        out().print(f"Task {clean(task_id)} is {word}; it continues as soon as its server claims it.")
     return ExitCode.OK
 
 
@@ -111,7 +109,7 @@ def _document(review: Review) -> dict[str, object]:
 
 
 def lines(reviews: list[Review], now: int, width: int) -> Iterator[str]:
-    """The table, header first. What has to be typed is always whole; without room the subject stands below it."""
+    """Yield the lines of the table. In a narrow terminal the subject is on a second line, and ids stay whole."""
     facts = [("TASK", "REVIEWER", "SINCE", "AGENT"), *(_facts(review, now) for review in reviews)]
     sizes = [max(map(cell_len, column)) for column in zip(*facts, strict=True)]
     room = width - sum(size + 2 for size in sizes)

@@ -1,33 +1,40 @@
-"""`errands serve`: an agent over HTTP."""
+"""`errands serve`: serve an agent over HTTP."""
 
 from __future__ import annotations
 
 import functools
+import shlex
 import socket
-from multiprocessing.connection import Connection
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from multiprocessing.connection import Connection as Pipe
 from pathlib import Path
 from typing import Annotated
 
 import typer
 import uvicorn
+from rich.text import Text
 from uvicorn.supervisors import ChangeReload
 
-from errands.cli.banner import greeting, url_of
-from errands.cli.connections import Connection as HttpConnection
-from errands.cli.draining import AgentServer, Greet, Load
+from errands.cli.connections import Connection
 from errands.cli.failures import UsageError, reporting
-from errands.cli.listening import bind, shared_port
-from errands.cli.logs import LogLevel
-from errands.cli.reloading import ManifestReload
-from errands.cli.supervising import Supervisor
+from errands.cli.http_server import AgentServer, LogLevel, ManifestReload, OnReady, bind, shared_port
+from errands.cli.output import clean, one_line, out
+from errands.cli.supervisor import Supervisor
 from errands.cli.target import ManifestOptions, Target, load_server
-from errands.errors import ConfigurationError
+from errands.model.base import encode
+from errands.model.core import Message, Part, Role
+from errands.model.requests import SendMessageRequest
 from errands.runtime.settings import ServerRole
 from errands.server.app import A2AServer
+from errands.server.asgi import CARD_PATHS, READY_PATH
+from errands.server.http import callable_host, host_port
+from errands.wire import v1_0
 
-#: Seconds that a connection is kept open for the next request. Clients and load balancers keep theirs for a minute at
-#: most, as a rule: one that is closed just when a request comes loses it.
-KEPT_OPEN = 75
+#: Seconds that a connection is kept open for the next request. Most clients and load balancers keep theirs for a
+#: minute at most; a request on a connection that is just being closed would be lost.
+KEEP_ALIVE = 75
 
 TargetText = Annotated[
     str,
@@ -37,7 +44,7 @@ TargetText = Annotated[
         show_default=False,
     ),
 ]
-Host = Annotated[str, typer.Option("--host", help="The address to listen on; 0.0.0.0 means every one.")]
+Host = Annotated[str, typer.Option("--host", help="The address to listen on; 0.0.0.0 means all.")]
 Port = Annotated[int, typer.Option("--port", min=0, max=65535, help="The port to listen on; 0 takes a free one.")]
 GrpcPort = Annotated[
     int | None,
@@ -45,7 +52,7 @@ GrpcPort = Annotated[
         "--grpc-port",
         min=0,
         max=65535,
-        help="Serve gRPC, too, on this port; 0 takes a free one. Needs the extra grpc.",
+        help="Also serve gRPC on this port; 0 takes a free one. Needs the extra grpc.",
         show_default=False,
     ),
 ]
@@ -54,37 +61,39 @@ Storage = Annotated[
     typer.Option(
         "--storage",
         metavar="URL",
-        help="Where tasks live, whatever TARGET says: memory, sqlite:///PATH, postgresql://HOST/DATABASE or redis://HOST.",
+        help="The task store, instead of TARGET's: memory, sqlite:///PATH, postgresql://HOST/DATABASE or redis://HOST.",
     ),
 ]
 RoleName = Annotated[
     ServerRole | None,
     typer.Option(
         "--role",
-        help="What this process does: take requests, run tasks, or all of it.",
-        show_default="what TARGET says, else all",
+        help="What this process does: take requests (api), run tasks (worker), or both (all).",
+        show_default="TARGET's, else all",
     ),
 ]
-Workers = Annotated[int, typer.Option("--workers", min=1, help="Processes that share the port and the work.")]
+Workers = Annotated[
+    int, typer.Option("--workers", min=1, help="The number of processes that share the port and the work.")
+]
 PolicyFile = Annotated[
     str | None,
     typer.Option(
         "--policy",
         metavar="FILE",
-        help="Hold every task to this policy, whatever TARGET says. Needs the extra agents.",
+        help="Apply this policy to every task, instead of TARGET's. Needs the extra agents.",
         show_default="ERRANDS_POLICY",
     ),
 ]
 Agent = Annotated[
     str | None,
-    typer.Option("--agent", metavar="NAME", help="Which agent of the manifests to serve.", show_default=False),
+    typer.Option("--agent", metavar="NAME", help="The agent of the manifests to serve.", show_default=False),
 ]
 Model = Annotated[
     str | None,
     typer.Option(
         "--model",
         metavar="PROVIDER/MODEL",
-        help="What answers all agents of the manifests, whatever they name; `scripted` needs no key.",
+        help="The model for all agents of the manifests, instead of theirs; `scripted` needs no key.",
         show_default=False,
     ),
 ]
@@ -93,13 +102,13 @@ ToolSettings = Annotated[
     typer.Option(
         "--tool-settings",
         metavar="FILE",
-        help="A YAML file with what the tools of the manifests need, by the names of the tools.",
+        help="A YAML file with settings for the tools of the manifests, by tool name.",
         show_default=False,
     ),
 ]
-Reload = Annotated[bool, typer.Option("--reload", help="Start again when the target changes: for development.")]
+Reload = Annotated[bool, typer.Option("--reload", help="Restart when the target changes: for development.")]
 Level = Annotated[
-    LogLevel | None, typer.Option("--log-level", help="What to log; debug shows every request.", show_default="info")
+    LogLevel | None, typer.Option("--log-level", help="The log level; debug shows every request.", show_default="info")
 ]
 
 
@@ -122,9 +131,9 @@ def serve(
 
     TARGET is a program with an A2AServer, a function with @agent, or a Worker or AgentExecutor with an agent_card.
 
-    Or it is an agent that is written in YAML.
+    Or it is a manifest in YAML, or a folder of manifests.
 
-    SIGTERM and Ctrl-C let running tasks finish; a second one exits at once.
+    SIGTERM and Ctrl-C let running tasks finish; a second signal exits at once.
 
     Example:
 
@@ -135,90 +144,136 @@ def serve(
     with reporting():
         parsed = Target.parse(target)
         if reload and workers > 1:
-            raise UsageError("--reload is for development and goes with one process: leave out --reload or --workers")
+            raise UsageError("--reload is for development and needs a single process: omit --reload or --workers")
         listener = bind(host, port)
         config = _config(parsed, reload, log_level)
-        greet = greeting(url_of(listener))
-        options = ManifestOptions(agent, model, tool_settings)
-        load = functools.partial(load_server, target, storage, options)
-        if policy is not None:
-            load = functools.partial(_with_policy, load, policy)
+        bound_host, bound_port, *_ = listener.getsockname()
+        greet = functools.partial(_greet, f"http://{host_port(callable_host(bound_host), bound_port)}")
+        manifest = ManifestOptions(agent, model, tool_settings)
+        load = LoadServer(target, storage, manifest, policy, role, _at(host, grpc_port), log_level)
         if workers > 1:
-            with shared_port(host, grpc_port) as port_of_all:
-                load = functools.partial(_adjusted, load, role, _at(host, port_of_all), one_of_many=True)
-                run = functools.partial(_serve_one, config, load, greet, log_level, listener)
+            with shared_port(host, grpc_port) as bound_grpc_port:
+                load = replace(load, grpc=_at(host, bound_grpc_port), shares_port=True)
+                run = functools.partial(_run_worker, config, load, greet, log_level, listener)
                 raise SystemExit(Supervisor(run, workers).run())
-        load = functools.partial(_adjusted, load, role, _at(host, grpc_port))
         server = AgentServer(config, load, greet, log_level)
         if reload:
-            supervisor = ManifestReload if parsed.is_manifest else ChangeReload
-            supervisor(config, target=server.run, sockets=[listener]).run()
+            reloader = ManifestReload if parsed.is_manifest else ChangeReload
+            reloader(config, target=server.run, sockets=[listener]).run()
         else:
             server.run([listener])
+
+
+@dataclass(frozen=True)
+class LoadServer:
+    """Loads the server and applies the options. It is pickled into child processes."""
+
+    target: str
+    storage: str | None
+    manifest: ManifestOptions
+    policy: str | None
+    role: ServerRole | None
+    grpc: tuple[str, int] | None
+    log_level: LogLevel | None
+    shares_port: bool = False
+
+    def __call__(self) -> A2AServer:
+        server = load_server(self.target, self.storage, self.manifest)
+        grpc_host, grpc_port = self.grpc or (None, None)
+        server.use_settings(role=self.role, grpc_host=grpc_host, grpc_port=grpc_port, log_level=self.log_level)
+        if self.policy is not None:
+            server.use_policy(self.policy)
+        if self.shares_port:
+            server.share()
+        return server
 
 
 def _at(host: str, port: int | None) -> tuple[str, int] | None:
     return None if port is None else (host, port)
 
 
-def _adjusted(
-    load: Load, role: ServerRole | None, grpc: tuple[str, int] | None, *, one_of_many: bool = False
-) -> A2AServer:
-    """What `load` gives, as the options want it; picklable, for processes that are started."""
-    server = load()
-    if role is not None:
-        server.settings.role = role
-    if grpc is not None:
-        server.settings.grpc_host, server.settings.grpc_port = grpc
-    if one_of_many:
-        server.share()
-    return server
-
-
-def _serve_one(
+def _run_worker(
     config: uvicorn.Config,
-    load: Load,
-    greet: Greet,
+    load: LoadServer,
+    greet: OnReady,
     log_level: LogLevel | None,
     listener: socket.socket,
     greets: bool,
-    serving: Connection,
+    ready: Pipe,
 ) -> None:
-    """Runs one of several processes; it says through `serving` that it serves."""
+    """Run one of several processes. It sends a message through `ready` when it serves."""
 
-    def ready(server: A2AServer) -> None:
+    def on_ready(server: A2AServer) -> None:
         if greets:
             greet(server)
-        serving.send(None)
-        serving.close()
+        ready.send(None)
+        ready.close()
 
-    config.configure_logging()  # what uvicorn did about its loggers was done in another process
-    AgentServer(config, load, ready, log_level, one_of_many=True).run([listener])
-
-
-def _with_policy(load: Load, policy: str) -> A2AServer:
-    """What `load` gives, held to a policy."""
-    server = load()
-    try:
-        server.use_policy(policy)
-    except ConfigurationError as error:
-        raise UsageError(str(error)) from None
-    return server
+    config.configure_logging()  # uvicorn configured its loggers in the parent process only
+    AgentServer(config, load, on_ready, log_level, one_of_many=True).run([listener])
 
 
 def _config(target: Target, reload: bool, log_level: LogLevel | None) -> uvicorn.Config:
     return uvicorn.Config(
-        # The reloader wants a name here; AgentServer puts the application in its place.
+        # The reloader needs a name here; AgentServer replaces it by the application.
         "errands",
         loop="auto",
-        http=HttpConnection,
+        http=Connection,
         ws="none",
         lifespan="on",
         log_config=None,
         access_log=log_level is LogLevel.debug,
         proxy_headers=False,
         server_header=False,
-        timeout_keep_alive=KEPT_OPEN,
+        timeout_keep_alive=KEEP_ALIVE,
         reload=reload,
         reload_dirs=[str(target.folder)] if reload else None,
     )
+
+
+# The greeting
+
+
+def _greet(url: str, server: A2AServer) -> None:
+    """Print where the agent is served, on what store, and how to try it."""
+    # The reader of a pipe may have read enough (`errands serve … | head`), and rich would exit; the server goes on.
+    with suppress(BrokenPipeError, SystemExit):
+        console = out()
+        takes_requests = server.settings.role is not ServerRole.WORKER
+        for name, value in _facts(url, server, takes_requests):
+            console.print(Text.assemble((f"{name:<9}", "dim"), value))
+        if takes_requests:
+            console.print("\nTry:", style="dim")
+            console.print(f'  errands send {url} "hello"')
+            console.print(f"  {_curl(url)}\n")
+        console.print("Ctrl-C stops it.", style="dim")
+        console.file.flush()
+
+
+def _facts(url: str, server: A2AServer, takes_requests: bool) -> Iterator[tuple[str, str]]:
+    yield "agent", clean(f"{server.agent_card.name} {server.agent_card.version}")
+    if server.settings.role is not ServerRole.ALL:
+        yield "role", server.settings.role
+    yield "url", (takes_requests and server.settings.public_url) or url
+    yield ("card", url + CARD_PATHS[0]) if takes_requests else ("health", url + READY_PATH)
+    yield (
+        "storage",
+        server.storage if server.engine.durable else f"{server.storage} (tasks are lost when the server stops)",
+    )
+    for name, value in server.facts.items():
+        yield name, one_line(value, 200)
+    if takes_requests and not server.listens_locally and not server.asks_who_calls:
+        yield (
+            "access",
+            "everyone who can reach this address may use the agent and see all tasks: there is no middleware",
+        )
+    if server.grpc_port is not None:
+        yield "grpc", host_port(callable_host(server.settings.grpc_host), server.grpc_port)
+
+
+def _curl(url: str) -> str:
+    """Return a send with curl. The message's id is new each time, because a repeated message is not handled again."""
+    message = Message(message_id="MESSAGE-ID", role=Role.USER, parts=[Part(text="hello")])
+    body = encode(SendMessageRequest(message=message)).decode().replace("MESSAGE-ID", "'$(date +%s)'")
+    headers = f"-H 'Content-Type: application/json' -H 'A2A-Version: {v1_0.JSON.version}'"
+    return f"curl -s {shlex.quote(url + '/message:send')} {headers} -d '{body}'"

@@ -1,4 +1,4 @@
-"""From what a person names on the command line to the server that is to run."""
+"""Loads the server that TARGET on the command line names: a Python file or module, or manifests."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 from errands.agents.manifests import ManifestError
 from errands.agents.manifests.reading import SUFFIXES
-from errands.cli.failures import CommandError, UsageError, blame
+from errands.cli.failures import CommandError, UsageError, program_error
 from errands.errors import ErrandsError
 from errands.interop import is_executor_class
 from errands.runtime.worker import Worker
@@ -26,19 +26,19 @@ _WRITE_ONE = (
 
 
 class ManifestOptions(NamedTuple):
-    """What can be said about agents that are written in YAML, and about no others."""
+    """The options that only manifests have."""
 
     agent: str | None = None
     model: str | None = None
     tool_settings: Path | None = None
 
     def __str__(self) -> str:
-        """Those that are given, as they are written."""
+        """Return the options that are given, as they are written."""
         return " and ".join(f"--{name.replace('_', '-')}" for name, value in self._asdict().items() if value)
 
 
 class Target(NamedTuple):
-    """`file.py`, `file.py:name`, `module`, `module:name`, `file.yaml` or a folder of manifests, taken apart."""
+    """`file.py`, `file.py:name`, `module`, `module:name`, `file.yaml` or a folder of manifests."""
 
     source: str
     name: str | None
@@ -48,18 +48,18 @@ class Target(NamedTuple):
         if cls(text, None).is_manifest:
             return cls(text, None)
         source, colon, name = text.rpartition(":")
-        # The colon of C:\agent.py is none of ours.
+        # The colon of C:\agent.py does not separate a name.
         if not colon or name.endswith(".py"):
             return cls(text, None)
         if cls(source, None).is_manifest:
-            raise UsageError(f"{text}: say which agent of manifests is meant with --agent {name}")
+            raise UsageError(f"{text}: choose an agent of the manifests with --agent {name}")
         if not source or not name:
-            raise UsageError(f"{text}: write FILE.py, FILE.py:NAME or MODULE:NAME")
+            raise UsageError(f"{text}: expected FILE.py, FILE.py:NAME or MODULE:NAME")
         return cls(source, name)
 
     @property
     def is_manifest(self) -> bool:
-        """Whether it is YAML, or a folder that is no package of Python."""
+        """Whether it is YAML, or a folder that is not a Python package."""
         path = Path(self.source)
         is_folder = path.is_dir() and not (path / "__init__.py").is_file()
         return bool(self.source) and (is_folder or self.source.lower().endswith(SUFFIXES))
@@ -72,26 +72,24 @@ class Target(NamedTuple):
 
     @property
     def folder(self) -> Path:
-        """Where the files are that a reload watches."""
+        """The folder that --reload watches."""
         path = Path(self.source) if self.is_manifest else self.path
         if path is None:
             return Path.cwd()
         return path.absolute() if path.is_dir() else path.absolute().parent
 
-    def named(self, name: str) -> str:
+    def command(self, name: str) -> str:
         return f"errands serve {self.source}:{name}"
 
 
 def load_server(text: str, storage: str | None = None, manifest: ManifestOptions | None = None) -> A2AServer:
-    """The server that `text` names, on another storage if one is given. Raises `CommandError`."""
+    """Return the server that `text` names, with another storage if one is given. Raises `CommandError`."""
     target = Target.parse(text)
     options = manifest or ManifestOptions()
     if target.is_manifest:
         return _from_manifest(target, storage, options)
     if any(options):
-        raise UsageError(
-            f"{options} can be said only about manifests, which are FILE.yaml or a folder; {text} is Python"
-        )
+        raise UsageError(f"{options}: only manifests (FILE.yaml or a folder) have this option; {text} is Python")
     found = _find(target, _import(target))
     try:
         server = _served(found)
@@ -100,7 +98,7 @@ def load_server(text: str, storage: str | None = None, manifest: ManifestOptions
     except ErrandsError as error:
         raise CommandError(f"{text}: {error}") from None
     except Exception as error:
-        raise blame(error, text) from None
+        raise program_error(error, text) from None
     return server
 
 
@@ -125,15 +123,15 @@ def _import(target: Target) -> ModuleType:
     if path is not None:
         if not path.is_file():
             raise UsageError(
-                f"there is no file {path}; TARGET is FILE.py, FILE.py:NAME, MODULE:NAME, FILE.yaml or a "
-                "folder of manifests"
+                f"there is no file {path}: expected FILE.py, FILE.py:NAME, MODULE:NAME, FILE.yaml or "
+                "a folder of manifests"
             )
         name, root = _dotted_name(path.absolute())
     else:
         name, root = target.source, Path.cwd()
     if str(root) not in sys.path:
         sys.path.insert(0, str(root))
-    # A file in a package may also be written to be run by itself, and then imports its neighbours by their own names.
+    # A file in a package may be written to be run as a script, which imports its neighbours without a package.
     if path is not None and str(path.absolute().parent) not in sys.path:
         sys.path.append(str(path.absolute().parent))
     try:
@@ -141,15 +139,15 @@ def _import(target: Target) -> ModuleType:
     except ModuleNotFoundError as error:
         if path is None and error.name is not None and f"{name}.".startswith(f"{error.name}."):
             raise UsageError(f"there is no module {name}, neither installed nor in {root}") from None
-        raise blame(error, target.source) from None
+        raise program_error(error, target.source) from None
     except ErrandsError as error:
         raise CommandError(f"{target.source}{_line_of(error, path)}: {error}") from None
     except (Exception, SystemExit) as error:
-        raise blame(error, target.source) from None
+        raise program_error(error, target.source) from None
 
 
 def _dotted_name(path: Path) -> tuple[str, Path]:
-    """The module's full name and the folder it is imported from: a file in a package keeps its relative imports."""
+    """Return the module's full name and the folder to import it from, so that relative imports work."""
     names, folder = [path.stem], path.parent
     while (folder / "__init__.py").is_file():
         names.insert(0, folder.name)
@@ -162,7 +160,7 @@ def _import_file(name: str, path: Path) -> ModuleType:
     if known is not None:
         if getattr(known, "__file__", None) == str(path):
             return known
-        # A file may be called json.py or agent.py; it must not stand in for another module, nor that one for it.
+        # A file called json.py or agent.py must not replace another module of that name, or be replaced by it.
         name = f"errands_target_{path.stem}"
     parent = name.rpartition(".")[0]
     if parent:
@@ -181,7 +179,7 @@ def _import_file(name: str, path: Path) -> ModuleType:
 
 
 def _line_of(error: BaseException, path: Path | None) -> str:
-    """Where in the person's file it happened, as `, line 7`."""
+    """Return where in the user's file it happened, as `, line 7`."""
     line, trace = None, error.__traceback__
     while trace is not None:
         if path is not None and trace.tb_frame.f_code.co_filename == str(path.absolute()):
@@ -199,8 +197,8 @@ def _find(target: Target, module: ModuleType) -> Any:
     found: Any = module
     for step in target.name.split("."):
         if not hasattr(found, step):
-            there = ", ".join(_agents(module)) or "no agents"
-            raise UsageError(f"{target.source} has no {target.name}; there is {there}")
+            agents = ", ".join(_agents(module)) or "no agents"
+            raise UsageError(f"{target.source} has no {target.name}; it has {agents}")
         found = getattr(found, step)
     if isinstance(found, A2AServer) or _is_worker(found) or _is_worker_class(found):
         return found
@@ -217,7 +215,7 @@ def _only_agent(target: Target, module: ModuleType) -> Any:
     if agents:
         first = next(iter(agents))
         raise UsageError(
-            f"{target.source} has {len(agents)} agents: {', '.join(agents)}; say which, as in `{target.named(first)}`"
+            f"{target.source} has {len(agents)} agents ({', '.join(agents)}); choose one: `{target.command(first)}`"
         )
     without_card = [name for name, value in _public(module) if _is_own_worker_class(value, module)]
     if without_card:
@@ -230,7 +228,7 @@ def _only_agent(target: Target, module: ModuleType) -> Any:
 
 
 def _agents(module: ModuleType) -> dict[str, Any]:
-    """What can be served, by name: servers; without any, workers with a card; without any, classes of such."""
+    """Return what can be served, by name: servers, else workers with a card, else classes of workers with a card."""
     public = list(_public(module))
     servers = _distinct((name, value) for name, value in public if isinstance(value, A2AServer))
     if servers:
@@ -247,7 +245,7 @@ def _public(module: ModuleType) -> Iterable[tuple[str, Any]]:
 
 
 def _distinct(named: Iterable[tuple[str, Any]]) -> dict[str, Any]:
-    """The first name of each value."""
+    """Return each value under its first name."""
     names: dict[int, tuple[str, Any]] = {}
     for name, value in named:
         names.setdefault(id(value), (name, value))
@@ -276,5 +274,5 @@ def _served(found: Any) -> A2AServer:
 
 
 def _argument(agent: type) -> str:
-    """The name under which A2AServer takes an agent of this class."""
+    """Return the argument of A2AServer for an agent of this class."""
     return "executor" if is_executor_class(agent) else "worker"

@@ -49,6 +49,8 @@ from errands.server.configuring import (
     read_policy,
 )
 from errands.server.dispatch import ClosedDispatcher, Dispatcher, ExtendedCardProvider
+from errands.server.http import callable_host
+from errands.server.request_guard import is_loopback
 from errands.server.routing import Routes
 
 if TYPE_CHECKING:
@@ -138,12 +140,12 @@ class A2AServer:
         if policy is not None or self.settings.policy is not None:
             self.use_policy(policy or self.settings.policy or "")
         if self.settings.grpc_port is not None:
-            grpc_server()  # a missing package is told now, not at the start
-        #: What else a person wants to know about the agent when it is served.
+            grpc_server()  # report a missing package now, not at the start
+        #: What `errands serve` prints about the agent.
         self.facts: dict[str, str] = {}
-        #: Where HTTP listens, when whoever listens has said so: gRPC has no way to find out.
+        #: Where HTTP listens, if it is known (see `listen_at`).
         self.http_address: tuple[str, int] | None = None
-        #: Whether only this machine can reach HTTP, likewise.
+        #: Whether only this machine can reach HTTP, if it is known.
         self.listens_locally = False
         self.started = False
         self._starting = asyncio.Lock()
@@ -214,16 +216,32 @@ class A2AServer:
         self._policy = compiled
 
     def use_storage(self, url: str) -> None:
-        """Keeps the tasks at this address, instead of the one given before; call it before the server is started.
+        """Keep the tasks in another store. Call it before `start()`.
 
-        Raises `ConfigurationError` when the program has made the engine itself.
+        Raises `ConfigurationError` if the program has made the engine itself.
         """
         if self._engine is not None:
             raise ConfigurationError(
-                f"its storage is a {self.storage} made by the program, which an address such as --storage cannot "
-                "replace; leave that out, or give A2AServer an address"
+                f"the program made the storage itself ({self.storage}), so --storage cannot replace it; omit "
+                "--storage, or give A2AServer a URL"
             )
-        self.settings.storage = url
+        self.use_settings(storage=url)
+
+    def use_settings(self, **changes: Any) -> None:
+        """Change settings, except those that are None. Call it before `start()`. Raises `ConfigurationError`."""
+        changed = given_settings(self.settings, **changes)
+        for name in changes:
+            setattr(self.settings, name, getattr(changed, name))
+        if self.settings.grpc_port is not None:
+            grpc_server()  # report a missing package now, not at the start
+
+    def listen_at(self, host: str, port: int) -> None:
+        """Tell the server where HTTP listens. Call it before `start()`, as `errands serve` does.
+
+        At a loopback address, requests for host names that a web page could have registered are refused.
+        """
+        self.http_address = (callable_host(host), port)
+        self.listens_locally = is_loopback(host)
 
     @property
     def storage(self) -> str:

@@ -9,7 +9,7 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from errands import A2AServer
-from errands.cli.app import app
+from errands.cli.main import app
 from tests.live import live as live_app
 from tests.unit.cli.agent import Gate, obliging_server
 

@@ -156,7 +156,7 @@ def test_what_is_not_valid_is_not_shown(errands: Errands, tmp_path: Path) -> Non
     result = errands("agents", "show", str(file))
     assert (result.exit_code, result.stdout) == (1, "")
     assert "mount: is 'disk'" in result.stderr
-    assert "cannot be shown, as it is not valid" in result.stderr
+    assert "cannot be shown because it is not valid" in result.stderr
 
 
 def test_without_the_extra_it_is_named(errands: Errands, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -168,7 +168,7 @@ def test_without_the_extra_it_is_named(errands: Errands, monkeypatch: pytest.Mon
 
 def test_the_command_line_starts_without_the_extra() -> None:
     program = (
-        "import errands.cli.app, sys; print({'yaml', 'jsonschema_rs', 're2', 'cel_expr_python'} & sys.modules.keys())"
+        "import errands.cli.main, sys; print({'yaml', 'jsonschema_rs', 're2', 'cel_expr_python'} & sys.modules.keys())"
     )
     loaded = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=30)
     assert loaded.stdout.strip() == "set()"

@@ -101,8 +101,8 @@ def test_a_card_with_mistakes_exits_with_1_and_says_where_what_and_how_to_mend_i
     result = errands("card", str(tmp_path / "card.json"), "--validate")
     assert result.exit_code == 1
     assert "error    supportedInterfaces[0].url is '/rpc', which clients cannot call" in result.stdout
-    assert "to mend it: write an absolute address, such as https://example.com/" in result.stdout
-    assert "is no valid card of A2A 1.0: " in result.stdout
+    assert "fix: write an absolute address, such as https://example.com/" in result.stdout
+    assert "is not a valid card of A2A 1.0: " in result.stdout
 
 
 def test_findings_as_json_are_for_other_programs(errands: Errands, tmp_path: Path) -> None:
@@ -129,7 +129,7 @@ def test_a_card_at_the_older_path_only_is_valid_with_a_warning(errands: Errands,
         result = errands("card", place, "--validate")
         assert f"JSONRPC 0.3 at {url}/" in errands("card", place).stdout
     assert result.exit_code == 0
-    assert "warning  the card is at the older path only" in result.stdout
+    assert "warning  the card is only at the older path" in result.stdout
 
 
 @pytest.mark.parametrize("validate", [[], ["--validate"]])

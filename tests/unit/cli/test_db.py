@@ -34,9 +34,9 @@ def test_an_empty_store_is_told_apart_made_and_then_fine(errands: Errands, empty
     refused = errands("db", "check", "--storage", empty)
     assert (refused.exit_code, refused.stdout) == (1, "")
     assert "errands db upgrade" in refused.stderr
-    made = re.search(r"made, with schema version (\d+)", errands("db", "upgrade", "--storage", empty).stdout)
+    made = re.search(r"created with schema version (\d+)", errands("db", "upgrade", "--storage", empty).stdout)
     assert made is not None
-    assert f"schema version {made[1]} already" in errands("db", "upgrade", "--storage", empty).stdout
+    assert f"already have schema version {made[1]}" in errands("db", "upgrade", "--storage", empty).stdout
     fine = errands("db", "check", "--storage", empty)
     assert fine.exit_code == 0
     assert fine.stdout == f"The tables have schema version {made[1]}; this release can use them.\n"
@@ -52,7 +52,7 @@ def test_checking_and_printing_change_nothing(errands: Errands, empty: str) -> N
 def test_nothing_is_printed_for_tables_that_are_up_to_date(errands: Errands, empty: str) -> None:
     errands("db", "upgrade", "--storage", empty)
     printed = errands("db", "sql", "--storage", empty)
-    assert (printed.exit_code, printed.stdout, printed.stderr) == (0, "", "Nothing is to be done.\n")
+    assert (printed.exit_code, printed.stdout, printed.stderr) == (0, "", "There is nothing to do.\n")
 
 
 def test_the_printed_sql_makes_a_file_that_errands_can_use(errands: Errands, tmp_path: Path) -> None:
@@ -148,5 +148,5 @@ def test_damaged_tasks_are_deleted_though_a_worker_holds_them(errands: Errands, 
 def test_only_damaged_tasks_are_deleted(errands: Errands, damaged: str) -> None:
     refused = errands("db", "damaged", "--storage", damaged, "--delete", "fine")
     assert refused.exit_code == 2
-    assert "only damaged tasks" in refused.stderr
+    assert "only deletes damaged tasks" in refused.stderr
     assert errands("db", "damaged", "--storage", damaged, "--delete", "unknown").exit_code != 0

@@ -13,8 +13,8 @@ import pytest
 import typer.main
 
 from errands import __version__
-from errands.cli.app import app
 from errands.cli.failures import EXIT_CODES
+from errands.cli.main import app
 from errands.engines.urls import engine_from_url
 from tests.unit.cli.conftest import Errands
 from tests.unit.cli.processes import Served

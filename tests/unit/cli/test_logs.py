@@ -9,7 +9,7 @@ import pytest
 
 _PROGRAM = """
 import logging
-from errands.cli.logs import LogLevel, configure_logging
+from errands.cli.http_server import LogLevel, configure_logging
 
 configure_logging(LogLevel.LEVEL)
 for name in ("httpx", "httpx2", "httpcore.connection"):

@@ -88,7 +88,7 @@ def test_it_says_what_another_policy_would_have_decided(errands: Errands, store:
     result = errands("policy", "test", strict, long, "--storage", store)
     assert result.exit_code == 1
     assert "failed: lock_task" in result.stdout
-    assert result.stdout.endswith("It would first have been stopped at input, by guardrails.before[0].\n")
+    assert result.stdout.endswith("The first stop would have been at input, by guardrails.before[0].\n")
 
 
 def test_records_can_be_kept_in_a_file_and_replayed(errands: Errands, store: str, strict: str, tmp_path: Path) -> None:
@@ -109,17 +109,17 @@ def test_records_can_be_kept_in_a_file_and_replayed(errands: Errands, store: str
 def test_what_cannot_be_done_is_said(errands: Errands, store: str, strict: str, tmp_path: Path) -> None:
     task_id = ran(store, "quiet")
     for arguments, words in (
-        (("policy", "test", strict), "name a TASK_ID in the store, or a file with --records"),
+        (("policy", "test", strict), "expected either a TASK_ID in the store or a file with --records"),
         (("policy", "test", strict, task_id, "--storage", store), "the task has no records"),
         (("policy", "test", str(tmp_path / "none.yaml"), task_id, "--storage", store), "neither a file nor a folder"),
-        (("policy", "test", strict, "--records", strict), "has no records"),
+        (("policy", "test", strict, "--records", strict), "does not contain records"),
         (("policy", "test", strict, "no-such-task", "--storage", store), "Task not found"),
-        (("policy", "decisions", task_id, "--storage", "memory"), "only it can see"),
+        (("policy", "decisions", task_id, "--storage", "memory"), "only the server itself can read"),
     ):
         result = errands(*arguments)
         assert result.exit_code != 0
         assert words in result.stderr
-    assert "No policy has decided" in errands("policy", "decisions", task_id, "--storage", store).stderr
+    assert "No policy has made decisions" in errands("policy", "decisions", task_id, "--storage", store).stderr
 
 
 def test_a_server_is_started_with_a_policy_or_says_what_is_wrong_with_it(tmp_path: Path) -> None:

@@ -131,7 +131,7 @@ def test_an_answer_lets_the_task_go_on_when_its_server_is_back(
     (task_id,) = ask(store, "pay 500")
     result = errands("reviews", command, task_id, "--by", BOB, "--comment", "so be it", "--storage", store)
     assert (result.exit_code, result.stderr) == (0, "")
-    assert result.stdout == f"Task {task_id} is {word}; it goes on as soon as its server takes it up.\n"
+    assert result.stdout == f"Task {task_id} is {word}; it continues as soon as its server claims it.\n"
     assert states(store, task_id) == "submitted"
     assert goes_on(store, task_id) == (state, [("pay 500", 1)])
 
@@ -177,7 +177,7 @@ def test_memory_cannot_be_reached_and_a_store_is_not_made(
     errands: Errands, tmp_path: Path, arguments: list[str]
 ) -> None:
     memory = errands("reviews", *arguments, "--storage", "memory")
-    assert (memory.exit_code, "only it can see" in memory.stderr) == (2, True)
+    assert (memory.exit_code, "only the server itself can read" in memory.stderr) == (2, True)
     missing = errands("reviews", *arguments, "--storage", f"sqlite:///{tmp_path / 'none.db'}")
     assert (missing.exit_code, "name the store with --storage" in missing.stderr) == (2, True)
     assert not (tmp_path / "none.db").exists()

@@ -71,7 +71,7 @@ def test_an_answer_that_is_not_whole_says_so(errands: Errands) -> None:
     with live(serve(Cut())) as url:
         result = errands("send", url, "Is it?")
     assert (result.exit_code, result.stdout) == (0, "It is\n")
-    assert "The answer is incomplete: the model reached the greatest length of an answer.\n" in result.stderr
+    assert "The answer is incomplete: the model reached its greatest answer length.\n" in result.stderr
 
 
 def test_a_status_message_is_an_answer_too(errands: Errands, url: str) -> None:
@@ -256,7 +256,7 @@ def test_the_same_message_sent_again_is_the_same_task(errands: Errands, url: str
     [
         ([], "there is nothing to send"),
         (["--data", "{x"], "is not JSON"),
-        (["hi", "--header", "nocolon"], "write it as 'NAME: VALUE'"),
+        (["hi", "--header", "nocolon"], "expected 'NAME: VALUE'"),
         (["hi", "--header", "X: \N{SNOWMAN}"], "printable ASCII"),
         (["hi", "--no-wait", "--stream"], "exclude each other"),
         (["hi", "--file", "/nowhere/at/all"], "/nowhere/at/all"),

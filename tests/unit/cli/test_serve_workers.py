@@ -14,7 +14,7 @@ import httpx
 import msgspec
 import pytest
 
-from errands.cli.supervising import delay_after
+from errands.cli.supervisor import restart_delay
 from errands.client.grpc_transport import GrpcTransport
 from errands.model.core import Message, Part, Role, TaskState
 from errands.model.requests import SendMessageRequest
@@ -120,7 +120,7 @@ def test_a_killed_process_is_replaced_and_its_task_is_finished_by_another(tmp_pa
         assert holder not in until_serving(server, 2, without=holder)
         ended = server.stop()
     assert ended.returncode == 0
-    assert f"Process {holder} was ended by SIGKILL; another one takes its place." in ended.stderr
+    assert f"Process {holder} was ended by SIGKILL; it is replaced." in ended.stderr
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
@@ -172,10 +172,10 @@ def test_processes_end_when_their_supervisor_is_killed(tmp_path: Path) -> None:
 
 
 def test_a_process_that_dies_again_and_again_is_waited_for_longer_and_longer() -> None:
-    delays = [delay_after(deaths) for deaths in range(1, 12)]
+    delays = [restart_delay(deaths) for deaths in range(1, 12)]
     assert delays[:4] == [0.0, 0.5, 1.0, 2.0]
     assert delays == sorted(delays)
-    assert delays[-1] == delay_after(10**6) == 30.0
+    assert delays[-1] == restart_delay(10**6) == 30.0
 
 
 # Refusing
@@ -185,7 +185,7 @@ def test_a_process_that_dies_again_and_again_is_waited_for_longer_and_longer() -
     ("code", "options", "words"),
     [
         (ECHO, ["--storage", "memory"], "storage 'memory' is one process's own"),
-        (ECHO, ["--reload"], "leave out --reload or --workers"),
+        (ECHO, ["--reload"], "omit --reload or --workers"),
         (ECHO, ["--storage", "carrier-pigeon://"], "unknown storage"),
     ],
 )
@@ -229,7 +229,10 @@ def test_a_port_of_grpc_that_is_in_use_is_a_sentence(tmp_path: Path) -> None:
         options = ("--port", "0", "--workers", "2", "--grpc-port", port)
         result = errands("serve", str(write(tmp_path, ECHO)), *options, cwd=tmp_path)
     assert (result.returncode, result.stdout) == (1, "")
-    assert f"port {port} of 127.0.0.1 is in use; stop what uses it, or take another with --grpc-port" in result.stderr
+    assert (
+        f"port {port} of 127.0.0.1 is in use; stop the program that uses it, or choose another with --grpc-port"
+        in result.stderr
+    )
 
 
 def test_a_program_that_leaves_the_port_of_grpc_open_is_refused(tmp_path: Path) -> None:

@@ -159,7 +159,7 @@ def test_a_storage_on_the_command_line_cannot_replace_an_engine(write: Write) ->
     [
         ("", "has no agent; write `server = A2AServer("),
         (WORKER, "has the worker Quiet but no agent card"),
-        (FUNCTION + FUNCTION.replace("shout", "whisper"), "2 agents: shout, whisper; say which, as in `errands serve"),
+        (FUNCTION + FUNCTION.replace("shout", "whisper"), "2 agents (shout, whisper); choose one: `errands serve"),
     ],
     ids=["none", "no card", "several"],
 )
@@ -174,7 +174,7 @@ def test_a_file_without_exactly_one_agent_says_what_it_has_and_what_to_write(
 @pytest.mark.parametrize(
     ("name", "words"),
     [
-        ("nobody", "has no nobody; there is server"),
+        ("nobody", "has no nobody; it has server"),
         ("server.nothing", "has no server.nothing"),
         ("WORDS", "is of type str; errands serves an A2AServer"),
     ],
@@ -193,8 +193,8 @@ def test_a_name_that_is_no_agent_says_what_it_is(write: Write, name: str, words:
         ("folder/", "there is no file folder"),
         ("no_such_module:server", "there is no module no_such_module"),
         ("no_such.module:server", "there is no module no_such.module"),
-        ("agent.yaml:clerk", "say which agent of manifests is meant with --agent clerk"),
-        (":server", "write FILE.py, FILE.py:NAME or MODULE:NAME"),
+        ("agent.yaml:clerk", "choose an agent of the manifests with --agent clerk"),
+        (":server", "expected FILE.py, FILE.py:NAME or MODULE:NAME"),
     ],
 )
 def test_a_target_that_does_not_exist_says_what_to_write_instead(write: Write, target: str, words: str) -> None:
@@ -264,8 +264,8 @@ def test_manifests_that_are_not_valid_are_told_with_everything(tmp_path: Path, w
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        (ManifestOptions(agent="x"), "--agent can be said only about manifests"),
-        (ManifestOptions("x", "y", Path("z")), "--agent and --model and --tool-settings can be said only about"),
+        (ManifestOptions(agent="x"), "--agent: only manifests"),
+        (ManifestOptions("x", "y", Path("z")), "--agent and --model and --tool-settings: only manifests"),
     ],
 )
 def test_what_is_said_about_manifests_cannot_be_said_about_a_program(

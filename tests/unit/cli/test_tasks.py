@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from errands.cli.tasks_list import age, table
+from errands.cli.tasks import age, task_table
 from errands.client import ClientResult
 from errands.model.core import Task, TaskState, TaskStatus
 from tests.unit.cli.agent import Gate
@@ -46,7 +46,7 @@ def test_a_narrow_terminal_still_shows_ids_and_states_whole() -> None:
     state = TaskState.INPUT_REQUIRED
     task = Task(id="i" * 36, context_id="c" * 36, status=TaskStatus(state=state, timestamp="2020-01-31T12:00:00Z"))
     console = Console(width=80, file=io.StringIO())
-    console.print(table([ClientResult.from_task(task)], console.width))
+    console.print(task_table([ClientResult.from_task(task)], console.width))
     assert isinstance(console.file, io.StringIO)
     header, row = console.file.getvalue().splitlines()
     assert header.split()[:4] == ["TASK", "STATE", "UPDATED", "CONTEXT"]

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from errands.cli.terminal import duration
+from errands.cli.output import duration
 from errands.clock import system_clock
 from errands.engines.urls import engine_from_url
 from errands.model.core import TaskState
@@ -89,7 +89,7 @@ def test_a_store_that_is_not_there_is_not_made(errands: Errands, tmp_path: Path)
 def test_memory_cannot_be_looked_into(errands: Errands) -> None:
     result = errands("tasks", "running", "--storage", "memory")
     assert result.exit_code == 2
-    assert "only it can see" in result.stderr
+    assert "only the server itself can read" in result.stderr
 
 
 @pytest.mark.parametrize(

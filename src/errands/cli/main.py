@@ -1,29 +1,25 @@
-"""The commands put together."""
+"""The command line application: every command under its name."""
 
 from __future__ import annotations
 
+import platform
 from typing import Annotated
 
 import typer
 
-from errands.cli.agents_show import show_agents
-from errands.cli.agents_validate import validate_agents
+from errands.cli.agents import show_agents, validate_agents
 from errands.cli.card import card
 from errands.cli.db import check_db, damaged_tasks, print_sql, upgrade_db
 from errands.cli.failures import EXIT_CODES
+from errands.cli.output import out
 from errands.cli.policy import decisions, replay, validate_policy
-from errands.cli.records import task_records
 from errands.cli.reviews import approve_review, deny_review, list_reviews
 from errands.cli.send import send
 from errands.cli.serve import serve
-from errands.cli.tasks_cancel import cancel_task
-from errands.cli.tasks_get import get_task
-from errands.cli.tasks_list import list_tasks
-from errands.cli.tasks_running import running_tasks
-from errands.cli.tasks_watch import watch_task
-from errands.cli.version import version
+from errands.cli.tasks import cancel_task, get_task, list_tasks, running_tasks, task_records, watch_task
+from errands.version import __version__
 
-_HELP = "A durable runtime for A2A agents: serve one, talk to one, look after its tasks."
+_HELP = "A durable runtime for A2A agents: serve an agent, talk to agents, manage their tasks."
 _EXAMPLES = "\n\n    ".join(["errands serve examples/echo.py", 'errands send http://localhost:8000 "hello"'])
 _CODES = "\n".join(f"{code.value}: {meaning}" for code, meaning in EXIT_CODES.items())
 
@@ -38,23 +34,35 @@ app = typer.Typer(
 )
 
 
+def version() -> None:
+    """Print the version of errands.
+
+    Example:
+
+        errands version
+    """
+    out().print(f"errands {__version__} (Python {platform.python_version()})")
+
+
 def _group(what: str, example: str) -> typer.Typer:
     return typer.Typer(help=f"{what}\n\nExample:\n\n    {example}", no_args_is_help=True)
 
 
-tasks = _group("Look after an agent's tasks.", "errands tasks list http://localhost:8000")
-reviews = _group("Look after what waits for somebody's review.", "errands reviews list")
-policy = _group("Look at policies and what they decide.", "errands policy validate examples/policy.yaml")
+tasks = _group("List, follow and cancel an agent's tasks.", "errands tasks list http://localhost:8000")
+reviews = _group("Approve or deny pending reviews.", "errands reviews list")
+policy = _group("Validate policies and show their decisions.", "errands policy validate examples/policy.yaml")
 db = _group(
-    "Look after the tables of a store, and the tasks in it that are damaged.",
+    "Manage the tables of a store, and find damaged tasks in it.",
     "errands db upgrade --storage sqlite:///tasks.db",
 )
-agents = _group("Look at agents that are written down in manifests.", "errands agents validate examples/support-agent")
+agents = _group(
+    "Validate and show agents that are written as manifests.", "errands agents validate examples/support-agent"
+)
 
 app.command("serve")(serve)
 app.command("send")(send)
 app.add_typer(tasks, name="tasks")
-# The name that the protocol's own command line has for it.
+# The name of the same group in the protocol's own command line.
 app.add_typer(tasks, name="task", hidden=True)
 app.add_typer(reviews, name="reviews")
 app.add_typer(policy, name="policy")
@@ -103,5 +111,5 @@ def _errands(
 
 
 def main() -> None:
-    """The entry point."""
+    """Run the command line."""
     app()

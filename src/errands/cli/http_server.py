@@ -1,0 +1,211 @@
+"""uvicorn with an agent in it: on a signal the agent drains first, and the process always exits.
+
+`connections.py` has the bounds of single connections, `supervisor.py` the processes of `errands serve --workers`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import enum
+import errno
+import gc
+import logging
+import math
+import multiprocessing
+import os
+import signal
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import FrameType
+
+import uvicorn
+from uvicorn.supervisors.statreload import StatReload
+
+from errands.cli.connections import Connection
+from errands.cli.failures import CommandError, program_error, reporting
+from errands.cli.output import err
+from errands.errors import ErrandsError
+from errands.server.app import A2AServer
+
+#: Seconds beyond the drain timeout for connections to close.
+_CLOSING = 5.0
+#: Seconds after which threads and clean-ups of other packages no longer keep a closed server from exiting.
+_LEAVING = 2.0
+#: Objects that are allocated between runs of the garbage collector. A handful of requests allocates Python's default
+#: of 700, so it would look at objects in use again and again.
+_GC_THRESHOLDS = (10_000, 20, 50)
+
+_LOG_FORMAT = "%(asctime)s %(levelname)-7s %(name)s: %(message)s"
+
+Load = Callable[[], A2AServer]
+OnReady = Callable[[A2AServer], None]
+
+
+class AgentServer(uvicorn.Server):
+    """Runs the agent that `load` returns, and calls `on_ready` when it serves.
+
+    The reloader pickles it into its child processes, so both functions must allow that.
+    """
+
+    def __init__(
+        self,
+        config: uvicorn.Config,
+        load: Load,
+        on_ready: OnReady,
+        log_level: LogLevel | None,
+        *,
+        one_of_many: bool = False,
+    ) -> None:
+        super().__init__(config)
+        self._load = load
+        self._on_ready = on_ready
+        self._log_level = log_level
+        self._is_supervised = config.should_reload or one_of_many
+        self._is_one_of_many = one_of_many
+
+    def run(self, sockets: list[socket.socket] | None = None) -> None:
+        with reporting():
+            configure_logging(self._log_level)
+            self.agent = self._load()
+            self.config.app = self.agent.app
+            Connection.budget.most = self.agent.settings.max_buffered_bytes
+            if sockets:
+                host, port, *_ = sockets[0].getsockname()
+                self.agent.listen_at(host, port)
+            super().run(sockets)
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        # Before uvicorn starts it, which would log an error and hide it from `reporting`.
+        try:
+            await self.agent.start()
+        except ErrandsError:
+            raise
+        except Exception as error:
+            raise program_error(error, f"the start of {self.agent.agent_card.name}") from None
+        await super().startup(sockets)
+        # Everything that was loaded stays until the end: the garbage collector need not look at it.
+        gc.collect()
+        gc.freeze()
+        gc.set_threshold(*_GC_THRESHOLDS)
+        if self._is_one_of_many:
+            self._follow_supervisor()
+        self._on_ready(self.agent)
+
+    def _follow_supervisor(self) -> None:
+        """Leave Ctrl-C to the supervisor, and stop when the supervisor is gone."""
+        # SIGINT was blocked until now; `handle_exit` ignores it. Blocked signals would be inherited by child processes.
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGINT])
+        parent = multiprocessing.parent_process()
+        if parent is not None:
+            asyncio.get_running_loop().add_reader(parent.sentinel, self._stop_orphan, parent.sentinel)
+
+    def _stop_orphan(self, sentinel: int) -> None:
+        asyncio.get_running_loop().remove_reader(sentinel)
+        self.should_exit = True
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        drain_timeout = self.agent.settings.drain_timeout
+        self._exit_after(drain_timeout + 2 * _CLOSING, code=1)
+        if self.agent.pool.running:
+            err().print(
+                f"Stopping; running tasks have {drain_timeout:g} s to finish, then they go back to the queue. "
+                "Ctrl-C exits at once."
+            )
+        began = time.monotonic()
+        await self.agent.drain()
+        left = drain_timeout + _CLOSING - (time.monotonic() - began)
+        self.config.timeout_graceful_shutdown = max(math.ceil(left), 1)
+        await super().shutdown(sockets)
+        self._exit_after(_LEAVING, code=0)
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        if self._is_one_of_many and sig == signal.SIGINT:
+            return
+        # uvicorn's method raises the signal again after a clean shutdown, which then looks like a crash.
+        if self.should_exit and (sig == signal.SIGINT or not self._is_supervised):
+            os._exit(128 + sig)
+        self.should_exit = True
+
+    def _exit_after(self, seconds: float, *, code: int) -> None:
+        """Exit by then: everything that counts is durable, and the thread of a handler may hang forever."""
+        if threading.current_thread() is threading.main_thread():
+            timer = threading.Timer(seconds, _exit, (code,))
+            timer.daemon = True
+            timer.start()
+
+
+def _exit(code: int) -> None:
+    if code:
+        err().print("A handler does not stop; its task will run again when its lease has expired.")
+    os._exit(code)
+
+
+class ManifestReload(StatReload):
+    """Restarts the server when a manifest or the script of the scripted model changes."""
+
+    def iter_py_files(self) -> Iterator[Path]:
+        for folder in self.config.reload_dirs:
+            for pattern in ("*.yaml", "*.yml", "*.json"):
+                yield from folder.rglob(pattern)
+
+
+# Logging
+
+
+class LogLevel(enum.StrEnum):
+    """The levels of `--log-level`."""
+
+    debug = "debug"
+    info = "info"
+    warning = "warning"
+    error = "error"
+
+
+def configure_logging(level: LogLevel | None) -> None:
+    """Log to stderr, from this level on."""
+    logging.basicConfig(format=_LOG_FORMAT, level=(level or LogLevel.info).upper(), force=True)
+    # `errands serve` itself prints what uvicorn logs at start and end.
+    logging.getLogger("uvicorn.error").setLevel(logging.DEBUG if level is LogLevel.debug else logging.WARNING)
+    # These log the address of every request, which may contain a secret.
+    for name in ("httpx", "httpx2", "httpcore"):
+        logging.getLogger(name).setLevel(logging.WARNING)
+
+
+# Listening sockets
+
+
+def bind(host: str, port: int, option: str = "--port") -> socket.socket:
+    """Return a listening socket; `option` is the option that names its port. Raises `CommandError`."""
+    try:
+        return socket.create_server((host, port), family=_family(host), backlog=2048)
+    except OSError as error:
+        if error.errno == errno.EADDRINUSE:
+            message = f"port {port} of {host} is in use; stop the program that uses it, or choose another with {option}"
+        elif error.errno == errno.EACCES:
+            message = f"you are not allowed to use port {port} of {host}; choose one above 1023 with {option}"
+        else:
+            reason = str(error.strerror or error).partition(" (while")[0]
+            message = f"cannot listen on port {port} of {host} ({reason}); use an address of this machine with --host"
+        raise CommandError(message) from None
+
+
+@contextmanager
+def shared_port(host: str, port: int | None) -> Iterator[int | None]:
+    """Reserve a port on which several processes can listen. Raises `CommandError`."""
+    if port is None:
+        yield None
+        return
+    # Another program that shares the port would get some of our connections, so it has to be free.
+    bind(host, port, option="--grpc-port").close()
+    with socket.socket(_family(host)) as keeper:
+        keeper.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+        keeper.bind((host, port))
+        yield keeper.getsockname()[1]
+
+
+def _family(host: str) -> socket.AddressFamily:
+    return socket.AF_INET6 if ":" in host else socket.AF_INET

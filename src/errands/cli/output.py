@@ -1,0 +1,139 @@
+"""What commands print: answers to stdout, everything about them to stderr, colours only on a terminal."""
+
+from __future__ import annotations
+
+import sys
+from collections import Counter
+from collections.abc import Iterable
+from typing import Any
+
+import msgspec
+from msgspec import UNSET
+from rich.console import Console
+from rich.table import Table
+
+from errands.agents.exposed import exposed_values
+from errands.client import StreamEvent
+from errands.model.core import Part
+
+#: The width of tables in a pipe, which has no screen that could be too narrow.
+_PIPE_WIDTH = 200
+#: Control characters in an agent's text could clear or retitle the terminal, or hide what was written before.
+_CONTROLS = {code: None for code in (*range(32), *range(127, 160)) if chr(code) not in "\n\t"}
+
+STATE_STYLES = {
+    "completed": "green",
+    "failed": "red",
+    "rejected": "red",
+    "canceled": "yellow",
+    "input-required": "magenta",
+    "auth-required": "magenta",
+}
+SEVERITY_STYLES = {"error": "red", "warning": "yellow"}
+#: The field of a `StreamResponse` that holds an event of this kind.
+_FIELDS = {"task": "task", "message": "message", "status": "statusUpdate", "artifact": "artifactUpdate"}
+
+
+def out() -> Console:
+    width = None if sys.stdout.isatty() else _PIPE_WIDTH
+    return Console(width=width, highlight=False, markup=False, emoji=False, soft_wrap=True)
+
+
+def err() -> Console:
+    return Console(stderr=True, highlight=False, markup=False, emoji=False, soft_wrap=True)
+
+
+def clean(text: str) -> str:
+    """Return a text without control characters, fit for a terminal."""
+    return text.translate(_CONTROLS)
+
+
+def one_line(text: str, limit: int = 60) -> str:
+    """Return the first words of a text."""
+    words = " ".join(clean(text).split())
+    return words if len(words) <= limit else words[: limit - 1] + "…"
+
+
+def duration(ms: int) -> str:
+    """Return a time span in the largest unit that fits."""
+    seconds = max(ms, 0) // 1000
+    for unit, length in (("d", 86_400), ("h", 3600), ("m", 60)):
+        if seconds >= length:
+            return f"{seconds // length}{unit}"
+    return f"{seconds}s"
+
+
+def counted(count: int, word: str) -> str:
+    """Return for example `1 agent` or `2 agents`."""
+    return f"{count} {word}{'s' * (count != 1)}"
+
+
+def count_severities(findings: Iterable[Any]) -> str:
+    """Return for example `1 error, 2 warnings`."""
+    counts = Counter(finding.severity for finding in findings)
+    return ", ".join(counted(count, severity) for severity, count in counts.items())
+
+
+def table(*names: str, overflow: Any = "ellipsis") -> Table:
+    """Return a table without borders. Only its last column gives way when the terminal is narrow."""
+    columns = Table(box=None, pad_edge=False, header_style="bold")
+    for name in names[:-1]:
+        columns.add_column(name, no_wrap=True)
+    columns.add_column(names[-1], no_wrap=overflow == "ellipsis", overflow=overflow)
+    return columns
+
+
+def print_json(value: Any, *, pretty: bool = True) -> None:
+    """Print a value as the protocol writes it: indented, or on one line."""
+    raw = msgspec.json.encode(value)
+    sys.stdout.write((msgspec.json.format(raw, indent=2) if pretty else raw).decode() + "\n")
+    sys.stdout.flush()
+
+
+def print_event(event: StreamEvent) -> None:
+    """Print an event on one line: a `StreamResponse` of the protocol, and its id in the stream."""
+    print_json({"eventId": event.event_id, _FIELDS[event.kind]: event.raw}, pretty=False)
+
+
+def describe_part(part: Part) -> str | None:
+    """Return a line about a part that is not text, None for a text."""
+    if (values := exposed_values(part)) is not None:
+        return ", ".join(f"{name}: {msgspec.json.encode(value).decode()}" for name, value in values.items()) or None
+    if part.data is not UNSET:
+        return msgspec.json.encode(part.data).decode()
+    facts = [part.filename, part.media_type]
+    if part.raw is not None:
+        facts.append(f"{len(part.raw)} bytes")
+    elif part.url is not None:
+        facts.append(part.url)
+    else:
+        return None
+    return f"[file: {', '.join(fact for fact in facts if fact)}]"
+
+
+class StreamPrinter:
+    """Prints text that arrives in pieces on stdout, and keeps whole lines apart from it."""
+
+    def __init__(self) -> None:
+        self._is_in_line = False
+
+    def piece(self, text: str) -> None:
+        text = clean(text)
+        if text:
+            sys.stdout.write(text)
+            sys.stdout.flush()
+            self._is_in_line = not text.endswith("\n")
+
+    def line(self, text: str) -> None:
+        self.end()
+        self.piece(text + "\n")
+
+    def note(self, text: str) -> None:
+        """Print a line about the answer on stderr."""
+        if sys.stdout.isatty():
+            self.end()
+        err().print(clean(text), style="dim")
+
+    def end(self) -> None:
+        if self._is_in_line:
+            self.piece("\n")
