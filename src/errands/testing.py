@@ -16,7 +16,7 @@ from starlette.types import Message
 
 from errands.client import A2AClient
 from errands.errors import ConfigurationError
-from errands.interop import Executor, is_executor_class
+from errands.interop import ExecutorLike, is_executor_class
 from errands.model.card_config import AgentCardConfig, CapabilitiesConfig
 from errands.runtime.worker import Worker
 from errands.server.app import A2AServer
@@ -116,7 +116,7 @@ def http_client(server: A2AServer, **options: Any) -> httpx.AsyncClient:
 
 @asynccontextmanager
 async def connect(
-    agent: Worker | Executor | A2AServer, *, client: dict[str, Any] | None = None, **server_options: Any
+    agent: Worker | ExecutorLike | A2AServer, *, client: dict[str, Any] | None = None, **server_options: Any
 ) -> AsyncIterator[A2AClient]:
     """A connected client of an agent, in memory unless `storage` says otherwise. `client` are A2AClient's options."""
     if isinstance(agent, A2AServer) and server_options:
@@ -130,7 +130,7 @@ async def connect(
         yield connected
 
 
-def serve(agent: Worker | Executor, **options: Any) -> A2AServer:
+def serve(agent: Worker | ExecutorLike, **options: Any) -> A2AServer:
     """A server for tests: in memory, streaming, under a card of its own unless told otherwise."""
     if getattr(agent, "agent_card", None) is None:
         options.setdefault(

@@ -9,7 +9,7 @@ from starlette.types import Receive
 
 from errands import Settings, TaskContext, Worker
 from errands.errors import PayloadTooLargeError
-from errands.server.http import Exchange
+from errands.server.http import HttpExchange
 from errands.testing import serve
 from tests.interaction.agents import Echo
 from tests.interaction.wire import call, http, message, rpc
@@ -144,7 +144,9 @@ async def test_an_invalid_message_is_refused_with_the_field_that_is_wrong(
 
 
 async def test_a_body_without_a_length_is_cut_off_at_the_limit() -> None:
-    exchange = Exchange({"headers": []}, pieces_of([b" " * 600, b" " * 600]), nowhere, Settings(max_body_bytes=1000))
+    exchange = HttpExchange(
+        {"headers": []}, pieces_of([b" " * 600, b" " * 600]), nowhere, Settings(max_body_bytes=1000)
+    )
     with pytest.raises(PayloadTooLargeError):
         await exchange.body()
 

@@ -238,6 +238,6 @@ async def test_data_deeper_than_the_sdk_can_hold_is_refused_with_words(client: A
         deep = {"deeper": deep}
     answer = await client.send(Message(message_id="deep", role=Role.USER, parts=[Part(text="data"), Part(data=deep)]))
     if sdk.protocol == "1.0":
-        assert (answer.state, said(answer)) == ("failed", "This agent takes JSON nested at most 30 levels deep")
+        assert (answer.state, said(answer)) == ("failed", "This agent accepts JSON nested at most 30 levels deep")
     else:
         assert (answer.state, answer.data) == ("completed", deep)

@@ -60,7 +60,7 @@ _INCOMPLETE = {
 
 
 @dataclass(frozen=True)
-class Outgoing:
+class OutgoingMessage:
     """A message to send, and how to show the answer."""
 
     parts: list[Part]
@@ -114,7 +114,7 @@ async def _send(
 ) -> ExitCode:
     if stream and not wait:
         raise UsageError("--no-wait and --stream exclude each other: a stream is followed until the turn ends")
-    outgoing = Outgoing(_parts_of(text, files, data), options, stream, wait, as_json)
+    outgoing = OutgoingMessage(_parts_of(text, files, data), options, stream, wait, as_json)
     async with remote.client() as client:
         if stream and not client.capabilities.streaming:
             raise AgentCapabilityError(client.agent_name, "streaming")
@@ -141,7 +141,7 @@ def _parts_of(text: str | None, files: list[Path], data: list[str]) -> list[Part
     return parts
 
 
-async def _print_json_answer(client: A2AClient, outgoing: Outgoing) -> ExitCode:
+async def _print_json_answer(client: A2AClient, outgoing: OutgoingMessage) -> ExitCode:
     if outgoing.stream:
         state = ""
         async with aclosing(client.stream(outgoing.parts, **outgoing.options)) as events:
@@ -154,7 +154,7 @@ async def _print_json_answer(client: A2AClient, outgoing: Outgoing) -> ExitCode:
     return exit_code_of(result.state)
 
 
-async def _print_answer(client: A2AClient, outgoing: Outgoing, printer: AnswerPrinter) -> ExitCode:
+async def _print_answer(client: A2AClient, outgoing: OutgoingMessage, printer: AnswerPrinter) -> ExitCode:
     if not outgoing.wait:
         result = await client.send(outgoing.parts, blocking=False, **outgoing.options)
         out().print(clean(result.task_id))

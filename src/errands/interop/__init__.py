@@ -1,9 +1,9 @@
-"""Executors, request context builders and agent cards of the official `a2a` package, run by errands as they are.
+"""Runs executors, request context builders and agent cards of the official `a2a` package unmodified.
 
-The package is an extra and is never imported before somebody hands over an object of it.
+The package is an extra. It is not imported before an object of it is passed to errands.
 """
 
-from errands.interop.adapting import Builder, Executor, adapt, is_executor_class
-from errands.interop.cards import Card, adapt_card
+from errands.interop.cards import CardLike, adapt_card
+from errands.interop.executors import BuilderLike, ExecutorLike, adapt, is_executor_class
 
-__all__ = ["Builder", "Card", "Executor", "adapt", "adapt_card", "is_executor_class"]
+__all__ = ["BuilderLike", "CardLike", "ExecutorLike", "adapt", "adapt_card", "is_executor_class"]

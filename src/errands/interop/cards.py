@@ -1,24 +1,26 @@
-"""The official SDK's agent cards as what errands is configured with.
+"""Agent cards of the official SDK, adapted to `AgentCardConfig`.
 
-A card of ours has no addresses: the server writes those it is reached at. So the interfaces of an SDK's card say only
-which binding comes first, and a signature, which holds for the addresses as well, cannot be taken over.
+An `AgentCardConfig` has no addresses: the server adds those at which it is reached. So only the first binding is taken
+from the interfaces of an SDK's card, and a signed card is refused, because its signature covers the addresses.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any, Protocol
 
 import msgspec
 
 from errands.errors import ConfigurationError
-from errands.interop.generations import Generation, generation_of_card
+from errands.interop.executors import descends
 from errands.model.card import AgentCard, AgentSkill, SecurityRequirement
 from errands.model.card_config import AgentCardConfig, CapabilitiesConfig, ProviderConfig, SkillConfig
 from errands.wire.dialect import MalformedAnswerError
 from errands.wire.v0_3.card import from_v0_3
 
-#: What the SDK's cards often say instead of a media type. The SDK never looks at it; we hold messages to it.
+_PROTOBUF_CARD = "lf.a2a.v1.AgentCard"
+#: The pydantic cards: those of 0.3 itself, and those that 1.x has for the sake of 0.3.
+_PYDANTIC_CARDS = {"a2a.types", "a2a.compat.v0_3.types"}
+#: What the SDK's cards often have instead of a media type. The SDK never checks it; we check messages against it.
 _MEDIA_TYPES = {
     "text": "text/plain",
     "data": "application/json",
@@ -28,12 +30,12 @@ _MEDIA_TYPES = {
     "audio": "audio/*",
     "video": "video/*",
 }
-#: The bindings that our card may name first.
+#: The bindings that our card may list first.
 _PREFERRED = {"JSONRPC": "jsonrpc", "HTTP+JSON": "http+json"}
 
 
-class Card(Protocol):
-    """What can be handed over: our AgentCardConfig and the SDK's AgentCard begin alike."""
+class CardLike(Protocol):
+    """What `A2AServer(agent_card=...)` takes: our AgentCardConfig and the SDK's AgentCard begin alike."""
 
     @property
     def name(self) -> str: ...
@@ -44,43 +46,37 @@ class Card(Protocol):
 
 
 def adapt_card(card: object) -> AgentCardConfig:
-    """Return the card as a configuration, checked. Raises `ConfigurationError`."""
+    """Return the checked configuration of a card, ours or the SDK's. Raises `ConfigurationError`."""
     if isinstance(card, AgentCardConfig):
-        return msgspec.structs.replace(card)  # checks it again: it may have been changed since it was made
-    generation = generation_of_card(card)
-    if generation is None:
-        raise ConfigurationError(
-            "agent_card must be an errands.AgentCardConfig or an AgentCard of the a2a package, "
-            f"not {type(card).__name__}"
-        )
+        return msgspec.structs.replace(card)  # checks it again, because it may have been changed
     try:
-        read = _READERS[generation](card)
+        read = _read(card)
     except (ValueError, MalformedAnswerError) as error:
         raise ConfigurationError(f"agent_card cannot be used: {error}") from None
+    if read is None:
+        kind = type(card).__name__
+        raise ConfigurationError(
+            f"agent_card must be an errands.AgentCardConfig or an AgentCard of the a2a package, not {kind}"
+        )
     return _config(read)
 
 
-def _read_protobuf(card: Any) -> AgentCard:
-    from errands.wire.proto.codec import read_card  # noqa: PLC0415 - the a2a package is an extra
+def _read(card: Any) -> AgentCard | None:
+    descriptor = getattr(card, "DESCRIPTOR", None)
+    if descriptor is not None and descriptor.full_name == _PROTOBUF_CARD:
+        from errands.wire.proto.codec import read_card  # noqa: PLC0415 - the a2a package is an extra
 
-    return read_card(card)
-
-
-def _read_pydantic(card: Any) -> AgentCard:
-    return from_v0_3(card.model_dump_json(by_alias=True, exclude_none=True).encode())
-
-
-_READERS: dict[Generation, Callable[[Any], AgentCard]] = {
-    Generation.V1: _read_protobuf,
-    Generation.V0_3: _read_pydantic,
-}
+        return read_card(card)
+    if descends(type(card), "AgentCard", _PYDANTIC_CARDS):
+        return from_v0_3(card.model_dump_json(by_alias=True, exclude_none=True).encode())
+    return None
 
 
 def _config(card: AgentCard) -> AgentCardConfig:
     if card.signatures:
         raise ConfigurationError(
-            "agent_card is signed, and the signature holds only with the addresses that stand on it; errands writes "
-            "its own. Pass the card without signatures"
+            "agent_card is signed, and the signature covers the addresses on the card, but errands writes its own "
+            "addresses. Pass the card without signatures"
         )
     if not card.name:
         raise ConfigurationError("agent_card has no name")
@@ -128,7 +124,7 @@ def _skill(skill: AgentSkill) -> SkillConfig:
 
 
 def _modes(modes: list[str] | None) -> list[str]:
-    """The media types, each once."""
+    """Return the media types without duplicates."""
     return list(dict.fromkeys(_MEDIA_TYPES.get(mode.lower(), mode) for mode in modes or ()))
 
 

@@ -1,4 +1,4 @@
-"""The caller as the official SDK knows one. Both generations have the same classes for it."""
+"""The caller in the SDK's classes, which are the same in both generations."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from errands.runtime.executor.call import ServerCallContext
 
 
 class Caller(User):
-    """Whom middleware has named as the owner."""
+    """The owner that middleware has set."""
 
     def __init__(self, name: str) -> None:
         self._name = name

@@ -1,7 +1,7 @@
-"""What an executor written for a2a-sdk 0.3 is given: the SDK's own classes around pydantic models.
+"""The types of a2a-sdk 0.3, which are pydantic models.
 
-The bridge is the JSON of version 0.3, which the models read and write themselves. Type checkers see the generation that
-is installed beside them, which is the other one; hence Any.
+They are converted through the JSON of version 0.3, which the models read and write. Type checkers see the installed
+generation of the SDK, which is the other one; hence Any.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 
 from errands.errors import A2AError
-from errands.interop.sdk import Sdk, error_named, forgiven, reading
+from errands.interop.executors import SdkBridge, converting, error_named, tolerated
 from errands.interop.users import caller_of
 from errands.model.core import Task
 from errands.model.requests import SendMessageRequest
@@ -30,7 +30,9 @@ SdkError: Any = import_module("a2a.utils.errors").ServerError
 _EVENTS = (types.Task, types.Message, types.TaskStatusUpdateEvent, types.TaskArtifactUpdateEvent)
 
 
-class V03(Sdk):
+class PydanticBridge(SdkBridge):
+    """The port to a2a-sdk 0.3."""
+
     id_context = import_module("a2a.server.id_generator").IDGeneratorContext
     request_context = SdkRequestContext
 
@@ -49,7 +51,7 @@ class V03(Sdk):
         )
 
     def queue(self, queue: EventQueue) -> Any:
-        return Queue(queue)
+        return PydanticQueue(queue)
 
     def error(self, raised: Exception) -> A2AError | None:
         if not isinstance(raised, SdkError):
@@ -57,17 +59,17 @@ class V03(Sdk):
         return error_named(type(raised.error).__name__, getattr(raised.error, "message", None))
 
 
-class Queue(SdkEventQueue):  # type: ignore[misc]
-    """Hands every event on as it is at this moment: models may be changed later. Children get it too."""
+class PydanticQueue(SdkEventQueue):  # type: ignore[misc]
+    """Passes on every event as it is at this moment, because models may be changed later. Child queues get it, too."""
 
     def __init__(self, queue: EventQueue) -> None:
         super().__init__()
         self._errands_queue = queue
 
     async def enqueue_event(self, event: Any) -> None:
-        with reading(event):
+        with converting(event):
             read = _read(event)
-        await self._errands_queue.enqueue_event(forgiven(read))
+        await self._errands_queue.enqueue_event(tolerated(read))
         for child in self._children:
             await child.enqueue_event(event)
 
@@ -92,4 +94,4 @@ def _read(event: Any) -> Event:
     return found
 
 
-SDK = V03()
+SDK = PydanticBridge()

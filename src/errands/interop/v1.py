@@ -1,4 +1,4 @@
-"""What an executor written for a2a-sdk 1.x is given: the SDK's own classes around protobuf messages."""
+"""The types of a2a-sdk 1.x, which are protobuf messages."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from a2a.types import a2a_pb2 as pb
 from a2a.utils.errors import A2AError as SdkError
 
 from errands.errors import A2AError, InvalidParamsError
-from errands.interop.sdk import Sdk, error_named, forgiven, reading
+from errands.interop.executors import SdkBridge, converting, error_named, tolerated
 from errands.interop.users import caller_of
 from errands.model.core import Message, Task, TaskArtifactUpdateEvent, TaskStatusUpdateEvent
 from errands.model.requests import SendMessageRequest
@@ -37,7 +37,9 @@ _READERS: dict[type, Callable[[Any], Event]] = {
 }
 
 
-class V1(Sdk):
+class ProtobufBridge(SdkBridge):
+    """The port to a2a-sdk 1.x."""
+
     id_context = IDGeneratorContext
     request_context = SdkRequestContext
 
@@ -45,7 +47,7 @@ class V1(Sdk):
         try:
             check_levels(request)
         except TooDeepError:
-            raise InvalidParamsError(f"This agent takes JSON nested at most {MAX_DEPTH} levels deep") from None
+            raise InvalidParamsError(f"This agent accepts JSON nested at most {MAX_DEPTH} levels deep") from None
         return _write_request(request)
 
     def task(self, task: Task) -> Any:
@@ -60,24 +62,24 @@ class V1(Sdk):
         )
 
     def queue(self, queue: EventQueue) -> SdkEventQueue:
-        return Queue(queue)
+        return ProtobufQueue(queue)
 
     def error(self, raised: Exception) -> A2AError | None:
         return error_named(type(raised).__name__, raised.message) if isinstance(raised, SdkError) else None
 
 
-class Queue(SdkEventQueue):
-    """Hands every event on as it is at this moment: protobuf messages may be changed later."""
+class ProtobufQueue(SdkEventQueue):
+    """Passes on every event as it is at this moment, because protobuf messages may be changed later."""
 
     def __init__(self, queue: EventQueue) -> None:
         self._queue = queue
 
     async def enqueue_event(self, event: Any) -> None:
-        with reading(event):
+        with converting(event):
             read = _READERS[type(event)](event)
-        await self._queue.enqueue_event(forgiven(read))
+        await self._queue.enqueue_event(tolerated(read))
 
-    # Not of the interface, but of the queue that the SDK's own server hands out.
+    # Not in the SDK's interface, but in the queue that its own server passes to executors.
 
     async def close(self, immediate: bool = False) -> None:
         await self._queue.close()
@@ -86,4 +88,4 @@ class Queue(SdkEventQueue):
         return self._queue.is_closed()
 
 
-SDK = V1()
+SDK = ProtobufBridge()

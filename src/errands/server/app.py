@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Self
 from errands.engines.base import Engine
 from errands.engines.passwords import without_password
 from errands.errors import ConfigurationError, StorageError
-from errands.interop import Builder, Card, Executor
+from errands.interop import BuilderLike, CardLike, ExecutorLike
 from errands.model.card_config import AgentCardConfig
 from errands.model.log import Scope
 from errands.policy.cel.evaluators import Evaluators
@@ -82,9 +82,9 @@ class A2AServer:
         self,
         *,
         worker: Worker | None = None,
-        executor: Executor | None = None,
-        request_context_builder: Builder | None = None,
-        agent_card: Card | None = None,
+        executor: ExecutorLike | None = None,
+        request_context_builder: BuilderLike | None = None,
+        agent_card: CardLike | None = None,
         middlewares: Sequence[A2AMiddleware] | None = None,
         storage: str | Engine | None = None,
         broker: str | Engine | None = None,

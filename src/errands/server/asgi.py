@@ -13,7 +13,7 @@ from errands.model.base import encode
 from errands.runtime.settings import ServerRole
 from errands.server import praisonai
 from errands.server.errors import client_error
-from errands.server.http import ClientDisconnectedError, Exchange
+from errands.server.http import ClientDisconnectedError, HttpExchange
 from errands.server.http_bindings import respond_error, serve_jsonrpc, serve_rest
 from errands.server.request_guard import check_host_header, check_host_name
 from errands.server.routing import RoutedOperation
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-Page = Callable[[Exchange], Awaitable[None]]
+Page = Callable[[HttpExchange], Awaitable[None]]
 
 CARD_PATH = "/.well-known/agent-card.json"
 OLDER_CARD_PATH = "/.well-known/agent.json"
@@ -55,7 +55,7 @@ class A2AApp:
         if scope["type"] == "websocket":
             await send({"type": "websocket.close", "code": 1000})
             return
-        exchange = Exchange(scope, receive, send, self._server.settings)
+        exchange = HttpExchange(scope, receive, send, self._server.settings)
         try:
             if b"host" not in exchange.headers or len(exchange.headers) != len(scope["headers"]):
                 check_host_header(exchange)
@@ -77,7 +77,7 @@ class A2AApp:
         except Exception as error:
             await respond_error(exchange, client_error(error, f"{exchange.method} {scope['path']!r}"))
 
-    async def _route(self, exchange: Exchange) -> None:
+    async def _route(self, exchange: HttpExchange) -> None:
         path = _path_of(exchange.scope)
         if path in ("/", ""):
             if exchange.method == "POST":
@@ -107,11 +107,11 @@ class A2AApp:
         else:
             raise MethodNotFoundError(f"There is nothing at {exchange.method} {path[:200]}")
 
-    async def _card(self, exchange: Exchange) -> None:
+    async def _card(self, exchange: HttpExchange) -> None:
         self._check_serving()
         await self._server.cards.serve(exchange)
 
-    async def _older_card(self, exchange: Exchange) -> None:
+    async def _older_card(self, exchange: HttpExchange) -> None:
         self._check_serving()
         await self._server.cards.serve(exchange, is_older_path=True)
 
@@ -119,10 +119,10 @@ class A2AApp:
         if self._server.settings.role is ServerRole.WORKER:
             raise MethodNotFoundError("This process only runs tasks and serves no card (role worker)")
 
-    async def _health(self, exchange: Exchange) -> None:
+    async def _health(self, exchange: HttpExchange) -> None:
         await exchange.respond(200, b'{"status":"ok"}')
 
-    async def _ready(self, exchange: Exchange) -> None:
+    async def _ready(self, exchange: HttpExchange) -> None:
         problem = await self._server.problem()
         if problem is None:
             await exchange.respond(200, b'{"status":"ready"}')
@@ -153,7 +153,7 @@ def _path_of(scope: Scope) -> str:
     return path.removeprefix(root) if root else path
 
 
-async def _not_allowed(exchange: Exchange, allowed: str) -> None:
+async def _not_allowed(exchange: HttpExchange, allowed: str) -> None:
     error = MethodNotFoundError(f"{exchange.method} is not allowed here; use {allowed}")
     body = to_http(error)[1]
     body["error"]["code"] = 405

@@ -25,7 +25,7 @@ from errands.model.card import (
 )
 from errands.model.card_config import AgentCardConfig, SkillConfig
 from errands.runtime.settings import Settings
-from errands.server.http import Exchange, Header, IncomingRequest, host_port
+from errands.server.http import Header, HttpExchange, IncomingRequest, host_port
 from errands.server.request_guard import host_of
 from errands.wire.v0_3 import card as v0_3
 
@@ -204,7 +204,7 @@ class CardPublisher:
             return self.grpc_address
         return host_port(urlsplit(base_url).hostname or "localhost", int(self.grpc_address[1:]))
 
-    def document(self, exchange: Exchange, form: CardForm) -> CardDocument:
+    def document(self, exchange: HttpExchange, form: CardForm) -> CardDocument:
         """Return the public card for this client."""
         key = (base_url_of(exchange, self._settings), self.grpc_address, form)
         document = self._documents.get(key)
@@ -217,7 +217,7 @@ class CardPublisher:
                 self._documents.popitem(last=False)
         return document
 
-    async def serve(self, exchange: Exchange, *, is_older_path: bool = False) -> None:
+    async def serve(self, exchange: HttpExchange, *, is_older_path: bool = False) -> None:
         """Send the public card, or 304 if the client has it."""
         document = self.document(exchange, self._form(exchange, is_older_path))
         headers: tuple[Header, ...] = (
@@ -231,7 +231,7 @@ class CardPublisher:
         else:
             await exchange.respond(200, document.body, headers=headers)
 
-    def _form(self, exchange: Exchange, is_older_path: bool) -> CardForm:
+    def _form(self, exchange: HttpExchange, is_older_path: bool) -> CardForm:
         """Return the form that this client expects, of those that are served."""
         if len(self._versions) == 1:
             return CardForm(self._versions[0])
@@ -240,7 +240,7 @@ class CardPublisher:
             return CardForm(asked)
         return CardForm.V0_3 if is_older_path else CardForm.BOTH
 
-    def _is_fresh(self, exchange: Exchange, document: CardDocument) -> bool:
+    def _is_fresh(self, exchange: HttpExchange, document: CardDocument) -> bool:
         tags = exchange.header(b"if-none-match")
         if tags:
             known = {tag.strip().removeprefix("W/") for tag in tags.split(",")}

@@ -15,7 +15,7 @@ from errands.engines.base import Engine, Retention
 from errands.engines.passwords import without_password
 from errands.engines.urls import engine_from_url
 from errands.errors import ConfigurationError
-from errands.interop import Builder, Card, Executor, adapt, adapt_card, is_executor_class
+from errands.interop import BuilderLike, CardLike, ExecutorLike, adapt, adapt_card, is_executor_class
 from errands.model.card_config import AgentCardConfig
 from errands.policy.document import Policy
 from errands.runtime.executor.ids import Identifiers
@@ -79,7 +79,7 @@ def _kind(given: object) -> str:
 # The agent
 
 
-def given_card(card: Card | None, agent: Worker | Executor | None) -> AgentCardConfig | None:
+def given_card(card: CardLike | None, agent: Worker | ExecutorLike | None) -> AgentCardConfig | None:
     """The card that was given or that the agent itself has, in our form."""
     given = card or getattr(agent, "agent_card", None)
     return None if given is None else adapt_card(given)
@@ -87,8 +87,8 @@ def given_card(card: Card | None, agent: Worker | Executor | None) -> AgentCardC
 
 def given_worker(
     worker: Worker | None,
-    executor: Executor | None,
-    builder: Builder | None,
+    executor: ExecutorLike | None,
+    builder: BuilderLike | None,
     card: AgentCardConfig | None,
 ) -> Worker:
     """What runs the turns, whichever way the agent is written. Raises `ConfigurationError`."""

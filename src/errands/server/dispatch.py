@@ -20,7 +20,7 @@ from errands.errors import (
     UnsupportedOperationError,
     VersionNotSupportedError,
 )
-from errands.interop import Card, adapt_card
+from errands.interop import CardLike, adapt_card
 from errands.model.card import AgentCard
 from errands.model.card_config import AgentCardConfig
 from errands.model.log import Scope
@@ -39,7 +39,7 @@ from errands.wire.extensions import HEADERS
 
 #: A method of `TaskManager`.
 Perform = Callable[[Any, CallContext], Awaitable[Any]]
-ExtendedCardProvider = Callable[..., Awaitable[Card]]
+ExtendedCardProvider = Callable[..., Awaitable[CardLike]]
 
 _EXTENSION_HEADERS = frozenset(name.lower().encode() for name in HEADERS.values())
 

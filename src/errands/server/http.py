@@ -71,7 +71,7 @@ class IncomingRequest:
         return Request(self.scope)
 
 
-class Exchange(IncomingRequest):
+class HttpExchange(IncomingRequest):
     """An HTTP request and the response to it."""
 
     def __init__(self, scope: Scope, receive: Receive, send: Send, settings: Settings) -> None:

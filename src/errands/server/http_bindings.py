@@ -7,7 +7,7 @@ from errands.model.base import encode
 from errands.runtime.call import EventStream
 from errands.server.dispatch import Dispatcher
 from errands.server.errors import error_headers
-from errands.server.http import JSON_TYPE, Exchange
+from errands.server.http import JSON_TYPE, HttpExchange
 from errands.server.request_guard import check_content_type
 from errands.server.routing import RoutedOperation
 from errands.wire import jsonrpc, v0_3, v1_0
@@ -16,7 +16,7 @@ from errands.wire.sse import plain_frame
 from errands.wire.status import JSONRPC_HTTP
 
 
-async def serve_jsonrpc(exchange: Exchange, dispatcher: Dispatcher) -> None:
+async def serve_jsonrpc(exchange: HttpExchange, dispatcher: Dispatcher) -> None:
     """Serve a JSON-RPC request. The method's name says which operation and which dialect it is."""
     request_id = b"null"
     dialect: Dialect = v1_0.JSON
@@ -64,7 +64,7 @@ async def serve_jsonrpc(exchange: Exchange, dispatcher: Dispatcher) -> None:
     await exchange.respond(200, jsonrpc.result_bytes(request_id, dialect.write_response(operation, result)))
 
 
-async def serve_rest(exchange: Exchange, dispatcher: Dispatcher, routed: RoutedOperation) -> None:
+async def serve_rest(exchange: HttpExchange, dispatcher: Dispatcher, routed: RoutedOperation) -> None:
     """Serve an HTTP+JSON request, whose method and path have been routed to an operation and a dialect."""
     operation, dialect, values = routed
     is_post = exchange.method == "POST"
@@ -94,13 +94,13 @@ async def serve_rest(exchange: Exchange, dispatcher: Dispatcher, routed: RoutedO
     await exchange.respond(200, dialect.write_response(operation, result), _response_type(exchange, dialect))
 
 
-async def respond_error(exchange: Exchange, error: A2AError, dialect: Dialect = v1_0.JSON) -> None:
+async def respond_error(exchange: HttpExchange, error: A2AError, dialect: Dialect = v1_0.JSON) -> None:
     """Send an error in the form of HTTP+JSON."""
     status, body = dialect.http_error(error)
     await exchange.respond(status, encode(body), _response_type(exchange, dialect), error_headers(error))
 
 
-def _response_type(exchange: Exchange, dialect: Dialect) -> bytes:
+def _response_type(exchange: HttpExchange, dialect: Dialect) -> bytes:
     """Return plain JSON's media type if the client sent or asks for that, else the dialect's own type."""
     if exchange.content_type == "application/json":
         return JSON_TYPE

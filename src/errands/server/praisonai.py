@@ -19,7 +19,7 @@ from errands.runtime.call import EventStream
 from errands.server.cards import CardForm, CardPublisher
 from errands.server.dispatch import Dispatcher
 from errands.server.errors import error_headers
-from errands.server.http import Exchange
+from errands.server.http import HttpExchange
 from errands.server.request_guard import check_content_type
 from errands.server.routing import Routes
 from errands.wire import jsonrpc
@@ -37,7 +37,7 @@ def is_at(path: str, routes: Routes) -> bool:
     return path in (PATH, f"{PATH}/") and VERSION in routes.versions
 
 
-async def serve(exchange: Exchange, dispatcher: Dispatcher, cards: CardPublisher) -> None:
+async def serve(exchange: HttpExchange, dispatcher: Dispatcher, cards: CardPublisher) -> None:
     """Serve a request in PraisonAI's dialect."""
     request_id = b"null"
     # Its clients cannot name a task in a message.
@@ -72,7 +72,7 @@ async def serve(exchange: Exchange, dispatcher: Dispatcher, cards: CardPublisher
 
 
 async def _perform(
-    operation: Operation, request: Any, exchange: Exchange, dispatcher: Dispatcher
+    operation: Operation, request: Any, exchange: HttpExchange, dispatcher: Dispatcher
 ) -> bytes | EventStream:
     try:
         result = await dispatcher.dispatch(operation, request, exchange)
@@ -93,6 +93,6 @@ async def _perform(
     return write_task(result)
 
 
-async def _task(task_id: str, exchange: Exchange, dispatcher: Dispatcher) -> bytes:
+async def _task(task_id: str, exchange: HttpExchange, dispatcher: Dispatcher) -> bytes:
     exchange.extra_headers.clear()  # the second dispatch adds the same headers again
     return write_task(await dispatcher.dispatch(OPERATIONS["GetTask"], GetTaskRequest(id=task_id), exchange))

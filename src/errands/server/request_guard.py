@@ -16,7 +16,7 @@ from urllib.parse import urlsplit
 from errands.errors import ContentTypeNotSupportedError, InvalidRequestError, PermissionDeniedError
 from errands.operations import Operation
 from errands.runtime.settings import Settings
-from errands.server.http import Exchange, IncomingRequest
+from errands.server.http import HttpExchange, IncomingRequest
 
 JSON_TYPES = frozenset({"application/json", "application/a2a+json"})
 #: Headers that a page can send only after a preflight.
@@ -31,7 +31,7 @@ _PRIVATE_SUFFIXES = (".localhost", ".internal")
 
 
 def check_content_type(
-    exchange: Exchange, operation: Operation | None = None, media_type: str = "application/json"
+    exchange: HttpExchange, operation: Operation | None = None, media_type: str = "application/json"
 ) -> None:
     """Raise `ContentTypeNotSupportedError` unless the body is JSON and a page could not send it without a preflight.
 
@@ -50,7 +50,7 @@ def check_content_type(
     raise ContentTypeNotSupportedError(f"Content-Type must be {types}, not {kind[:100] or 'left out'}")
 
 
-def check_host_header(exchange: Exchange) -> None:
+def check_host_header(exchange: HttpExchange) -> None:
     """Raise `InvalidRequestError` for several `Host` headers, or none where HTTP/1.1 requires one."""
     hosts = sum(name == b"host" for name, _ in exchange.scope["headers"])
     if hosts > 1:
@@ -67,7 +67,7 @@ def host_of(exchange: IncomingRequest) -> str:
     return host
 
 
-def check_host_name(exchange: Exchange, settings: Settings) -> None:
+def check_host_name(exchange: HttpExchange, settings: Settings) -> None:
     """Raise `PermissionDeniedError` for a host name that a page could have registered.
 
     This is for servers that only this machine can reach.

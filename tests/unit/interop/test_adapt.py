@@ -39,7 +39,7 @@ from errands import (
 )
 from errands.errors import InternalError
 from errands.interop import adapt
-from errands.interop.executor import SdkExecutor
+from errands.interop.executors import SdkExecutor
 from errands.testing import connect
 from tests.unit.interop.native import Native
 
@@ -128,11 +128,11 @@ NOT_A_BUILDER = (
         ({"request_context_builder": "builder"}, f"{NOT_A_BUILDER}str"),
         (
             {"executor": Native(), "request_context_builder": OfficialBuilder()},
-            "request_context_builder=SimpleRequestContextBuilder is of the a2a package and Native is not",
+            "request_context_builder=SimpleRequestContextBuilder is from the a2a package and Native is not",
         ),
         (
             {"request_context_builder": SimpleRequestContextBuilder(True, cast("Any", InMemoryTaskStore()))},
-            "task_store=InMemoryTaskStore is of the a2a package and holds its types: leave task_store out",
+            "task_store=InMemoryTaskStore is from the a2a package and holds its types: omit task_store",
         ),
     ],
 )

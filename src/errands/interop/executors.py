@@ -1,0 +1,322 @@
+"""Executors and request context builders of the official SDK, adapted to ours.
+
+There are two generations of the SDK. The types of 1.x are generated protobuf messages, those of 0.3 are pydantic
+models. `SdkBridge` is the port to one generation; `v1.py` and `v0_3.py` implement it and import the `a2a` package.
+"""
+
+from __future__ import annotations
+
+import enum
+import sys
+from abc import ABC, abstractmethod
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
+from importlib import import_module
+from typing import Any, Protocol
+
+import msgspec
+
+from errands.errors import A2AError, ConfigurationError, InvalidAgentResponseError
+from errands.model.core import Message, Task, TaskStatusUpdateEvent
+from errands.model.requests import SendMessageConfiguration, SendMessageRequest
+from errands.runtime.executor.agent import AgentExecutor
+from errands.runtime.executor.call import ServerCallContext
+from errands.runtime.executor.ids import IDGenerator, IDGeneratorContext
+from errands.runtime.executor.queue import Event, EventQueue
+from errands.runtime.executor.request import (
+    MOST_REFERRED,
+    RequestContext,
+    RequestContextBuilder,
+    SimpleRequestContextBuilder,
+)
+from errands.runtime.worker import Worker
+from errands.wire.dialect import MalformedAnswerError
+from errands.wire.status import ERRORS
+
+_EXECUTORS = {"a2a.server.agent_execution.agent_executor"}
+_BUILDERS = {"a2a.server.agent_execution.request_context_builder"}
+_STORES = {"a2a.server.tasks.task_store"}
+_ERROR_CLASSES = {cls.__name__: cls for cls in ERRORS.values()}
+
+
+class Generation(enum.Enum):
+    """The generations of the SDK."""
+
+    V1 = "1.x"
+    V0_3 = "0.3"
+
+
+class ExecutorLike(Protocol):
+    """What `A2AServer(executor=...)` takes: our AgentExecutor and the SDK's are written alike."""
+
+    async def execute(self, context: Any, event_queue: Any, /) -> None: ...
+    async def cancel(self, context: Any, event_queue: Any, /) -> Any: ...
+
+
+class BuilderLike(Protocol):
+    """What `request_context_builder=` takes: our RequestContextBuilder and the SDK's are called alike."""
+
+    @property
+    def build(self) -> Callable[..., Awaitable[Any]]: ...
+
+
+def is_executor_class(cls: type) -> bool:
+    """Return whether the class is an AgentExecutor, ours or the SDK's."""
+    return issubclass(cls, AgentExecutor) or _generation_of(cls) is not None
+
+
+def adapt(executor: object, builder: object = None) -> tuple[AgentExecutor, RequestContextBuilder]:
+    """Return our executor and request context builder for these; those of the SDK are wrapped.
+
+    The wrapped executor calls the SDK's builder with the SDK's own types. Raises `ConfigurationError`.
+    """
+    has_sdk_builder = descends(type(builder), "RequestContextBuilder", _BUILDERS)
+    if isinstance(executor, AgentExecutor):
+        if has_sdk_builder:
+            raise ConfigurationError(
+                f"request_context_builder={_named(builder)} is from the a2a package and {_named(executor)} is not: use "
+                "errands.SimpleRequestContextBuilder or a subclass of errands.RequestContextBuilder"
+            )
+        return executor, _check_builder(builder)
+    generation = _generation_of(type(executor))
+    if generation is None:
+        raise ConfigurationError(
+            "executor must be an instance of a2a's AgentExecutor or of errands.AgentExecutor, "
+            f"not {_describe(executor)}"
+        )
+    # Only the module of the installed generation can be imported.
+    module = "errands.interop.v1" if generation is Generation.V1 else "errands.interop.v0_3"
+    sdk: SdkBridge = import_module(module).SDK
+    if has_sdk_builder:
+        return SdkExecutor(executor, sdk, builder), sdk.adapt_builder(builder)
+    return SdkExecutor(executor, sdk), _check_builder(builder)
+
+
+def _check_builder(builder: object) -> RequestContextBuilder:
+    if builder is None:
+        return SimpleRequestContextBuilder()
+    if not isinstance(builder, RequestContextBuilder):
+        raise ConfigurationError(
+            "request_context_builder must be an instance of errands.RequestContextBuilder or, with an executor of the "
+            f"a2a package, of a2a's RequestContextBuilder, not {_named(builder)}"
+        )
+    if isinstance(builder, SimpleRequestContextBuilder) and descends(type(builder.task_store), "TaskStore", _STORES):
+        raise ConfigurationError(
+            f"task_store={_named(builder.task_store)} is from the a2a package and holds its types: omit task_store "
+            "to find the caller's tasks on this server, or use a2a's SimpleRequestContextBuilder"
+        )
+    return builder
+
+
+def _generation_of(cls: type) -> Generation | None:
+    """Return the generation of the SDK that an executor's class is written for, None for another class."""
+    if not descends(cls, "AgentExecutor", _EXECUTORS):
+        return None
+    # The module of an executor has imported the SDK's types.
+    message = sys.modules["a2a.types"].Message
+    return Generation.V1 if hasattr(message, "DESCRIPTOR") else Generation.V0_3
+
+
+def descends(cls: type, name: str, modules: set[str]) -> bool:
+    """Return whether a class of this name in one of the modules is a base of `cls`. Nothing is imported for it."""
+    return any(base.__name__ == name and base.__module__ in modules for base in cls.__mro__)
+
+
+def _named(value: object) -> str:
+    if isinstance(value, type):
+        return f"the class {value.__name__}; pass {value.__name__}()"
+    return type(value).__name__
+
+
+def _describe(executor: object) -> str:
+    if isinstance(executor, type):
+        return _named(executor)
+    name = type(executor).__name__
+    if isinstance(executor, Worker):
+        return f"{name}, which is a Worker; pass it as worker="
+    if callable(getattr(executor, "execute", None)):
+        return f"{name}, which has an execute method but derives from neither"
+    return name
+
+
+class SdkExecutor(AgentExecutor):
+    """Runs an executor of the SDK: gives it the SDK's types, and takes the SDK's events and errors from it."""
+
+    def __init__(self, executor: Any, sdk: SdkBridge, builder: Any = None) -> None:
+        """`builder` is a request context builder of the SDK."""
+        self._executor = executor
+        self._sdk = sdk
+        self._builder = builder
+        self.on_interrupted = getattr(executor, "on_interrupted", self.on_interrupted)
+
+    async def execute(self, context: RequestContext, event_queue: EventQueue) -> None:
+        await self._run(self._execute(context, event_queue))
+
+    async def _execute(self, context: RequestContext, event_queue: EventQueue) -> None:
+        task, message = context.current_task, context.message
+        if task is not None and message is not None and task.history:
+            # Executors of the SDK take a current task for the sign that this is not its first message. The task that
+            # this message created is therefore hidden, also when the message is delivered again.
+            task = None if task.history[0].message_id == message.message_id else task
+        if self._builder is None:
+            sdk_context = self._sdk.context(context, task)
+        else:
+            sdk_context = await self._sdk.build(self._builder, context, task)
+        await self._executor.execute(sdk_context, self._sdk.queue(event_queue))
+
+    async def cancel(self, context: RequestContext, event_queue: EventQueue) -> None:
+        sdk_context = self._sdk.context(context, context.current_task)
+        await self._run(self._executor.cancel(sdk_context, self._sdk.queue(event_queue)))
+
+    async def _run(self, call: Awaitable[None]) -> None:
+        try:
+            await call
+        except Exception as raised:
+            error = self._sdk.error(raised)
+            if error is None:
+                raise
+            raise error from raised
+
+
+class SdkBridge(ABC):
+    """The port to one generation of the SDK: our request and queue as its classes, its errors as ours."""
+
+    #: The SDK's class for the argument of id generators, and its class of request contexts.
+    id_context: Any
+    request_context: Any
+
+    def context(self, context: RequestContext, task: Task | None) -> Any:
+        """Return the SDK's RequestContext with everything that ours has, and with this task as the current one."""
+        related = [self.task(one) for one in context.related_tasks]
+        return self.request_context(**self._arguments(context, _request_of(context), task), related_tasks=related)
+
+    async def build(self, builder: Any, context: RequestContext, task: Task | None) -> Any:
+        """Return what the SDK's builder makes of the same, plus the related tasks that only our builder found."""
+        arguments = self._arguments(context, _with_fewer_references(_request_of(context)), task)
+        built = await builder.build(params=arguments.pop("request"), context=arguments.pop("call_context"), **arguments)
+        if not isinstance(built, self.request_context):
+            raise InvalidAgentResponseError(
+                f"{type(builder).__name__}.build must return a RequestContext of the a2a package, "
+                f"not {type(built).__name__}"
+            )
+        found = {one.id for one in built.related_tasks}
+        for one in context.related_tasks:
+            if one.id not in found:
+                built.attach_related_task(self.task(one))
+        return built
+
+    def adapt_builder(self, builder: Any) -> RequestContextBuilder:
+        """Return a builder of ours with the options of the SDK's `SimpleRequestContextBuilder`.
+
+        The SDK keeps them in private attributes. The server needs them itself: ids are generated when a message is
+        accepted, and tasks that a message refers to are looked up on this server, too.
+        """
+        tasks, contexts = (getattr(builder, f"_{kind}_id_generator", None) for kind in ("task", "context"))
+        return SimpleRequestContextBuilder(
+            should_populate_referred_tasks=bool(getattr(builder, "_should_populate_referred_tasks", False)),
+            task_id_generator=None if tasks is None else SdkIDGenerator(tasks, self.id_context),
+            context_id_generator=None if contexts is None else SdkIDGenerator(contexts, self.id_context),
+        )
+
+    def _arguments(
+        self, context: RequestContext, request: SendMessageRequest | None, task: Task | None
+    ) -> dict[str, Any]:
+        return {
+            "call_context": self.call_context(context.call_context),
+            "request": None if request is None else self.request(request),
+            "task_id": context.task_id,
+            "context_id": context.context_id,
+            "task": None if task is None else self.task(task),
+        }
+
+    @abstractmethod
+    def request(self, request: SendMessageRequest) -> Any:
+        """Return a send request in the SDK's types."""
+
+    @abstractmethod
+    def task(self, task: Task) -> Any:
+        """Return a task in the SDK's types."""
+
+    @abstractmethod
+    def call_context(self, call: ServerCallContext) -> Any:
+        """Return the SDK's ServerCallContext."""
+
+    @abstractmethod
+    def queue(self, queue: EventQueue) -> Any:
+        """Return a queue of the SDK's class that passes its events on to ours."""
+
+    @abstractmethod
+    def error(self, raised: Exception) -> A2AError | None:
+        """Return our error for one of the protocol that an executor raised on purpose, None for any other."""
+
+
+class SdkIDGenerator(IDGenerator):
+    """An id generator of the SDK."""
+
+    def __init__(self, generator: Any, id_context: Any) -> None:
+        self._generator = generator
+        self._id_context = id_context
+
+    def generate(self, context: IDGeneratorContext) -> str:
+        known = self._id_context(task_id=context.task_id, context_id=context.context_id)
+        generated: str = self._generator.generate(known)
+        return generated
+
+
+def _request_of(context: RequestContext) -> SendMessageRequest | None:
+    """Return the client's request, None for a cancel."""
+    if context.message is None:
+        return None
+    return SendMessageRequest(
+        message=context.message,
+        tenant=context.tenant or None,
+        # The SDK's clients always send a configuration, so executors count on it.
+        configuration=context.configuration or SendMessageConfiguration(),
+        metadata=context.metadata or None,
+    )
+
+
+def _with_fewer_references(request: SendMessageRequest | None) -> SendMessageRequest | None:
+    """Return the request with at most `MOST_REFERRED` references, because the SDK's builder loads all at once."""
+    if request is None or len(request.message.reference_task_ids or ()) <= MOST_REFERRED:
+        return request
+    references = list(dict.fromkeys(request.message.reference_task_ids or ()))[:MOST_REFERRED]
+    message = msgspec.structs.replace(request.message, reference_task_ids=references)
+    return msgspec.structs.replace(request, message=message)
+
+
+# For the implementations
+
+
+def error_named(name: str, message: str | None) -> A2AError:
+    """Return our error of this name. Both have the names of the specification."""
+    return _ERROR_CLASSES.get(name, A2AError)(message)
+
+
+def tolerated(event: Event) -> Event:
+    """Return the event without what the SDK accepts and our queue does not.
+
+    An empty status message is dropped, and so are the ids in a message: the queue knows them, and the SDK's helpers
+    make it easy to mix them up.
+    """
+    if isinstance(event, Message):
+        event.task_id = event.context_id = None
+    elif isinstance(event, Task | TaskStatusUpdateEvent) and (message := event.status.message) is not None:
+        message.task_id = message.context_id = None
+        event.status.message = message if message.parts else None
+    return event
+
+
+@contextmanager
+def converting(event: object) -> Iterator[None]:
+    """Raise `InvalidAgentResponseError` if the body cannot convert an event that an executor has enqueued."""
+    kind = type(event).__name__
+    try:
+        yield
+    except KeyError:
+        raise InvalidAgentResponseError(
+            "An executor may enqueue a Message, a Task, a TaskStatusUpdateEvent or a TaskArtifactUpdateEvent, "
+            f"not {kind}"
+        ) from None
+    except (ValueError, MalformedAnswerError) as error:
+        raise InvalidAgentResponseError(f"The {kind} that the agent enqueued cannot be used: {error}") from None
