@@ -44,7 +44,7 @@ from errands.model.core import (
 )
 from errands.model.log import Scope
 from errands.policy.document import Policy
-from errands.runtime.context import TaskContext
+from errands.runtime.context import InvalidAnswerError, TaskContext
 from errands.runtime.dependencies import Dependency, DependencyContainer
 from errands.runtime.executor.agent import AgentExecutor
 from errands.runtime.executor.call import ServerCallContext, User
@@ -65,7 +65,6 @@ from errands.runtime.middleware import (
 )
 from errands.runtime.settings import Settings, get_settings
 from errands.runtime.task_manager import TaskManager
-from errands.runtime.turn_input import InvalidAnswerError
 from errands.runtime.worker import FileInfo, HistoryMessage, PreviousArtifact, Worker
 from errands.server.app import A2AServer
 from errands.version import __version__

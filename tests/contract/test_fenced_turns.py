@@ -16,10 +16,10 @@ from errands.model.core import Message, Part, Role, Task, TaskState, TaskStatus
 from errands.model.log import StoredTask
 from errands.policy.document import CompiledPolicy, compile_policy
 from errands.policy.enforcement import Enforcement
-from errands.runtime.dependencies import DependencyContainer
 from errands.runtime.executor.call import ServerCallContext
 from errands.runtime.executor.publishing import TurnQueue
 from errands.runtime.journal import Journal
+from errands.runtime.turn import Turn
 from tests.contract.changes import AGENT, LEASE_MS, ME, Changes, ManualClock, context_of, log_of
 from tests.unit.oversight.support import after
 
@@ -102,7 +102,7 @@ REQUEST_WRITES: dict[str, list[Write]] = {
 }
 REQUEST_READS = {
     *("attach_related_task", "attempt", "call_context", "configuration", "context_id", "get_user_input", "message"),
-    *("metadata", "policy_context", "related_tasks", "requested_extensions", "task_id", "tenant"),
+    *("metadata", "overseen", "policy_context", "related_tasks", "requested_extensions", "task_id", "tenant"),
 }
 
 
@@ -142,8 +142,7 @@ class Turns:
         task_id = f"t{self._count}"
         await self.engine.commit(self._changes.start(task_id, context=b'"kept"'))
         stored: StoredTask = await self.engine.load(task_id, ME)
-        oversight = Enforcement(policy)
-        return TaskContext(Journal(self.engine), stored, deps=DependencyContainer(), oversight=oversight)
+        return TaskContext(Turn(Journal(self.engine), stored, oversight=Enforcement(policy)))
 
     async def put(self, ctx: TaskContext, situation: str) -> None:
         if situation == "forced":
@@ -246,13 +245,13 @@ async def test_an_executor_can_record_nothing(turns: Turns, situation: str) -> N
         for write in writes:
             ctx = await turns.begun()
             context = RequestContext(ServerCallContext(), None, ctx.task_id, ctx.context_id)
-            context._recorder = ctx._overseen
+            context.overseen = ctx._turn.overseen
             await turns.put(ctx, situation)
             await turns.refused(ctx, write, context, situation)
 
 
 def queue_of(ctx: TaskContext, queue: EventQueue | None = None) -> EventQueue:
-    return queue or TurnQueue(ctx._turn, ctx._journal, task_known=False)
+    return queue or TurnQueue(ctx._turn, task_known=False)
 
 
 def updater_of(ctx: TaskContext, queue: EventQueue) -> TaskUpdater:

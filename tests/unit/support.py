@@ -30,8 +30,8 @@ from errands.model.core import (
 from errands.model.log import Change, Draft, Event, Head, Scope, StoredTask, Work
 from errands.policy.enforcement import Enforcement
 from errands.runtime.context import TaskContext
-from errands.runtime.dependencies import DependencyContainer
 from errands.runtime.journal import Journal
+from errands.runtime.turn import Turn
 from errands.runtime.worker import Worker
 from errands.testing import connect
 
@@ -180,9 +180,7 @@ def lone_context(
         head=Head(version=1, state=TaskState.WORKING, attempt=1, worker="here", unread=1),
         scope=ANYBODY,
     )
-    return TaskContext(
-        journal or Journal(MemoryEngine()), stored, deps=DependencyContainer(), oversight=Enforcement(), **options
-    )
+    return TaskContext(Turn(journal or Journal(MemoryEngine()), stored, oversight=Enforcement(), **options))
 
 
 def status_draft(task_id: str, state: TaskState) -> Draft:

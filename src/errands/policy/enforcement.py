@@ -27,7 +27,7 @@ from errands.model.core import (
     Role,
     StreamResponse,
 )
-from errands.model.log import EventKind, RequestOptions, StoredTask
+from errands.model.log import EventKind, StoredTask
 from errands.policy import records
 from errands.policy.cel import Call, CallFailed, Session, Suspended
 from errands.policy.cel.evaluators import Evaluators, use_evaluators
@@ -65,7 +65,7 @@ from errands.policy.run import Run, inputs
 from errands.policy.steps import Phase, Steps, given_name
 from errands.runtime import validation
 from errands.runtime.expiry import Expired, expiry_message
-from errands.runtime.journal import Journal, new_id
+from errands.runtime.journal import new_id
 from errands.runtime.oversight import Admitted, Overseer
 from errands.runtime.turn import ALREADY_ENDED, Ending, Turn
 from errands.runtime.worker import Worker
@@ -142,12 +142,10 @@ class Enforcement:
         message = expiry_message(stored, text, "limit_exceeded")
         return Expired(FAILED, message, (records.encode(decided), records.encode(ended)))
 
-    def oversee(
-        self, turn: Turn, journal: Journal, stored: StoredTask, message: Message, options: RequestOptions
-    ) -> Overseer:
+    def oversee(self, turn: Turn) -> Overseer:
         if self._evaluators is not None:
             use_evaluators(self._evaluators)
-        return TurnOverseer(turn, journal, stored, message, options=options, policy=self._policy or NO_POLICY)
+        return TurnOverseer(turn, policy=self._policy or NO_POLICY)
 
 
 #: The input's field with the metadata of the request.
@@ -159,21 +157,11 @@ _ENDS = {"limit_exceeded": FAILED, "restricted": REJECTED}
 class Recorder:
     """The records of one turn. The run begins with the first of them."""
 
-    def __init__(
-        self,
-        turn: Turn,
-        journal: Journal,
-        stored: StoredTask,
-        message: Message,
-        options: RequestOptions,
-        policy: CompiledPolicy,
-    ) -> None:
+    def __init__(self, turn: Turn, policy: CompiledPolicy) -> None:
         self._turn = turn
-        self._journal = journal
-        self._stored = stored
-        self._message = message
-        self._key = next(key for key, one in inputs(stored.task.history) if one is message)
-        self._options = options
+        # As they are now: the turn goes on with what the guardrails make of them.
+        self._stored, self._message, self._options = turn.stored, turn.message, turn.options
+        self._key = next(key for key, one in inputs(self._stored.task.history) if one is self._message)
         self.policy = policy
         #: Capability calls that began and are not over.
         self.calls_under_way = 0
@@ -184,7 +172,7 @@ class Recorder:
         """The run of the task, begun, with the message of this turn taken in."""
         async with self._opening:
             if self._run is None:
-                run = await Run.open(self._turn, self._journal, self._stored)
+                run = await Run.open(self._turn, self._turn.journal, self._stored)
                 self._begin(run)
                 self._run = run
         return self._run
@@ -276,21 +264,11 @@ _ANSWERS = PAUSED_STATES | {COMPLETED}
 class TurnOverseer(Recorder):
     """Made with the turn when there is a policy, and otherwise when the agent first records something."""
 
-    def __init__(
-        self,
-        turn: Turn,
-        journal: Journal,
-        stored: StoredTask,
-        message: Message,
-        *,
-        options: RequestOptions,
-        policy: CompiledPolicy = NO_POLICY,
-    ) -> None:
-        super().__init__(turn, journal, stored, message, options, policy)
+    def __init__(self, turn: Turn, policy: CompiledPolicy = NO_POLICY) -> None:
+        super().__init__(turn, policy)
         #: Events that nobody may see before the guardrails have.
         self._held: list[tuple[EventKind, StreamResponse]] = []
         self._is_deciding = False
-        turn.overseer = self
 
     # What comes in
 

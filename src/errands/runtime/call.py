@@ -12,7 +12,7 @@ from errands.engines.base import Engine
 from errands.errors import DamagedTaskError
 from errands.model.base import UNREADABLE
 from errands.model.log import Event, RequestOptions, Scope, StoredTask
-from errands.runtime.context import current_position
+from errands.runtime.turn import current_position
 
 #: Tasks whose contexts are kept at most, the newest. What another process took up is never asked for here.
 MOST_TASKS = 10_000

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, TypeVar
 
 import msgspec
+from msgspec import UNSET
 
-from errands.errors import ConfigurationError, DamagedTaskError
+from errands.errors import ErrandsError
 from errands.model.base import UNREADABLE, encode, shallow_copy
 from errands.model.core import (
     AUTH_REQUIRED,
@@ -25,23 +26,32 @@ from errands.model.core import (
     StreamResponse,
     TaskArtifactUpdateEvent,
     TaskState,
+    text_of,
 )
-from errands.model.log import PLAIN, RequestOptions, StoredTask
 from errands.model.marks import is_review
 from errands.runtime import validation
 from errands.runtime.artifacts import ArtifactWriter, build_part
 from errands.runtime.dependencies import DependencyContainer
-from errands.runtime.journal import Journal, new_id, status_update
-from errands.runtime.oversight import CapabilityCall, Overseer, Oversight
+from errands.runtime.journal import status_update
+from errands.runtime.oversight import CapabilityCall
 from errands.runtime.turn import Turn
-from errands.runtime.turn_input import TurnInput
+from errands.runtime.worker import FileInfo, HistoryMessage, PreviousArtifact
 
 logger = logging.getLogger(__name__)
 
 _JSON = "application/json"
 
+T = TypeVar("T")
 
-class TaskContext(TurnInput):
+
+class InvalidAnswerError(ErrandsError):
+    """The user's answer does not fit the type that was asked for.
+
+    If the handler does not catch it, the question is asked again.
+    """
+
+
+class TaskContext:
     """One turn of one task, as its handler sees it.
 
     Read the input, emit results, and call exactly one lifecycle method: `complete`, `complete_json`, `respond`,
@@ -50,50 +60,150 @@ class TaskContext(TurnInput):
     `TaskTerminalStateError` when it was ended meanwhile.
     """
 
-    # What begins with an underscore is for the rest of the runtime, not for handlers: the adapter, executors and agents
-    # of manifests use it.
+    #: The task's identifier.
+    task_id: str
+    #: The conversation's identifier.
+    context_id: str | None
+    #: The identifier of the message this turn is about.
+    message_id: str
 
-    #: Of a turn that is held to a policy or that records something.
-    _overseer: Overseer | None = None
-    #: What the next piece of text is copied from.
-    _last_piece: TaskArtifactUpdateEvent | None = None
-
-    def __init__(
-        self,
-        journal: Journal,
-        stored: StoredTask,
-        *,
-        deps: DependencyContainer,
-        options: RequestOptions | None = None,
-        request_context: dict[str, Any] | None = None,
-        oversight: Oversight | None = None,
-    ) -> None:
-        self._journal = journal
-        self._stored = stored
-        self._turn = Turn(journal, stored)
-        self._options = options or PLAIN
-        self._request_context = request_context if request_context is not None else {}
-        self._deps = deps
-        self._cancelled = False
-        #: For a handler that wants to be interrupted by a cancel.
-        self._on_cancel: Callable[[], object] | None = None
-        self._position = current_position(stored)
+    def __init__(self, turn: Turn) -> None:
+        self._turn = turn
+        self.task_id = turn.task_id
+        self.context_id = turn.stored.task.context_id
+        self.message_id = turn.message.message_id
+        #: The handler's copies, made when it asks for them.
+        self._message: Message | None = None
+        self._request_metadata: dict[str, Any] | None = None
         self._artifacts_opened = 0
-        message = (stored.task.history or [])[self._position]
-        self._message = message
-        self._oversight = oversight
-        if oversight is not None and oversight.is_required:
-            self._overseer = oversight.oversee(self._turn, journal, stored, message, self._options)
-        self.task_id = stored.task.id
-        self.context_id = stored.task.context_id
-        self.message_id = message.message_id
+        #: What the next piece of text is copied from.
+        self._last_piece: TaskArtifactUpdateEvent | None = None
+
+    # Input
+
+    @property
+    def user_text(self) -> str:
+        """The message's text parts, joined by line breaks."""
+        return text_of(self._turn.message.parts)
+
+    @property
+    def files(self) -> list[FileInfo]:
+        """The message's files, with their bytes or their address."""
+        return [FileInfo.of(part) for part in self._turn.message.parts if part.raw is not None or part.url is not None]
+
+    @property
+    def data_parts(self) -> list[dict[str, Any]]:
+        """The message's JSON objects, each as a plain dict. Other JSON is in `json_values`."""
+        return [value for value in self.json_values if isinstance(value, dict)]
+
+    @property
+    def json_values(self) -> list[Any]:
+        """The value of each data part of the message, of any JSON type."""
+        return [part.data for part in self.parts if part.data is not UNSET]
+
+    @property
+    def message(self) -> Message:
+        """The message this turn is about; a copy, so that changing it does not change the task."""
+        if self._message is None:
+            self._message = validation.own_message(self._turn.message)
+        return self._message
+
+    @property
+    def parts(self) -> list[Part]:
+        """The message's parts as they came."""
+        return self.message.parts
+
+    @property
+    def metadata(self) -> dict[str, Any]:
+        """The message's metadata; stored with it."""
+        if self.message.metadata is None:
+            self.message.metadata = {}
+        return self.message.metadata
+
+    @property
+    def history(self) -> list[HistoryMessage]:
+        """The messages of this task before this turn, of both sides, without the current one and reviews."""
+        messages = self._turn.stored.task.history or []
+        # The agent may have answered while the current message waited; later messages of the user still wait.
+        since = (message for message in messages[self._turn.position + 1 :] if message.role is Role.AGENT)
+        spoken = (*messages[: self._turn.position], *since)
+        return [HistoryMessage.of(message) for message in spoken if not is_review(message)]
+
+    @property
+    def previous_artifacts(self) -> list[PreviousArtifact]:
+        """The artifacts of this task when the turn began."""
+        return [PreviousArtifact.of(artifact) for artifact in self._turn.stored.task.artifacts or []]
+
+    @property
+    def request_context(self) -> dict[str, Any]:
+        """What middleware kept for this request: never stored, empty after a restart."""
+        return self._turn.request_context
+
+    @property
+    def request_metadata(self) -> dict[str, Any]:
+        """The metadata of the request, beside that of the message; a copy."""
+        if self._request_metadata is None:
+            # Requests without options share one object.
+            self._request_metadata = msgspec.to_builtins(self._turn.options.metadata)
+        return self._request_metadata
+
+    @property
+    def requested_extensions(self) -> set[str]:
+        """The extensions the client declared."""
+        return set(self._turn.options.extensions)
+
+    @property
+    def message_extensions(self) -> list[str]:
+        """The extensions the message itself makes use of."""
+        return list(self._turn.message.extensions or [])
+
+    @property
+    def reference_task_ids(self) -> list[str]:
+        """Other tasks the message refers to."""
+        return list(self._turn.message.reference_task_ids or [])
+
+    @property
+    def deps(self) -> DependencyContainer:
+        """What was registered with the server: `ctx.deps[Database]`, `ctx.deps.get("key")`."""
+        if self._turn.deps is None:
+            self._turn.deps = DependencyContainer()
+        return self._turn.deps
+
+    @property
+    def tenant(self) -> str:
+        """The tenant the task belongs to; "" without one."""
+        return self._turn.stored.scope.tenant
+
+    @property
+    def owner(self) -> str:
+        """The owner of the task; "" when callers are anonymous."""
+        return self._turn.stored.scope.owner
+
+    @property
+    def attempt(self) -> int:
+        """Which try of this turn it is, from 1; more than 1 after a crash or a restart."""
+        return self._turn.attempt
+
+    def accepts(self, mime_type: str) -> bool:
+        """Return whether the client accepts this type of output; a client that lists none accepts every type."""
+        return not self._turn.options.accepted_output_modes or mime_type in self._turn.options.accepted_output_modes
+
+    def answer(self, shape: type[T]) -> T | None:
+        """Return the user's answer to `request_input(..., schema=shape)`, or None if nothing was asked yet.
+
+        A data part is read first, then text as JSON, then, for simple types, the text itself. Raise
+        `InvalidAnswerError`; if the handler does not catch it, the question is asked again with what was wrong.
+        """
+        if not any(message.role == "agent" for message in self.history):
+            return None
+        return read_as(self, shape)
 
     # State
 
     @property
     def is_cancelled(self) -> bool:
-        """Whether a cancel is wanted. Look at it in long loops; then `fail` or just return."""
-        return self._cancelled
+        """Whether the task is to be canceled. Look at it in long loops; then `fail` or just return."""
+        return self._turn.is_cancelled
 
     @property
     def turn_ended(self) -> bool:
@@ -111,7 +221,7 @@ class TaskContext(TurnInput):
             await self._turn.end(COMPLETED)
         else:
             artifact = Artifact(artifact_id=artifact_id, parts=[Part(text=text)])
-            await self._turn.end(COMPLETED, artifacts=[self._update(artifact, last_chunk=True)])
+            await self._turn.end(COMPLETED, artifacts=[self._turn.artifact_update(artifact, last_chunk=True)])
 
     async def complete_json(self, data: Any, *, artifact_id: str = "final-answer") -> None:
         """Complete the task with a JSON artifact.
@@ -121,7 +231,7 @@ class TaskContext(TurnInput):
         """
         part = Part(data=validation.json_value("data", data), media_type=_JSON)
         artifact = Artifact(artifact_id=artifact_id, parts=[part], metadata={"media_type": _JSON})
-        await self._turn.end(COMPLETED, artifacts=[self._update(artifact, last_chunk=True)])
+        await self._turn.end(COMPLETED, artifacts=[self._turn.artifact_update(artifact, last_chunk=True)])
 
     async def respond(self, text: str | None = None) -> None:
         """Complete the task with a message and no artifact."""
@@ -147,7 +257,7 @@ class TaskContext(TurnInput):
         if schema is not None:
             shape = validation.json_value("schema", schema if isinstance(schema, Mapping) else _schema_of(schema))
             parts.append(Part(data={"schema": shape}, media_type="application/schema+json"))
-        await self._turn.end(INPUT_REQUIRED, message=self._agent_message(parts))
+        await self._turn.end(INPUT_REQUIRED, message=self._turn.agent_message(parts))
 
     async def request_auth(
         self,
@@ -167,19 +277,21 @@ class TaskContext(TurnInput):
         parts = [Part(text=validation.text("details", details))] if details is not None else []
         if wanted:
             parts.append(Part(data=wanted, media_type=_JSON))
-        message = self._agent_message(parts) if parts else None
+        message = self._turn.agent_message(parts) if parts else None
         await self._turn.end(AUTH_REQUIRED, message=message)
 
     # Streaming
 
     async def send_status(self, message: str | None = None) -> None:
-        """Report progress; the task stays at work. Without a message it is a mere sign of life: those who follow the
-        task in this process see it, and nothing is stored."""
+        """Report progress; the task stays at work.
+
+        Without a message it only shows that the agent is alive: to readers in this process, without being stored.
+        """
         update = status_update(
             self.task_id,
             self.context_id or "",
             WORKING,
-            self._journal.now(),
+            self._turn.journal.now(),
             self._said("message", message),
         )
         if message is None:
@@ -245,7 +357,7 @@ class TaskContext(TurnInput):
         is_like_last = last is not None and artifact_id == last.artifact.artifact_id
         if last is None or not is_like_last or (type(text), type(append), type(last_chunk)) != (str, bool, bool):
             artifact = Artifact(artifact_id=artifact_id, parts=[Part(text=text)])
-            piece = self._last_piece = self._update(artifact, append, last_chunk)
+            piece = self._last_piece = self._turn.artifact_update(artifact, append, last_chunk)
             return piece
         part, artifact, piece = shallow_copy(last.artifact.parts[0]), shallow_copy(last.artifact), shallow_copy(last)
         part.text, artifact.parts, piece.artifact = text, [part], artifact
@@ -276,9 +388,9 @@ class TaskContext(TurnInput):
         metadata: dict[str, Any] | None = None,
         extensions: list[str] | None = None,
     ) -> ArtifactWriter:
-        """`async with ctx.artifact(name="report") as a: await a.write(chunk)`: begun, continued and sealed for you.
+        """Return a writer: `async with ctx.artifact(name="report") as a: await a.write(chunk)`.
 
-        Its id is `artifact_id`, or else follows from the name and the order, so a turn that is run again
+        The id of the artifact is `artifact_id`, or else follows from its name and order, so a turn that is run again
         replaces what its first try had begun.
         """
         self._artifacts_opened += 1
@@ -308,63 +420,31 @@ class TaskContext(TurnInput):
 
         Raises `TaskStoppedError` when a limit of the policy is exceeded by it.
         """
-        await self._overseen().record_llm(model, prompt=prompt, completion=completion, text=text)
+        await self._turn.overseen().record_llm(model, prompt=prompt, completion=completion, text=text)
 
     def capability(self, name: str, arguments: Mapping[str, Any] | None = None, /, **more: Any) -> CapabilityCall:
-        """`async with ctx.capability("search", {"query": "tea"}) as call: call.output = await search("tea")`.
+        """Call a capability: `async with ctx.capability("search", {"query": "tea"}) as call: call.output = ...`.
 
         Raises `CapabilityBlockedError` when the policy does not allow the call, before the block is run, or does not
         let its result through, after it; and `TaskStoppedError` when the policy ends the task.
         """
-        return self._overseen().capability(name, {**(arguments or {}), **more})
+        return self._turn.overseen().capability(name, {**(arguments or {}), **more})
 
     async def policy_context(self) -> dict[str, Any]:
-        """What expressions of policies see as `context`: a copy, as plain JSON."""
-        return await self._overseen().context()
-
-    def _overseen(self) -> Overseer:
-        """Return the overseer of the turn, which begins with the first record when there is no policy."""
-        if self._overseer is None:
-            if self._oversight is None:
-                raise ConfigurationError("a context without a server keeps no records; test with errands.testing")
-            self._overseer = self._oversight.oversee(
-                self._turn, self._journal, self._stored, self._message, self._options
-            )
-        return self._overseer
-
-    async def _admit(self) -> bool:
-        """Return whether the policy lets the agent see the message, which it may change."""
-        if self._overseer is None:
-            return True
-        admitted = await self._overseer.admit(is_cancelled=self._cancelled)
-        if admitted is None:
-            return False
-        self._options = admitted.options
-        if admitted.task is not self._stored.task:
-            self._stored = msgspec.structs.replace(self._stored, task=admitted.task)
-            self._message = (admitted.task.history or [])[self._position]
-            self._shown = None
-        return True
-
-    async def _give_up(self, reason: str) -> None:
-        """End the task as failed in the runtime's own words; nothing that was held back is shown."""
-        self._turn.overseer = None
-        await self._turn.recover()
-        await self.fail(reason)
+        """Return what expressions of policies see as `context`: a copy, as plain JSON."""
+        return await self._turn.overseen().context()
 
     # Conversation
 
     async def load_context(self) -> Any:
-        """What `update_context` kept for this conversation, or None; None as well when it cannot be read."""
+        """Return what `update_context` kept for this conversation, or None; None as well if it cannot be read."""
         if self.context_id is None:
             return None
-        raw = await self._journal.engine.load_context(self._stored.scope, self.context_id)
+        raw = await self._turn.journal.engine.load_context(self._turn.stored.scope, self.context_id)
         try:
             return None if raw is None else msgspec.json.decode(raw)
         except UNREADABLE as error:
-            logger.error(
-                "what is kept for context %s cannot be read, and counts as nothing: %s", self.context_id, error
-            )
+            logger.error("what is kept for context %s cannot be read and is ignored: %s", self.context_id, error)
             return None
 
     async def update_context(self, context: Any) -> None:
@@ -375,35 +455,17 @@ class TaskContext(TurnInput):
 
     def _emit(self, artifact: Artifact, append: bool, last_chunk: bool) -> bool:
         """Emit a piece; return whether the caller should `catch_up`."""
-        update = self._update(artifact, append, last_chunk)
+        update = self._turn.artifact_update(artifact, append, last_chunk)
         return self._turn.emit("artifact", StreamResponse(artifact_update=update))
 
-    def _update(self, artifact: Artifact, append: bool = False, last_chunk: bool = False) -> TaskArtifactUpdateEvent:
-        return TaskArtifactUpdateEvent(
-            task_id=self.task_id,
-            context_id=self.context_id or "",
-            artifact=artifact,
-            append=append,
-            last_chunk=last_chunk,
-        )
-
     def _unless_cancelled(self, state: TaskState) -> TaskState:
-        return CANCELED if self._cancelled else state
+        return CANCELED if self._turn.is_cancelled else state
 
     def _said(self, name: str, text: str | None) -> Message | None:
         """Return the argument `name` as a message of the agent."""
         if text is None:
             return None
-        return self._agent_message([Part(text=validation.text(name, text, "write JSON values as text first"))])
-
-    def _agent_message(self, parts: list[Part]) -> Message:
-        return Message(
-            message_id=new_id(),
-            role=Role.AGENT,
-            parts=parts,
-            task_id=self.task_id,
-            context_id=self.context_id,
-        )
+        return self._turn.agent_message([Part(text=validation.text(name, text, "write JSON values as text first"))])
 
 
 def _schema_of(shape: type) -> dict[str, Any]:
@@ -413,18 +475,26 @@ def _schema_of(shape: type) -> dict[str, Any]:
         raise TypeError(f"schema must be a JSON Schema or a type that msgspec can describe: {error}") from None
 
 
-def current_position(stored: StoredTask) -> int:
-    """Return where in the history the message of this turn stands: the oldest one that no turn has dealt with.
+def read_as(ctx: TaskContext, shape: type[T]) -> T:
+    """Return the message as a value of this type. Raise `InvalidAnswerError`."""
+    values = ctx.json_values
+    value = values[0] if values else ctx.user_text
+    try:
+        if isinstance(value, str):
+            return _from_text(value, shape)
+        return msgspec.convert(value, shape, strict=False)
+    except msgspec.MsgspecError as error:
+        raise InvalidAnswerError(str(error)) from None
 
-    Raise `DamagedTaskError` when there is none.
-    """
-    history = stored.task.history or []
-    if len(history) == 1:
-        return 0
-    if stored.head.unread <= 1 and history and history[-1].role is Role.USER and not is_review(history[-1]):
-        return len(history) - 1
-    positions = [i for i, m in enumerate(history) if m.role is not Role.AGENT and not is_review(m)]
-    unread = max(stored.head.unread, 1)
-    if unread > len(positions):
-        raise DamagedTaskError(f"{unread} messages wait for a turn, and its history has {len(positions)}")
-    return positions[-unread]
+
+def _from_text(text: str, shape: type[T]) -> T:
+    try:
+        return msgspec.json.decode(text, type=shape, strict=False)
+    except msgspec.MsgspecError as error:
+        try:
+            return msgspec.convert(text, shape, strict=False)
+        except msgspec.MsgspecError:
+            # It was JSON: what is wrong inside says more than that a text was not expected.
+            if isinstance(error, msgspec.ValidationError):
+                raise error from None
+            raise

@@ -12,7 +12,7 @@ import msgspec
 from errands.errors import ConfigurationError
 from errands.model.card_config import AgentCardConfig, CapabilitiesConfig
 from errands.runtime.blocking import BlockingTaskContext
-from errands.runtime.context import TaskContext
+from errands.runtime.context import TaskContext, read_as
 from errands.runtime.worker import Worker
 
 Function = Callable[..., Any]
@@ -116,7 +116,7 @@ def _argument(kind: Any, ctx: TaskContext) -> Any:
         return ctx
     if kind is str:
         return ctx.user_text
-    return ctx._read_as(kind)
+    return read_as(ctx, kind)
 
 
 async def _finish(ctx: TaskContext, result: Any) -> None:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
-import functools
 import logging
 import secrets
+from collections.abc import Coroutine
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from errands.errors import (
     CapabilityBlockedError,
@@ -18,24 +18,21 @@ from errands.errors import (
     TaskTerminalStateError,
     TurnError,
 )
-from errands.model.core import CANCELED, INPUT_REQUIRED, Message, Part, Role
+from errands.model.core import CANCELED, INPUT_REQUIRED, Part
 from errands.runtime.blocking import BlockingTaskContext
-from errands.runtime.context import TaskContext
+from errands.runtime.context import InvalidAnswerError, TaskContext
 from errands.runtime.expiry import Expiry
-from errands.runtime.journal import Journal, new_id
+from errands.runtime.journal import Journal
 from errands.runtime.oversight import Oversight
 from errands.runtime.settings import Settings
-from errands.runtime.turn_input import InvalidAnswerError
-from errands.runtime.worker import Worker, is_async
-
-if TYPE_CHECKING:
-    from errands.runtime.pool import Execution
+from errands.runtime.turn import Turn
+from errands.runtime.worker import TurnWorker, Worker, is_async
 
 logger = logging.getLogger(__name__)
 
 #: Threads for synchronous handlers at most.
 _MAX_THREADS = 64
-#: How a message begins that asks again.
+#: How a message begins that repeats a question.
 _MISFIT = "That answer does not fit: "
 
 
@@ -70,126 +67,126 @@ class Handler:
         if self._threads is not None:
             self._threads.shutdown(wait=False, cancel_futures=True)
 
-    async def run(self, execution: Execution, ctx: TaskContext) -> bool:
-        """One turn; true when the task goes on with another message that was waiting."""
-        if ctx.attempt > 1 and not await self._may_try_again(ctx):
+    async def run(self, turn: Turn) -> bool:
+        """Run one turn, and return whether the task goes on with another message that was waiting."""
+        if turn.attempt > 1 and not await self._may_try_again(turn):
             return False
         try:
-            if ctx._overseer is None and self._threads is None:
-                # Nearly always, so it costs no frame.
-                await self._worker.handle(ctx)
-            elif not await self._admit(ctx):
-                return ctx._turn.continues
+            if turn.overseer is None:
+                await self._call(turn)
+            elif await self._admit(turn):
+                await turn.overseer.supervise(self._call(turn))
             else:
-                await self._handle(ctx)
+                return turn.continues
         except asyncio.CancelledError:
-            await self._stopped(execution, ctx)
+            await self._stopped(turn)
             return False
         except (LeaseLostError, TaskTerminalStateError, StorageError):
             raise
         except TaskStoppedError as error:
-            logger.info("task %s was ended by its policy: %s", ctx.task_id, error)
+            logger.info("task %s was ended by its policy: %s", turn.task_id, error)
         except Exception as error:
-            if isinstance(error, InvalidAnswerError) and not ctx.turn_ended:
-                await self._ask_again(ctx, error)
-            elif isinstance(error, CapabilityBlockedError) and not ctx.turn_ended:
-                await ctx._give_up(str(error))
+            if isinstance(error, InvalidAnswerError) and not turn.ended:
+                await _ask_again(turn, error)
+            elif isinstance(error, CapabilityBlockedError) and not turn.ended:
+                await turn.give_up(str(error))
             else:
-                await self._failed(ctx, error)
+                await _failed(turn, error)
         else:
-            if not ctx._turn.ended:
-                await self._returned(ctx)
-        return ctx._turn.continues
+            if not turn.ended:
+                await _returned(turn)
+        return turn.continues
 
-    async def _admit(self, ctx: TaskContext) -> bool:
-        """Whether the worker is to see the turn: not without its policy, not even to be told of a cancel."""
-        if ctx._overseer is None or (ctx.is_cancelled and self._worker.chooses_reply):
+    async def _admit(self, turn: Turn) -> bool:
+        """Return whether the policy lets the worker see the turn, even if only to be told of a cancel."""
+        assert turn.overseer is not None
+        if turn.is_cancelled and self.chooses_reply:
             return True
-        admitted = (not ctx.is_cancelled or self._worker.hears_cancel) and await ctx._admit()
-        if not admitted and ctx.is_cancelled and not ctx.turn_ended:
-            await ctx._turn.end(CANCELED)
-        return admitted
+        if not turn.is_cancelled or self.hears_cancel:
+            admitted = await turn.overseer.admit(is_cancelled=turn.is_cancelled)
+            if admitted is not None:
+                turn.admit(admitted)
+                return True
+        if turn.is_cancelled and not turn.ended:
+            await turn.end(CANCELED)
+        return False
 
-    async def _handle(self, ctx: TaskContext) -> None:
-        handling = self._worker.handle(ctx) if self._threads is None else self._handle_in_thread(ctx)
-        await (handling if ctx._overseer is None else ctx._overseer.supervise(handling))
-
-    async def _handle_in_thread(self, ctx: TaskContext) -> None:
-        loop = asyncio.get_running_loop()
-        # What it asks of the context is done as the turn would do it.
-        call = functools.partial(contextvars.copy_context().run, _call, self._worker, BlockingTaskContext(ctx, loop))
-        await loop.run_in_executor(self._threads, call)
-
-    async def _may_try_again(self, ctx: TaskContext) -> bool:
-        tries = ctx._tries
-        if tries <= 1 or ctx.is_cancelled:
+    async def _may_try_again(self, turn: Turn) -> bool:
+        if turn.tries <= 1 or turn.is_cancelled:
             return True
         if self._worker.on_interrupted == "fail":
-            await ctx._give_up("The agent was interrupted while it worked on this task.")
+            await turn.give_up("The agent was interrupted while it worked on this task.")
             return False
-        if tries > self._max_attempts:
-            await ctx._give_up(f"The agent was interrupted {tries - 1} times while it worked on this task.")
+        if turn.tries > self._max_attempts:
+            await turn.give_up(f"The agent was interrupted {turn.tries - 1} times while it worked on this task.")
             return False
         return True
 
-    async def _returned(self, ctx: TaskContext) -> None:
-        if ctx.is_cancelled:
-            await ctx._turn.end(CANCELED)
-            return
-        logger.error("handler of task %s returned without a lifecycle call, or without awaiting one", ctx.task_id)
-        await ctx._give_up(
-            "The agent returned without finishing the task: a handler must call complete, respond, fail, "
-            "reject, request_input or another lifecycle method before it returns."
-        )
-
-    async def _failed(self, ctx: TaskContext, error: Exception) -> None:
-        if ctx.turn_ended:
-            if isinstance(error, TurnError):
-                logger.error("handler of task %s: %s", ctx.task_id, error)
-            else:
-                logger.error("handler of task %s failed after its turn had ended", ctx.task_id, exc_info=error)
-            if ctx._turn.settled or not await ctx._turn.reopen():
-                return
-        reference = secrets.token_hex(4)
-        logger.error("handler of task %s failed [%s]", ctx.task_id, reference, exc_info=error)
-        await ctx._give_up(f"The agent failed unexpectedly (reference {reference}).")
-
-    async def _ask_again(self, ctx: TaskContext, error: InvalidAnswerError) -> None:
-        question = next((m for m in reversed(ctx.history) if m.role == "agent"), None)
-        parts: list[Part] = [Part(text=f"{_MISFIT}{error}")]
-        if question is not None:
-            parts += [part for part in question.parts if not (part.text or "").startswith(_MISFIT)]
-        message = Message(
-            message_id=new_id(),
-            role=Role.AGENT,
-            parts=parts,
-            task_id=ctx.task_id,
-            context_id=ctx.context_id,
-        )
-        await ctx._turn.end(INPUT_REQUIRED, message=message)
-
-    async def _stopped(self, execution: Execution, ctx: TaskContext) -> None:
-        """The handler was interrupted by `Execution.stop`, or canceled itself."""
-        turn = ctx._turn
-        if execution.stopped == "lost" or turn.settled:
+    async def _stopped(self, turn: Turn) -> None:
+        """End the turn of a handler that was interrupted by `Execution.stop`, or that canceled itself."""
+        if turn.stopped == "lost" or turn.settled:
             return
         if turn.ended and not await turn.reopen():
             return
-        if execution.stopped == "drain":
+        if turn.stopped == "drain":
             if self._worker.on_interrupted == "fail":
-                await ctx._give_up("The agent was stopped while it worked on this task.")
+                await turn.give_up("The agent was stopped while it worked on this task.")
             else:
                 await turn.give_back()
-        elif execution.stopped == "force" or ctx.is_cancelled:
+        elif turn.stopped == "force" or turn.is_cancelled:
             await turn.end(CANCELED)
         else:
-            await ctx._give_up("The agent canceled its own work.")
+            await turn.give_up("The agent canceled its own work.")
+
+    def _call(self, turn: Turn) -> Coroutine[Any, Any, None]:
+        if isinstance(self._worker, TurnWorker):
+            return self._worker.handle_turn(turn)
+        ctx = TaskContext(turn)
+        return self._worker.handle(ctx) if self._threads is None else self._call_in_thread(ctx, self._threads)
+
+    async def _call_in_thread(self, ctx: TaskContext, threads: ThreadPoolExecutor) -> None:
+        loop = asyncio.get_running_loop()
+        handle: Any = self._worker.handle
+        blocking = BlockingTaskContext(ctx, loop)
+
+        def call() -> None:
+            try:
+                handle(blocking)
+            except StopIteration as error:
+                # A future cannot carry it and would never be done.
+                raise RuntimeError("the handler let a StopIteration escape") from error
+
+        # The context's methods see the same context variables as the turn.
+        await loop.run_in_executor(threads, contextvars.copy_context().run, call)
 
 
-def _call(worker: Worker, ctx: Any) -> None:
-    handle: Any = worker.handle
-    try:
-        handle(ctx)
-    except StopIteration as error:
-        # A future cannot carry it and would never be done.
-        raise RuntimeError("the handler let a StopIteration escape") from error
+async def _returned(turn: Turn) -> None:
+    if turn.is_cancelled:
+        await turn.end(CANCELED)
+        return
+    logger.error("handler of task %s returned without a lifecycle call, or without awaiting one", turn.task_id)
+    await turn.give_up(
+        "The agent returned without finishing the task: a handler must call complete, respond, fail, "
+        "reject, request_input or another lifecycle method before it returns."
+    )
+
+
+async def _failed(turn: Turn, error: Exception) -> None:
+    if turn.ended:
+        if isinstance(error, TurnError):
+            logger.error("handler of task %s: %s", turn.task_id, error)
+        else:
+            logger.error("handler of task %s failed after its turn had ended", turn.task_id, exc_info=error)
+        if turn.settled or not await turn.reopen():
+            return
+    reference = secrets.token_hex(4)
+    logger.error("handler of task %s failed [%s]", turn.task_id, reference, exc_info=error)
+    await turn.give_up(f"The agent failed unexpectedly (reference {reference}).")
+
+
+async def _ask_again(turn: Turn, error: InvalidAnswerError) -> None:
+    parts: list[Part] = [Part(text=f"{_MISFIT}{error}")]
+    question = next((m for m in reversed(TaskContext(turn).history) if m.role == "agent"), None)
+    if question is not None:
+        parts += [part for part in question.parts if not (part.text or "").startswith(_MISFIT)]
+    await turn.end(INPUT_REQUIRED, message=turn.agent_message(parts))

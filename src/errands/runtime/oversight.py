@@ -10,12 +10,11 @@ from collections.abc import Coroutine, Mapping
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, Self
 
-from errands.model.core import Message, StreamResponse, Task
+from errands.model.core import StreamResponse, Task
 from errands.model.log import EventKind, RequestOptions, StoredTask
 
 if TYPE_CHECKING:
     from errands.runtime.expiry import Expired
-    from errands.runtime.journal import Journal
     from errands.runtime.turn import Ending, Turn
 
 
@@ -92,7 +91,5 @@ class Oversight(Protocol):
     def expire(self, stored: StoredTask, now: int) -> Expired:
         """Return how a paused task ends that has become older than `max_age`."""
 
-    def oversee(
-        self, turn: Turn, journal: Journal, stored: StoredTask, message: Message, options: RequestOptions
-    ) -> Overseer:
-        """Return the overseer of a turn on `message`. Call it in the asyncio task of the turn."""
+    def oversee(self, turn: Turn) -> Overseer:
+        """Return the overseer of a turn. Call it in the asyncio task of the turn."""

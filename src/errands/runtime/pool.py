@@ -11,7 +11,7 @@ import logging
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from contextlib import AbstractContextManager, AsyncExitStack, asynccontextmanager, suppress
-from typing import Any, Literal
+from typing import Any
 
 import msgspec
 
@@ -22,13 +22,12 @@ from errands.model.base import shallow_copy
 from errands.model.core import WORKING, StreamResponse, TaskStatus, TaskStatusUpdateEvent
 from errands.model.log import LEASE, Change, Lease, RequestOptions, StoredTask
 from errands.runtime.call import WaitingContexts, current_message_id, stored_options
-from errands.runtime.context import TaskContext
 from errands.runtime.dependencies import DependencyContainer
 from errands.runtime.handler import Handler
 from errands.runtime.journal import Batch, Journal, status_update
 from errands.runtime.leases import ActiveTask, Leases
 from errands.runtime.settings import ServerRole, Settings
-from errands.runtime.turn import Turn
+from errands.runtime.turn import Stop, Turn
 
 logger = logging.getLogger(__name__)
 
@@ -37,8 +36,6 @@ _CLAIMED = 100
 #: Seconds that turns have to stop once they were told to give their tasks back.
 _STOPPING = 5.0
 
-#: Why a running turn was stopped from outside: canceled by force, taken over by another worker, or the server stops.
-Stop = Literal["force", "lost", "drain"]
 #: Raises for a change that must not wait in the queue.
 Admit = Callable[[Change], Awaitable[None]]
 
@@ -92,8 +89,8 @@ class Execution:
     """A task that this process holds a lease on, and the asyncio task that runs its turns."""
 
     __slots__ = (
-        *("attempt", "cancel_requested", "ctx", "force_timer", "has_slot", "started_at", "stopped", "task", "task_id"),
-        "waits_for",
+        *("attempt", "cancel_requested", "force_timer", "has_slot", "started_at", "stopped", "task", "task_id"),
+        *("turn", "waits_for"),
     )
 
     def __init__(self, stored: StoredTask, started_at: int) -> None:
@@ -101,7 +98,8 @@ class Execution:
         self.attempt = stored.head.attempt
         self.started_at = started_at
         self.cancel_requested = stored.head.cancel_requested
-        self.ctx: TaskContext | None = None
+        #: The turn that runs now; None before the first one has begun.
+        self.turn: Turn | None = None
         self.task: asyncio.Task[None] | None = None
         self.stopped: Stop | None = None
         self.force_timer: asyncio.TimerHandle | None = None
@@ -115,22 +113,16 @@ class Execution:
 
     @property
     def turn_ended(self) -> bool:
-        return self.ctx is not None and self.ctx.turn_ended
+        return self.turn is not None and self.turn.ended
 
     def lacks_slot(self) -> bool:
         """Return whether it does not wait for a task any more and has no slot yet."""
         return not self.waits_for and not self.has_slot
 
-    def signal_cancel(self) -> None:
-        """Set `ctx.is_cancelled`, and interrupt a handler that has asked to be."""
-        self.cancel_requested = True
-        if self.ctx is not None and not self.ctx._cancelled:
-            self.ctx._cancelled = True
-            if self.ctx._on_cancel is not None:
-                self.ctx._on_cancel()
-
     def stop(self, why: Stop) -> None:
         self.stopped = why
+        if self.turn is not None:
+            self.turn.stopped = why
         if self.task is not None:
             self.task.cancel()
 
@@ -365,20 +357,19 @@ class WorkerPool:
                 expired = handler.expiry.judge(stored, journal.now()) if stored.head.cancel_requested else None
                 if stored.head.state is not WORKING and not handler.chooses_reply:
                     stored = await _begin(journal, stored)
-                execution.ctx = TaskContext(
+                turn = execution.turn = Turn(
                     journal,
                     stored,
-                    deps=self._deps,
                     options=options,
                     request_context=request_context,
+                    deps=self._deps,
                     oversight=handler.oversight,
                 )
-                if expired is not None:
-                    execution.ctx._turn.expired = expired
-                # A cancel may have been requested before there was a context to tell.
+                turn.expired = expired
+                # A cancel may have been requested before there was a turn to tell.
                 if stored.head.cancel_requested or execution.cancel_requested:
                     self._signal_cancel(execution)
-                if not await handler.run(execution, execution.ctx):
+                if not await handler.run(turn):
                     return
                 stored = await self._engine.load(execution.task_id, stored.scope)
                 options = request_context = None
@@ -409,7 +400,7 @@ class WorkerPool:
         if execution.has_slot:
             execution.has_slot = False
             self._slots.give_back()
-        if execution.ctx is not None and execution.ctx._turn.ends_task:
+        if execution.turn is not None and execution.turn.ends_task:
             self.contexts.forget(execution.task_id)
         if self._backlog:
             self._wake.set()
@@ -435,7 +426,9 @@ class WorkerPool:
             self._signal_cancel(execution)
 
     def _signal_cancel(self, execution: Execution) -> None:
-        execution.signal_cancel()
+        execution.cancel_requested = True
+        if execution.turn is not None:
+            execution.turn.request_cancel()
         if execution.force_timer is None:
             timeout = self._settings.cancel_force_timeout
             execution.force_timer = self._loop.call_later(timeout, self._force, execution)
@@ -557,8 +550,8 @@ async def _begin(journal: Journal, stored: StoredTask) -> StoredTask:
 async def _cancel_by_force(execution: Execution) -> None:
     # The log first: the task is canceled even when the handler suppresses its cancellation.
     try:
-        if execution.ctx is not None and not execution.turn_ended:
-            await execution.ctx._turn.cancel_by_force()
+        if execution.turn is not None and not execution.turn.ended:
+            await execution.turn.cancel_by_force()
     except ErrandsError as error:
         logger.info("task %s was not canceled by force: %s", execution.task_id, error)
     execution.stop("force")

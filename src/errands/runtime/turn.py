@@ -1,7 +1,7 @@
-"""The writing end of one leased turn.
+"""`Turn`: one run of a handler on one message, and the only way it writes to the log.
 
-Chunks are pipelined: `emit` puts them into a window and returns, one commit at a time carries off whatever stands
-there. Ending the turn waits for all of it. So the order of the calls is the order of the log, a slow disk makes
+Chunks are pipelined: `emit` puts them into a window and returns, and one commit at a time writes whatever is in the
+window. Ending the turn waits for all of it. So the order of the calls is the order of the log, a slow disk makes
 batches larger instead of the worker slower, and at most one commit per task is under way, which is why the turn
 always knows the version it writes on.
 """
@@ -9,14 +9,15 @@ always knows the version it writes on.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine, Sequence
-from typing import Any
+from collections.abc import Callable, Coroutine, Sequence
+from typing import Any, Literal, TypeVar
 
 import msgspec
 
 from errands import lifecycle
 from errands.errors import (
     ConcurrencyError,
+    ConfigurationError,
     DamagedTaskError,
     LeaseLostError,
     StorageError,
@@ -27,26 +28,37 @@ from errands.model.base import encode
 from errands.model.core import (
     CANCELED,
     COMPLETED,
+    FAILED,
     PAUSED_STATES,
     SUBMITTED,
     TERMINAL_STATES,
     WORKING,
+    Artifact,
     Message,
+    Part,
+    Role,
     StreamResponse,
     Task,
     TaskArtifactUpdateEvent,
     TaskState,
 )
-from errands.model.log import IDLE, KEEP, READY, Change, Draft, EventKind, StoredTask
+from errands.model.log import IDLE, KEEP, PLAIN, READY, Change, Draft, EventKind, RequestOptions, StoredTask
+from errands.model.marks import is_review
+from errands.runtime.dependencies import DependencyContainer
 from errands.runtime.expiry import Expired
-from errands.runtime.journal import Batch, Journal, status_update, unwritable
-from errands.runtime.oversight import Overseer
+from errands.runtime.journal import Batch, Journal, new_id, status_update, unwritable
+from errands.runtime.oversight import Admitted, Overseer, Oversight
 
 #: What may wait to become durable before the worker has to wait as well.
 WINDOW_EVENTS = 1000
 WINDOW_BYTES = 1024 * 1024
-#: The tail of the log that is folded into the snapshot at the latest; from then on, when it has doubled.
+#: How long the tail of the log becomes before it is folded into the snapshot; from then on, when it has doubled.
 FOLD_BYTES = 1024 * 1024
+
+#: Why a running turn was stopped from outside: canceled by force, taken over by another worker, or the server stops.
+Stop = Literal["force", "lost", "drain"]
+
+T = TypeVar("T")
 
 ALREADY_ENDED = (
     "The turn has already ended: exactly one of complete, complete_json, respond, reply_directly, fail, reject, "
@@ -54,8 +66,8 @@ ALREADY_ENDED = (
 )
 
 
-class _CancelWantedError(Exception):
-    """A turn cannot rest: nobody would see the wish."""
+class _CancelRequestedError(Exception):
+    """A turn cannot rest in a pause, because then nothing would act on the cancel."""
 
 
 class Ending(msgspec.Struct, kw_only=True, omit_defaults=True, gc=False):
@@ -73,55 +85,144 @@ class Ending(msgspec.Struct, kw_only=True, omit_defaults=True, gc=False):
 
 
 class Turn:
-    #: Without one everything is shown as it comes.
-    overseer: Overseer | None = None
-    #: How the task ends instead of canceled: nobody answered it in time, and its worker is only to let go of it.
-    expired: Expired | None = None
-    #: A lifecycle method was called.
-    ended = False
-    #: What it wrote is durable.
-    settled = False
-    #: The task goes on with the next message that was waiting.
-    continues = False
-    #: The task has ended with the turn.
-    ends_task = False
-    #: The task is canceled by force, whatever the handler still does.
-    _is_forced = False
-    #: Not only artifacts were emitted.
-    _tells = False
-    #: Stored since the snapshot, and in it.
-    _tail_bytes = 0
-    _folded_bytes = 0
-    _flusher: asyncio.Task[None] | None = None
-    #: Emitted, and not yet on its way.
-    _pending: Batch | None = None
-    #: Being written.
-    _underway: Sequence[StreamResponse] = ()
-    _writing = False
-    _failure: Exception | None = None
+    """What a handler was given, whether it is to stop, and what it writes.
 
-    def __init__(self, journal: Journal, stored: StoredTask) -> None:
-        self._journal = journal
+    The runtime works with this object; handlers see the `TaskContext` around it.
+    """
+
+    def __init__(
+        self,
+        journal: Journal,
+        stored: StoredTask,
+        *,
+        options: RequestOptions = PLAIN,
+        request_context: dict[str, Any] | None = None,
+        deps: DependencyContainer | None = None,
+        oversight: Oversight | None = None,
+    ) -> None:
+        self.journal = journal
         self.task_id = stored.task.id
         self.context_id = stored.task.context_id or ""
+        #: The task when the turn began, as the policy lets the agent see it.
+        self.stored = stored
+        #: What the sender asked for beside the message.
+        self.options = options
+        #: What middleware kept for this request: never stored, empty after a restart.
+        self.request_context = request_context if request_context is not None else {}
+        self.deps = deps
+        #: Where in the history the message of this turn is.
+        self.position = current_position(stored)
+        self.message = (stored.task.history or [])[self.position]
+
+        #: Whether the task is to be canceled.
+        self.is_cancelled = False
+        self._on_cancel: Callable[[], object] | None = None
+        self.stopped: Stop | None = None
+        #: How the task ends instead of canceled: it was not answered in time, and its worker only has to let go of it.
+        self.expired: Expired | None = None
+        #: Whether a lifecycle method was called.
+        self.ended = False
+        #: Whether what it wrote is durable.
+        self.settled = False
+        #: Whether the task goes on with the next message that was waiting.
+        self.continues = False
+        #: Whether the task has ended with the turn.
+        self.ends_task = False
+        #: Whether the task is canceled by force, whatever the handler still does.
+        self._is_forced = False
+
         self._scope = stored.scope
         self._fence = stored.head.attempt
-        #: The artifacts that readers know.
+        self._flusher: asyncio.Task[None] | None = None
+        #: Emitted, and not yet on its way.
+        self._pending: Batch | None = None
+        #: Being written.
+        self._underway: Sequence[StreamResponse] = ()
+        self._writing = False
+        self._failure: Exception | None = None
+        #: Whether other events than artifacts were emitted.
+        self._has_statuses = False
+        #: Bytes stored since the snapshot, and in it.
+        self._tail_bytes = 0
+        self._folded_bytes = 0
+        #: The ids of artifacts that were begun.
         self._artifacts: set[str] = set()
         self._view(stored)
 
+        self._oversight = oversight
+        #: Without one, everything is shown as it is emitted.
+        self.overseer: Overseer | None = None
+        if oversight is not None and oversight.is_required:
+            self.overseer = oversight.oversee(self)
+
     def _view(self, stored: StoredTask) -> None:
+        """Take the task as it was read, with everything that was written so far."""
         self._task = stored.task
         if stored.task.artifacts:
             self._artifacts.update(artifact.artifact_id for artifact in stored.task.artifacts)
         self._state = stored.head.state
         self._version = stored.head.version
         self._unread = stored.head.unread
-        self._cancel_wanted = stored.head.cancel_requested
+        self._cancel_requested = stored.head.cancel_requested
         #: Durable, and not yet in `_task`.
         self._updates: list[StreamResponse] = []
-        #: Somebody else wrote in between: `_task` is not the whole truth.
+        #: Whether another writer wrote in between, so that `_task` is not complete.
         self._stale = False
+
+    # What the handler was given
+
+    @property
+    def attempt(self) -> int:
+        """Which try of this turn it is, from 1; more than 1 after a crash or a restart."""
+        return self.stored.head.attempt - self.stored.head.attempt_base
+
+    @property
+    def tries(self) -> int:
+        """The same without those that a stopping process gave back."""
+        return self.attempt - self.stored.head.given_back
+
+    def admit(self, admitted: Admitted) -> None:
+        """Take the message and the options as the policy has left them."""
+        self.options = admitted.options
+        self.stored = msgspec.structs.replace(self.stored, task=admitted.task)
+        self.message = (admitted.task.history or [])[self.position]
+
+    def overseen(self) -> Overseer:
+        """Return the overseer of the turn; without a policy, the first record makes one."""
+        if self.overseer is None:
+            if self._oversight is None:
+                raise ConfigurationError("a context without a server keeps no records; test with errands.testing")
+            self.overseer = self._oversight.oversee(self)
+        return self.overseer
+
+    # Cancels
+
+    def request_cancel(self) -> None:
+        """Set `is_cancelled`, and interrupt what `until_cancelled` runs."""
+        if not self.is_cancelled:
+            self.is_cancelled = True
+            if self._on_cancel is not None:
+                self._on_cancel()
+
+    async def until_cancelled(self, work: Coroutine[Any, Any, T]) -> T | None:
+        """Do the work in an asyncio task of its own, so that a cancel interrupts it and nothing else of the turn.
+
+        Return its result, or None if it was interrupted.
+        """
+        working = asyncio.ensure_future(work)
+        self._on_cancel = working.cancel
+        try:
+            return await working
+        except asyncio.CancelledError:
+            current = asyncio.current_task()
+            is_stopped = current is not None and current.cancelling() > 0
+            if not self.is_cancelled or is_stopped:
+                raise
+            return None
+        finally:
+            self._on_cancel = None
+
+    # Writing
 
     @property
     def task(self) -> Task:
@@ -130,7 +231,7 @@ class Turn:
         return lifecycle.fold_updates(self._task, [*self._updates, *unwritten])
 
     def emit(self, kind: EventKind, update: StreamResponse, *, approved: bool = False) -> bool:
-        """Put an event into the window; return whether the window is full and the caller should `catch_up`.
+        """Put an event into the window, and return whether the window is full and the caller should `catch_up`.
 
         The overseer may hold the event back, unless it has `approved` it. Raises `TypeError` or `ValueError` for an
         event that cannot be encoded, and keeps nothing of it.
@@ -146,14 +247,14 @@ class Turn:
         piece = update.artifact_update
         begins = piece is not None and piece.artifact.artifact_id not in self._artifacts
         if begins and piece is not None and piece.append:
-            # An artifact's first piece begins it, whatever its author says: clients drop what continues nothing.
+            # The first piece of an artifact begins it, whatever its author says: clients drop other pieces.
             update = StreamResponse(artifact_update=msgspec.structs.replace(piece, append=False))
             data = encode(update)
         pending = self._pending
         if pending is None or self.ended or self._failure is not None:
             pending = self._window()
         if piece is None:
-            self._tells = True
+            self._has_statuses = True
         elif begins:
             self._artifacts.add(piece.artifact.artifact_id)
         pending.drafts.append(Draft(kind, data))
@@ -162,17 +263,17 @@ class Turn:
         return len(pending.drafts) >= WINDOW_EVENTS or pending.size >= WINDOW_BYTES
 
     def tell(self, update: StreamResponse) -> None:
-        """Shows an event to those who follow the task in this process, and stores nothing."""
+        """Show an event to readers in this process, without storing it."""
         self._check_open()
-        self._journal.engine.tell(self.task_id, encode(update))
+        self.journal.engine.tell(self.task_id, encode(update))
 
     def note(self, record: bytes) -> None:
-        """Puts a record into the window; it becomes durable with what follows, or by `catch_up`."""
+        """Put a record into the window; it becomes durable with what follows, or by `catch_up`."""
         self._window().note(record)
 
     @property
     def refusal(self) -> Exception | None:
-        """Return why the handler has lost its task, such as by a cancel or another process; None while it has not."""
+        """Why the handler has lost its task, for example to another process; None while it has not."""
         if self._is_forced:
             return TaskTerminalStateError(f"Task {self.task_id} was canceled by force", taskId=self.task_id)
         return self._failure
@@ -184,14 +285,14 @@ class Turn:
             raise TurnError(ALREADY_ENDED)
 
     async def remember(self, context: bytes) -> None:
-        """Keeps a value for the task's conversation; durable when this returns."""
+        """Keep a value for the task's conversation; durable when this returns."""
         self._check_open()
-        await self._journal.commit(
+        await self.journal.commit(
             Change(
                 task_id=self.task_id,
                 scope=self._scope,
                 fence=self._fence,
-                at=self._journal.now(),
+                at=self.journal.now(),
                 context=context,
             )
         )
@@ -205,7 +306,7 @@ class Turn:
         return self._pending
 
     async def catch_up(self) -> None:
-        """Waits until everything emitted so far is durable."""
+        """Wait until everything emitted so far is durable."""
         if self._flusher is not None:
             await asyncio.wait([self._flusher])
         if self._failure is not None:
@@ -231,7 +332,7 @@ class Turn:
 
     async def _write(self, pending: Batch) -> None:
         drafts, updates = pending.drafts, pending.updates
-        state, moves = self._moves(updates) if self._tells else (None, [])
+        state, moves = self._moves(updates) if self._has_statuses else (None, [])
         fold = None
         if self._tail_bytes >= max(FOLD_BYTES, self._folded_bytes):
             if self._stale:
@@ -243,12 +344,12 @@ class Turn:
             events=drafts,
             expected=self._version if fold is not None else None,
             fence=self._fence,
-            at=self._journal.now(),
+            at=self.journal.now(),
             state=state,
             fold=fold,
         )
         try:
-            version = await self._journal.commit(change, moves, previous=self._state)
+            version = await self.journal.commit(change, moves, previous=self._state)
         except ConcurrencyError:
             self._stale = True
             await self._write(pending)
@@ -264,8 +365,8 @@ class Turn:
         self._version = version
 
     def _moves(self, updates: Sequence[StreamResponse]) -> tuple[TaskState | None, list[StreamResponse]]:
-        """Return the state that these events tell, None for mere signs of life, and those that tell something."""
-        state, told = self._state, None
+        """Return the state after these events, None if they change nothing, and those of them that say something."""
+        state, new = self._state, None
         moves: list[StreamResponse] = []
         for update in updates:
             if update.artifact_update is not None or (changed := update.status_update or update.task) is None:
@@ -273,11 +374,11 @@ class Turn:
             status = changed.status
             if status.state is not state or status.message is not None:
                 moves.append(update)
-                state = told = status.state
-        return told, moves
+                state = new = status.state
+        return new, moves
 
     async def _refresh(self) -> None:
-        stored = await self._journal.engine.load(self.task_id, self._scope)
+        stored = await self.journal.engine.load(self.task_id, self._scope)
         if stored.damage:
             raise DamagedTaskError(stored.damage)
         self._view(stored)
@@ -293,13 +394,13 @@ class Turn:
         announced: bool = False,
         asks: str = "",
     ) -> Coroutine[Any, Any, None]:
-        """Ends the turn in `state`; returns when everything is durable. The first call wins.
+        """End the turn in `state`; return when everything is durable. The first call wins.
 
         `announced` says that the state was emitted already. `asks` names the one user whose answer a paused task
-        waits for: the turn is then only suspended. It goes on with the same message when that answer has come, and
-        messages that come meanwhile wait for their own turns.
+        waits for: the turn is then only suspended. It goes on with the same message after that answer, and messages
+        that come meanwhile wait for their own turns.
 
-        A call that fails has not ended the turn: what was emitted waits on, and another way may be tried.
+        A call that fails has not ended the turn: what was emitted is kept, and another ending may be tried.
         """
         ending = Ending(
             state=state,
@@ -312,11 +413,11 @@ class Turn:
         )
         if self.overseer is None or self.ended:
             return self.finish(ending)
-        encode(ending)  # raises here for what could not be written later
+        encode(ending)  # raises now for what could not be written later
         return self.overseer.end(ending)
 
     async def finish(self, ending: Ending) -> None:
-        """`end`, whoever oversees the turn."""
+        """End the turn without asking the overseer."""
         if self.ended:
             self._check_open()
         if ending.state is CANCELED and self.expired is not None:
@@ -330,7 +431,7 @@ class Turn:
                 await self._settle_flusher(self._flusher)
             if self._failure is not None:
                 raise self._failure
-            now, last = self._journal.now(), None
+            now, last = self.journal.now(), None
             if not ending.announced:
                 last = status_update(self.task_id, self.context_id, state, now, ending.message, ending.metadata)
             while not await self._close(ending, last, now):
@@ -343,7 +444,7 @@ class Turn:
         self.ends_task = state in TERMINAL_STATES and not self.continues
 
     async def cancel_by_force(self) -> None:
-        """Ends the task as canceled; what the handler writes from now on raises `TaskTerminalStateError`."""
+        """End the task as canceled; what the handler writes from now on raises `TaskTerminalStateError`."""
         self._is_forced = True
         try:
             await self.end(CANCELED)
@@ -352,13 +453,13 @@ class Turn:
             raise
 
     async def rest(self, state: TaskState) -> bool:
-        """Ends the turn in the pause that was emitted last: lets go of the task, or goes on with the next message.
+        """End the turn in the pause that was emitted last, or go on with the next message if one waits.
 
-        False when the task is wanted canceled: then the turn has not ended and is still to be.
+        Return False if the task is to be canceled: then the turn has not ended yet.
         """
         try:
             await self.end(state, announced=True)
-        except _CancelWantedError:
+        except _CancelRequestedError:
             return False
         return True
 
@@ -371,14 +472,14 @@ class Turn:
             self._flusher = None
 
     async def _close(self, ending: Ending, last: StreamResponse | None, now: int) -> bool:
-        """Writes the last events of the turn; false when somebody else has written meanwhile.
+        """Write the last events of the turn; return False if another writer has written meanwhile.
 
-        `last` is the status that ends the turn, None when it was emitted.
+        `last` is the status that ends the turn, None if it was emitted.
         """
         if self._stale:
             return False
-        if last is None and self._cancel_wanted:
-            raise _CancelWantedError
+        if last is None and self._cancel_requested:
+            raise _CancelRequestedError
         state, asks = ending.state, ending.asks
         events = Batch() if self._pending is None else self._pending.copy()
         for artifact in ending.artifacts:
@@ -398,7 +499,7 @@ class Turn:
             expected=self._version,
             fence=self._fence,
             at=now,
-            # Without events it is let go of and nothing else.
+            # Without events, only the lease is given up.
             state=state if updates else None,
             fold=lifecycle.fold_updates(self._task, self._updates + updates if self._updates else updates),
             work=KEEP if self.continues else IDLE,
@@ -407,16 +508,16 @@ class Turn:
             asks=asks or None,
         )
         told = updates[emitted:]
-        if self._tells:
+        if self._has_statuses:
             told = [*self._moves(updates[:emitted])[1], *told]
         try:
-            await self._journal.commit(change, told, previous=self._state)
+            await self.journal.commit(change, told, previous=self._state)
         except ConcurrencyError:
             return False
         return True
 
     def _carry_on(self, state: TaskState, last: StreamResponse | None, now: int, events: Batch) -> None:
-        """Another message is waiting: what was said joins the history, and the task stays at work."""
+        """Add what keeps the task at work on the next message; what was said joins the history."""
         if state in PAUSED_STATES:
             if last is not None:
                 events.add("status", last)
@@ -426,8 +527,8 @@ class Turn:
         events.add("status", status_update(self.task_id, self.context_id, WORKING, now))
 
     async def reopen(self) -> bool:
-        """After an interrupted `end`: whether the turn still has to be ended, by looking at the log."""
-        stored = await self._journal.engine.load(self.task_id, self._scope)
+        """Read the log after an interrupted `end`, and return whether the turn still has to be ended."""
+        stored = await self.journal.engine.load(self.task_id, self._scope)
         if stored.damage or stored.head.attempt != self._fence or not stored.head.worker:
             return False
         self._artifacts.clear()
@@ -437,6 +538,36 @@ class Turn:
         self._failure = None
         return True
 
+    async def give_up(self, reason: str) -> None:
+        """End the task as failed in the runtime's own words; nothing that was held back is shown."""
+        self.overseer = None
+        await self.recover()
+        message = self.agent_message([Part(text=reason)])
+        await self.end(CANCELED if self.is_cancelled else FAILED, message=message)
+
+    def artifact_update(
+        self, artifact: Artifact, append: bool = False, last_chunk: bool = False
+    ) -> TaskArtifactUpdateEvent:
+        """Return the event that an artifact, or a piece of one, is there."""
+        return TaskArtifactUpdateEvent(
+            task_id=self.task_id,
+            context_id=self.context_id,
+            artifact=artifact,
+            append=append,
+            last_chunk=last_chunk,
+        )
+
+    def agent_message(self, parts: list[Part], metadata: dict[str, Any] | None = None) -> Message:
+        """Return a new message of the agent in this task."""
+        return Message(
+            message_id=new_id(),
+            role=Role.AGENT,
+            parts=parts,
+            task_id=self.task_id,
+            context_id=self.context_id or None,
+            metadata=metadata,
+        )
+
     async def recover(self) -> None:
         """Drop a window that could not be written because of a bug, so that the turn can still be ended."""
         if self._failure is None or isinstance(self._failure, LeaseLostError | TaskTerminalStateError | StorageError):
@@ -444,15 +575,15 @@ class Turn:
         await self.reopen()
 
     async def give_back(self) -> None:
-        """Keeps what was emitted and puts the task back into the queue, for another process or another time."""
+        """Keep what was emitted, and put the task back into the queue for another process or the next start."""
         self.ended = True
         if self._flusher is not None:
             await self._settle_flusher(self._flusher)
         pending, self._pending = self._pending or Batch(), None
         drafts = pending.drafts
         state, moves = self._moves(pending.updates)
-        now = self._journal.now()
-        await self._journal.commit(
+        now = self.journal.now()
+        await self.journal.commit(
             Change(
                 task_id=self.task_id,
                 scope=self._scope,
@@ -467,3 +598,20 @@ class Turn:
             moves,
             previous=self._state,
         )
+
+
+def current_position(stored: StoredTask) -> int:
+    """Return where in the history the message of this turn is: the oldest one that no turn has dealt with.
+
+    Raise `DamagedTaskError` if there is none.
+    """
+    history = stored.task.history or []
+    if len(history) == 1:
+        return 0
+    if stored.head.unread <= 1 and history and history[-1].role is Role.USER and not is_review(history[-1]):
+        return len(history) - 1
+    positions = [i for i, m in enumerate(history) if m.role is not Role.AGENT and not is_review(m)]
+    unread = max(stored.head.unread, 1)
+    if unread > len(positions):
+        raise DamagedTaskError(f"{unread} messages wait for a turn, and its history has {len(positions)}")
+    return positions[-unread]

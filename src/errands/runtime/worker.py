@@ -12,6 +12,7 @@ from errands.runtime.validation import own_part
 
 if TYPE_CHECKING:
     from errands.runtime.context import TaskContext
+    from errands.runtime.turn import Turn
 
 
 class Worker(ABC):
@@ -32,6 +33,17 @@ class Worker(ABC):
     @abstractmethod
     async def handle(self, ctx: TaskContext) -> None:
         """Works on one message."""
+
+
+class TurnWorker(Worker):
+    """A worker of ours that works with the turn itself: executors, and agents from manifests."""
+
+    @abstractmethod
+    async def handle_turn(self, turn: Turn) -> None:
+        """Work on one message."""
+
+    async def handle(self, ctx: TaskContext) -> None:
+        raise NotImplementedError("the runtime calls handle_turn")
 
 
 def is_async(worker: Worker) -> bool:

@@ -63,7 +63,7 @@ class Cut(Worker):
     """As an agent does whose model was cut."""
 
     async def handle(self, ctx: TaskContext) -> None:
-        message = ctx._agent_message([Part(text="It is")])
+        message = ctx._turn.agent_message([Part(text="It is")])
         await ctx._turn.end(COMPLETED, message=msgspec.structs.replace(message, metadata={"incomplete": "length"}))
 
 

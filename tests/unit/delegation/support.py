@@ -41,15 +41,12 @@ class Parent(Worker):
 
     async def _hand_down(self, ctx: TaskContext, run: Run) -> None:
         errand = errand_of(ctx, run, parameters=self.parameters)
-        running = asyncio.ensure_future(self.delegate.run(errand))
-        ctx._on_cancel = running.cancel
         try:
-            delegated = await running
+            delegated = await ctx._turn.until_cancelled(self.delegate.run(errand))
         except DelegationError as error:
             await ctx.fail(str(error))
-        except asyncio.CancelledError:
-            if not ctx.is_cancelled:
-                raise
+            return
+        if delegated is None:
             await self._let_go(ctx, run)
         else:
             await ctx.complete_json(delegated.output)
@@ -57,16 +54,16 @@ class Parent(Worker):
     async def _let_go(self, ctx: TaskContext, run: Run) -> None:
         task_id = next(iter(children_of(run)), None)
         if task_id is not None:
-            await self.delegate.cancel(task_id, ctx._stored.scope)
+            await self.delegate.cancel(task_id, ctx._turn.stored.scope)
         else:
             # A child may be there that was not noted, because of a crash.
             await self.delegate.cancel_errand(errand_of(ctx, run, parameters=self.parameters))
 
 
 async def started_run(ctx: TaskContext) -> Run:
-    run = await Run.open(ctx._turn, ctx._journal, ctx._stored)
+    run = await Run.open(ctx._turn, ctx._turn.journal, ctx._turn.stored)
     if not run.started:
-        run.note(Started(at=run.now(), agent="Parent", parent=ctx._options.parent, depth=ctx._options.depth))
+        run.note(Started(at=run.now(), agent="Parent", parent=ctx._turn.options.parent, depth=ctx._turn.options.depth))
     return run
 
 
@@ -82,8 +79,8 @@ def errand_of(ctx: TaskContext, run: Run, **changes: Any) -> Errand:
         "call": CALL,
         "message": ctx.user_text,
         "parent": ctx.task_id,
-        "scope": ctx._stored.scope,
-        "depth": ctx._options.depth + 1,
+        "scope": ctx._turn.stored.scope,
+        "depth": ctx._turn.options.depth + 1,
         "task_id": next(iter(children_of(run)), None),
         "began": began,
     }

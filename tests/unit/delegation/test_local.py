@@ -67,7 +67,7 @@ async def test_parent_and_child_are_linked_both_ways(storage: str) -> None:
     async with connect(server) as client:
         result = await client.send("hello")
         [ctx] = child.seen
-        assert (ctx._options.parent, ctx._options.depth) == (result.task_id, 1)
+        assert (ctx._turn.options.parent, ctx._turn.options.depth) == (result.task_id, 1)
         assert ctx.reference_task_ids == [result.task_id]
         records = await server.engine.records(result.task_id, server.scope())
         assert any(ctx.task_id.encode() in event.data for event in records)
@@ -217,7 +217,7 @@ async def test_a_child_that_a_crash_kept_from_being_noted_is_canceled_all_the_sa
 
         async def _hand_down(self, ctx: Any, run: Any) -> None:
             if ctx.attempt == 1:
-                errand = bare_errand(ctx.task_id, ctx._stored.scope)
+                errand = bare_errand(ctx.task_id, ctx._turn.stored.scope)
                 running = asyncio.create_task(self.delegate.run(errand))
                 await started.wait()
                 running.cancel()
@@ -310,7 +310,7 @@ async def test_an_agent_can_hand_work_to_itself(storage: str) -> None:
     inner = InnerAgents()
 
     async def once(ctx: Any) -> None:
-        if ctx._options.depth:
+        if ctx._turn.options.depth:
             await ctx.respond("done")
         else:
             await Parent(LocalDelegate("Parent", inner)).handle(ctx)
@@ -330,7 +330,7 @@ async def test_nobody_outside_reaches_a_child_or_claims_to_be_one(storage: str) 
         with pytest.raises(TaskNotFoundError):
             await client.get_task(stored.task.id)
         [ctx] = child.seen
-        assert ctx._options.depth == 1
+        assert ctx._turn.options.depth == 1
         assert len((await client.list_tasks()).tasks) == 1
 
 

@@ -292,7 +292,7 @@ class Relay(Worker):
         self.depths: list[int] = []
 
     async def handle(self, ctx: TaskContext) -> None:
-        self.depths.append(ctx._options.depth)
+        self.depths.append(ctx._turn.options.depth)
         try:
             delegated = await self.delegate.run(errand_of(ctx, await started_run(ctx)))
         except DelegationError as error:
@@ -323,8 +323,8 @@ async def test_whoever_lies_about_the_depth_gains_nothing(told: Any, understood:
     async with connect(serve(child)) as client:
         message = Message(message_id="m", role=Role.USER, parts=[Part(text="go")], metadata={DEPTH: told})
         assert (await client.send(message)).text == "child: go"
-        assert child.seen[0]._options.depth == understood
-        assert child.seen[0]._options.parent == ""
+        assert child.seen[0]._turn.options.depth == understood
+        assert child.seen[0]._turn.options.parent == ""
 
 
 async def test_a_child_that_nobody_has_noted_is_canceled_by_its_errand() -> None:

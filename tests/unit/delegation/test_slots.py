@@ -43,7 +43,7 @@ class Matryoshka(Worker):
         self.gate = asyncio.Event()
 
     async def handle(self, ctx: TaskContext) -> None:
-        depth = ctx._options.depth
+        depth = ctx._turn.options.depth
         self.begun.append(depth)
         if depth >= DEPTH:
             self.deepest.set()
@@ -131,7 +131,7 @@ class Twins(Worker):
         self.children: list[str] = []
 
     async def handle(self, ctx: TaskContext) -> None:
-        if ctx._options.depth:
+        if ctx._turn.options.depth:
             self.first.set()
             await self.gate.wait()
             await ctx.complete("child")

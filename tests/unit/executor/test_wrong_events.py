@@ -134,7 +134,7 @@ async def test_a_bug_while_events_are_written_fails_the_task_instead_of_using_up
     storage: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def handle(ctx: Any) -> None:
-        engine = ctx._journal.engine
+        engine = ctx._turn.journal.engine
         commit = engine.commit
 
         def broken(change: Change) -> Any:

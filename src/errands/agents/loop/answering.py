@@ -59,7 +59,7 @@ class Answering:
         question = Question(
             model=self._model_name,
             system=system,
-            said=with_files(self._course.progress.said, self._ctx._stored.task.history or ()),
+            said=with_files(self._course.progress.said, self._ctx._turn.stored.task.history or ()),
             offers=repertoire.offers,
             builtins=tuple(self._plan.agent.model_capabilities or ()),
             agent=self._plan.agent.name,
@@ -70,7 +70,7 @@ class Answering:
         try:
             answer = await self._model.ask(question, None if held_back else self._stream)
         except ModelError as error:
-            if error.broke_off and not self._ctx._options.parent:
+            if error.broke_off and not self._ctx._turn.options.parent:
                 told = self._course.plainly("The answer broke off; send your message again, or another", error)
                 raise AnswerBrokenError(told) from None
             self._course.fail(error.told, error)
@@ -130,7 +130,7 @@ class Answering:
         text = said_in(output)
         was_streamed = self._streamed == text
         artifact = Artifact(artifact_id=ARTIFACT, parts=[Part(text="" if was_streamed else text)])
-        return self._ctx._update(artifact, append=was_streamed, last_chunk=True)
+        return self._ctx._turn.artifact_update(artifact, append=was_streamed, last_chunk=True)
 
 
 def with_own_ids(calls: Iterable[FunctionCall], known: Set[str]) -> Iterator[FunctionCall]:
@@ -154,10 +154,10 @@ def answer_message(ctx: TaskContext, output: dict[str, Any], incomplete: str | N
     exposed = {name: value for name, value in output.items() if name != "message"}
     if exposed:
         parts.append(exposed_part(exposed))
-    message = ctx._agent_message(parts)
+    message = ctx._turn.agent_message(parts)
     return msgspec.structs.replace(message, metadata={INCOMPLETE: incomplete}) if incomplete else message
 
 
 def told(ctx: TaskContext, text: str, **metadata: Any) -> Message:
     """A message with a text, and with metadata for programs."""
-    return msgspec.structs.replace(ctx._agent_message([Part(text=text)]), metadata=metadata)
+    return msgspec.structs.replace(ctx._turn.agent_message([Part(text=text)]), metadata=metadata)

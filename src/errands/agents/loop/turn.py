@@ -59,7 +59,7 @@ class TaskTurn:
 
     async def _opened(self) -> Run:
         if self._run is None:
-            self._run = await Run.open(self._ctx._turn, self._ctx._journal, self._ctx._stored)
+            self._run = await Run.open(self._ctx._turn, self._ctx._turn.journal, self._ctx._turn.stored)
         return self._run
 
     async def work(self) -> None:
@@ -91,9 +91,9 @@ class TaskTurn:
 
     def _started(self, repertoire: Repertoire) -> Started:
         ctx, agent = self._ctx, self._worker.agent
-        options = ctx._options
+        options = ctx._turn.options
         return Started(
-            at=to_iso(ctx._stored.head.created_at),
+            at=to_iso(ctx._turn.stored.head.created_at),
             agent=agent.name,
             namespace=agent.namespace,
             user=ctx.owner,
@@ -111,7 +111,7 @@ class TaskTurn:
         answering = Answering(ctx, course, self._plan, worker.model, worker.model_name)
         depth = _started_in(course.run).depth
         executing = Executing(
-            course, tools, worker.delegates, task_id=ctx.task_id, scope=ctx._stored.scope, depth=depth
+            course, tools, worker.delegates, task_id=ctx.task_id, scope=ctx._turn.stored.scope, depth=depth
         )
         evaluators = worker.evaluators or current_evaluators()
         assert evaluators is not None, "whoever runs turns has some"
@@ -137,7 +137,7 @@ class TaskTurn:
 
     async def _take_input(self, course: Course) -> bool:
         """Takes the oldest message in that was not yet; false when the turn has ended without an input."""
-        history = self._ctx._stored.task.history
+        history = self._ctx._turn.stored.task.history
         key, message = next((item for item in inputs(history) if item[0] not in course.progress.taken), ("", None))
         if message is None:
             await self._ctx._turn.end(INPUT_REQUIRED)
@@ -157,7 +157,7 @@ class TaskTurn:
         course.note(InputRefused(at=course.run.now(), message_id=key, reason=problem))
         parts = [Part(text=f"This input cannot be taken: {problem}. Send a text, and parameters as a data part.")]
         parts.append(Part(data={"schema": self._plan.inputs.schema}, media_type="application/schema+json"))
-        await self._ctx._turn.end(INPUT_REQUIRED, message=self._ctx._agent_message(parts))
+        await self._ctx._turn.end(INPUT_REQUIRED, message=self._ctx._turn.agent_message(parts))
 
     async def _guard_input(self, course: Course, calls: Calls, arrived: InputArrived) -> None:
         place = course.place(f"input:{arrived.message_id}", self._plan.form_of_input)
@@ -279,10 +279,10 @@ class TaskTurn:
         task_id = course.progress.children.get(began.call)
         try:
             if task_id is not None:
-                await delegate.cancel(task_id, ctx._stored.scope)
+                await delegate.cancel(task_id, ctx._turn.stored.scope)
             else:
                 depth = _started_in(course.run).depth
-                scope = ctx._stored.scope
+                scope = ctx._turn.stored.scope
                 errand = errand_of(course, began, parent=ctx.task_id, scope=scope, depth=depth)
                 await delegate.cancel_errand(errand)
         except Exception:

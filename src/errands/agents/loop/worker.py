@@ -5,9 +5,7 @@ A turn goes on wherever the records say that the task stands: after a message, a
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Collection, Coroutine, Mapping
-from typing import Any
+from collections.abc import Collection, Mapping
 
 from errands.agents.delegation.base import Delegate
 from errands.agents.loop.course import LIMIT_EXCEEDED
@@ -83,7 +81,7 @@ class ManifestWorker(RuledWorker):
             use_evaluators(self.evaluators)
         turn = TaskTurn(self, ctx)
         if not ctx.is_cancelled:
-            await _until_canceled(ctx, turn.work())
+            await ctx._turn.until_cancelled(turn.work())
         if ctx.is_cancelled:
             await turn.let_go()
 
@@ -97,22 +95,3 @@ class ManifestWorker(RuledWorker):
     def declared(self) -> Repertoire:
         """The functions that are written down, when the others cannot be found out."""
         return Repertoire(self.plan, self._manifests.functions(self.agent))
-
-
-async def _until_canceled(ctx: TaskContext, work: Coroutine[Any, Any, None]) -> None:
-    """Does the work, as a task of its own, so that a cancel interrupts it and nothing else."""
-    working = asyncio.ensure_future(work)
-    ctx._on_cancel = working.cancel
-    try:
-        await working
-    except asyncio.CancelledError:
-        if not ctx.is_cancelled or _is_stopped():
-            raise
-    finally:
-        ctx._on_cancel = None
-
-
-def _is_stopped() -> bool:
-    """Whether the turn itself is to stop, and not only what it waits for."""
-    current = asyncio.current_task()
-    return current is not None and current.cancelling() > 0

@@ -26,7 +26,7 @@ from errands.model.core import (
 )
 from errands.model.log import EventKind
 from errands.runtime.executor.queue import Event, EventQueue
-from errands.runtime.journal import Journal, new_id, status_update
+from errands.runtime.journal import new_id, status_update
 from errands.runtime.turn import Turn
 from errands.runtime.validation import reread
 
@@ -34,9 +34,9 @@ from errands.runtime.validation import reread
 class TurnQueue(EventQueue):
     """Writes to a turn. `task_known` says that the client has a task already, so that a `Message` comes too late."""
 
-    def __init__(self, turn: Turn, journal: Journal, *, task_known: bool) -> None:
+    def __init__(self, turn: Turn, *, task_known: bool) -> None:
         self._turn = turn
-        self._now = journal.now
+        self._now = turn.journal.now
         self._task_known = task_known
         self._answered = False
         self._closed = False

@@ -19,7 +19,7 @@ from errands.runtime.oversight import CapabilityCall, Overseer
 MOST_REFERRED = 100
 
 
-def _no_recorder() -> Overseer:
+def _no_records() -> Overseer:
     raise ConfigurationError("a request that no server executes has no records; test with errands.testing.connect")
 
 
@@ -31,8 +31,8 @@ class RequestContext:
 
     #: Which try of this request it is, from 1; more than 1 after a crash.
     attempt: int = 1
-    #: Gives whoever writes the records of this request's turn.
-    _recorder: Callable[[], Overseer] = staticmethod(_no_recorder)
+    #: Returns the overseer that writes the records of this request's turn; set by the runtime.
+    overseen: Callable[[], Overseer] = staticmethod(_no_records)
 
     def __init__(
         self,
@@ -119,15 +119,15 @@ class RequestContext:
 
     async def record_llm(self, model: str, *, prompt: int = 0, completion: int = 0, text: str = "") -> None:
         """Tells that a model was called; see `TaskContext.record_llm`."""
-        await self._recorder().record_llm(model, prompt=prompt, completion=completion, text=text)
+        await self.overseen().record_llm(model, prompt=prompt, completion=completion, text=text)
 
     def capability(self, name: str, arguments: Mapping[str, Any] | None = None, /, **more: Any) -> CapabilityCall:
         """A call of a capability, for `async with`; see `TaskContext.capability`."""
-        return self._recorder().capability(name, {**(arguments or {}), **more})
+        return self.overseen().capability(name, {**(arguments or {}), **more})
 
     async def policy_context(self) -> dict[str, Any]:
         """What expressions of policies see as `context`, as plain JSON."""
-        return await self._recorder().context()
+        return await self.overseen().context()
 
 
 def _generated(generator: IDGenerator | None, **known: str | None) -> str:
