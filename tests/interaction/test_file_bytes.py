@@ -16,7 +16,7 @@ from errands import A2AClient, AgentCardConfig, Part, TaskContext, Worker
 from errands.model.base import encode
 from errands.model.card import AgentCapabilities, AgentCard, AgentInterface
 from errands.testing import BASE_URL, http_client, serve
-from errands.wire.v0_3.card import to_v0_3
+from errands.wire.v0_3_card import to_v0_3
 
 pytestmark = pytest.mark.anyio
 

@@ -19,7 +19,7 @@ from errands.model.card import AgentCard, AgentExtension, HTTPAuthSecurityScheme
 from errands.model.card_config import ExtensionConfig, SignatureConfig
 from errands.server.cards import build_card
 from errands.wire.proto.codec import CODECS, read_response
-from errands.wire.v0_3.card import from_v0_3, to_v0_3, union
+from errands.wire.v0_3_card import from_v0_3, to_v0_3, union
 from errands.wire.v1_0 import read_answer
 from tests.interaction.agents import Echo
 from tests.unit.wire.strategies import paths, replaced

@@ -16,7 +16,7 @@ from errands.errors import ConfigurationError, UnavailableError
 from errands.model.card import AgentCard
 from errands.wire import v1_0
 from errands.wire.dialect import MalformedAnswerError
-from errands.wire.v0_3.card import from_v0_3
+from errands.wire.v0_3_card import from_v0_3
 
 WELL_KNOWN_PATHS = ("/.well-known/agent-card.json", "/.well-known/agent.json")
 

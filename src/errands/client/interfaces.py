@@ -21,8 +21,8 @@ from errands.model.card import AgentCard, AgentInterface
 from errands.wire import v0_3, v1_0
 from errands.wire.dialect import ClientDialect
 from errands.wire.praisonai.answers import DIALECT as PRAISONAI
-from errands.wire.v0_3.card import PRAISONAI_TRANSPORT
-from errands.wire.v0_3.file_bytes import is_once
+from errands.wire.v0_3_card import PRAISONAI_TRANSPORT
+from errands.wire.v0_3_spelling import is_once
 
 #: What is spoken over each binding in each version, the preferred version first. gRPC has codecs of its own.
 DIALECTS: dict[tuple[str, str], ClientDialect | Literal["grpc"]] = {

@@ -15,7 +15,7 @@ from errands.interop.executors import descends
 from errands.model.card import AgentCard, AgentSkill, SecurityRequirement
 from errands.model.card_config import AgentCardConfig, CapabilitiesConfig, ProviderConfig, SkillConfig
 from errands.wire.dialect import MalformedAnswerError
-from errands.wire.v0_3.card import from_v0_3
+from errands.wire.v0_3_card import from_v0_3
 
 _PROTOBUF_CARD = "lf.a2a.v1.AgentCard"
 #: The pydantic cards: those of 0.3 itself, and those that 1.x has for the sake of 0.3.

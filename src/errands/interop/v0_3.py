@@ -19,7 +19,7 @@ from errands.model.requests import SendMessageRequest
 from errands.runtime.executor.call import ServerCallContext
 from errands.runtime.executor.queue import Event, EventQueue
 from errands.wire.v0_3 import JSONRPC
-from errands.wire.v0_3.schema_spelling import SCHEMA
+from errands.wire.v0_3_spelling import SCHEMA
 
 types: Any = import_module("a2a.types")
 SdkRequestContext: Any = import_module("a2a.server.agent_execution").RequestContext
@@ -40,7 +40,7 @@ class PydanticBridge(SdkBridge):
         return _model(types.MessageSendParams, SCHEMA.write_send(request))
 
     def task(self, task: Task) -> Any:
-        return _model(types.Task, SCHEMA.write_task(task))
+        return _model(types.Task, SCHEMA.write_task(msgspec.to_builtins(task)))
 
     def call_context(self, call: ServerCallContext) -> Any:
         return SdkCallContext(
@@ -81,8 +81,8 @@ class PydanticQueue(SdkEventQueue):  # type: ignore[misc]
         return self._errands_queue.is_closed()
 
 
-def _model(cls: Any, spelled: msgspec.Struct) -> Any:
-    return cls.model_validate(msgspec.to_builtins(spelled))
+def _model(cls: Any, values: dict[str, Any]) -> Any:
+    return cls.model_validate(values)
 
 
 def _read(event: Any) -> Event:

@@ -27,7 +27,7 @@ from errands.model.card_config import AgentCardConfig, SkillConfig
 from errands.runtime.settings import Settings
 from errands.server.http import Header, HttpExchange, IncomingRequest, host_port
 from errands.server.request_guard import host_of
-from errands.wire.v0_3 import card as v0_3
+from errands.wire import v0_3_card as v0_3
 
 #: The name of each binding on the card, by the name in the configuration.
 BINDINGS = {"jsonrpc": "JSONRPC", "http+json": "HTTP+JSON"}

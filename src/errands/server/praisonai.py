@@ -27,7 +27,7 @@ from errands.wire.praisonai.requests import read_request
 from errands.wire.praisonai.streams import StreamWriter, error_frame
 from errands.wire.praisonai.writing import write_error, write_task, write_tasks
 from errands.wire.status import JSONRPC_HTTP
-from errands.wire.v0_3.card import VERSION, to_v0_3
+from errands.wire.v0_3_card import VERSION, to_v0_3
 
 PATH = "/a2a"
 

@@ -1,31 +1,35 @@
 """A2A 1.0 as JSON, the same over JSON-RPC and HTTP+JSON: the spelling of `errands.model` itself.
 
-Reading is as generous as ProtoJSON asks: camelCase or snake_case keys, enums by name or number, null for an empty
-field, unknown fields passed over. Writing is always camelCase and names, without empty fields.
+Reading accepts what ProtoJSON allows: camelCase or snake_case keys, enums by name or number, null for an empty field,
+and fields that are unknown. JSON values in metadata and data parts are never touched. Writing is always camelCase and
+names, without empty fields.
 """
 
 from __future__ import annotations
 
+import enum
 import re
+import types
+import typing
 from collections.abc import Mapping
 from functools import cache
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import msgspec
+from msgspec import inspect
 
 from errands.errors import A2AError, InvalidParamsError, ParseError
 from errands.model.base import Model, encode
 from errands.model.core import StreamResponse
 from errands.model.requests import Empty
 from errands.operations import OPERATIONS, Operation
-from errands.wire import generous
 from errands.wire.dialect import Dialect, Json, Located, MalformedAnswerError, Route, fill_path, path_segment
 from errands.wire.status import from_http, from_jsonrpc, to_http, to_jsonrpc
 
 M = TypeVar("M", bound=Model)
 
-# The end of a key from its last underscore: a search for one byte is fast, and each byte is looked at once. In
-# capitals, as in `"ROLE_USER":`, it is no key of ours.
+# The end of a key from its last underscore: a search for one byte is fast, and each byte is looked at once. Keys in
+# capitals, as in `"ROLE_USER":`, are not ours.
 _SNAKE_KEY = re.compile(rb'_[a-z0-9]*+"\s*+:')
 #: With more underscores than this, normalizing a body is faster than finding out whether it has such keys.
 _MANY = 10_000
@@ -45,20 +49,19 @@ class V1_0(Dialect):  # noqa: N801
         for operation in OPERATIONS.values()
     )
     takes_tenant = True
+    copies_events = True
 
     def read_request(self, operation: Operation, body: bytes, fields: Mapping[str, str] | None = None) -> Any:
         return read_body(operation.request, body, fields)
 
     def read_query(self, operation: Operation, values: Mapping[str, str]) -> Any:
         try:
-            return msgspec.convert(generous.normalize(dict(values), operation.request), operation.request, strict=False)
+            return msgspec.convert(normalize(dict(values), operation.request), operation.request, strict=False)
         except msgspec.ValidationError as error:
             raise invalid_params(error) from None
 
     def write_response(self, operation: Operation, result: Model) -> bytes:
         return encode(result)
-
-    copies_events = True
 
     def write_event(self, data: bytes) -> bytes:
         return data
@@ -89,7 +92,7 @@ class V1_0(Dialect):  # noqa: N801
 
     def read_response(self, operation: Operation, raw: Json) -> Any:
         if operation.response is Empty:
-            return Empty()  # a2a-sdk says null here
+            return Empty()  # a2a-sdk writes null
         return read_answer(operation.response, raw)
 
     def read_event(self, raw: Json) -> StreamResponse:
@@ -103,7 +106,7 @@ class V1_0(Dialect):  # noqa: N801
         return from_http(status, body) if is_error else None
 
 
-#: The one and only: a dialect holds no state.
+#: The only instance: a dialect has no state.
 JSON = V1_0()
 
 
@@ -113,47 +116,49 @@ def _decoder_of(model: type[M]) -> msgspec.json.Decoder[M]:
 
 
 def read_body(model: type[M], body: bytes, fields: Mapping[str, str] | None = None) -> M:
-    """What a client sent; `fields` win over the body's. Raises `ParseError` or `InvalidParamsError`."""
+    """Return what a client sent; `fields` win over those of the body. Raises `ParseError` or `InvalidParamsError`."""
     try:
         if fields or (len(body) > _MANY and body.count(b"_") > _MANY) or _SNAKE_KEY.search(body):
-            values = generous.normalize(msgspec.json.decode(body), model)
+            values = normalize(read_json(body), model)
             if fields and isinstance(values, dict):
-                values |= generous.normalize(fields, model)
+                values |= normalize(fields, model)
             body = encode(values)
         decoder: msgspec.json.Decoder[M] = _decoder_of(model)
         return decoder.decode(body)
     except msgspec.ValidationError as error:
-        if (read := _read_generously(model, body)) is not None:
-            return read
-        raise invalid_params(error) from None
+        try:
+            return msgspec.convert(normalize(read_json(body), model), model)
+        except msgspec.ValidationError:
+            raise invalid_params(error) from None
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise ParseError(f"Invalid JSON payload: {error}") from None
     except RecursionError:
         raise InvalidParamsError("The request is nested too deeply") from None
 
 
-def _read_generously(model: type[M], body: bytes) -> M | None:
+def read_json(body: bytes) -> Any:
+    """Return the JSON value that a client sent. Raises `ParseError` or `InvalidParamsError`."""
     try:
-        return msgspec.convert(generous.normalize(msgspec.json.decode(body), model), model)
-    except msgspec.ValidationError:
-        return None
+        return msgspec.json.decode(body)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise ParseError(f"Invalid JSON payload: {error}") from None
+    except RecursionError:
+        raise InvalidParamsError("The request is nested too deeply") from None
 
 
 def read_answer(model: type[M], raw: Json) -> M:
-    """What an agent sent. Raises `MalformedAnswerError` when it is no `model`."""
+    """Return what an agent sent. Raises `MalformedAnswerError` when it is not a `model`."""
     try:
         decoder: msgspec.json.Decoder[M] = _decoder_of(model)
         return decoder.decode(raw)
     except msgspec.ValidationError:
         pass
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise MalformedAnswerError(f"no JSON ({error})") from None
+        raise MalformedAnswerError(f"not valid JSON ({error})") from None
     try:
-        return generous.decode(model, raw)
+        return from_protojson(model, msgspec.json.decode(raw))
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        raise MalformedAnswerError(f"no {model.__name__} ({error})") from None
+        raise MalformedAnswerError(f"not a valid {model.__name__} ({error})") from None
 
 
 def query_value(value: Any) -> str:
@@ -161,8 +166,126 @@ def query_value(value: Any) -> str:
 
 
 def invalid_params(error: msgspec.ValidationError) -> InvalidParamsError:
-    """msgspec's complaint as ours: the path becomes the field."""
+    """Return msgspec's error as ours: the path becomes the field."""
     message = str(error)
     text, found, path = message.rpartition(" - at `$")
     text, path = (text, path[:-1].lstrip(".")) if found and path.endswith("`") else (message, "")
     return InvalidParamsError(f"{text} (at {path})" if path else text, field=path or None)
+
+
+# ProtoJSON
+
+
+def from_protojson(model: type[M], values: Any) -> M:
+    """Return a model as protobuf agents write it. Raises `msgspec.ValidationError` when it is not one."""
+    return msgspec.convert(_complete(normalize(values, model), _type_of(model)), model)
+
+
+def normalize(value: Any, model: type[Model]) -> Any:
+    """Return `model`'s fields in camelCase, enums by name and without nulls, at every level; the rest as it is."""
+    if not isinstance(value, dict):
+        return value
+    names = _names_of(model)
+    result: dict[str, Any] = {}
+    for key, item in value.items():
+        known = names.get(key)
+        if known is None:
+            result[key] = item
+            continue
+        if item is None and not known.is_any:
+            continue
+        nested = known.nested
+        if known.numbered:
+            item = _name_of(item, known.numbered)
+        elif nested is not None:
+            item = [normalize(i, nested) for i in item] if isinstance(item, list) else normalize(item, nested)
+        result.setdefault(known.name, item)
+    return result
+
+
+class _KnownField(NamedTuple):
+    name: str
+    nested: type[Model] | None
+    #: Any JSON value, of which null is one.
+    is_any: bool
+    #: The names of a protobuf enum, each at the index that is its number; empty for other types.
+    numbered: list[str]
+
+
+@cache
+def _names_of(model: type[Model]) -> dict[str, _KnownField]:
+    names: dict[str, _KnownField] = {}
+    for field in msgspec.structs.fields(model):
+        is_any = Any in (field.type, *typing.get_args(field.type))
+        known = _KnownField(field.encode_name, _nested_model(field.type), is_any, _enum_names(field.type))
+        names[field.name] = names[field.encode_name] = known
+    return names
+
+
+def _nested_model(annotation: Any) -> type[Model] | None:
+    if isinstance(annotation, type) and issubclass(annotation, Model):
+        return annotation
+    if typing.get_origin(annotation) in (typing.Annotated, typing.Union, types.UnionType, list):
+        for argument in typing.get_args(annotation):
+            if (found := _nested_model(argument)) is not None:
+                return found
+    return None
+
+
+def _enum_names(annotation: Any) -> list[str]:
+    """Return the names of a protobuf enum. It begins with the unspecified value, which has the number 0."""
+    for kind in (annotation, *typing.get_args(annotation)):
+        if isinstance(kind, type) and issubclass(kind, enum.Enum):
+            names: list[str] = [member.value for member in kind]
+            if str(names[0]).endswith("_UNSPECIFIED"):
+                return names
+    return []
+
+
+def _name_of(item: Any, names: list[str]) -> Any:
+    """Return the name of an enum's number, which in a query is a string. Anything else is left as it is."""
+    if type(item) is int or (isinstance(item, str) and item.isdecimal() and len(item) <= 2):
+        return names[int(item)] if 0 <= int(item) < len(names) else item
+    return item
+
+
+@cache
+def _type_of(model: type[Model]) -> inspect.Type:
+    return inspect.type_info(model)
+
+
+def _complete(value: Any, kind: inspect.Type) -> Any:
+    """Return `value` with the required fields that are missing set to their zero values."""
+    if isinstance(kind, inspect.UnionType):
+        nested = [t for t in kind.types if isinstance(t, inspect.StructType | inspect.ListType | inspect.DictType)]
+        return _complete(value, nested[0]) if nested else value
+    if isinstance(kind, inspect.ListType) and isinstance(value, list):
+        return [_complete(item, kind.item_type) for item in value]
+    if isinstance(kind, inspect.DictType) and isinstance(value, dict):
+        return {key: _complete(item, kind.value_type) for key, item in value.items()}
+    if isinstance(kind, inspect.StructType) and isinstance(value, dict):
+        if value and not any(field.encode_name in value for field in kind.fields):
+            return value  # something else altogether, which nothing could complete
+        completed = dict(value)
+        for field in kind.fields:
+            if field.encode_name in value:
+                completed[field.encode_name] = _complete(value[field.encode_name], field.type)
+            elif field.required:
+                completed[field.encode_name] = _zero(field.type)
+        return completed
+    return value
+
+
+def _zero(kind: inspect.Type) -> Any:
+    if isinstance(kind, inspect.StrType):
+        return ""
+    if isinstance(kind, inspect.IntType):
+        return 0
+    if isinstance(kind, inspect.BoolType):
+        return False
+    if isinstance(kind, inspect.ListType):
+        return []
+    if isinstance(kind, inspect.EnumType):
+        members: list[enum.Enum] = list(kind.cls)
+        return members[0].value
+    return {}

@@ -14,7 +14,7 @@ from errands.client.interfaces import choose_interface
 from errands.errors import ConfigurationError
 from errands.model.base import encode
 from errands.model.card import AgentCard, AgentInterface
-from errands.wire.v0_3.card import union
+from errands.wire.v0_3_card import union
 from tests.unit.client.agent import URL, card, task
 
 pytestmark = pytest.mark.anyio

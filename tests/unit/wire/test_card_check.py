@@ -15,7 +15,7 @@ from errands.model.base import encode
 from errands.model.card import HTTPAuthSecurityScheme, OAuth2SecurityScheme, OAuthFlow, OAuthFlows, SecurityScheme
 from errands.server.cards import build_card
 from errands.wire.card_check import Finding, check_card
-from errands.wire.v0_3.card import to_v0_3, union
+from errands.wire.v0_3_card import to_v0_3, union
 
 CONFIG = AgentCardConfig(
     name="Cook",

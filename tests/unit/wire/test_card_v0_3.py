@@ -30,7 +30,7 @@ from errands.model.card import (
     StringList,
 )
 from errands.wire.dialect import MalformedAnswerError
-from errands.wire.v0_3.card import from_v0_3, to_v0_3, union
+from errands.wire.v0_3_card import from_v0_3, to_v0_3, union
 
 NEEDED = [SecurityRequirement(schemes={"key": StringList(scopes=[]), "oauth": StringList(scopes=["read"])})]
 FLOW = OAuthFlow(authorization_url="https://a", token_url="https://t", scopes={"read": "Read"}, pkce_required=True)

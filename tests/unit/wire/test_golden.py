@@ -17,7 +17,7 @@ from errands.model.requests import (
     SendMessageResponse,
     TaskPushNotificationConfig,
 )
-from errands.wire.v0_3.card import from_v0_3, to_v0_3, union
+from errands.wire.v0_3_card import from_v0_3, to_v0_3, union
 from errands.wire.v1_0 import read_answer
 from tests.unit.wire.golden import FAMILIES, RECORDINGS, Recording, normal
 

@@ -17,7 +17,7 @@ from errands.model.requests import SendMessageConfiguration, SendMessageRequest,
 from errands.operations import OPERATIONS, Operation
 from errands.wire.dialect import Dialect, MalformedAnswerError
 from errands.wire.v0_3 import JSONRPC, REST, REST_PLAIN
-from errands.wire.v0_3.card import from_v0_3
+from errands.wire.v0_3_card import from_v0_3
 from tests.unit.wire.strategies import json_values, paths, replaced
 
 FEW = settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck))

@@ -27,7 +27,7 @@ from errands.wire.praisonai.incoming import AnyMessage, AnyPart
 from errands.wire.praisonai.names import CODES, METHODS, STATES
 from errands.wire.praisonai.writing import message_fields, present
 from errands.wire.status import from_jsonrpc
-from errands.wire.v0_3.card import VERSION, from_v0_3
+from errands.wire.v0_3_card import VERSION, from_v0_3
 
 T = TypeVar("T")
 

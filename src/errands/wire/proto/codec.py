@@ -26,7 +26,6 @@ from errands.model.card import AgentCard
 from errands.model.core import SETTLED_STATES, Part
 from errands.model.requests import ListTasksRequest, SendMessageConfiguration, SendMessageRequest
 from errands.operations import OPERATIONS, Operation
-from errands.wire import generous
 from errands.wire.dialect import MalformedAnswerError
 from errands.wire.proto.schema import Conversion, Message, ProtoSchema
 from errands.wire.proto.values import (
@@ -37,9 +36,9 @@ from errands.wire.proto.values import (
     read_struct,
     write_time,
 )
-from errands.wire.v0_3.errors import in_0_3
-from errands.wire.v0_3.file_bytes import ONCE, TWICE, FileBytes, is_once
-from errands.wire.v0_3.spelling import unwrap_data, wrap_data
+from errands.wire.v0_3 import in_0_3
+from errands.wire.v0_3_spelling import ONCE, TWICE, FileBytes, is_once, unwrap_data, wrap_data
+from errands.wire.v1_0 import from_protojson
 
 
 class Rpc(NamedTuple):
@@ -175,7 +174,7 @@ def _parse_card(values: dict[str, Any], message: Message) -> None:
 
 def _card_from(values: dict[str, Any]) -> AgentCard:
     try:
-        return generous.decode(AgentCard, msgspec.json.encode(values))
+        return from_protojson(AgentCard, values)
     except msgspec.MsgspecError as error:
         raise ValueError(f"not an agent card: {error}") from None
 
@@ -294,7 +293,7 @@ def _part_conversion(file_bytes: FileBytes) -> Conversion:
         if part.text is not None:
             message.text = part.text
         elif part.data is not UNSET:
-            data, metadata = wrap_data(part)
+            data, metadata = wrap_data(part.data, metadata)
             fill_struct(message.data.data, data)
         else:
             file = message.file

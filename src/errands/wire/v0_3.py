@@ -1,0 +1,547 @@
+"""A2A 0.3 as JSON: its methods over JSON-RPC, its paths over HTTP+JSON, its errors.
+
+The operations are those of 1.0. `v0_3_spelling` knows how their objects are written; over JSON-RPC results are the
+objects themselves, told apart by `kind`. Over HTTP+JSON the specification's text writes objects in the same way, but
+the official SDKs send and serve the proto in JSON. `REST` is the latter and `REST_PLAIN` the former; `REST_ONCE` is the
+latter with files as the JavaScript SDK writes them, and `REST_A2AKIT` is what a2akit speaks. `variant` tells which of
+them a request is in. A request without a body is answered as the official SDKs expect it. A client writes as they do
+and reads both.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Mapping
+from typing import Any, TypeVar
+
+import msgspec
+
+from errands.errors import (
+    A2AError,
+    ExtendedAgentCardNotConfiguredError,
+    ExtendedCardNotOfferedError,
+    InvalidParamsError,
+    TaskTerminalStateError,
+    UnsupportedOperationError,
+)
+from errands.model import core
+from errands.model.base import Model, encode
+from errands.model.card import AgentCard
+from errands.model.requests import (
+    CancelTaskRequest,
+    DeleteTaskPushNotificationConfigRequest,
+    Empty,
+    GetTaskPushNotificationConfigRequest,
+    ListTaskPushNotificationConfigsRequest,
+    ListTaskPushNotificationConfigsResponse,
+    ListTasksRequest,
+    ListTasksResponse,
+    SendMessageConfiguration,
+    SendMessageRequest,
+    SendMessageResponse,
+    TaskPushNotificationConfig,
+)
+from errands.operations import OPERATIONS, Operation
+from errands.wire import v1_0
+from errands.wire.dialect import Dialect, Json, Located, MalformedAnswerError, Route, fill_path
+from errands.wire.status import ERRORS, STATUS, details_of, from_http, from_jsonrpc, to_jsonrpc
+from errands.wire.v0_3_card import VERSION, from_v0_3, to_v0_3
+from errands.wire.v0_3_spelling import (
+    A2AKIT,
+    PROTO,
+    PROTO_ONCE,
+    SCHEMA,
+    ArtifactUpdateV03,
+    CreatePushConfigV03,
+    MessageV03,
+    PushConfigParamsV03,
+    SendParamsV03,
+    Spelling,
+    StatusUpdateV03,
+    StreamResponseV03,
+    TaskListV03,
+    TaskPushConfigV03,
+    TaskV03,
+    decoded_again,
+    is_once,
+)
+
+M = TypeVar("M", bound=Model)
+
+#: For each kind of event the field by which one without `kind` is recognised, the event's name, and its struct.
+_KINDS: dict[str, tuple[str, str, type[Model]]] = {
+    "message": ("messageId", "message", MessageV03),
+    "artifact-update": ("artifact", "artifact_update", ArtifactUpdateV03),
+    "status-update": ("taskId", "status_update", StatusUpdateV03),
+    "task": ("id", "task", TaskV03),
+}
+
+
+class _Kind(msgspec.Struct):
+    kind: str | None = None
+
+
+_KIND = msgspec.json.Decoder(_Kind)
+
+
+class V03Dialect(Dialect):
+    """What the dialects of 0.3 have in common: the responses, and the errors."""
+
+    version = VERSION
+    media_type = "application/json"
+    ends_at_pause = True
+
+    def __init__(self, spelling: Spelling) -> None:
+        self.spelling = spelling
+
+    # The server's side
+
+    def write_response(self, operation: Operation, result: Model) -> bytes:
+        spelling = self.spelling
+        if isinstance(result, SendMessageResponse):
+            return encode(self.wrap(spelling.write_event(msgspec.to_builtins(result))))
+        if isinstance(result, core.Task):
+            return encode(spelling.write_task(msgspec.to_builtins(result)))
+        if isinstance(result, ListTasksResponse):
+            listed = msgspec.to_builtins(result)
+            for task in listed["tasks"]:
+                spelling.write_task(task)
+            return encode(listed)
+        if isinstance(result, TaskPushNotificationConfig):
+            return encode(spelling.write_push_config(result))
+        if isinstance(result, ListTaskPushNotificationConfigsResponse):
+            return encode(self.wrap_configs([spelling.write_push_config(config) for config in result.configs]))
+        return to_v0_3(result) if isinstance(result, AgentCard) else self.nothing
+
+    def write_event(self, data: bytes) -> bytes:
+        return encode(self.wrap(self.spelling.write_event(msgspec.json.decode(data))))
+
+    #: The response of an operation that returns nothing.
+    nothing = b"{}"
+
+    @abstractmethod
+    def wrap(self, event: dict[str, Any]) -> Any:
+        """Return an event or an answer, which is an object under its name, as the binding has it."""
+
+    def wrap_configs(self, configs: list[dict[str, Any]]) -> Any:
+        return configs
+
+    def jsonrpc_error(self, error: A2AError) -> dict[str, Any]:
+        return to_jsonrpc(in_0_3(error))
+
+    def http_error(self, error: A2AError) -> tuple[int, dict[str, Any]]:
+        return to_http(in_0_3(error))
+
+    # The client's side
+
+    def read_response(self, operation: Operation, raw: Json) -> Any:
+        response = operation.response
+        if response is SendMessageResponse:
+            event = self.read_event(raw)
+            if event.task is None and event.message is None:
+                raise MalformedAnswerError("neither a task nor a message")
+            return SendMessageResponse(task=event.task, message=event.message)
+        if response is core.Task:
+            return self._read(TaskV03, raw)
+        if response is ListTasksResponse:
+            return self._read(TaskListV03, raw)
+        if response is TaskPushNotificationConfig:
+            return self.spelling.read_push_config(v1_0.read_answer(TaskPushConfigV03, raw))
+        if response is ListTaskPushNotificationConfigsResponse:
+            # A bare list as in the specification's text, or one under `configs` as in its proto.
+            found = _decode(raw)
+            configs = found.get("configs", []) if isinstance(found, dict) else found
+            if not isinstance(configs, list):
+                raise MalformedAnswerError("not a list of push notification configs")
+            read = [v1_0.read_answer(TaskPushConfigV03, encode(config)) for config in configs]
+            return ListTaskPushNotificationConfigsResponse(configs=[*map(self.spelling.read_push_config, read)])
+        return from_v0_3(raw) if response is AgentCard else Empty()
+
+    def read_event(self, raw: Json) -> core.StreamResponse:
+        """Read an object that says by its kind what it is, as some agents write it over HTTP+JSON, too."""
+        try:
+            kind = _KIND.decode(raw).kind
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+            raise MalformedAnswerError(f"not a valid event ({error})") from None
+        if kind is None:
+            fields = _decode(raw)
+            kind = next((kind for kind, (field, *_) in _KINDS.items() if field in fields), "")
+        if kind not in _KINDS:
+            raise MalformedAnswerError("neither a task nor a message nor an update")
+        _, name, model = _KINDS[kind]
+        return core.StreamResponse(**{name: self._read(model, raw)})
+
+    def _read(self, model: type[Model], raw: Json) -> Any:
+        return self.respell(v1_0.read_answer(model, raw))
+
+    def respell(self, read: Model) -> Any:
+        """Return an object of 0.3 as the one of 1.0. Raises `MalformedAnswerError`."""
+        try:
+            return self.spelling.read(read)
+        except (A2AError, ValueError, TypeError) as error:
+            raise MalformedAnswerError(f"not a valid {type(read).__name__.removesuffix('V03')} ({error})") from None
+
+    def read_jsonrpc_error(self, error: dict[str, Any]) -> A2AError:
+        return read_jsonrpc(error)
+
+    def read_http_error(self, status: int, body: Any) -> A2AError | None:
+        return read_http(status, body)
+
+
+def _decode(raw: Json) -> Any:
+    try:
+        return msgspec.json.decode(raw)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise MalformedAnswerError(f"not valid JSON ({error})") from None
+
+
+def _with_blocking(operation: Operation, request: Any) -> Any:
+    """Say whether a send should wait: what a missing `blocking` means differs from agent to agent."""
+    if operation.name == "SendMessage" and request.configuration is None:
+        return msgspec.structs.replace(request, configuration=SendMessageConfiguration())
+    return request
+
+
+def _parse_state(name: str) -> core.TaskState:
+    """Return the state of any spelling, in 0.3 `unknown` too. Raises `InvalidParamsError`."""
+    if name == "unknown":
+        return core.UNSPECIFIED
+    try:
+        return core.TaskState.parse(name.upper().replace("CANCELLED", "CANCELED"))
+    except ValueError:
+        raise InvalidParamsError(f"no such state: {name[:100]}", field="status") from None
+
+
+# JSON-RPC
+
+_METHODS = {
+    "message/send": "SendMessage",
+    "message/stream": "SendStreamingMessage",
+    "tasks/get": "GetTask",
+    # Over JSON-RPC 0.3 cannot list tasks; this is 1.0's operation in the spelling of 0.3.
+    "tasks/list": "ListTasks",
+    "tasks/cancel": "CancelTask",
+    "tasks/resubscribe": "SubscribeToTask",
+    "tasks/pushNotificationConfig/set": "CreateTaskPushNotificationConfig",
+    "tasks/pushNotificationConfig/get": "GetTaskPushNotificationConfig",
+    "tasks/pushNotificationConfig/list": "ListTaskPushNotificationConfigs",
+    "tasks/pushNotificationConfig/delete": "DeleteTaskPushNotificationConfig",
+    "agent/getAuthenticatedExtendedCard": "GetExtendedAgentCard",
+}
+_METHOD_OF = {name: method for method, name in _METHODS.items()}
+
+
+class JsonRpcV03(V03Dialect):
+    methods = {method: OPERATIONS[name] for method, name in _METHODS.items()}
+    # Clients of 0.3 take any other answer for a broken stream, and never see the error in it.
+    refuses_in_stream = True
+    nothing = b"null"
+
+    def read_request(self, operation: Operation, body: bytes, fields: Mapping[str, str] | None = None) -> Any:
+        request = operation.request
+        if request is SendMessageRequest:
+            return self.spelling.read_send(v1_0.read_body(SendParamsV03, body, fields))
+        if request is ListTasksRequest:
+            values = v1_0.read_json(body)
+            if isinstance(values, dict) and isinstance(values.get("status"), str):
+                body = encode(values | {"status": _parse_state(values["status"])})
+        elif request is TaskPushNotificationConfig:
+            config = v1_0.read_body(TaskPushConfigV03, body, fields)
+            if not config.task_id or config.push_notification_config is None or not config.push_notification_config.url:
+                raise InvalidParamsError(
+                    "taskId and a pushNotificationConfig with a url are needed", field="pushNotificationConfig"
+                )
+            return _with_id(self.spelling.read_push_config(config))
+        elif request is ListTaskPushNotificationConfigsRequest:
+            return ListTaskPushNotificationConfigsRequest(task_id=v1_0.read_body(PushConfigParamsV03, body, fields).id)
+        elif request in (GetTaskPushNotificationConfigRequest, DeleteTaskPushNotificationConfigRequest):
+            params = v1_0.read_body(PushConfigParamsV03, body, fields)
+            return request(task_id=params.id, id=params.push_notification_config_id or params.id)
+        return v1_0.read_body(request, body, fields)
+
+    def read_query(self, operation: Operation, values: Mapping[str, str]) -> Any:
+        raise UnsupportedOperationError("JSON-RPC takes its parameters from the body")
+
+    def wrap(self, event: dict[str, Any]) -> Any:
+        (written,) = event.values()
+        return written
+
+    def method_of(self, operation: Operation) -> str:
+        return _METHOD_OF[operation.name]
+
+    def write_request(self, operation: Operation, request: Model) -> bytes:
+        if isinstance(request, SendMessageRequest):
+            return encode(self.spelling.write_send(_with_blocking(operation, request)))
+        if isinstance(request, TaskPushNotificationConfig):
+            return encode(self.spelling.write_push_config(request))
+        if isinstance(request, GetTaskPushNotificationConfigRequest | DeleteTaskPushNotificationConfigRequest):
+            return encode(PushConfigParamsV03(id=request.task_id, push_notification_config_id=request.id))
+        if isinstance(request, ListTaskPushNotificationConfigsRequest):
+            return encode(PushConfigParamsV03(id=request.task_id))
+        values = msgspec.to_builtins(request)
+        if isinstance(request, ListTasksRequest):
+            values.pop("tenant", None)
+            if request.status is not None:
+                values["status"] = self.spelling.states[request.status]
+        return encode(values)
+
+    def locate(self, operation: Operation, request: Model) -> Located:
+        raise UnsupportedOperationError("JSON-RPC has one address for all operations")
+
+
+class A2akitJsonRpc(JsonRpcV03):
+    """As a2akit's client means and reads it."""
+
+    refuses_in_stream = False
+
+
+def _with_id(config: TaskPushNotificationConfig) -> TaskPushNotificationConfig:
+    # In 0.3 a config without an id is the task's only one, and has the task's id.
+    config.id = config.id or config.task_id
+    return config
+
+
+# HTTP+JSON
+
+_PATHS = {name: operation.path for name, operation in OPERATIONS.items()} | {"GetExtendedAgentCard": "/card"}
+#: Invalid parameters and unsupported operations, for which a2akit has another status than the official SDKs.
+_BAD_REQUESTS = (-32602, -32004)
+
+
+def _routes(prefix: str) -> tuple[Route, ...]:
+    # To subscribe, the specification's text says POST; its proto and a2a-sdk 0.3 say GET.
+    methods = {"SubscribeToTask": frozenset({"GET", "POST"})}
+    return tuple(
+        Route(operation, methods.get(name, frozenset({operation.http_method})), prefix + _PATHS[name])
+        for name, operation in OPERATIONS.items()
+    )
+
+
+class RestV03(V03Dialect):
+    """As the specification's text says, under `/v1`."""
+
+    routes = _routes("/v1")
+    #: How a client asks for a stream: see `_routes`.
+    subscribe_method = "POST"
+
+    def read_request(self, operation: Operation, body: bytes, fields: Mapping[str, str] | None = None) -> Any:
+        if operation.request is SendMessageRequest:
+            return self.spelling.read_send(v1_0.read_body(SendParamsV03, body, fields))
+        if operation.request is TaskPushNotificationConfig:
+            created = v1_0.read_body(CreatePushConfigV03, body, fields)
+            holder = created.config or created
+            if holder.push_notification_config is None or not holder.push_notification_config.url:
+                raise InvalidParamsError(
+                    "a push notification config needs a url", field="config.pushNotificationConfig.url"
+                )
+            config = self.spelling.read_push_config(holder)
+            config.task_id = created.task_id or config.task_id
+            return _with_id(config)
+        return v1_0.read_body(operation.request, body, fields)
+
+    def read_query(self, operation: Operation, values: Mapping[str, str]) -> Any:
+        if operation.request is ListTasksRequest and not values.get("status", "0").isdecimal():
+            values = {**values, "status": _parse_state(values["status"])}
+        return v1_0.JSON.read_query(operation, values)
+
+    def wrap(self, event: dict[str, Any]) -> Any:
+        return event
+
+    def variant(self, body: bytes, software: bytes = b"") -> Dialect:
+        try:
+            found = _PROBE.decode(body or b"{}")
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+            found = _Probe()
+        if found.is_plain:
+            return REST_PLAIN
+        return REST_ONCE if is_once(software) or found.has_bare_file else REST
+
+    def method_of(self, operation: Operation) -> str:
+        raise UnsupportedOperationError("HTTP+JSON has paths and no methods")
+
+    def write_request(self, operation: Operation, request: Model) -> bytes:
+        return self.locate(operation, request).body or b"{}"
+
+    def locate(self, operation: Operation, request: Model) -> Located:
+        values = {name: value for name in request.__struct_fields__ if (value := getattr(request, name)) is not None}
+        values.pop("tenant", None)
+        path = fill_path(f"/v1{_PATHS[operation.name]}", values)
+        if isinstance(request, SendMessageRequest):
+            return Located("POST", path, {}, encode(self.spelling.write_send(_with_blocking(operation, request))))
+        if isinstance(request, TaskPushNotificationConfig):
+            return Located("POST", path, {}, encode(self.spelling.write_create(request)))
+        if isinstance(request, CancelTaskRequest):
+            return Located("POST", path, {}, encode({"name": f"tasks/{request.id}"}))
+        if isinstance(request, ListTasksRequest) and request.status is not None:
+            values["status"] = self.spelling.states[request.status]
+        names = dict(zip(request.__struct_fields__, request.__struct_encode_fields__, strict=True))
+        query = {names[name]: v1_0.query_value(value) for name, value in values.items()}
+        return Located(self.subscribe_method if operation.streams else operation.http_method, path, query, None)
+
+    def read_event(self, raw: Json) -> core.StreamResponse:
+        found = v1_0.read_answer(StreamResponseV03, raw)
+        if found == StreamResponseV03():
+            return super().read_event(raw)  # some agents answer with the object itself
+        read: core.StreamResponse = self.respell(found)
+        return read
+
+
+class A2akitRest(RestV03):
+    """As a2akit does: paths without `/v1`, and answers and events that are the task or message itself."""
+
+    routes = _routes("")
+
+    def wrap(self, event: dict[str, Any]) -> Any:
+        return JSONRPC.wrap(event)
+
+    def http_error(self, error: A2AError) -> tuple[int, dict[str, Any]]:
+        status, body = super().http_error(error)
+        if isinstance(error, TaskTerminalStateError):
+            return 409, body
+        return 400 if body["code"] in _BAD_REQUESTS else status, body
+
+    def variant(self, body: bytes, software: bytes = b"") -> Dialect:
+        return self
+
+
+class SdkRest(RestV03):
+    """As the official SDKs do."""
+
+    subscribe_method = "GET"
+
+    def wrap_configs(self, configs: list[dict[str, Any]]) -> Any:
+        return {"configs": configs}
+
+
+class _ProbeFile(msgspec.Struct, rename="camel"):
+    file_with_bytes: bytes | None = None
+
+
+class _ProbePart(msgspec.Struct):
+    file: _ProbeFile | None = None
+
+
+class _ProbeMessage(msgspec.Struct):
+    role: Any = None
+    kind: Any = None
+    content: list[_ProbePart] = []
+
+
+class _ProbeConfig(msgspec.Struct, rename="camel"):
+    task_id: Any = None
+
+
+class _Probe(msgspec.Struct, rename="camel"):
+    """As much of a body as tells how it is spelled."""
+
+    message: _ProbeMessage | None = None
+    #: The message, as a2a-sdk 1.x names it.
+    request: _ProbeMessage | None = None
+    config: _ProbeConfig | None = None
+    task_id: Any = None
+
+    @property
+    def is_plain(self) -> bool:
+        if self.message is not None:
+            return self.message.kind is not None or self.message.role in ("user", "agent")
+        return bool(self.task_id or (self.config is not None and self.config.task_id))
+
+    @property
+    def has_bare_file(self) -> bool:
+        message = self.message or self.request
+        files = [part.file.file_with_bytes for part in message.content if part.file] if message else []
+        return any(content is not None and decoded_again(content) is None for content in files)
+
+
+_PROBE = msgspec.json.Decoder(_Probe)
+
+JSONRPC = JsonRpcV03(SCHEMA)
+JSONRPC_A2AKIT = A2akitJsonRpc(A2AKIT)
+REST_PLAIN = RestV03(SCHEMA)
+REST_A2AKIT = A2akitRest(A2AKIT)
+REST = SdkRest(PROTO)
+REST_ONCE = SdkRest(PROTO_ONCE)
+
+
+# Errors: the codes of JSON-RPC are those of 1.0, HTTP+JSON has statuses and a body of its own. The specification leaves
+# that body open. This one is read by the official SDKs: `message` for all, `type` for the Python one, `code` and `data`
+# as over JSON-RPC for the JavaScript one.
+
+#: Where the status is another one than in 1.0.
+_HTTP = {
+    "INVALID_PARAMS": 422,
+    "TASK_NOT_CANCELABLE": 409,
+    "PUSH_NOTIFICATION_NOT_SUPPORTED": 501,
+    "UNSUPPORTED_OPERATION": 501,
+    "CONTENT_TYPE_NOT_SUPPORTED": 415,
+    "INVALID_AGENT_RESPONSE": 502,
+    "EXTENDED_AGENT_CARD_NOT_CONFIGURED": 404,
+}
+#: The names of the errors that the specification has: those of our classes but for one.
+_TYPES = {
+    reason: cls.__name__
+    for reason, cls in ERRORS.items()
+    if STATUS[reason].jsonrpc not in range(-32099, -32090) and reason != "PAYLOAD_TOO_LARGE"
+} | {"INVALID_JSON": "JSONParseError"}
+_REASONS = {name: reason for reason, name in _TYPES.items()} | {
+    "AuthenticatedExtendedCardNotConfiguredError": "EXTENDED_AGENT_CARD_NOT_CONFIGURED"
+}
+#: What a status means without a `type`, as from a2a-sdk 0.3.
+_REASON_OF_HTTP = {
+    404: "TASK_NOT_FOUND",
+    409: "TASK_NOT_CANCELABLE",
+    415: "CONTENT_TYPE_NOT_SUPPORTED",
+    422: "INVALID_PARAMS",
+    501: "UNSUPPORTED_OPERATION",
+}
+
+
+def in_0_3(error: A2AError) -> A2AError:
+    """Return the error that 0.3 has for this one: the same for an extended card not offered and not configured."""
+    if isinstance(error, ExtendedCardNotOfferedError):
+        return ExtendedAgentCardNotConfiguredError(error.message)
+    return error
+
+
+def to_http(error: A2AError) -> tuple[int, dict[str, Any]]:
+    """Return the status code and the body of an HTTP+JSON answer."""
+    status = STATUS[error.reason]
+    body: dict[str, Any] = {"code": status.jsonrpc, "message": error.message, "data": details_of(error)}
+    if name := _TYPES.get(error.reason):
+        body["type"] = name
+    return _HTTP.get(error.reason, status.http), body
+
+
+def read_http(status: int, body: Any) -> A2AError | None:
+    """Return the error in an HTTP+JSON answer, in any form that is seen.
+
+    That is: a JSON-RPC error as we and the JavaScript SDK write it, a bare message as from a2a-sdk 0.3, and 1.0's form,
+    which a2a-sdk 1.x uses for 0.3 as well.
+    """
+    if not isinstance(body, dict):
+        return None
+    if isinstance(body.get("error"), dict):
+        return from_http(status, body)
+    message = body.get("message")
+    if not isinstance(message, str):
+        return None
+    if isinstance(body.get("code"), int) and body["code"] < 0:
+        return read_jsonrpc(body)
+    reason = _REASONS.get(str(body.get("type"))) or _REASON_OF_HTTP.get(status)
+    details = None if reason is None else [{"reason": reason}]
+    return from_http(status, {"error": {"message": message, "details": details}})
+
+
+def read_jsonrpc(error: dict[str, Any]) -> A2AError:
+    """Return the error in a JSON-RPC answer. `data` may be anything in 0.3; it is kept in `metadata`."""
+    read = from_jsonrpc(error)
+    data = error.get("data")
+    if isinstance(data, dict):
+        read.metadata |= {str(key): value for key, value in data.items()}
+    elif data is not None and not _is_details(data):
+        read.metadata["data"] = data
+    return read
+
+
+def _is_details(data: Any) -> bool:
+    return isinstance(data, list) and bool(data) and all(isinstance(d, dict) and "@type" in d for d in data)

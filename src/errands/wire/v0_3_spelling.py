@@ -1,0 +1,599 @@
+"""How A2A 0.3 spells messages, tasks and events, beside the spelling of 1.0 in `errands.model`.
+
+0.3 is written in two ways. `SCHEMA` is its JSON schema: over JSON-RPC, and over HTTP+JSON as the specification's text
+says. `PROTO` is the JSON of its proto, which the official SDKs send and serve over HTTP+JSON. The structs here read
+both; tables say what differs. Writing starts from the JSON of 1.0.
+
+What 0.3 cannot say is left out: the file name and media type of a part that is not a file, an unspecified role (it is
+read as the agent's), the tenant; in `PROTO` also `referenceTaskIds`, as its receivers refuse fields they do not know.
+"""
+
+from __future__ import annotations
+
+import binascii
+from collections.abc import Callable
+from typing import Any, ClassVar, Literal, NamedTuple, TypeVar
+
+import msgspec
+from msgspec import UNSET, UnsetType
+
+from errands.errors import InvalidParamsError
+from errands.model import core
+from errands.model.base import Metadata, Model
+from errands.model.requests import (
+    AuthenticationInfo,
+    Id,
+    ListTasksResponse,
+    NonNegative,
+    SendMessageConfiguration,
+    SendMessageRequest,
+    TaskPushNotificationConfig,
+)
+
+E = TypeVar("E", core.TaskState, core.Role)
+
+# The bytes of files over HTTP+JSON and gRPC, where the official SDKs disagree. The proto has a field for the bytes
+# themselves. The JavaScript SDK puts them there: in JSON they are base64 once. The SDKs for Python, Go and Java put the
+# base64 text of the file there: it is base64 twice. These are the rules:
+#
+# 1. A peer that says it runs JavaScript (`is_once`) reads and writes once. So does one whose own request has a file
+#    that is not base64 inside.
+# 2. Every other peer is answered as the majority of SDKs expects it: twice. What it sends is decoded a second time if
+#    it is base64 to the last byte, and otherwise taken as it is.
+#
+# By these rules a file goes wrong only if a peer that is not known to run JavaScript writes it once, and the whole file
+# happens to be base64 text.
+
+#: How JavaScript names itself: `fetch` of Node.js, Deno, Bun and browsers, gRPC for Node.js, and Express, with which
+#: agents of the JavaScript SDK are served.
+_JAVASCRIPT = (b"node", b"undici", b"deno/", b"bun/", b"mozilla/", b"grpc-node-js/", b"express")
+
+
+class FileBytes(NamedTuple):
+    """Between a file and the field that carries it."""
+
+    read: Callable[[bytes], bytes]
+    write: Callable[[bytes], bytes]
+
+
+def decoded_again(content: bytes) -> bytes | None:
+    """Return the file of which `content` is the base64 text, or None when it is not base64."""
+    try:
+        return binascii.a2b_base64(content, strict_mode=True)
+    except binascii.Error:
+        return None
+
+
+def _read_twice(content: bytes) -> bytes:
+    file = decoded_again(content)
+    return content if file is None else file
+
+
+TWICE = FileBytes(read=_read_twice, write=lambda file: binascii.b2a_base64(file, newline=False))
+ONCE = FileBytes(read=bytes, write=bytes)
+
+
+def is_once(software: bytes) -> bool:
+    """Return whether the peer that names itself so in `User-Agent` or `X-Powered-By` runs JavaScript."""
+    return software.lower().startswith(_JAVASCRIPT)
+
+
+# Data that is not an object, which a part of 0.3 cannot carry, travels as `{"value": …}`
+
+#: The metadata that says so: a2a-sdk's name for it.
+_WRAPPED = "data_part_compat"
+
+
+def wrap_data(data: Any, metadata: Metadata | None) -> tuple[dict[str, Any], Metadata | None]:
+    """Return the data of a part as an object, and the metadata that tells what was done."""
+    if isinstance(data, dict):
+        return data, metadata
+    return {"value": data}, {**(metadata or {}), _WRAPPED: True}
+
+
+def unwrap_data(data: Any, metadata: Metadata | None) -> core.Part:
+    """Return the part of which `wrap_data` has written the data."""
+    if metadata and metadata.get(_WRAPPED) is True and isinstance(data, dict) and "value" in data:
+        kept = {key: value for key, value in metadata.items() if key != _WRAPPED}
+        return core.Part(data=data["value"], metadata=kept or None)
+    return core.Part(data=data, metadata=metadata)
+
+
+# What is read. Fields of both spellings, and everything has a default: the JSON of a proto leaves out zero values
+
+
+class FileV03(Model):
+    content: bytes | None = msgspec.field(name="bytes", default=None)
+    uri: str | None = None
+    file_with_bytes: bytes | None = None
+    file_with_uri: str | None = None
+    name: str | None = None
+    mime_type: str | None = None
+
+    def __post_init__(self) -> None:
+        contents = (self.content, self.uri, self.file_with_bytes, self.file_with_uri)
+        if sum(content is not None for content in contents) != 1:
+            raise ValueError("a file needs either its bytes or its URI")
+
+
+class PartV03(Model):
+    #: `text`, `file` or `data`. Without it, the content tells which; in a proto there is none.
+    kind: str = ""
+    text: str | None = None
+    file: FileV03 | None = None
+    data: Any | UnsetType = UNSET
+    metadata: Metadata | None = None
+
+    def __post_init__(self) -> None:
+        if self.text is not None and self.file is None and self.data is UNSET and self.kind in ("text", ""):
+            return
+        contents = {"text": self.text is not None, "file": self.file is not None, "data": self.data is not UNSET}
+        if self.data is None and (contents["text"] or contents["file"]):
+            contents["data"] = False  # an empty field, as some write it
+        if self.kind and self.kind not in contents:
+            raise ValueError("the kind of a part is text, file or data")
+        if self.kind and not contents[self.kind]:
+            raise ValueError(f"a part of kind {self.kind} needs {self.kind}")
+        if not self.kind and sum(contents.values()) != 1:
+            raise ValueError("a part needs exactly one of text, file and data")
+
+
+class MessageV03(Model):
+    kind: Literal["message"] = "message"
+    message_id: str = ""
+    role: str | int = 0
+    parts: list[PartV03] = []
+    #: The parts as the proto calls them.
+    content: list[PartV03] = []
+    context_id: str | None = None
+    task_id: str | None = None
+    metadata: Metadata | None = None
+    extensions: list[str] | None = None
+    reference_task_ids: list[str] | None = None
+
+    def __post_init__(self) -> None:
+        self.parts = self.parts or self.content
+
+
+class TaskStatusV03(Model):
+    state: str | int = 0
+    message: MessageV03 | None = None
+    timestamp: str | None = None
+
+
+class ArtifactV03(Model):
+    artifact_id: str = ""
+    parts: list[PartV03] = []
+    name: str | None = None
+    description: str | None = None
+    metadata: Metadata | None = None
+    extensions: list[str] | None = None
+
+
+class TaskV03(Model):
+    kind: Literal["task"] = "task"
+    id: str = ""
+    context_id: str = ""
+    status: TaskStatusV03 = msgspec.field(default_factory=TaskStatusV03)
+    artifacts: list[ArtifactV03] | None = None
+    history: list[MessageV03] | None = None
+    metadata: Metadata | None = None
+
+
+class StatusUpdateV03(Model):
+    kind: Literal["status-update"] = "status-update"
+    task_id: str = ""
+    context_id: str = ""
+    status: TaskStatusV03 = msgspec.field(default_factory=TaskStatusV03)
+    metadata: Metadata | None = None
+
+
+class ArtifactUpdateV03(Model):
+    kind: Literal["artifact-update"] = "artifact-update"
+    task_id: str = ""
+    context_id: str = ""
+    artifact: ArtifactV03 = msgspec.field(default_factory=ArtifactV03)
+    append: bool | None = None
+    last_chunk: bool | None = None
+    metadata: Metadata | None = None
+
+
+class StreamResponseV03(Model):
+    """One event over HTTP+JSON, or the answer to a message; exactly one field is set."""
+
+    task: TaskV03 | None = None
+    message: MessageV03 | None = None
+    status_update: StatusUpdateV03 | None = None
+    artifact_update: ArtifactUpdateV03 | None = None
+
+
+class TaskListV03(Model):
+    tasks: list[TaskV03] = []
+    next_page_token: str = ""
+    page_size: int = 0
+    total_size: int = 0
+
+
+class AuthenticationV03(Model):
+    schemes: list[str] = []
+    credentials: str | None = None
+
+
+class PushConfigV03(Model):
+    url: str = ""
+    id: str | None = None
+    token: str | None = None
+    authentication: AuthenticationV03 | None = None
+
+
+class TaskPushConfigV03(Model):
+    task_id: str | None = None
+    #: In a proto instead of the task's id: `tasks/{task}/pushNotificationConfigs/{config}`.
+    name: str = ""
+    push_notification_config: PushConfigV03 | None = None
+
+
+class CreatePushConfigV03(TaskPushConfigV03):
+    """The body over HTTP+JSON: the config under `config`, or the config itself. The path has the task's id."""
+
+    config: TaskPushConfigV03 | None = None
+
+
+class PushConfigParamsV03(Model):
+    """The parameters over JSON-RPC; `id` is the task's."""
+
+    id: Id
+    push_notification_config_id: str | None = None
+
+
+class SendConfigurationV03(Model):
+    accepted_output_modes: list[str] | None = None
+    push_notification_config: PushConfigV03 | None = None
+    #: The same as the proto calls it.
+    push_notification: PushConfigV03 | None = None
+    history_length: NonNegative | None = None
+    blocking: bool | None = None
+
+
+class SendParamsV03(Model):
+    message: MessageV03 | None = None
+    #: The message as the proto calls it; a2a-sdk 0.3 writes `message` all the same.
+    request: MessageV03 | None = None
+    configuration: SendConfigurationV03 | None = None
+    metadata: Metadata | None = None
+
+
+#: The struct of 1.0 for each of 0.3. Their attributes have the same names.
+_MODELS: dict[type[Model], type[Model]] = {
+    MessageV03: core.Message,
+    TaskStatusV03: core.TaskStatus,
+    ArtifactV03: core.Artifact,
+    TaskV03: core.Task,
+    StatusUpdateV03: core.TaskStatusUpdateEvent,
+    ArtifactUpdateV03: core.TaskArtifactUpdateEvent,
+    StreamResponseV03: core.StreamResponse,
+    TaskListV03: ListTasksResponse,
+}
+
+
+def _reader(old: type[Model], new: type[Model]) -> Callable[[Spelling, Any], Any]:
+    """Return the function that makes a `new` of an `old`, attribute by attribute, compiled once."""
+    old_types = {field.name: str(field.type) for field in msgspec.structs.fields(old)}
+    arguments = []
+    for field in msgspec.structs.fields(new):
+        name, declared = field.name, old_types.get(field.name)
+        if declared is None:
+            continue
+        item = f"value.{name}"
+        if declared.startswith("list") and "V03" in declared:
+            item = f"None if {item} is None else [spelling.read(one) for one in {item}]"
+        elif "V03" in declared:
+            item = f"None if {item} is None else spelling.read({item})"
+        elif name in ("state", "role"):
+            item = f"spelling.read_{name}({item})"
+        elif field.default is False or (name.endswith("_id") and not field.required):
+            item = f"{item} or {field.default}"
+        arguments.append(f"{name}={item}")
+    function: Callable[[Spelling, Any], Any] = eval(  # noqa: S307 - from the names above alone
+        f"lambda spelling, value: new({', '.join(arguments)})", {"new": new}
+    )
+    return function
+
+
+_READERS = {old: _reader(old, new) for old, new in _MODELS.items()}
+
+
+class Spelling:
+    """One way to write 0.3."""
+
+    #: Names of 0.3 by those of 1.0.
+    states: ClassVar[dict[str, str]]
+    roles: ClassVar[dict[str, str]]
+    #: Whether numbers are read for enums, as in the JSON of every proto.
+    has_numbers: ClassVar[bool] = False
+    #: Whether objects say their `kind`.
+    has_kinds: ClassVar[bool] = True
+    parts_name: ClassVar[str] = "parts"
+    push_name: ClassVar[str] = "pushNotificationConfig"
+
+    def __init__(self, *, file_bytes: FileBytes = ONCE, blocks_by_default: bool = True) -> None:
+        self._file_bytes = file_bytes
+        self._blocks_by_default = blocks_by_default
+        self._states_in: dict[object, core.TaskState] = {
+            name: core.TaskState(state) for state, name in self.states.items()
+        }
+        # The unspecified role first, so that the agent's wins where both are spelled alike.
+        self._roles_in: dict[object, core.Role] = {name: core.Role(role) for role, name in self.roles.items()}
+        if self.has_numbers:
+            self._states_in |= _numbers(self._states_in)
+            self._roles_in |= _numbers(self._roles_in)
+
+    # From 0.3
+
+    def read(self, value: Any) -> Any:
+        """Return an object of 0.3 as the one of 1.0. Raises `InvalidParamsError` for a name that 0.3 does not have."""
+        return _READERS[type(value)](self, value)
+
+    def read_state(self, name: str | int) -> core.TaskState:
+        """Return the state of this name. Raises `InvalidParamsError`."""
+        return _find(self._states_in, name, "status.state")
+
+    def read_role(self, name: str | int) -> core.Role:
+        """Return the role of this name. Raises `InvalidParamsError`."""
+        return _find(self._roles_in, name, "message.role")
+
+    def read_part(self, part: PartV03) -> core.Part:
+        """Return a part."""
+        if part.text is not None and part.kind in ("text", ""):
+            return core.Part(text=part.text, metadata=part.metadata)
+        if (file := part.file) is not None and part.kind in ("file", ""):
+            raw = file.content if file.file_with_bytes is None else self._file_bytes.read(file.file_with_bytes)
+            return core.Part(
+                raw=raw,
+                url=file.uri if file.file_with_uri is None else file.file_with_uri,
+                filename=file.name or None,
+                media_type=file.mime_type or None,
+                metadata=part.metadata,
+            )
+        return unwrap_data(self._read_data(part), part.metadata)
+
+    def _read_data(self, part: PartV03) -> Any:
+        return part.data
+
+    def read_send(self, params: SendParamsV03) -> SendMessageRequest:
+        """Return the request to send a message. Raises `InvalidParamsError` when the message is empty."""
+        message = params.message or params.request
+        if message is None:
+            raise InvalidParamsError("Object missing required field `message`", field="message")
+        if not message.message_id:
+            raise InvalidParamsError("messageId must not be empty", field="message.messageId")
+        if not message.parts:
+            raise InvalidParamsError("a message needs at least one part", field="message.parts")
+        wanted = params.configuration
+        configuration = None if self._blocks_by_default else SendMessageConfiguration(return_immediately=True)
+        if wanted is not None:
+            push = wanted.push_notification_config or wanted.push_notification
+            if push is not None and not push.url:
+                raise InvalidParamsError(
+                    "a push notification config needs a url", field=f"configuration.{self.push_name}.url"
+                )
+            configuration = SendMessageConfiguration(
+                accepted_output_modes=wanted.accepted_output_modes,
+                task_push_notification_config=None if push is None else _read_push(push, None),
+                history_length=self._read_length(wanted.history_length),
+                return_immediately=not self._read_blocking(wanted.blocking),
+            )
+        return SendMessageRequest(message=self.read(message), configuration=configuration, metadata=params.metadata)
+
+    def _read_length(self, length: int | None) -> int | None:
+        return length
+
+    def _read_blocking(self, blocking: bool | None) -> bool:
+        return self._blocks_by_default if blocking is None else blocking
+
+    def read_push_config(self, config: TaskPushConfigV03) -> TaskPushNotificationConfig:
+        """Return a config, without a URL if it has none."""
+        names = config.name.split("/")
+        task_id = config.task_id or (names[1] if len(names) > 1 else None)
+        return _read_push(config.push_notification_config or PushConfigV03(), task_id)
+
+    # To 0.3: every argument is the JSON of 1.0, which may be changed
+
+    def write_part(self, part: dict[str, Any]) -> dict[str, Any]:
+        """Return a part."""
+        raise NotImplementedError
+
+    def write_message(self, message: dict[str, Any]) -> dict[str, Any]:
+        """Return a message."""
+        message["role"] = self.roles[message["role"]]
+        message[self.parts_name] = [self.write_part(part) for part in message.pop("parts")]
+        if self.has_kinds:
+            message["kind"] = "message"
+        else:
+            message.pop("referenceTaskIds", None)
+        return message
+
+    def _write_status(self, status: dict[str, Any]) -> None:
+        status["state"] = self.states[status["state"]]
+        if "message" in status:
+            self.write_message(status["message"])
+
+    def _write_artifact(self, artifact: dict[str, Any]) -> None:
+        artifact["parts"] = [self.write_part(part) for part in artifact["parts"]]
+
+    def write_task(self, task: dict[str, Any]) -> dict[str, Any]:
+        """Return a task."""
+        task.setdefault("contextId", "")
+        self._write_status(task["status"])
+        for artifact in task.get("artifacts", ()):
+            self._write_artifact(artifact)
+        for message in task.get("history", ()):
+            self.write_message(message)
+        if self.has_kinds:
+            task["kind"] = "task"
+        return task
+
+    def _write_status_update(self, update: dict[str, Any]) -> dict[str, Any]:
+        update["final"] = update["status"]["state"] in core.SETTLED_STATES
+        self._write_status(update["status"])
+        if self.has_kinds:
+            update["kind"] = "status-update"
+        return update
+
+    def _write_artifact_update(self, update: dict[str, Any]) -> dict[str, Any]:
+        self._write_artifact(update["artifact"])
+        if self.has_kinds:
+            update["kind"] = "artifact-update"
+        return update
+
+    def write_event(self, event: dict[str, Any]) -> dict[str, Any]:
+        """Return an event or an answer: an object under its name."""
+        ((name, content),) = event.items()
+        return {name: getattr(self, _EVENT_WRITERS[name])(content)}
+
+    def write_send(self, request: SendMessageRequest) -> dict[str, Any]:
+        """Return the request to send a message."""
+        values = msgspec.to_builtins(request)
+        values.pop("tenant", None)
+        self.write_message(values["message"])
+        if (wanted := values.get("configuration")) is not None:
+            if (push := wanted.pop("taskPushNotificationConfig", None)) is not None:
+                wanted[self.push_name] = _write_push(push)
+            wanted["blocking"] = not wanted.pop("returnImmediately", False)
+        return values  # type: ignore[no-any-return]
+
+    def write_push_config(self, config: TaskPushNotificationConfig) -> dict[str, Any]:
+        """Return a config of a task."""
+        return {"taskId": config.task_id or "", "pushNotificationConfig": _write_push(msgspec.to_builtins(config))}
+
+    def write_create(self, config: TaskPushNotificationConfig) -> dict[str, Any]:
+        """Return the request over HTTP+JSON that creates a config."""
+        return {"config": self.write_push_config(config)}
+
+
+_EVENT_WRITERS = {
+    "task": "write_task",
+    "message": "write_message",
+    "statusUpdate": "_write_status_update",
+    "artifactUpdate": "_write_artifact_update",
+}
+
+
+class SchemaSpelling(Spelling):
+    states = {state.value: "unknown" if state is core.UNSPECIFIED else state.short for state in core.TaskState}
+    roles = {"ROLE_UNSPECIFIED": "agent", "ROLE_USER": "user", "ROLE_AGENT": "agent"}
+
+    def write_part(self, part: dict[str, Any]) -> dict[str, Any]:
+        metadata = part.get("metadata")
+        written: dict[str, Any]
+        if "text" in part:
+            written = {"kind": "text", "text": part["text"]}
+        elif "data" in part:
+            data, metadata = wrap_data(part["data"], metadata)
+            written = {"kind": "data", "data": data}
+        else:
+            names = {"raw": "bytes", "url": "uri", "filename": "name", "mediaType": "mimeType"}
+            written = {"kind": "file", "file": {old: part[new] for new, old in names.items() if new in part}}
+        return written if metadata is None else {**written, "metadata": metadata}
+
+
+class ProtoSpelling(Spelling):
+    states = {state.value: state.value for state in core.TaskState} | {"TASK_STATE_CANCELED": "TASK_STATE_CANCELLED"}
+    roles = {role.value: role.value for role in core.Role}
+    has_numbers = True
+    has_kinds = False
+    parts_name = "content"
+    push_name = "pushNotification"
+
+    def __init__(self, file_bytes: FileBytes) -> None:
+        super().__init__(file_bytes=file_bytes)
+        # Some agents write the schema where the SDKs write the proto. A client understands both.
+        self._states_in |= {name: core.TaskState(state) for state, name in SchemaSpelling.states.items()}
+        self._roles_in |= {name: core.Role(role) for role, name in SchemaSpelling.roles.items()}
+
+    def write_part(self, part: dict[str, Any]) -> dict[str, Any]:
+        metadata = part.get("metadata")
+        written: dict[str, Any]
+        if "text" in part:
+            written = {"text": part["text"]}
+        elif "data" in part:
+            data, metadata = wrap_data(part["data"], metadata)
+            written = {"data": {"data": data}}
+        else:
+            names = {"url": "fileWithUri", "filename": "name", "mediaType": "mimeType"}
+            file = {old: part[new] for new, old in names.items() if new in part}
+            if "raw" in part:
+                file["fileWithBytes"] = self._file_bytes.write(binascii.a2b_base64(part["raw"]))
+            written = {"file": file}
+        return written if metadata is None else {**written, "metadata": metadata}
+
+    def _read_data(self, part: PartV03) -> Any:
+        if part.kind:
+            return part.data
+        data = part.data.get("data", {}) if isinstance(part.data, dict) else None
+        if not isinstance(data, dict):
+            raise InvalidParamsError("the data of a part is not an object", field="message.content")
+        return data
+
+    def _read_length(self, length: int | None) -> int | None:
+        return length or None
+
+    def _read_blocking(self, blocking: bool | None) -> bool:
+        return bool(blocking)
+
+    def write_send(self, request: SendMessageRequest) -> dict[str, Any]:
+        if request.configuration is None:
+            # A missing `blocking` cannot be told from a false one.
+            request = msgspec.structs.replace(request, configuration=SendMessageConfiguration())
+        return super().write_send(request)
+
+    def write_push_config(self, config: TaskPushNotificationConfig) -> dict[str, Any]:
+        name = f"tasks/{config.task_id}/pushNotificationConfigs/{config.id or config.task_id}"
+        return {"name": name, "pushNotificationConfig": _write_push(msgspec.to_builtins(config))}
+
+    def write_create(self, config: TaskPushNotificationConfig) -> dict[str, Any]:
+        created = {"parent": f"tasks/{config.task_id}", "config": self.write_push_config(config)}
+        return created if config.id is None else {**created, "configId": config.id}
+
+
+def _numbers(names: dict[object, E]) -> dict[object, E]:
+    return {spelled: member for number, member in enumerate(names.values()) for spelled in (number, str(number))}
+
+
+def _find(names: dict[object, E], name: object, field: str) -> E:
+    if name not in names:
+        raise InvalidParamsError(f"Invalid value {str(name)[:100]!r} (at {field})", field=field)
+    return names[name]
+
+
+def _read_push(config: PushConfigV03, task_id: str | None) -> TaskPushNotificationConfig:
+    info = config.authentication
+    return TaskPushNotificationConfig(
+        url=config.url,
+        id=config.id or None,
+        task_id=task_id,
+        token=config.token or None,
+        authentication=None
+        if info is None or not info.schemes
+        else AuthenticationInfo(scheme=info.schemes[0], credentials=info.credentials or None),
+    )
+
+
+def _write_push(config: dict[str, Any]) -> dict[str, Any]:
+    written: dict[str, Any] = {
+        name: config[name] for name in ("url", "id", "token", "authentication") if name in config
+    }
+    if "authentication" in written:
+        info = dict(written["authentication"])
+        written["authentication"] = {"schemes": [info.pop("scheme")], **info}
+    return written
+
+
+_READERS[PartV03] = Spelling.read_part
+
+#: Where `blocking` is left out, the servers of the official SDKs wait; those of a2akit do not, and its client knows it.
+SCHEMA = SchemaSpelling()
+A2AKIT = SchemaSpelling(blocks_by_default=False)
+#: As most of the SDKs write files, and as the JavaScript one does.
+PROTO = ProtoSpelling(TWICE)
+PROTO_ONCE = ProtoSpelling(ONCE)
