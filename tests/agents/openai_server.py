@@ -19,7 +19,6 @@ from __future__ import annotations
 import argparse
 import asyncio
 import itertools
-import zlib
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from typing import Any
@@ -36,7 +35,7 @@ from errands.agents.models.base import (
     Said,
     UserSaid,
 )
-from errands.agents.models.scripted import Placed, Script, ScriptedModel, load_script
+from errands.agents.models.scripted import Script, ScriptedModel, ScriptRule, load_script
 
 #: What a provider with another protocol asks for; it can only be answered with `Reply.raw`.
 MESSAGES = "/v1/messages"
@@ -71,10 +70,8 @@ class Reply(msgspec.Struct, kw_only=True):
     cut_before: int | None = None
     #: Ends the answer properly but early: nobody says that this was all.
     finish_reason: str | None = "stop"
-    #: What has no end: `text`, the `arguments` of a call, `calls`, or the `body` itself, which is one line.
+    #: What has no end: `text`, the `arguments` of a call, or `calls`.
     endless: str = ""
-    #: How the answer is packed: `gzip` or `deflate`.
-    packed: str = ""
     #: Sent as the body in place of everything else.
     raw: str | None = None
 
@@ -83,20 +80,6 @@ class Request(msgspec.Struct):
     path: str
     headers: dict[str, str]
     body: dict[str, Any]
-
-
-class Packing:
-    """One body on its way, packed as it is to be, or not at all."""
-
-    def __init__(self, name: str) -> None:
-        self.headers = {"Content-Encoding": name} if name else {}
-        self._zlib = zlib.compressobj(wbits=zlib.MAX_WBITS | (16 if name == "gzip" else 0)) if name else None
-
-    def pack(self, data: bytes) -> bytes:
-        return self._zlib.compress(data) + self._zlib.flush(zlib.Z_SYNC_FLUSH) if self._zlib else data
-
-    def end(self) -> bytes:
-        return self._zlib.flush() if self._zlib else b""
 
 
 class Cut(Exception):
@@ -167,30 +150,25 @@ class OpenAIServer:
         reply = self.replies.pop(0) if self.replies else self._scripted(request)
         await self._reach(reply, 0)
         if reply.status != 200:
-            return await _write(writer, reply.status, _error_body(reply.error), reply.headers)
+            # The packages of providers wait this long before they try again.
+            headers = {"Retry-After-Ms": "1", **reply.headers}
+            return await _write(writer, reply.status, _error_body(reply.error), headers)
         number = next(self._numbers)
         if reply.raw is not None:
             return await _write(writer, 200, reply.raw.encode(), reply.headers)
-        if reply.endless == "body":
-            return await _endless_body(writer, request)
         if not request.body.get("stream"):
             body = msgspec.json.encode(_completion(reply, request, number))
-            packing = Packing(reply.packed)
-            body = packing.pack(body) + packing.end()
-            return await _write(writer, 200, body, {**packing.headers, **reply.headers})
+            return await _write(writer, 200, body, reply.headers)
         return await self._stream(reply, _events(reply, request, number), writer)
 
     async def _stream(self, reply: Reply, events: Iterator[bytes], writer: asyncio.StreamWriter) -> None:
-        packing = Packing(reply.packed)
         fields = {"Content-Type": "text/event-stream", "Transfer-Encoding": "chunked"}
-        writer.write(_head(200, {**fields, **packing.headers, **reply.headers}))
+        writer.write(_head(200, {**fields, **reply.headers}))
         for index, data in enumerate(events):
             if index:
                 await self._reach(reply, index)
-            writer.write(_chunk(packing.pack(b"data: " + data + b"\n\n")))
+            writer.write(_chunk(b"data: " + data + b"\n\n"))
             await writer.drain()
-        if end := packing.end():
-            writer.write(_chunk(end))
         writer.write(_chunk(b""))
         await writer.drain()
 
@@ -223,8 +201,8 @@ class OpenAIServer:
         return next((name for name, rules in agents.items() if _called(rules) == offered), None)
 
 
-def _called(rules: list[Placed]) -> set[str]:
-    return {call.function for placed in rules for call in placed.rule.call}
+def _called(rules: list[tuple[ScriptRule, str]]) -> set[str]:
+    return {call.function for rule, _ in rules for call in rule.call}
 
 
 # HTTP
@@ -242,14 +220,6 @@ async def _write(writer: asyncio.StreamWriter, status: int, body: bytes, headers
     fields = {"Content-Type": "application/json", "Content-Length": str(len(body)), **(headers or {})}
     writer.write(_head(status, fields) + body)
     await writer.drain()
-
-
-async def _endless_body(writer: asyncio.StreamWriter, request: Request) -> None:
-    kind, begin = ("text/event-stream", b"data: ") if request.body.get("stream") else ("application/json", b'{"id": "')
-    writer.write(_head(200, {"Content-Type": kind, "Transfer-Encoding": "chunked"}) + _chunk(begin))
-    while True:
-        writer.write(_chunk(b"x" * 65_536))
-        await writer.drain()
 
 
 def _head(status: int, headers: dict[str, str]) -> bytes:

@@ -1,4 +1,4 @@
-"""Questions, and a model at the test server that is as patient as it should be but does not really wait."""
+"""Questions, and a model at the test server."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from errands.agents.models.any_llm import AnyLlmModel, Patience
+from errands.agents.models.any_llm import AnyLlmModel
 from errands.agents.models.base import Offer, Question, Said, UserSaid
 from tests.agents import openai_server
 from tests.agents.openai_server import OpenAIServer
@@ -44,19 +44,6 @@ def question(*said: Said, **changes: Any) -> Question:
 
 
 @dataclass
-class Waits:
-    """Stands for sleeping and for chance: every wait is the longest it may be, and takes no time."""
-
-    seconds: list[float] = field(default_factory=list)
-
-    def patience(self) -> Patience:
-        return Patience(sleep=self._sleep, uniform=lambda _, longest: longest, clock=lambda: 1_800_000_000_000)
-
-    async def _sleep(self, seconds: float) -> None:
-        self.seconds.append(seconds)
-
-
-@dataclass
 class Heard:
     """Keeps the pieces of a streamed text."""
 
@@ -66,6 +53,5 @@ class Heard:
         self.pieces.append(text)
 
 
-def model_at(server: OpenAIServer, waits: Waits | None = None, **options: Any) -> AnyLlmModel:
-    patience = (waits or Waits()).patience()
-    return AnyLlmModel(base_url=server.url, api_key=KEY, patience=patience, **options)
+def model_at(server: OpenAIServer, **options: Any) -> AnyLlmModel:
+    return AnyLlmModel(base_url=server.url, api_key=KEY, **options)

@@ -10,7 +10,7 @@ import pytest
 from errands.agents.models.any_llm import AnyLlmModel
 from errands.agents.models.base import Answer, FunctionCall, FunctionSaid, ModelSaid
 from tests.agents.openai_server import MESSAGES, OpenAIServer, Reply
-from tests.agents.support import KEY, OFFERS, Heard, Waits, question, said_by_user
+from tests.agents.support import KEY, OFFERS, Heard, question, said_by_user
 
 pytestmark = pytest.mark.anyio
 
@@ -58,11 +58,11 @@ def streamed() -> Reply:
 
 
 async def test_another_protocol_gives_the_same_answers() -> None:
-    heard, waits = Heard(), Waits()
+    heard = Heard()
     overloaded = Reply(status=529, error={"type": "overloaded_error", "message": "Overloaded"})
     async with OpenAIServer([overloaded, streamed()]) as server:
         url = server.url.removesuffix("/v1")
-        model = AnyLlmModel("anthropic/claude-test", base_url=url, api_key=KEY, patience=waits.patience())
+        model = AnyLlmModel("anthropic/claude-test", base_url=url, api_key=KEY)
         answer = await model.ask(question(model=model.resolve(None), offers=OFFERS), heard)
         await model.close()
     assert answer == Answer(
@@ -73,7 +73,6 @@ async def test_another_protocol_gives_the_same_answers() -> None:
         completion_tokens=15,
     )
     assert heard.pieces == ["One ", "moment."]
-    assert waits.seconds == [0.5]
     assert [request.path for request in server.requests] == [MESSAGES, MESSAGES]
 
 

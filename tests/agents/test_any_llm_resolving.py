@@ -33,23 +33,23 @@ def test_an_agent_without_a_model_is_answered_by_the_default() -> None:
             (),
             "the agent names no model: add model: provider/model to it, or set ERRANDS_MODEL",
         ),
-        (lambda: AnyLlmModel(), "gpt-4o", (), "the model is 'gpt-4o': models are written provider/model, such as "),
+        (lambda: AnyLlmModel(), "gpt-4o", (), "invalid model 'gpt-4o': write provider/model, such as "),
         (lambda: AnyLlmModel(), "openai/gpt", (), "there is no API key for openai: set OPENAI_API_KEY"),
-        (lambda: AnyLlmModel(), "opnai/gpt", (), "there is no provider 'opnai': take one of anthropic, "),
+        (lambda: AnyLlmModel(), "opnai/gpt", (), "unknown provider 'opnai': use one of anthropic, "),
         (lambda: AnyLlmModel(), "cohere/command", (), "cohere needs a package: pip install 'any-llm-sdk[cohere]'"),
         (
             lambda: AnyLlmModel(api_key=KEY),
             "openai/gpt",
             ("image-generation",),
-            "model_capabilities: errands cannot ask openai for image-generation: take it away",
+            "model_capabilities: errands cannot request image-generation of openai: remove it",
         ),
         (
             lambda: AnyLlmModel(api_key=KEY),
             "anthropic/claude",
             ("web-search",),
             (
-                "model_capabilities: errands cannot ask anthropic for web-search: use a model of gemini, openai, "
-                "openrouter, perplexity, vertexai, or take it away"
+                "model_capabilities: errands cannot request web-search of anthropic: use a model of gemini, openai, "
+                "openrouter, perplexity, vertexai, or remove it"
             ),
         ),
     ],
@@ -66,7 +66,7 @@ def test_what_cannot_work_is_refused_when_the_agent_is_loaded(
 def test_an_address_that_is_none_is_refused_without_being_repeated(url: str) -> None:
     with pytest.raises(ConfigurationError) as error:
         AnyLlmModel(base_url=url)
-    told = "ERRANDS_MODEL_BASE_URL is no address: write it like https://models.example.com/v1"
+    told = "ERRANDS_MODEL_BASE_URL is not a URL: write it like https://models.example.com/v1"
     assert str(error.value) == told
 
 
@@ -115,7 +115,7 @@ def test_a_key_that_could_be_meant_for_two_providers_is_refused() -> None:
 async def test_closing_lets_go_of_connections_and_may_be_done_twice() -> None:
     async with asking(Reply(text="Hello.")) as (_, model):
         await model.ask(question())
-        connections = model._providers._made["openai"].client  # type: ignore[attr-defined]
+        connections = model._providers._made["openai"].client
         assert not connections.is_closed()
         await model.close()
         assert connections.is_closed()

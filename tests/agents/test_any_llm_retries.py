@@ -9,46 +9,23 @@ import pytest
 from errands.agents.models.base import FunctionCall, FunctionSaid, ModelError, ModelSaid
 from tests.agents.any_llm import asking, refused
 from tests.agents.openai_server import Call, Reply
-from tests.agents.support import Heard, Waits, question
+from tests.agents.support import Heard, question
 from tests.clock import let_pass
 
 pytestmark = pytest.mark.anyio
 
 
-async def test_what_may_pass_is_tried_again_with_growing_waits(on_text: Heard | None) -> None:
-    waits = Waits()
-    replies = [Reply(status=503), Reply(cut_before=0), Reply(status=500), Reply(text="At last.")]
-    async with asking(*replies, waits=waits) as (server, model):
+async def test_what_may_pass_is_tried_again(on_text: Heard | None) -> None:
+    replies = [Reply(status=503), Reply(cut_before=0), Reply(status=429), Reply(text="At last.")]
+    async with asking(*replies) as (server, model):
         answer = await model.ask(question(), on_text)
     assert answer.text == "At last."
     assert len(server.requests) == 4
-    assert waits.seconds == [0.5, 1.0, 2.0]
-
-
-@pytest.mark.parametrize(
-    ("status", "retry_after", "waited"),
-    [(429, "3", 3.5), (503, "2.5", 3.0), (429, "Fri, 15 Jan 2027 08:00:20 GMT", 20.5), (429, "soon", 0.5)],
-)
-async def test_as_long_as_the_provider_asks_for_is_waited(status: int, retry_after: str, waited: float) -> None:
-    waits = Waits()
-    async with asking(Reply(status=status, headers={"Retry-After": retry_after}), Reply(text="Yes."), waits=waits) as (
-        _,
-        model,
-    ):
-        assert (await model.ask(question())).text == "Yes."
-    assert waits.seconds == [waited]
-
-
-async def test_a_provider_that_asks_for_too_long_a_wait_is_not_waited_for() -> None:
-    waits = Waits()
-    told = await refused(Reply(status=429, headers={"Retry-After": "3600"}), waits=waits)
-    assert told.endswith("raise the limits of the account (it asks to wait 3600 s)")
-    assert waits.seconds == []
 
 
 async def test_four_failures_are_enough() -> None:
     async with asking(*[Reply(status=503)] * 5) as (server, model):
-        with pytest.raises(ModelError, match=r"answers with status 503: .*; try again later \(tried 4 times\)$"):
+        with pytest.raises(ModelError, match=r"openai at .* failed with status 503: "):
             await model.ask(question())
     assert len(server.requests) == 4
 
@@ -89,13 +66,7 @@ async def too_late(*replies: Reply) -> str:
 
 async def test_an_answer_that_takes_too_long_ends_in_an_error() -> None:
     told = await too_late()
-    assert told.endswith("did not finish its answer in 60 s: try again, or set ERRANDS_MODEL_TIMEOUT to more seconds")
-
-
-async def test_an_answer_that_takes_too_long_after_a_failure_tells_of_both() -> None:
-    told = await too_late(Reply(status=503, error={"message": "busy"}))
-    assert "did not finish its answer in 60 s (before, openai at " in told
-    assert "answers with status 503: busy; try again later): try again, or set ERRANDS_MODEL_TIMEOUT" in told
+    assert told.endswith("did not finish its answer within 60 s: try again, or increase ERRANDS_MODEL_TIMEOUT")
 
 
 async def test_what_the_listener_raises_is_passed_on_and_nothing_is_tried_again() -> None:
@@ -135,7 +106,7 @@ async def test_an_answer_without_a_word_and_without_a_call_is_tried_again(on_tex
             assert len(server.requests) == 3
             return
         # The second has told a blank.
-        with pytest.raises(ModelError, match=r"answers without a word and without a call; try again$"):
+        with pytest.raises(ModelError, match=r"gave an empty answer; try again$"):
             await model.ask(question(), on_text)
         assert len(server.requests) == 2
 
@@ -155,15 +126,15 @@ async def test_a_model_that_was_told_results_may_say_nothing(on_text: Heard | No
 
 
 async def test_a_model_that_never_says_anything_is_an_error() -> None:
-    told = await refused(*[Reply()] * 4)
-    assert told.endswith("answers without a word and without a call; try again (tried 4 times)")
+    told = await refused(*[Reply()] * 3)
+    assert told.endswith("gave an empty answer; try again")
 
 
 @pytest.mark.parametrize(
     ("reason", "told"),
     [
-        ("length", "reached the greatest length of an answer before it said anything: ask for less"),
-        ("content_filter", "holds the whole answer back (content_filter): ask for something else"),
+        ("length", "reached the length limit of an answer before it said anything: ask for less"),
+        ("content_filter", "withheld the whole answer (content_filter): ask for something else"),
     ],
 )
 async def test_an_answer_that_was_cut_to_nothing_is_not_tried_again(

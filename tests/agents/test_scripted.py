@@ -144,8 +144,8 @@ async def test_when_no_rule_fits_the_model_says_so(tmp_path: Path) -> None:
     model = scripted(tmp_path, {"when": {"user": "bye"}, "say": "Bye.", "call": [{"function": "orders"}]})
     answer = await model.ask(asked(said_by_user("Hi"), *called("orders", {})))
     assert answer.text == (
-        "This is the scripted model, and I do not know what to say to 'Hi' after orders: none of its 1 rules fits. "
-        f"Add one to {tmp_path / 'scripted.json'}, or ask a real model with --model provider/model."
+        "This is the scripted model. It has no answer to 'Hi' after orders: none of its 1 rules applies. "
+        f"Add a rule to {tmp_path / 'scripted.json'}, or use a real model with --model provider/model."
     )
     unknown = await model.ask(asked(said_by_user("Hi"), agent="other"))
     assert "it has no rules for the agent 'other'" in unknown.text
@@ -175,11 +175,11 @@ async def test_a_value_that_is_not_there_is_named_with_the_line_of_its_rule(
     ("text", "told"),
     [
         ("{}", "1: agents: is missing; add agents: {...}"),
-        ("", "has 0 documents; write one, such as"),
-        ('{"agents": [}', "1: is no YAML ("),
+        ("", "has 0 documents; write "),
+        ('{"agents": [}', "1: is not valid YAML ("),
         ('{"agents": {"a": [{"says": "Hi"}]}}', "1: agents.a[0].says: is unknown; did you mean say?"),
-        ('{"agents": {"a": "Hi"}}', "1: agents.a: is a text, not a list; write a list"),
-        ('{"agents":\n{"a": [\n{}]}}', "3: agents.a[0]: neither says nor calls anything; add say or call"),
+        ('{"agents": {"a": "Hi"}}', "1: agents.a: is a string, not a list; write a list"),
+        ('{"agents":\n{"a": [\n{}]}}', "3: agents.a[0]: has neither say nor call; add one of them"),
         (
             '{"agents": {"a": [{"when": {"user": "("}, "say": "Hi"}]}}',
             "1: agents.a[0].when.user: cannot be matched (missing ): ()",
@@ -204,7 +204,7 @@ async def test_a_value_that_is_not_there_is_named_with_the_line_of_its_rule(
         ),
         (
             '{"agents": {"a": [{"say": "{oops"}]}}',
-            "1: agents.a[0].say: has '{', which is no name in braces; write {{ and }} for braces that are text",
+            "1: agents.a[0].say: contains '{', which is not a name in braces; write {{ and }} for braces in the text",
         ),
         ('{"agents": {"a": [{"call": [{"arguments": {}}]}]}}', "1: agents.a[0].call[0].function: is missing; add"),
     ],
@@ -219,7 +219,7 @@ def test_a_wrong_script_is_refused_with_line_and_field(tmp_path: Path, text: str
 
 def test_a_script_that_is_not_there_is_told_with_its_path(tmp_path: Path) -> None:
     with pytest.raises(
-        ManifestError, match=r"scripted\.json: is not there, and the scripted model answers from it; write it"
+        ManifestError, match=r"scripted\.json: does not exist, and the scripted model needs it; write it"
     ):
         load_script(tmp_path)
 
@@ -261,7 +261,7 @@ def test_a_key_that_is_missing_comes_with_the_model_that_needs_none(
 
 
 def test_scripted_without_a_script_is_refused() -> None:
-    with pytest.raises(ConfigurationError, match=r"needs a script: put scripted\.json beside the manifests"):
+    with pytest.raises(ConfigurationError, match=r"needs a script: put scripted\.json next to the manifests"):
         model_from("scripted")
 
 

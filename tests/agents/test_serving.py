@@ -254,7 +254,7 @@ def test_tool_settings_come_from_the_program_a_file_or_the_environment(
 @pytest.mark.parametrize(
     ("text", "told"),
     [
-        ("crm: [", "line 1: is no YAML"),
+        ("crm: [", "line 1: is not valid YAML"),
         ("- crm", "must have the names of tools"),
         ("crm: text", "must have the names of tools"),
         ("crm: {api.key: '${NOT_THERE}'}", "the environment has no variable NOT_THERE"),

@@ -319,9 +319,9 @@ LISTED = {
     ("manifests.md", "backend"): set(field_names(documents.Execute)),
     ("manifests.md", "field of a mount"): set(field_names(documents.Mount)),
     ("manifests.md", "field of a descriptor"): set(field_names(documents.Descriptor)),
-    ("models.md", "field of a rule"): set(field_names(scripted.Rule)),
-    ("models.md", "field of `when`"): set(field_names(scripted.When)),
-    ("models.md", "field of a call"): set(field_names(scripted.Call)),
+    ("models.md", "field of a rule"): set(field_names(scripted.ScriptRule)),
+    ("models.md", "field of `when`"): set(field_names(scripted.ScriptCondition)),
+    ("models.md", "field of a call"): set(field_names(scripted.ScriptCall)),
     ("models.md", "capability"): set(BUILTINS),
     ("models.md", "method of `Model`"): members_of(Model),
 }

@@ -74,7 +74,7 @@ class Files(ABC):
         return content
 
     async def write_bytes(self, path: str, content: bytes) -> None:
-        """The same for what is no text. Raises `MountError`."""
+        """The same for what is not a string. Raises `MountError`."""
         if len(content) > self._max_bytes:
             raise too_large(path, self._max_bytes)
         await self._put(path, content)
@@ -121,7 +121,7 @@ def decoded(content: bytes, path: str) -> str:
     try:
         return content.decode()
     except UnicodeDecodeError:
-        raise MountError(f"{path}: the file is no text in UTF-8") from None
+        raise MountError(f"{path}: the file is not a string in UTF-8") from None
 
 
 def too_large(path: str, most: int) -> MountError:
@@ -257,9 +257,7 @@ class _Folder:
 
     def __init__(self, root: Path, prefix: tuple[str, ...]) -> None:
         if not (hasattr(os, "O_NOFOLLOW") and os.open in os.supports_dir_fd):
-            raise ConfigurationError(
-                "this system cannot keep paths inside of a folder safely; use a mount on s3 or gcs"
-            )
+            raise ConfigurationError("this system cannot keep paths inside a folder safely; use a mount on s3 or gcs")
         self._root = root
         self._prefix = prefix
 

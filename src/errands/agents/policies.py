@@ -10,11 +10,10 @@ from pathlib import Path
 
 import msgspec
 
-from errands.agents.manifests.expressions import cel_check
+from errands.agents.manifests.expressions import Readable
 from errands.agents.manifests.findings import Finding, ManifestError, Notebook, Place, Source
-from errands.agents.manifests.nodes import Node, Unreadable, documents
-from errands.agents.manifests.reading import read, texts
-from errands.agents.manifests.rules import StepForm
+from errands.agents.manifests.reading import only_document, read
+from errands.agents.manifests.rules import StepRules
 from errands.policy.cel import Scope
 from errands.policy.document import NO_MATCH, Policy, may_wait
 from errands.policy.steps import CAPABILITY_PHASES, Phase, StepConfig, given_name
@@ -46,38 +45,19 @@ def load_policy(path: str | Path) -> Policy:
 
 
 def _read(path: Path, notebook: Notebook) -> Policy | None:
-    file = str(path)
     if path.is_dir():
-        notebook.error(Source(file), (), "is a folder", "name the file with the policy")
+        notebook.error(Source(str(path)), (), "is a folder", "name the file with the policy")
         return None
-    [(_, text)] = list(texts(path, notebook)) or [(file, None)]
-    roots = [] if text is None else _roots(file, text, notebook)
-    if notebook.findings:
+    place = only_document(path, notebook, 'write one policy, which begins with version: "1"')
+    if place is None:
         return None
-    if len(roots) != 1 or not isinstance(roots[0].value, dict):
-        problem = f"has {len(roots)} documents" if len(roots) != 1 else "is no object"
-        notebook.error(Source(file), (), problem, 'write one policy, which begins with version: "1"')
-        return None
-    place = Place(notebook, Source(file, roots[0]))
-    policy = read(Policy, roots[0], place)
+    policy = read(Policy, place)
     _check(policy, place)
     return policy
 
 
-def _roots(file: str, text: str, notebook: Notebook) -> list[Node]:
-    def complain(line: int, problem: str, remedy: str) -> None:
-        # Each has its own source, as the notebook hears only once of each place.
-        notebook.error(Source(file), (), problem, remedy, line=line)
-
-    try:
-        return list(documents(text, complain))
-    except Unreadable as error:
-        complain(error.line, error.problem, error.remedy)
-        return []
-
-
 def _check(policy: Policy, place: Place) -> None:
-    steps = _PolicySteps(cel_check)
+    steps = _PolicySteps()
     guardrails = place / "guardrails"
     steps.check(policy.guardrails.before, Phase.GUARDRAIL_BEFORE, guardrails / "before")
     steps.check(policy.guardrails.after, Phase.GUARDRAIL_AFTER, guardrails / "after")
@@ -96,16 +76,15 @@ def _check(policy: Policy, place: Place) -> None:
             steps.check(getattr(capability, phase.value), phase, inner / phase.value)
 
 
-class _PolicySteps(StepForm):
+class _PolicySteps(StepRules):
     def scope(self, phase: Phase) -> Scope:
         return phase.scope if may_wait(phase) else phase.scope.without_calls()
 
-    def check(self, steps: list[StepConfig] | None, phase: Phase, place: Place) -> None:
-        super().check(steps, phase, place)
-        for index, step in enumerate(steps or []):
-            if step.match is not None:
-                problem, _, remedy = NO_MATCH.partition("; ")
-                (place / index / "match").error(problem, remedy)
+    def check_step(self, step: StepConfig, phase: Phase, place: Place, readable: Readable | None) -> None:
+        super().check_step(step, phase, place, readable)
+        if step.match is not None:
+            problem, _, remedy = NO_MATCH.partition("; ")
+            (place / "match").error(problem, remedy)
 
     def check_invoke(self, invoke: str, bindings: dict[str, str], place: Place) -> None:
         (place / "invoke").error(

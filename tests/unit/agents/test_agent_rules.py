@@ -13,9 +13,9 @@ ACTION = ("tool", "actions", 0)
 #: What is done to the valid manifests, and the one error that is told.
 RULES: dict[str, tuple[Spoil, str]] = {
     # Fields
-    "a kind that is no text": (
+    "a kind that is not a string": (
         put("agent", "kind", value=7),
-        "kind: is no text; write kind: commonagents.info/v1beta2/agent",
+        "kind: is not a string; write kind: commonagents.info/v1beta2/agent",
     ),
     "a kind that is missing": (
         drop("agent", "kind"),
@@ -57,7 +57,7 @@ RULES: dict[str, tuple[Spoil, str]] = {
     ),
     "a text in place of a list": (
         put("agent", "capabilities", "github-file", "include", value="write"),
-        "capabilities.github-file.include: is a text, not a list; write a list: [write]",
+        "capabilities.github-file.include: is a string, not a list; write a list: [write]",
     ),
     "an object in place of a list": (
         put("agent", "guardrails", "before", value={"assert": "true"}),
@@ -66,26 +66,26 @@ RULES: dict[str, tuple[Spoil, str]] = {
     "an object in place of an expression": (
         put("agent", "capabilities", "github-file", "after", 0, "transform", value={"a": "output"}),
         (
-            "capabilities.github-file.after[0].transform: is an object, not a text; write a text, in quotes if it "
+            "capabilities.github-file.after[0].transform: is an object, not a string; write a string, in quotes if it "
             "begins with a bracket"
         ),
     ),
     "arguments that a transform makes a text": (
         put("agent", "capabilities", "github-file", "before", 0, value={"transform": "'x' + input.path"}),
         (
-            "capabilities.github-file.before[0].transform: gives no map; write input.put('name', ...), or a map such "
-            "as {'name': input.name}"
+            "capabilities.github-file.before[0].transform: does not return a map; write "
+            "input.put('name', ...), or a map such as {'name': input.name}"
         ),
     ),
     "a text in place of a backend": (
         put("audit", "actions", 0, "execute", "cel", value="input.text"),
-        "actions[0].execute.cel: is a text, not an object; write an object with expression",
+        "actions[0].execute.cel: is a string, not an object; write an object with expression",
     ),
     "a parameter that says that it is required": (
         put("audit", "actions", 0, "parameters", "properties", "text", "required", value=True),
         (
-            "actions[0].parameters.properties.text.required: says nothing about a parameter; take it away: a parameter "
-            "is required if it has no default"
+            "actions[0].parameters.properties.text.required: does not apply to a single parameter; "
+            "remove it: a parameter is required if it has no default"
         ),
     ),
     "a task that closes before its first answer": (
@@ -95,7 +95,7 @@ RULES: dict[str, tuple[Spoil, str]] = {
     # Limits
     "an age without a unit": (
         put("agent", "limits", "max_age", value=30),
-        "limits.max_age: is a number, not a text; write a text such as 30m",
+        "limits.max_age: is a number, not a string; write a string such as 30m",
     ),
     "a limit that is negative": (
         put("agent", "limits", "max_turns", value=-1),
@@ -116,13 +116,13 @@ RULES: dict[str, tuple[Spoil, str]] = {
     "parameters beside properties": (
         put("agent", "parameters", "region", value={"type": "string"}),
         (
-            "parameters.region: is unknown; put parameters below properties; known are: additionalProperties, "
+            "parameters.region: is unknown; put parameters below properties; known: additionalProperties, "
             "description, properties, required, title, type"
         ),
     ),
     "a parameter that is no schema": (
         put("agent", "parameters", "properties", "region", value="string"),
-        "parameters.properties.region: is no object; write a JSON Schema such as {type: string}",
+        "parameters.properties.region: is not an object; write a JSON Schema such as {type: string}",
     ),
     "a parameter of an unknown type": (
         put("audit", "actions", 0, "parameters", "properties", "text", "type", value="text"),
@@ -148,15 +148,15 @@ RULES: dict[str, tuple[Spoil, str]] = {
     "a pattern that looks ahead": (
         put(*ACTION, "parameters", "properties", "path", "pattern", value="^(?=a)b"),
         (
-            "actions[0].parameters.properties.path: has the pattern '^(?=a)b', which cannot be matched (it looks "
-            "around, refers back or repeats too often); write it without that"
+            "actions[0].parameters.properties.path: has the pattern '^(?=a)b', which cannot be matched (it has "
+            "look-around, back-references or too many repetitions); write it without them"
         ),
     ),
     "a name pattern that refers back": (
         put(*ACTION, "parameters", "properties", "path", "patternProperties", value={r"(a)\1": {}}),
         (
-            "actions[0].parameters.properties.path: has the pattern '(a)\\\\1', which cannot be matched (it looks "
-            "around, refers back or repeats too often); write it without that"
+            "actions[0].parameters.properties.path: has the pattern '(a)\\\\1', which cannot be matched (it has "
+            "look-around, back-references or too many repetitions); write it without them"
         ),
     ),
     "a reference to another schema": (
@@ -169,7 +169,7 @@ RULES: dict[str, tuple[Spoil, str]] = {
     "required against the defaults": (
         put(*ACTION, "parameters", "required", value=["path", "lines"]),
         (
-            "actions[0].parameters.required: does not name exactly the parameters without a default; take it away: a "
+            "actions[0].parameters.required: does not name exactly the parameters without a default; remove it: a "
             "parameter is required if it has no default"
         ),
     ),
@@ -181,40 +181,40 @@ RULES: dict[str, tuple[Spoil, str]] = {
         put("tool", "settings", "properties", "github.token", "require_binding", value=True),
         (
             "settings.properties.github.token.require_binding: cannot be true: settings are given by the operator; "
-            "take it away"
+            "remove it"
         ),
     ),
     "additional properties": (
         put("agent", "parameters", "additionalProperties", value=True),
-        "parameters.additionalProperties: is not false; declare every parameter, and take this away",
+        "parameters.additionalProperties: is not false; declare every parameter, and remove this",
     ),
     "a message that is more than a default": (
         put("agent", "parameters", "properties", "message", value={"require_binding": True}),
         (
-            "parameters.properties.message.require_binding: cannot be said of message, which is always a list of "
+            "parameters.properties.message.require_binding: cannot be set for message, which is always a list of "
             "content parts; declare message only to give it a default"
         ),
     ),
-    "a message whose default is a text": (
+    "a message whose default is a string": (
         put("agent", "parameters", "properties", "message", value={"default": "Hello"}),
         (
-            "parameters.properties.message.default: is no list of content parts; write a list of content parts such as "
-            "[{mimeType: text/plain, text: Hello}]"
+            "parameters.properties.message.default: is not a list of content parts; write a list of "
+            "content parts such as [{mimeType: text/plain, text: Hello}]"
         ),
     ),
     # Names of functions
     "the name of the context": (
         put("agent", "capabilities", "-meta", value={"url": "https://agents.example.com"}),
-        "capabilities.-meta: becomes the function _meta, which the context keeps for itself; call it something else",
+        "capabilities.-meta: becomes the function _meta, which is reserved; rename it",
     ),
     "a reserved word of CEL": (
         put("agent", "capabilities", "import", value={"url": "https://agents.example.com"}),
-        "capabilities.import: becomes the function import, a reserved word of CEL; call it something else",
+        "capabilities.import: becomes the function import, a reserved word of CEL; rename it",
     ),
     "a function that begins with a digit": (
         put("agent", "capabilities", "3d", value={"url": "https://agents.example.com"}),
         (
-            "capabilities.3d: becomes the function '3d', which neither models nor CEL can write; use letters, digits, "
+            "capabilities.3d: becomes the function '3d', which is not a valid function name; use letters, digits, "
             "'-' and '_' only, and begin with a letter"
         ),
     ),
@@ -234,16 +234,16 @@ RULES: dict[str, tuple[Spoil, str]] = {
     ),
     "two resources of one name": (
         lambda documents: documents.update(mount={**documents["audit"], "name": "analyst"}),
-        "name: STARTS is 'analyst', which the namespace shop has at ",
+        "name: STARTS is 'analyst', which the namespace shop already has at ",
     ),
     # Model capabilities
     "a generator without a mount": (
         put("analyst", "model_capabilities", value=["image-generation"]),
-        "model_capabilities[0]: is image-generation, and there is no mount for what it makes; add mount: task",
+        "model_capabilities[0]: is image-generation, but there is no mount for what it makes; add mount: task",
     ),
     "a model capability that is a capability": (
         put("agent", "model_capabilities", value=["analyst"]),
-        "model_capabilities[0]: is 'analyst', which stands among the capabilities, too; rename one of the two",
+        "model_capabilities[0]: is 'analyst', which is also a capability; rename one of the two",
     ),
 }
 

@@ -56,7 +56,7 @@ async def test_a_bound_value_is_not_told(tmp_path: Path) -> None:
         await arguments(tmp_path, "github_file_write").resolve(
             {"path": "a"}, {"repo": {"token": "secret"}, "owner": "o"}
         )
-    assert str(raised.value) == "repo: has a binding whose value does not fit"
+    assert str(raised.value) == "repo: the bound value is invalid"
 
 
 async def test_an_agent_is_given_a_message_by_the_model_and_nothing_else(tmp_path: Path) -> None:

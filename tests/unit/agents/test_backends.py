@@ -50,17 +50,17 @@ MISTAKES: dict[str, tuple[dict[str, Any], str]] = {
     "a session before it is there": (
         {"stateful_session": {**SESSION, "create": {"method": "GET", "url": "https://example.com/{session.id}"}}},
         (
-            "stateful_session.create.url: uses {session.id}, and there is no id in session; declare it, or take "
-            "{session.id} away"
+            "stateful_session.create.url: uses {session.id}, but there is no id in session; declare it, or remove "
+            "{session.id}"
         ),
     ),
     "a key that is not extracted": (
         {"stateful_session": {**SESSION, "destroy": {"method": "DELETE", "url": "https://example.com/{session.idd}"}}},
-        "stateful_session.destroy.url: uses {session.idd}, and there is no idd in session; did you mean id?",
+        "stateful_session.destroy.url: uses {session.idd}, but there is no idd in session; did you mean id?",
     ),
     "the hooks of another page": (
         {"stateful_session": {**SESSION, "teardown": {}}},
-        ("stateful_session.teardown: is unknown; take it away; known are: create, destroy, execute, extract"),
+        ("stateful_session.teardown: is unknown; remove it; known: create, destroy, execute, extract"),
     ),
     "OpenAPI without a document": (
         {"openapi": {}},
@@ -68,7 +68,7 @@ MISTAKES: dict[str, tuple[dict[str, Any], str]] = {
     ),
     "OpenAPI with a template": (
         {"openapi": {"url": "https://{settings.host}/openapi.json"}},
-        "openapi.url: has a brace, and nothing is filled in there; write the whole text",
+        "openapi.url: contains a brace, but is not a template; write the whole text",
     ),
     "MCP without a transport": (
         {"mcp": {"command": "server"}},
@@ -84,19 +84,19 @@ MISTAKES: dict[str, tuple[dict[str, Any], str]] = {
     ),
     "MCP with a command it has no use for": (
         {"mcp": {"transport": "sse", "url": "https://example.com", "command": "server"}},
-        "mcp.command: means nothing to sse; take it away, or change transport",
+        "mcp.command: has no effect with sse; remove it, or change transport",
     ),
     "MCP with variables for no process": (
         {"mcp": {"transport": "http", "url": "https://example.com", "env": {"A": "b"}}},
-        "mcp.env: means nothing to http; take it away, or change transport",
+        "mcp.env: has no effect with http; remove it, or change transport",
     ),
     "MCP with headers for no request": (
         {"mcp": {"transport": "stdio", "command": "server", "headers": {"A": "b"}}},
-        "mcp.headers: means nothing to stdio; take it away, or change transport",
+        "mcp.headers: has no effect with stdio; remove it, or change transport",
     ),
     "MCP with a template as a command": (
         {"mcp": {"transport": "stdio", "command": "{settings.command}"}},
-        "mcp.command: has a brace, and nothing is filled in there; write the whole text",
+        "mcp.command: contains a brace, but is not a template; write the whole text",
     ),
 }
 

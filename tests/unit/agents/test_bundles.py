@@ -50,7 +50,7 @@ def test_documents_of_unknown_kinds_are_skipped(tmp_path: Path) -> None:
     assert found.valid
     assert [finding.problem for finding in found.findings] == [
         "is 'example.com/v1/widget', so the document is skipped",
-        "is no manifest, as it has no kind, and is skipped",
+        "has no kind, so the document is skipped",
     ]
 
 
@@ -112,12 +112,12 @@ def test_what_is_skipped_does_not_hide_what_is_missing(tmp_path: Path) -> None:
     def spoil(documents: Documents) -> None:
         documents["audit"] = {"kind": "example.com/v1/widget"}
 
-    assert "names 'audit', which is no tool of the namespace" in told(report(tmp_path, spoil))[0]
+    assert "names 'audit', which is not a tool of the namespace" in told(report(tmp_path, spoil))[0]
 
 
 def test_what_no_action_uses_is_worth_a_warning(tmp_path: Path) -> None:
     found = report(tmp_path, put("audit", "mcp", value={"transport": "stdio", "command": "x"}))
-    assert told(found, "warning") == ["mcp: is used by no action; take it away, or write mcp in an execute"]
+    assert told(found, "warning") == ["mcp: is used by no action; remove it, or write mcp in an execute"]
 
 
 def test_an_item_that_is_empty_is_told(tmp_path: Path) -> None:
@@ -147,8 +147,8 @@ def test_agents_that_come_back_to_themselves_are_worth_a_warning(tmp_path: Path)
     assert found.valid
     assert told(found, "warning") == [
         (
-            "capabilities.support: comes back to itself: support → analyst → support; see that it ends; errands bounds "
-            "the depth"
+            "capabilities.support: is a cycle: support → analyst → support; make sure that it ends; "
+            "errands limits the depth"
         )
     ]
 
@@ -166,7 +166,7 @@ def test_a_record_that_is_not_there_is_an_error(tmp_path: Path, expression: str)
     found = report(tmp_path, put("agent", "guardrails", "after", 0, "assert", value=expression))
     assert told(found) == [
         (
-            "guardrails.after[0].assert: reads context.capabilities.github_file_wirte, and there is no such function; "
+            "guardrails.after[0].assert: reads context.capabilities.github_file_wirte, but there is no such function; "
             "did you mean github_file_write?"
         )
     ]
@@ -191,17 +191,17 @@ def test_a_record_that_is_not_there_is_an_error(tmp_path: Path, expression: str)
         ),
         (
             "context.input[0].regoin == ''",
-            "reads context.input[…].regoin, and the agent has no such parameter; did you mean r",
+            "reads context.input[…].regoin, but the agent has no such parameter; did you mean r",
         ),
         (
             "context.input.last().regoin == ''",
-            "reads context.input[…].regoin, and the agent has no such parameter; did you me",
+            "reads context.input[…].regoin, but the agent has no such parameter; did you me",
         ),
         (
             "context.output[0].raeds == 1",
-            "reads context.output[…].raeds, and the agent exposes nothing of that name; did you",
+            "reads context.output[…].raeds, but the agent exposes nothing of that name; did you",
         ),
-        ("c.cap.audit.task_ids[0] == ''", "reads context.capabilities.audit.task_ids, and there is no such field; "),
+        ("c.cap.audit.task_ids[0] == ''", "reads context.capabilities.audit.task_ids, but there is no such field; "),
     ],
 )
 def test_a_part_of_the_context_that_is_not_there_is_an_error(tmp_path: Path, expression: str, problem: str) -> None:
@@ -248,19 +248,19 @@ def test_a_model_without_a_provider_is_worth_a_warning(tmp_path: Path) -> None:
     [
         (
             put("agent", "capabilities", "github-file", "before", 0, "assert", value="input.pth == i.path"),
-            "capabilities.github-file.before[0].assert: reads input.pth, and there is no such parameter; did you mean",
+            "capabilities.github-file.before[0].assert: reads input.pth, but there is no such parameter; did you mean",
         ),
         (
             put("agent", "capabilities", "github-file", "before", 0, "error_message", value="{input.lines}"),
-            "capabilities.github-file.before[0].error_message: reads input.lines, and there is no such parameter; ",
+            "capabilities.github-file.before[0].error_message: reads input.lines, but there is no such parameter; ",
         ),
         (
             put("agent", "guardrails", "before", 0, "assert", value="input.regoin == 'eu'"),
-            "guardrails.before[0].assert: reads input.regoin, and there is no such parameter; did you mean region?",
+            "guardrails.before[0].assert: reads input.regoin, but there is no such parameter; did you mean region?",
         ),
         (
             put("agent", "capabilities", "analyst", "before", value=[{"assert": "size(input.mesage) > 0"}]),
-            "capabilities.analyst.before[0].assert: reads input.mesage, and there is no such parameter; did you mean",
+            "capabilities.analyst.before[0].assert: reads input.mesage, but there is no such parameter; did you mean",
         ),
     ],
 )
@@ -283,7 +283,7 @@ MARKED = [{"transform": "input.put('mark', 1)"}, {"assert": "input.mark == 1", "
 def test_what_a_transform_may_have_made_is_no_error(tmp_path: Path, path: tuple[str, ...]) -> None:
     assert report(tmp_path, put(*path, value=MARKED)).findings == []
     [told_of] = told(report(tmp_path, put(*path, value=MARKED[::-1])))[:1]
-    assert "reads input.mark, and there is no such parameter" in told_of
+    assert "reads input.mark, but there is no such parameter" in told_of
 
 
 def test_what_is_transformed_first_is_seen_by_all_steps_before_the_call_and_by_none_after_it(tmp_path: Path) -> None:
@@ -301,19 +301,22 @@ def test_what_is_transformed_first_is_seen_by_all_steps_before_the_call_and_by_n
     [
         (
             put("tool", "parameters", "properties", "owner", "defualt", value="us"),
-            "parameters.properties.owner.defualt: is no keyword of JSON Schema and has no effect; did you mean default",
+            (
+                "parameters.properties.owner.defualt: is not a keyword of JSON Schema and has no effect; "
+                "did you mean default"
+            ),
         ),
         (
             put("tool", "parameters", "properties", "owner", "optional", value=True),
-            "parameters.properties.owner.optional: is no keyword of JSON Schema and has no effect; take it away; a",
+            "parameters.properties.owner.optional: is not a keyword of JSON Schema and has no effect; remove it; a",
         ),
         (
             put("agent", "prompt", value="You help {{context.user.id}} with {{this}}."),
-            "prompt: has {{context.user.id}}, which stays as it is but for one pair of braces; write {context.user.id}",
+            "prompt: has {{context.user.id}}, which is kept as text with single braces; write {context.user.id}",
         ),
         (
             put("audit", "actions", 0, "execute", "cel", "expression", value="{'kept': input.txt}"),
-            "actions[0].execute.cel.expression: reads input.txt, and there is no such parameter; did you mean text?",
+            "actions[0].execute.cel.expression: reads input.txt, but there is no such parameter; did you mean text?",
         ),
         (
             put("agent", "guardrails", "before", 0, "assert", value="size(input.message) < 50000"),
@@ -321,7 +324,7 @@ def test_what_is_transformed_first_is_seen_by_all_steps_before_the_call_and_by_n
         ),
         (
             put("audit", "actions", 0, "execute", value={"mcp": {"transport": "stdio", "command": "npx -y notes"}}),
-            "actions[0].execute.mcp.command: has arguments in it, and is started as one name; put the arguments",
+            "actions[0].execute.mcp.command: contains arguments, but is run as one name; put the arguments",
         ),
     ],
 )
@@ -354,7 +357,7 @@ def test_one_mistake_is_told_once(tmp_path: Path) -> None:
 def test_a_default_that_is_never_used_is_worth_a_warning(tmp_path: Path) -> None:
     found = report(tmp_path, put("tool", "parameters", "properties", "repo", "default", value="x"))
     assert told(found, "warning") == [
-        "parameters.properties.repo.default: is never used, as a binding is required; take it away, or require_binding"
+        "parameters.properties.repo.default: is never used because a binding is required; remove it, or require_binding"
     ]
 
 

@@ -17,9 +17,9 @@ RULES: dict[str, tuple[Spoil, str]] = {
         put(*CAPABILITY, value={}),
         'capabilities.github-file: is empty; write "*" to use it without conditions',
     ),
-    "a capability that is a text": (
+    "a capability that is a string": (
         put(*CAPABILITY, value="all"),
-        'capabilities.github-file: is a text, not an object; write "*", or an object with at least one field',
+        'capabilities.github-file: is a string, not an object; write "*", or an object with at least one field',
     ),
     "a capability that is nothing": (
         put("agent", "capabilities", "github-fil", value="*"),
@@ -34,21 +34,21 @@ RULES: dict[str, tuple[Spoil, str]] = {
     ),
     "include of an unknown action": (
         put(*CAPABILITY, "include", value=["read-chunk", "wirte"]),
-        "capabilities.github-file.include[1]: is 'wirte', which is no action of github-file; did you mean write?",
+        "capabilities.github-file.include[1]: is 'wirte', which is not an action of github-file; did you mean write?",
     ),
     "include of an agent": (
         put("agent", "capabilities", "analyst", "include", value=["x"]),
-        "capabilities.analyst.include: means nothing, as analyst is an agent and has no actions; take it away",
+        "capabilities.analyst.include: has no effect: analyst is an agent and has no actions; remove it",
     ),
     "a binding of an unknown parameter": (
         put(*CAPABILITY, "bindings", "rep", value="'x'"),
-        "capabilities.github-file.bindings.rep: is no parameter of github-file; did you mean repo?",
+        "capabilities.github-file.bindings.rep: is not a parameter of github-file; did you mean repo?",
     ),
     "a binding of an unknown parameter of an agent": (
         put("agent", "capabilities", "analyst", "bindings", "client", value="'x'"),
         (
-            "capabilities.analyst.bindings.client: is no parameter of analyst; take it away, or declare it there; "
-            "known are: customer, message"
+            "capabilities.analyst.bindings.client: is not a parameter of analyst; remove it, or declare it there; "
+            "known: customer, message"
         ),
     ),
     "a required binding that is missing": (
@@ -68,22 +68,22 @@ RULES: dict[str, tuple[Spoil, str]] = {
     "a parameter of an agent that nobody gives": (
         put("analyst", "parameters", "properties", "topic", value={"type": "string"}),
         (
-            "capabilities.analyst: gives analyst no topic, which it needs; the model can only give it a message; add "
-            "bindings: {topic: ...}, or give it a default there"
+            "capabilities.analyst: does not bind topic, which analyst requires; the model can only "
+            "give it a message; add bindings: {topic: ...}, or give it a default there"
         ),
     ),
     "a binding that is a plain text": (
         put(*CAPABILITY, "bindings", "owner", value="production"),
         (
-            "capabilities.github-file.bindings.owner: 'production' is not available in a binding; a fixed text needs "
-            "quotes of its own: \"'production'\""
+            "capabilities.github-file.bindings.owner: 'production' is not available in a binding; a fixed string needs "
+            "its own quotes: \"'production'\""
         ),
     ),
     "a binding that is a template": (
         put(*CAPABILITY, "bindings", "owner", value="{context.user.id}"),
         (
             "capabilities.github-file.bindings.owner: Syntax error: mismatched input '}' expecting ':'; write it "
-            "without braces: this is CEL, no template"
+            "without braces: this is CEL, not a template"
         ),
     ),
     "a remote agent without an address": (
@@ -93,14 +93,14 @@ RULES: dict[str, tuple[Spoil, str]] = {
     "a remote agent with a name that is taken": (
         put("agent", "capabilities", "audit", value={"url": "https://agents.example.com"}),
         (
-            "capabilities.audit: has a url, and is a tool or an agent of the namespace, too; take the url away, or "
+            "capabilities.audit: has a url, and is also a tool or an agent of the namespace; remove the url, or "
             "rename it"
         ),
     ),
     "files without a mount": (
         put("agent", "mount", value="none"),
         (
-            "capabilities.github-file: uses files, as github-file:write does, and the agent's mount is none; add "
+            "capabilities.github-file: uses files, as github-file:write does, but the agent's mount is none; add "
             "mount: task"
         ),
     ),
@@ -111,7 +111,7 @@ RULES: dict[str, tuple[Spoil, str]] = {
             put(*CAPABILITY, "include", value=["read-chunk"])(documents),
         ),
         (
-            "capabilities.github-file.before[1].invoke: uses files, as audit:note does, and the agent's mount is none; "
+            "capabilities.github-file.before[1].invoke: uses files, as audit:note does, but the agent's mount is none; "
             "add mount: task"
         ),
     ),
@@ -132,7 +132,7 @@ RULES: dict[str, tuple[Spoil, str]] = {
     ),
     "bindings without invoke": (
         put(*CAPABILITY, "after", 0, "bindings", value={"a": "now"}),
-        "capabilities.github-file.after[0].bindings: means nothing beside transform; take it away, or use invoke",
+        "capabilities.github-file.after[0].bindings: has no effect beside transform; remove it, or use invoke",
     ),
     "block in a guardrail": (
         put("agent", "guardrails", "after", 0, "on_fail", value="block"),
@@ -147,15 +147,18 @@ RULES: dict[str, tuple[Spoil, str]] = {
     ),
     "match in a guardrail": (
         put("agent", "guardrails", "before", 0, "match", value="write"),
-        "guardrails.before[0].match: means nothing in a guardrail; take it away, or use condition",
+        "guardrails.before[0].match: has no effect in a guardrail; remove it, or use condition",
     ),
     "match of an unknown action": (
         put(*CAPABILITY, "before", 0, "match", value="wrte"),
-        "capabilities.github-file.before[0].match: is 'wrte', which is no action of github-file; did you mean write?",
+        (
+            "capabilities.github-file.before[0].match: is 'wrte', which is not an action of github-file; "
+            "did you mean write?"
+        ),
     ),
     "match on an agent": (
         put("agent", "capabilities", "analyst", "before", value=[{"assert": "true", "match": "x"}]),
-        "capabilities.analyst.before[0].match: means nothing, as analyst is an agent and has no actions; take it away",
+        "capabilities.analyst.before[0].match: has no effect: analyst is an agent and has no actions; remove it",
     ),
     "invoke that names no action": (
         put(*CAPABILITY, "before", 1, "invoke", value="audit"),
@@ -164,24 +167,24 @@ RULES: dict[str, tuple[Spoil, str]] = {
     "invoke of an unknown tool": (
         put(*CAPABILITY, "before", 1, "invoke", value="audits:note"),
         (
-            "capabilities.github-file.before[1].invoke: names 'audits', which is no tool of the namespace; did you "
+            "capabilities.github-file.before[1].invoke: names 'audits', which is not a tool of the namespace; did you "
             "mean audit?"
         ),
     ),
     "invoke of an unknown action": (
         put(*CAPABILITY, "before", 1, "invoke", value="audit:notes"),
-        "capabilities.github-file.before[1].invoke: names 'notes', which is no action of audit; did you mean note?",
+        "capabilities.github-file.before[1].invoke: names 'notes', which is not an action of audit; did you mean note?",
     ),
     "invoke without what the action needs": (
         put(*CAPABILITY, "before", 1, "bindings", value={}),
         (
-            "capabilities.github-file.before[1].bindings: lacks text, which audit needs and nobody else gives; add "
+            "capabilities.github-file.before[1].bindings: lacks text, which audit requires; add "
             "bindings: {text: input.text}, or what it should be"
         ),
     ),
     "invoke with an unknown parameter": (
         put(*CAPABILITY, "before", 1, "bindings", "txt", value="now"),
-        "capabilities.github-file.before[1].bindings.txt: is no parameter of audit; did you mean text?",
+        "capabilities.github-file.before[1].bindings.txt: is not a parameter of audit; did you mean text?",
     ),
 }
 

@@ -63,7 +63,7 @@ RULES: dict[str, tuple[Spoil, str]] = {
     ),
     "the message is exposed already": (
         put("agent", "exposes", "message", value="now"),
-        "exposes.message: is what the agent says, in every output; expose it under another name",
+        "exposes.message: is the answer itself, which every output has; expose it under another name",
     ),
     # Templates
     "a prompt with an unknown name": (
@@ -85,22 +85,22 @@ RULES: dict[str, tuple[Spoil, str]] = {
     "a parameter that is not declared": (
         put(*HTTP, "url", value="https://example.com/{parameters.pth}"),
         (
-            "actions[0].execute.stateless_http.url: uses {parameters.pth}, and there is no pth in parameters; did you "
+            "actions[0].execute.stateless_http.url: uses {parameters.pth}, but there is no pth in parameters; did you "
             "mean path?"
         ),
     ),
     "a setting that is not declared": (
         put(*HTTP, "headers", value={"X-Key": "{settings.github.key}"}),
         (
-            "actions[0].execute.stateless_http.headers.X-Key: uses {settings.github.key}, and there is no github.key "
+            "actions[0].execute.stateless_http.headers.X-Key: uses {settings.github.key}, but there is no github.key "
             "in settings; did you mean github.token?"
         ),
     ),
     "a session where there is none": (
         put(*HTTP, "body", value={"id": ["{session.id}"]}),
         (
-            "actions[0].execute.stateless_http.body.id[0]: uses {session.id}, and there is no id in session; declare "
-            "it, or take {session.id} away"
+            "actions[0].execute.stateless_http.body.id[0]: uses {session.id}, but there is no id in session; declare "
+            "it, or remove {session.id}"
         ),
     ),
 }

@@ -8,6 +8,7 @@ from typing import Any
 from errands.agents.manifests import Function
 from errands.agents.manifests.documents import StatelessHttp
 from errands.agents.manifests.functions import backend
+from errands.agents.manifests.schemas import is_required, object_of
 from tests.unit.agents.support import Documents, Spoil, drop, loaded, put
 
 CAPABILITY = ("agent", "capabilities", "github-file")
@@ -58,8 +59,8 @@ def test_the_model_sees_neither_bound_parameters_nor_our_keywords(tmp_path: Path
 
 def test_a_call_must_fit_all_parameters(tmp_path: Path) -> None:
     function = functions(tmp_path)["github_file_read_chunk"]
-    assert function.arguments["required"] == ["repo", "owner", "path"]
-    assert "require_binding" not in str(function.arguments)
+    assert [name for name, schema in function.declared.items() if is_required(schema)] == ["repo", "owner", "path"]
+    assert "require_binding" not in str(object_of(function.declared))
     assert function.defaults == {"lines": 100}
 
 

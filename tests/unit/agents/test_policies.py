@@ -53,7 +53,7 @@ def test_a_policy_is_read_from_a_file(tmp_path: Path) -> None:
 def test_a_warning_does_not_keep_a_policy_from_being_used(tmp_path: Path) -> None:
     text = GOOD.replace("Too much.", '"Too much, {{context.user.id}}."')
     [told] = findings(tmp_path, text)
-    assert told.startswith(":7: guardrails.before[0].error_message: has {{context.user.id}}, which stays as it is")
+    assert told.startswith(":7: guardrails.before[0].error_message: has {{context.user.id}}, which is kept as text")
     assert load_policy(written(tmp_path, text)).guardrails.before[0].error_message == "Too much, {{context.user.id}}."
 
 
@@ -80,13 +80,13 @@ def test_everything_that_is_wrong_is_told_at_once(tmp_path: Path) -> None:
         """,
     )
     assert [finding.partition("; ")[0] for finding in found] == [
-        ":1: version: is a number, not a text",
+        ":1: version: is a number, not a string",
         ":2: limits.max_turn: is unknown",
         ":2: limits.max_age: 'soon' is no duration",
         ":5: guardrails.before[0].assert: 'output' is not available in a guardrail before step",
         ":6: guardrails.before[1].invoke: cannot be used: a policy has no tools",
         ":9: guardrails.after[0].on_fail: is block, and a guardrail has no call to block",
-        ":10: guardrails.after[0].match: means nothing in a guardrail",
+        ":10: guardrails.after[0].match: has no effect in a guardrail",
         ":14: capabilities.pay.before[0].assert: 'review' is not available in a before step",
         ":15: capabilities.pay.before[1].asert: is unknown",
         ":16: capabilities._meta: cannot be the name of a capability",
@@ -99,10 +99,10 @@ def test_everything_that_is_wrong_is_told_at_once(tmp_path: Path) -> None:
     ("text", "problem"),
     [
         ("", ': has 0 documents; write one policy, which begins with version: "1"'),
-        ("- 1\n", ': is no object; write one policy, which begins with version: "1"'),
+        ("- 1\n", ':1: is not an object; write one policy, which begins with version: "1"'),
         ("version: a\n---\nversion: b\n", ': has 2 documents; write one policy, which begins with version: "1"'),
         ("limits: {}\n", ":1: version: is missing; add version: 2026-01-31"),
-        ("version: 'a\n", ":2: is no YAML (found unexpected end of stream)"),
+        ("version: 'a\n", ":2: is not valid YAML (found unexpected end of stream)"),
         ("version: a\nversion: b\n", ":2: has the key 'version' twice"),
         ("version: a\nkind: x\n", ":2: kind: is unknown"),
     ],

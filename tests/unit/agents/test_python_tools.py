@@ -379,17 +379,17 @@ def test_steps_are_checked_against_a_function(tmp_path: Path) -> None:
     assert told(examine(written(tmp_path, documents), tools=[note])) == []
     steps[0]["bindings"] = {"words": "input.path"}
     found = told(examine(written(tmp_path, documents), tools=[note]))
-    assert "capabilities.github-file.before[0].bindings.words: is no parameter of audit" in "\n".join(found)
+    assert "capabilities.github-file.before[0].bindings.words: is not a parameter of audit" in "\n".join(found)
 
 
 def test_a_name_can_be_taken_once(tmp_path: Path) -> None:
     with pytest.raises(ManifestError) as caught:
         load(written(tmp_path, VALID), tools=[note])
-    assert "tests.unit.agents.test_python_tools.note: name: is 'audit', which the namespace shop has at" in str(
+    assert "tests.unit.agents.test_python_tools.note: name: is 'audit', which the namespace shop already has at" in str(
         caught.value
     )
     found = told(examine(without_audit(tmp_path), tools=[note, note]))
-    assert "has at tests.unit.agents.test_python_tools.note, too" in "\n".join(found)
+    assert "already has at tests.unit.agents.test_python_tools.note" in "\n".join(found)
 
 
 def test_a_name_that_manifests_cannot_write_is_refused(tmp_path: Path) -> None:

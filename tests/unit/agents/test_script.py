@@ -303,7 +303,7 @@ def test_an_agent_with_scripts_cannot_have_a_capability_of_a_name_that_scripts_n
         tmp_path,
         spoil,
         f"capabilities.{name}: becomes the function {function}, which a script cannot call, and script is true; "
-        "rename it, or take script away",
+        "rename it, or remove script",
     )
 
 

@@ -17,7 +17,7 @@ RULES: dict[str, tuple[Spoil, str]] = {
     # Tools
     "a setting below another": (
         put("tool", "settings", "properties", "github", value={"type": "string"}),
-        ("settings.properties.github.token: stands below github, which is a setting of its own; rename one of the two"),
+        ("settings.properties.github.token: is below github, which is itself a setting; rename one of the two"),
     ),
     "a tool without actions": (
         put("audit", "actions", value=[]),
@@ -38,7 +38,7 @@ RULES: dict[str, tuple[Spoil, str]] = {
         lambda documents: documents.update(
             mount={**documents["audit"], "name": "log", "actions": documents["audit"]["actions"] * 2}
         ),
-        "actions[1].name: is 'note', the same function as the action 'note'; give it a name of its own",
+        "actions[1].name: is 'note', the same function as the action 'note'; give it another name",
     ),
     "an unknown method": (
         put(*HTTP, "method", value="get"),
@@ -61,26 +61,26 @@ RULES: dict[str, tuple[Spoil, str]] = {
     ),
     "an address with a password": (
         put(*HTTP, "url", value="https://user:{settings.github.token}@example.com"),
-        "actions[0].execute.stateless_http.url: has a user or a password in it; put credentials into headers",
+        "actions[0].execute.stateless_http.url: contains a user name or a password; put credentials into headers",
     ),
     "a header of the connection": (
         put(*HTTP, "headers", value={"Host": "example.com"}),
         (
-            "actions[0].execute.stateless_http.headers.Host: is a header that a tool cannot send; take it away, "
+            "actions[0].execute.stateless_http.headers.Host: is a header that a tool cannot send; remove it, "
             "or use another name"
         ),
     ),
     "a header whose name is none": (
         put(*HTTP, "headers", value={"X Y": "1"}),
         (
-            "actions[0].execute.stateless_http.headers.X Y: is a header that a tool cannot send; take it away, "
+            "actions[0].execute.stateless_http.headers.X Y: is a header that a tool cannot send; remove it, "
             "or use another name"
         ),
     ),
     "a header of two lines": (
         put(*HTTP, "headers", value={"X-Note": "a\nHost: {settings.github.token}"}),
         (
-            "actions[0].execute.stateless_http.headers.X-Note: has line breaks or control characters in it; "
+            "actions[0].execute.stateless_http.headers.X-Note: contains line breaks or control characters; "
             "write it on one line"
         ),
     ),
@@ -96,11 +96,14 @@ RULES: dict[str, tuple[Spoil, str]] = {
     ),
     "a JSONPath that ends too early": (
         put(*HTTP, "response_path", value="$.data."),
-        "actions[0].execute.stateless_http.response_path: STARTS is '$.data.', no JSONPath (expected a shorthand",
+        "actions[0].execute.stateless_http.response_path: STARTS is '$.data.', not a JSONPath (expected a shorthand",
     ),
     "a JSONPath that is none": (
         put(*HTTP, "response_path", value="data.id"),
-        "actions[0].execute.stateless_http.response_path: is 'data.id', no JSONPath; begin with $, such as $.data.id",
+        (
+            "actions[0].execute.stateless_http.response_path: is 'data.id', not a JSONPath; begin with "
+            "$, such as $.data.id"
+        ),
     ),
     # Mounts
     "a mount without a backend": (
@@ -123,7 +126,7 @@ RULES: dict[str, tuple[Spoil, str]] = {
     "events of a tool": (
         put("tool", "events", value=[{"name": "pushed"}]),
         (
-            "events: cannot be used: tool events are not in this version of errands; take it away, or run this "
+            "events: cannot be used: tool events are not in this version of errands; remove it, or run this "
             "manifest elsewhere"
         ),
     ),
@@ -131,14 +134,14 @@ RULES: dict[str, tuple[Spoil, str]] = {
         put(*CAPABILITY, "event_timeout", value="3h"),
         (
             "capabilities.github-file.event_timeout: cannot be used: tool events are not in this version of errands; "
-            "take it away, or run this manifest elsewhere"
+            "remove it, or run this manifest elsewhere"
         ),
     ),
     "a job of Kubernetes": (
         put(*ACTION, "execute", "kubernetes_job", value={"namespace": "x"}),
         (
-            "actions[0].execute.kubernetes_job: cannot be used: kubernetes_job is not in this version of errands; take "
-            "it away, or run this manifest elsewhere"
+            "actions[0].execute.kubernetes_job: cannot be used: kubernetes_job is not in this "
+            "version of errands; remove it, or run this manifest elsewhere"
         ),
     ),
 }

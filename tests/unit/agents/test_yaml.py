@@ -29,7 +29,7 @@ def test_a_key_that_is_there_twice_is_refused(tmp_path: Path) -> None:
 )
 def test_a_key_that_is_no_text_is_refused(tmp_path: Path, key: str, shown: str) -> None:
     text = _HEAD + f"prompt: p\nexposes:\n  ? {key}\n  : 'now'\n"
-    assert only(tmp_path, text) == f":7: has the key {shown}, which is no text; put the key in quotes"
+    assert only(tmp_path, text) == f":7: has the key {shown}, which is not a string; put the key in quotes"
 
 
 def test_a_merge_key_is_refused(tmp_path: Path) -> None:
@@ -45,10 +45,10 @@ def test_a_tag_is_refused(tmp_path: Path) -> None:
 def test_an_expression_that_begins_with_an_exclamation_mark_needs_quotes(tmp_path: Path) -> None:
     guardrail = _HEAD + "prompt: p\nguardrails:\n  before:\n    - assert: "
     told = only(tmp_path, guardrail + "!has(input.message)\n")
-    assert told == ":8: begins with !has(input.message), which is a tag of YAML; put the text in quotes"
+    assert told == ":8: begins with !has(input.message), which is a tag of YAML; put the string in quotes"
     told = only(tmp_path, guardrail + "!has(input.message) && now != ''\n")
-    assert told.endswith("; put the text that begins with ! in quotes")
-    assert only(tmp_path, _HEAD + "prompt: @support\n").endswith("; put the text that begins with @ in quotes")
+    assert told.endswith("; put the string that begins with ! in quotes")
+    assert only(tmp_path, _HEAD + "prompt: @support\n").endswith("; put the string that begins with @ in quotes")
 
 
 def test_a_star_without_quotes_is_explained(tmp_path: Path) -> None:
@@ -61,12 +61,12 @@ def test_a_star_without_quotes_is_explained(tmp_path: Path) -> None:
 def test_a_colon_in_a_text_is_explained(tmp_path: Path) -> None:
     text = _HEAD + "prompt: p\nexposes:\n  a: now == '' ? 1 : 2\n"
     assert only(tmp_path, text).endswith(
-        "put a text or expression with a colon in it in quotes, or mend the indentation"
+        "put a string or expression that contains a colon in quotes, or fix the indentation"
     )
 
 
 def test_a_control_character_has_its_line(tmp_path: Path) -> None:
-    assert only(tmp_path, _HEAD + "prompt: p\a\n").startswith(":5: is no YAML (unacceptable character #x0007")
+    assert only(tmp_path, _HEAD + "prompt: p\a\n").startswith(":5: is not valid YAML (unacceptable character #x0007")
 
 
 def test_an_anchor_does_not_reach_into_the_next_document(tmp_path: Path) -> None:
@@ -81,17 +81,19 @@ def test_what_should_have_been_indented_is_told_so(tmp_path: Path) -> None:
 
 def test_a_tab_is_explained(tmp_path: Path) -> None:
     text = _HEAD + "prompt: p\nlimits:\n\tmax_turns: 1\n"
-    assert only(tmp_path, text).endswith("indent with spaces; YAML allows no tabs there")
-    assert only(tmp_path, text).startswith(":7: is no YAML (")
+    assert only(tmp_path, text).endswith("indent with spaces; YAML does not allow tabs there")
+    assert only(tmp_path, text).startswith(":7: is not valid YAML (")
 
 
 def test_a_syntax_error_has_its_line(tmp_path: Path) -> None:
-    assert only(tmp_path, _HEAD + "prompt: 'open\n").startswith(":6: is no YAML (found unexpected end of stream)")
+    assert only(tmp_path, _HEAD + "prompt: 'open\n").startswith(
+        ":6: is not valid YAML (found unexpected end of stream)"
+    )
 
 
 def test_no_is_a_text_and_numbers_for_texts_need_quotes(tmp_path: Path) -> None:
     assert text_report(tmp_path, _HEAD + "prompt: no\n").valid
-    assert only(tmp_path, _HEAD + "prompt: 1.10\n") == ':5: prompt: is a number, not a text; put it in quotes: "1.10"'
+    assert only(tmp_path, _HEAD + "prompt: 1.10\n") == ':5: prompt: is a number, not a string; put it in quotes: "1.10"'
 
 
 @pytest.mark.parametrize(("word", "meant"), [("yes", "true"), ("off", "false"), ("No", "false")])
@@ -100,7 +102,7 @@ def test_old_spellings_of_flags_are_explained(tmp_path: Path, word: str, meant: 
         "kind: commonagents.info/v1beta2/tool\nnamespace: a\nname: b\ndescription: c\n"
         f"synchronous: {word}\nactions: [{{name: x, description: y, execute: {{cel: {{expression: '1'}}}}}}]\n"
     )
-    assert only(tmp_path, text) == f":5: synchronous: is a text, not true or false; write {meant}"
+    assert only(tmp_path, text) == f":5: synchronous: is a string, not true or false; write {meant}"
 
 
 def values(text: str) -> object:
@@ -127,19 +129,19 @@ def test_anchors_may_be_used(tmp_path: Path) -> None:
 
 def test_a_bomb_of_aliases_is_stopped(tmp_path: Path) -> None:
     bomb = "a0: &a0 [1, 2]\n" + "".join(f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 10)}]\n" for n in range(1, 20))
-    assert "stands for more than 50000 values" in only(tmp_path, bomb)
+    assert "contains more than 50000 values" in only(tmp_path, bomb)
 
 
 @pytest.mark.parametrize(
     ("text", "problem"),
-    [("a: &a [*a]\n", ":1: uses *a inside of itself"), ("a: *b\n", ":1: uses *b, which is not defined")],
+    [("a: &a [*a]\n", ":1: uses *a inside itself"), ("a: *b\n", ":1: uses *b, which is not defined")],
 )
 def test_an_alias_without_a_meaning_is_refused(tmp_path: Path, text: str, problem: str) -> None:
     assert only(tmp_path, text).startswith(problem)
 
 
 def test_depth_is_bounded(tmp_path: Path) -> None:
-    assert f"has more than {MAX_DEPTH} levels" in only(tmp_path, "a: " + "[" * 500 + "]" * 500)
+    assert f"has more than {MAX_DEPTH} nested levels" in only(tmp_path, "a: " + "[" * 500 + "]" * 500)
 
 
 def test_a_document_is_bounded(tmp_path: Path) -> None:
@@ -153,13 +155,13 @@ def test_a_file_is_bounded(tmp_path: Path) -> None:
 
 def test_the_documents_of_a_file_are_bounded(tmp_path: Path) -> None:
     found = text_report(tmp_path, "--- {x: 1}\n" * 201).findings
-    assert "has more than 200 documents; make several files of it" in str(found[-1])
+    assert "is one of more than 200 documents; split the file" in str(found[-1])
 
 
 def test_a_file_that_is_no_text_is_refused(tmp_path: Path) -> None:
     (tmp_path / "a.yaml").write_bytes(b"kind: \xff")
     [finding] = examine(tmp_path).findings
-    assert str(finding) == f"{tmp_path}/a.yaml: is no UTF-8 (at byte 6); save it as UTF-8"
+    assert str(finding) == f"{tmp_path}/a.yaml: is not UTF-8 (at byte 6); save it as UTF-8"
 
 
 def test_a_path_that_is_not_there_is_told(tmp_path: Path) -> None:
@@ -178,7 +180,7 @@ def test_a_file_without_documents_is_told(tmp_path: Path, text: str) -> None:
 
 
 def test_a_document_that_is_no_object_is_told(tmp_path: Path) -> None:
-    assert only(tmp_path, "- a\n").startswith(":1: is no object; ")
+    assert only(tmp_path, "- a\n").startswith(":1: is not an object; ")
 
 
 def test_what_cannot_be_read_does_not_make_others_seem_missing(tmp_path: Path) -> None:

@@ -122,7 +122,7 @@ async def test_a_file_has_a_greatest_size(files: LocalFiles, root: Path) -> None
 
 async def test_what_is_no_text_is_told_apart(files: LocalFiles) -> None:
     await files.write_bytes("image.png", b"\x89PNG\xff")
-    with pytest.raises(MountError, match="is no text in UTF-8"):
+    with pytest.raises(MountError, match="is not a string in UTF-8"):
         await files.read("image.png")
     with pytest.raises(MountError, match="no valid Unicode, and was not written"):
         await files.write("a.txt", "\ud800")

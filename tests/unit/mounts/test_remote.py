@@ -76,7 +76,7 @@ async def test_a_file_is_described_by_its_name_and_size(files: Files) -> None:
     assert await files.info("out/report.pdf") == FileInfo("out/report.pdf", "application/pdf", 900)
     with pytest.raises(MountError, match="it is a folder"):
         await files.info("out")
-    with pytest.raises(MountError, match="is no text in UTF-8"):
+    with pytest.raises(MountError, match="is not a string in UTF-8"):
         await files.read("out/report.pdf")
 
 

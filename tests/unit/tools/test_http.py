@@ -231,7 +231,7 @@ async def test_a_header_stays_one_header(tmp_path: Path, service: Service, value
 
 @pytest.mark.parametrize("name", ["Content-Length", "transfer-encoding", "Host", "a b", "a:b", ""])
 def test_some_headers_are_not_the_tools(name: str) -> None:
-    with pytest.raises(BrokenToolError, match=r"the header .* cannot be sent; take it away from the tool"):
+    with pytest.raises(BrokenToolError, match=r"the header .* cannot be sent; remove it from the tool"):
         put_header(httpx.Headers(), name, "1")
 
 

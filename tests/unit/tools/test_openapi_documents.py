@@ -30,7 +30,7 @@ async def test_a_document_may_be_yaml(tmp_path: Path, service: Service) -> None:
     ("content", "problem"),
     [
         ("{", "is no JSON"),
-        ("a: [", "line 2, is no YAML"),
+        ("a: [", "line 2, is not valid YAML"),
         ("[1]", "is no OpenAPI 3 document; it has no field openapi"),
         ('{"swagger": "2.0"}', "is no OpenAPI 3 document; it has no field openapi"),
         ('{"openapi": "2.0"}', "it says openapi: 2.0"),

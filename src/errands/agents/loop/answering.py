@@ -16,7 +16,7 @@ from errands.agents.loop.inputs import with_files
 from errands.agents.loop.outcomes import AnswerBrokenError
 from errands.agents.loop.plan import Plan, Repertoire
 from errands.agents.models.base import Model, ModelError, Question
-from errands.agents.models.messages import unused_id
+from errands.agents.models.completions import unused_id
 from errands.model.core import Artifact, Message, Part, TaskArtifactUpdateEvent
 from errands.policy.cel import CelError, Session, Variables, evaluate
 from errands.policy.cel.values import Json

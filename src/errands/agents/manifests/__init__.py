@@ -1,15 +1,13 @@
-"""Manifests: agents, tools and mounts written in YAML, as the Common Agent Specification has them.
+"""Manifests: agents, tools and mounts in YAML, as in the Common Agent Specification.
 
-    load(path)      gives `Manifests`, or raises `ManifestError` with everything that is wrong
-    examine(path)   gives a `Report` and raises nothing
+    load(path)      returns `Manifests`, or raises `ManifestError` with everything that is wrong
+    examine(path)   returns a `Report` and raises nothing
 
-Pure: files are read, and nothing is run or asked. From text to manifests: `files` → `nodes` (YAML with lines) →
-`bundles` and `reading` (structs of `documents`) → `agent_rules`, `tool_rules`, `mount_rules`. `functions` says what the
-model sees of it.
+Files are read, and nothing is run or fetched. From text to manifests: `nodes` (YAML with lines) → `reading` (structs of
+`documents`) → `loading` → `rules`. `findings` collects what is wrong. `functions` is what the model sees of manifests.
 """
 
 from errands.agents.manifests.documents import Agent, Capability, Mount, Tool
-from errands.agents.manifests.expressions import Check
 from errands.agents.manifests.findings import Finding, ManifestError
 from errands.agents.manifests.functions import Function
 from errands.agents.manifests.loading import Manifests, Report, examine, load
@@ -17,7 +15,6 @@ from errands.agents.manifests.loading import Manifests, Report, examine, load
 __all__ = [
     "Agent",
     "Capability",
-    "Check",
     "Finding",
     "Function",
     "ManifestError",

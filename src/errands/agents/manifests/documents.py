@@ -1,8 +1,8 @@
-"""Agents, tools and mounts as they are written down: the resources of the Common Agent Specification.
+"""Agents, tools and mounts as they are written: the resources of the Common Agent Specification.
 
-The structs are the only declaration of the fields; those of steps and limits are in `errands.policy`. The reader
-(`reading`) takes types, defaults and examples from here, and the tables of docs/manifests.md are compared with it.
-What one field says about another is checked in `agent_rules`, `tool_rules` and `mount_rules`.
+The structs are the only declaration of the fields; those of steps and limits are in `errands.policy`. `reading` takes
+types, defaults and examples from here, and the tables of docs/manifests.md are compared with it. What one field says
+about another is checked in `rules`.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ TOOL_KIND = "commonagents.info/v1beta2/tool"
 DESCRIPTOR_KIND = "commonagents.info/v1/bundledescription"
 
 Text = Annotated[str, Meta(min_length=1)]
-#: Who shares the files of a task.
+#: Who shares files: the turns of a task, the tasks of an agent, or the agents of a namespace.
 MountScope = Literal["none", "task", "agent", "workspace"]
 
 
 class Document(msgspec.Struct, frozen=True, omit_defaults=True):
     """A part of a manifest. Unknown fields are errors."""
 
-    #: Fields of the specification that errands does not have yet, and what they are.
+    #: Fields of the specification that errands does not support yet, as the beginning of a sentence.
     NOT_YET: ClassVar[dict[str, str]] = {}
 
 
@@ -35,7 +35,7 @@ class Document(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Capability(Document, frozen=True):
-    """How an agent uses a tool or another agent. `"*"` is one in which nothing is said."""
+    """How an agent uses a tool or another agent. `"*"` stands for one without any fields."""
 
     SHORTHAND: ClassVar[str] = "*"
     NOT_YET = {"event_timeout": "tool events are"}
@@ -45,12 +45,12 @@ class Capability(Document, frozen=True):
     before_first: list[StepConfig] | None = None
     before: list[StepConfig] | None = None
     after: list[StepConfig] | None = None
-    #: Ours: the key is the name of a remote A2A agent, and this is its address.
+    #: Not in the specification: the address of a remote A2A agent, whose name is the key.
     url: Text | None = None
 
 
 class Guardrails(Document, frozen=True):
-    """Steps at the boundaries of an agent."""
+    """Steps around every input and output of an agent."""
 
     before: list[StepConfig] | None = None
     after: list[StepConfig] | None = None
@@ -73,9 +73,10 @@ class Agent(Document, frozen=True):
     model_capabilities: list[Text] | None = None
     guardrails: Guardrails = Guardrails()
     exposes: dict[str, Text] | None = None
-    #: Ours: whether the model may call several functions in one expression; see `errands.agents.script`.
+    #: Not in the specification: whether the model may call several functions in one expression; see
+    #: `errands.agents.script`.
     script: bool = False
-    #: Ours: the task is completed with this many answers; without it, it goes on waiting for more.
+    #: Not in the specification: the number of answers that completes a task; by default it waits for more input.
     close_after: Annotated[int, Meta(ge=1)] | None = None
 
 
@@ -87,7 +88,7 @@ class Cel(Document, frozen=True):
 
 
 class Request(Document, frozen=True):
-    """An HTTP request; texts are templates."""
+    """An HTTP request; its strings are templates."""
 
     method: Text | None = None
     url: Text | None = None
@@ -108,7 +109,7 @@ class StatefulSession(Document, frozen=True):
 
 class OpenApi(Document, frozen=True):
     url: Text | None = None
-    #: Ours: the `operationId` of the one operation this action is; without it every operation becomes an action.
+    #: Not in the specification: the `operationId` of the only operation; by default every operation is an action.
     operation: Text | None = None
 
 
@@ -118,14 +119,14 @@ class Mcp(Document, frozen=True):
     args: list[str] | None = None
     url: Text | None = None
     env: dict[str, str] | None = None
-    #: Ours: what is sent with every request to `url`.
+    #: Not in the specification: sent with every request to `url`.
     headers: dict[str, str] | None = None
-    #: Of a later draft: the one tool of the server this action is; without it every tool becomes an action.
+    #: From a later draft: the only tool of the server to use; by default every tool is an action.
     tool_name: Text | None = None
 
 
 class Execute(Document, frozen=True):
-    """The backend of an action: exactly one of these."""
+    """The backend of an action: exactly one of the fields."""
 
     NOT_YET = {"kubernetes_job": "kubernetes_job is"}
 
@@ -139,12 +140,12 @@ class Execute(Document, frozen=True):
 class Python(Document, frozen=True):
     """A function of the program."""
 
-    #: What `errands.agents.tools.functions` made of it.
+    #: A `errands.agents.tools.functions.PythonTool`.
     tool: Any
 
 
 class Programmed(Execute, frozen=True):
-    """The backend of an action that no manifest can have: it comes from the program."""
+    """The backend of an action that the program defines, which no manifest can name."""
 
     python: Python | None = None
 
@@ -179,7 +180,7 @@ class Tool(Document, frozen=True):
 
 
 class PathPrefixes(Document, frozen=True):
-    """Where each kind of mount has its files; the tokens are `{namespace}`, `{agent}` and `{task}`."""
+    """The path of each kind of mount; the tokens are `{namespace}`, `{agent}` and `{task}`."""
 
     workspace: Text = "/{namespace}/"
     agent: Text = "/{namespace}/{agent}/"
@@ -187,7 +188,7 @@ class PathPrefixes(Document, frozen=True):
 
 
 class Local(Document, frozen=True):
-    """Ours: a folder of this machine."""
+    """Not in the specification: a folder of this machine."""
 
     path: Annotated[str, Meta(examples=["./files"])]
 
@@ -204,7 +205,7 @@ class S3(Document, frozen=True):
 
 
 class Mount(Document, frozen=True):
-    """The one place where all agents have their files. It has no kind."""
+    """The storage for the files of all agents. Its document has no kind."""
 
     name: Annotated[str, Meta(examples=["files"])]
     path_prefixes: PathPrefixes = PathPrefixes()
@@ -214,7 +215,7 @@ class Mount(Document, frozen=True):
 
 
 class Descriptor(Document, frozen=True, rename={"required_settings": "requiredSettings"}):
-    """What a bundle says about itself."""
+    """The description of a bundle."""
 
     kind: Annotated[str, Meta(examples=[DESCRIPTOR_KIND])]
     name: Annotated[str, Meta(examples=["Support desk"])]

@@ -1,4 +1,4 @@
-"""What is wrong with manifests: in which file, on which line, in which field, why, and how to mend it."""
+"""Findings about manifests: the file, line and field, what is wrong, and how to fix it."""
 
 from __future__ import annotations
 
@@ -11,19 +11,20 @@ import msgspec
 from errands.agents.manifests.nodes import Node
 from errands.errors import ConfigurationError
 
-#: The way from a document's root to one of its values: keys and positions.
+#: The keys and indexes that lead from a document's root to one of its values.
 Path = tuple[str | int, ...]
+Severity = Literal["error", "warning"]
 
-#: So much of somebody's text is repeated in a finding.
-_QUOTED = 80
+#: Characters of a value that a finding repeats.
+_MAX_QUOTED = 80
 
 
 class Finding(msgspec.Struct, frozen=True, kw_only=True):
-    """Something that is wrong, or looks wrong, in a manifest."""
+    """Something in a manifest that is wrong, or looks wrong."""
 
-    severity: Literal["error", "warning"]
+    severity: Severity
     file: str
-    #: From 1; 0 when it is about the file as a whole.
+    #: From 1; 0 for the file as a whole.
     line: int
     #: Such as `capabilities.crm.before[0].assert`; empty for the document or file as a whole.
     field: str
@@ -42,26 +43,26 @@ class ManifestError(ConfigurationError):
 
     def __init__(self, findings: list[Finding]) -> None:
         errors = [finding for finding in findings if finding.severity == "error"]
-        more = f"\n{len(errors)} errors in all" if len(errors) > 1 else ""
+        more = f"\n{len(errors)} errors in total" if len(errors) > 1 else ""
         super().__init__("\n".join(map(str, errors)) + more)
         self.findings = findings
 
 
 class Source:
-    """Where a document stands."""
+    """A document and its file."""
 
     def __init__(self, file: str, root: Node | None = None) -> None:
         self.file = file
         self.root = root
 
     def line(self, path: Path) -> int:
-        """The line of a field, or of what it would belong to if it is not there."""
+        """Return the line of a field, or of the object it would belong to."""
         return self._find(path)[1]
 
     def line_of_text(self, path: Path, line: int) -> int:
-        """The line in the file of a line of the text in a field, both from 1."""
-        node, _ = self._find(path)
-        return node.text_line + line - 1 if node is not None and node.text_line else self.line(path)
+        """Return the line in the file for a line of the string in a field, both from 1."""
+        node, own = self._find(path)
+        return node.text_line + line - 1 if node is not None and node.text_line else own
 
     def _find(self, path: Path) -> tuple[Node | None, int]:
         if self.root is None:
@@ -76,11 +77,15 @@ class Source:
 
 
 class Notebook:
-    """Collects findings. What is known to be wrong is not looked at again, nor is anything inside of it."""
+    """Collects findings. Nothing more is reported about a field with an error, or about what is inside it."""
 
     def __init__(self) -> None:
         self.findings: list[Finding] = []
         self._wrong: set[tuple[Source, Path]] = set()
+
+    @property
+    def has_errors(self) -> bool:
+        return any(finding.severity == "error" for finding in self.findings)
 
     def error(self, source: Source, path: Path, problem: str, remedy: str, *, line: int | None = None) -> None:
         if not self.is_wrong(source, path):
@@ -97,29 +102,17 @@ class Notebook:
     def is_wrong_inside(self, source: Source, path: Path) -> bool:
         return any(known is source and inner[: len(path)] == path for known, inner in self._wrong)
 
-    def _add(
-        self,
-        severity: Literal["error", "warning"],
-        source: Source,
-        path: Path,
-        problem: str,
-        remedy: str,
-        line: int | None,
-    ) -> None:
+    def _add(self, severity: Severity, source: Source, path: Path, problem: str, remedy: str, line: int | None) -> None:
+        found = source.line(path) if line is None else line
         self.findings.append(
             Finding(
-                severity=severity,
-                file=source.file,
-                line=source.line(path) if line is None else line,
-                field=written(path),
-                problem=problem,
-                remedy=remedy,
+                severity=severity, file=source.file, line=found, field=written(path), problem=problem, remedy=remedy
             )
         )
 
 
 class Place:
-    """A field of a document, and the notebook for what is wrong there."""
+    """A field of a document, and the notebook for findings about it."""
 
     def __init__(self, notebook: Notebook, source: Source, path: Path = ()) -> None:
         self.notebook = notebook
@@ -130,7 +123,7 @@ class Place:
         return Place(self.notebook, self.source, (*self.path, step))
 
     def error(self, problem: str, remedy: str, *, line: int | None = None) -> None:
-        """`line` is one of the text that stands here, from 1."""
+        """`line` is a line of the string in this field, from 1."""
         in_file = None if line is None else self.source.line_of_text(self.path, line)
         self.notebook.error(self.source, self.path, problem, remedy, line=in_file)
 
@@ -143,12 +136,12 @@ class Place:
 
     @property
     def is_wrong_inside(self) -> bool:
-        """Whether it, or something in it, is known to be wrong."""
+        """Whether the field, or something in it, has an error."""
         return self.notebook.is_wrong_inside(self.source, self.path)
 
 
 def written(path: Path) -> str:
-    """A path as people write it."""
+    """Return a path as people write it."""
     text = ""
     for step in path:
         text += f"[{step}]" if isinstance(step, int) else f".{step}" if text else step
@@ -157,12 +150,12 @@ def written(path: Path) -> str:
 
 def quoted(value: Any) -> str:
     text = repr(value)
-    return text if len(text) <= _QUOTED else text[: _QUOTED - 1] + "…"
+    return text if len(text) <= _MAX_QUOTED else text[: _MAX_QUOTED - 1] + "…"
 
 
 def suggestion(word: str, choices: Iterable[str], otherwise: str) -> str:
-    """How to mend a name that is not among the choices."""
+    """Return the remedy for a name that is not among the choices."""
     known = sorted(set(choices))
     if close := difflib.get_close_matches(word, known, 1):
         return f"did you mean {close[0]}?"
-    return f"{otherwise}; known are: {', '.join(known)}" if known else otherwise
+    return f"{otherwise}; known: {', '.join(known)}" if known else otherwise

@@ -1,4 +1,9 @@
-"""The extra that manifests need. Nothing here imports it at the top, so that errands starts without it."""
+"""Parse YAML into a tree in which every value knows its line. Only values that JSON has are accepted.
+
+Plain words are read as in YAML 1.2: `no`, `on` and `2026-01-31` are strings. Anchors are allowed, within bounds; tags,
+merge keys and keys that are not strings are reported. The tree is built from PyYAML's events and not by PyYAML, so that
+aliases and nesting are bounded while it grows.
+"""
 
 from __future__ import annotations
 
@@ -12,24 +17,9 @@ import msgspec
 
 from errands.errors import ConfigurationError
 
-# extra
-
-
-def from_extra(module: str) -> Any:
-    """A module of the extra `agents`. Raises `ConfigurationError` when it is not installed."""
-    try:
-        return importlib.import_module(module)
-    except ImportError as error:
-        raise ConfigurationError(
-            f"manifests and policy files need an extra ({error}): pip install 'errands[agents]'"
-        ) from None
-
-
-# nodes
-
-#: Values in one document, what aliases stand for included.
+#: Values in one document, including what aliases stand for.
 MAX_VALUES = 50_000
-#: Objects and lists inside each other.
+#: Nested objects and lists.
 MAX_DEPTH = 40
 #: Characters in one document.
 MAX_DOCUMENT = 512 * 1024
@@ -44,9 +34,22 @@ _WORDS = {
 _TAB = re.compile(r" *\t")
 #: An asterisk without quotes, which begins an alias.
 _STAR = re.compile(r"[:,{\[-]\s*\*\s*([,}\]#]|$)")
-#: A text without quotes that begins with a sign of YAML's own.
+#: A string without quotes that begins with a special character of YAML.
 _SPECIAL = re.compile(r"[:-]\s+([!&%@`])")
-_TEXT_TAGS = ("!", "tag:yaml.org,2002:str")
+_STRING_TAGS = ("!", "tag:yaml.org,2002:str")
+
+#: Called with the line, the problem and the remedy of a mistake after which parsing goes on.
+OnProblem = Callable[[int, str, str], None]
+
+
+def from_extra(module: str) -> Any:
+    """Import a module of the extra `agents`. Raises `ConfigurationError` if it is not installed."""
+    try:
+        return importlib.import_module(module)
+    except ImportError as error:
+        raise ConfigurationError(
+            f"manifests and policy files need an extra ({error}): pip install 'errands[agents]'"
+        ) from None
 
 
 class Node(msgspec.Struct, eq=False):
@@ -54,17 +57,17 @@ class Node(msgspec.Struct, eq=False):
     value: Any
     #: From 1.
     line: int
-    #: Of the keys of an object.
+    #: The lines of the keys of an object.
     key_lines: dict[str, int] = {}
-    #: How many values it is made of.
+    #: The number of values in it.
     size: int = 1
-    #: Of a text, the line where it begins; for a block it is the one after the | of it.
+    #: The line on which a string begins; for a block that is the line after its |.
     text_line: int = 0
-    #: Of a number or a word such as `true`, as it is written.
+    #: A number or a word such as `true` as it is written.
     written: str = ""
 
     def child(self, step: str | int) -> tuple[Node, int] | None:
-        """The value at a key or position, and the line where it is told about."""
+        """Return the value at a key or index, and the line to report for it."""
         if isinstance(self.value, dict) and isinstance(step, str) and step in self.value:
             return self.value[step], self.key_lines[step]
         if isinstance(self.value, list) and isinstance(step, int) and step < len(self.value):
@@ -72,7 +75,7 @@ class Node(msgspec.Struct, eq=False):
         return None
 
     def plain(self) -> Any:
-        """The same without lines."""
+        """Return the value without lines."""
         if isinstance(self.value, dict):
             return {key: node.plain() for key, node in self.value.items()}
         if isinstance(self.value, list):
@@ -80,73 +83,65 @@ class Node(msgspec.Struct, eq=False):
         return self.value
 
 
-class Unreadable(Exception):
-    """This is no YAML, or more of it than we take."""
+class UnreadableError(Exception):
+    """The text is not YAML, or exceeds the bounds."""
 
     def __init__(self, line: int, problem: str, remedy: str) -> None:
         super().__init__(problem)
         self.line, self.problem, self.remedy = line, problem, remedy
 
 
-#: Told about what is wrong and can be passed over: the line, the problem, the remedy.
-Complain = Callable[[int, str, str], None]
-
-
-def documents(text: str, complain: Complain) -> Iterator[Node]:
-    """The documents of a file that are not empty. Raises `Unreadable` where it cannot be read any further."""
+def documents(text: str, report: OnProblem) -> Iterator[Node]:
+    """Yield the documents of a file that are not empty. Raises `UnreadableError` where parsing cannot go on."""
     yaml = from_extra("yaml")
     events = yaml.parse(text, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
     try:
         for event in events:
             if isinstance(event, yaml.DocumentStartEvent):
-                root = _Composer(yaml, events, event.start_mark.index, complain).compose(next(events), 0)
+                root = _Composer(yaml, events, event.start_mark.index, report).compose(next(events), 0)
                 if root.value is not None:
                     yield root
     except yaml.YAMLError as error:
-        raise _unreadable(error, text) from None
+        mark = getattr(error, "problem_mark", None)
+        problem = getattr(error, "problem", None) or str(error).partition("\n")[0]
+        # An error about a character has a position instead of a mark.
+        line = mark.line + 1 if mark else text.count("\n", 0, getattr(error, "position", 0)) + 1
+        remedy = _syntax_remedy("".join(text.split("\n")[line - 1 : line]), problem)
+        raise UnreadableError(line, f"is not valid YAML ({problem})", remedy) from None
 
 
-def _unreadable(error: Any, text: str) -> Unreadable:
-    mark = getattr(error, "problem_mark", None)
-    problem = getattr(error, "problem", None) or str(error).partition("\n")[0]
-    # An error about a character has no mark.
-    line = mark.line + 1 if mark else text.count("\n", 0, getattr(error, "position", 0)) + 1
-    return Unreadable(line, f"is no YAML ({problem})", _remedy("".join(text.split("\n")[line - 1 : line]), problem))
-
-
-def _remedy(line: str, problem: str) -> str:
-    """How to mend a line that is no YAML."""
+def _syntax_remedy(line: str, problem: str) -> str:
     if _TAB.match(line):
-        return "indent with spaces; YAML allows no tabs there"
+        return "indent with spaces; YAML does not allow tabs there"
     if _STAR.search(line):
         return 'put the star in quotes: "*"'
     if special := _SPECIAL.search(line):
-        return f"put the text that begins with {special[1]} in quotes"
+        return f"put the string that begins with {special[1]} in quotes"
     if "mapping values" in problem:
-        return "put a text or expression with a colon in it in quotes, or mend the indentation"
-    return "mend the syntax there, or put a text with special characters in quotes"
+        return "put a string or expression that contains a colon in quotes, or fix the indentation"
+    return "fix the syntax there, or put a string with special characters in quotes"
 
 
 class _Composer:
-    def __init__(self, yaml: Any, events: Iterator[Any], start: int, complain: Complain) -> None:
+    def __init__(self, yaml: Any, events: Iterator[Any], start: int, report: OnProblem) -> None:
         self._yaml = yaml
         self._events = events
         self._start = start
-        self._complain = complain
-        #: None while what the anchor stands for is still being read.
+        self._report = report
+        #: None while the anchored value is still being read.
         self._anchors: dict[str, Node | None] = {}
         self._size = 0
 
     def compose(self, event: Any, depth: int) -> Node:
         line = event.start_mark.line + 1
         if event.start_mark.index - self._start > MAX_DOCUMENT:
-            raise Unreadable(line, f"is a document of more than {MAX_DOCUMENT // 1024} KB", "make several of it")
+            raise UnreadableError(line, f"is a document of more than {MAX_DOCUMENT // 1024} KB", "split it")
         if isinstance(event, self._yaml.AliasEvent):
             aliased = self._aliased(event.anchor, line)
             self._count(aliased.size, line)
             return aliased
         if depth > MAX_DEPTH:
-            raise Unreadable(line, f"has more than {MAX_DEPTH} levels inside each other", "make it flatter")
+            raise UnreadableError(line, f"has more than {MAX_DEPTH} nested levels", "make it flatter")
         if event.anchor:
             self._anchors[event.anchor] = None
         before = self._size
@@ -154,66 +149,57 @@ class _Composer:
             value = self._scalar(event, line)
             node = Node(value, line, text_line=line + (event.style == "|"), written=event.value)
         elif isinstance(event, self._yaml.SequenceStartEvent):
-            node = self._list(line, depth)
+            node = Node([], line)
+            while not isinstance(event_inside := next(self._events), self._yaml.SequenceEndEvent):
+                node.value.append(self.compose(event_inside, depth + 1))
         else:
-            node = self._object(line, depth)
+            node = Node({}, line, {})
+            while not isinstance(event_inside := next(self._events), self._yaml.MappingEndEvent):
+                key = self.compose(event_inside, depth + 1)
+                value = self.compose(next(self._events), depth + 1)
+                self._put(node, key.value, value, event_inside.start_mark.line + 1)
         self._count(1, line)
         node.size = self._size - before
         if event.anchor:
             self._anchors[event.anchor] = node
-        if event.tag and event.tag not in _TEXT_TAGS:
-            self._refuse_tag(event.tag, node, line)
+        if event.tag and event.tag not in _STRING_TAGS:
+            self._report_tag(event.tag, node, line)
         return node
 
     def _count(self, size: int, line: int) -> None:
         self._size += size
         if self._size > MAX_VALUES:
-            raise Unreadable(line, f"stands for more than {MAX_VALUES} values", "use fewer aliases, or split it")
+            raise UnreadableError(line, f"contains more than {MAX_VALUES} values", "use fewer aliases, or split it")
 
     def _aliased(self, anchor: str, line: int) -> Node:
         if anchor not in self._anchors:
-            remedy = f"define it before in the same document with &{anchor}, or put the text in quotes"
-            raise Unreadable(line, f"uses *{anchor}, which is not defined", remedy)
+            remedy = f"define it before in the same document with &{anchor}, or put the string in quotes"
+            raise UnreadableError(line, f"uses *{anchor}, which is not defined", remedy)
         node = self._anchors[anchor]
         if node is None:
-            raise Unreadable(line, f"uses *{anchor} inside of itself", "take the alias away")
+            raise UnreadableError(line, f"uses *{anchor} inside itself", "remove the alias")
         return node
 
-    def _list(self, line: int, depth: int) -> Node:
-        items: list[Node] = []
-        while not isinstance(event := next(self._events), self._yaml.SequenceEndEvent):
-            items.append(self.compose(event, depth + 1))
-        return Node(items, line)
-
-    def _object(self, line: int, depth: int) -> Node:
-        node = Node({}, line, {})
-        while not isinstance(event := next(self._events), self._yaml.MappingEndEvent):
-            key = self.compose(event, depth + 1)
-            value = self.compose(next(self._events), depth + 1)
-            self._put(node, key, value, event.start_mark.line + 1)
-        return node
-
-    def _put(self, node: Node, key: Node, value: Node, line: int) -> None:
-        name = key.value
+    def _put(self, node: Node, name: Any, value: Node, line: int) -> None:
         if not isinstance(name, str):
             shown = "a list or an object" if isinstance(name, list | dict) else msgspec.json.encode(name).decode()
-            self._complain(line, f"has the key {shown}, which is no text", "put the key in quotes")
+            self._report(line, f"has the key {shown}, which is not a string", "put the key in quotes")
         elif name == "<<":
-            self._complain(line, "has the merge key <<, which is not part of YAML 1.2", "write the fields out")
+            self._report(line, "has the merge key <<, which is not part of YAML 1.2", "write the fields out")
         elif name in node.value:
             first = node.key_lines[name]
-            self._complain(line, f"has the key {name[:80]!r} twice, first on line {first}", "keep one of the two")
+            self._report(line, f"has the key {name[:80]!r} twice, first on line {first}", "keep one of the two")
         else:
             node.value[name] = value
             node.key_lines[name] = line
 
-    def _refuse_tag(self, tag: str, node: Node, line: int) -> None:
+    def _report_tag(self, tag: str, node: Node, line: int) -> None:
         if tag.startswith("!") and isinstance(node.value, str):
-            # Most likely an expression such as !has(input.number), so that is what is looked at further.
+            # Most likely an expression such as !has(input.number): it is checked as one.
             node.value = f"{tag} {node.value}".strip()
-            self._complain(line, f"begins with {tag[:80]}, which is a tag of YAML", "put the text in quotes")
+            self._report(line, f"begins with {tag[:80]}, which is a tag of YAML", "put the string in quotes")
         else:
-            self._complain(line, f"has the tag {tag[:80]}", "take the tag away: manifests are plain values")
+            self._report(line, f"has the tag {tag[:80]}", "remove the tag: manifests have plain values")
 
     def _scalar(self, event: Any, line: int) -> Any:
         text: str = event.value
@@ -225,7 +211,7 @@ class _Composer:
             return int(text, 10 if text.lstrip("+-").isdigit() else 0)
         if _FLOAT.fullmatch(text):
             if len(text) > 40 or not math.isfinite(float(text)):
-                self._complain(line, f"has the number {text[:40]}, which is too large", "put it in quotes")
+                self._report(line, f"has the number {text[:40]}, which is too large", "put it in quotes")
                 return 0
             return float(text)
         return text

@@ -1,8 +1,7 @@
-"""Regular expressions of documents, matched by RE2 in linear time, whatever text they meet."""
+"""Regular expressions and JSONPaths of documents, matched in linear time by RE2 whatever text they meet."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from functools import lru_cache
 from typing import Any
 
@@ -13,18 +12,28 @@ from errands.policy.cel.effort import LONG
 from errands.policy.cel.evaluators import EvaluationStopped, current_evaluators
 from errands.policy.cel.values import Json
 
-# patterns
+_MATCHING = ("match", "search")
+#: The cost of visiting one value, in units of `errands.policy.cel.effort`.
+_VISIT = 1_000
 
 
 class PatternError(ValueError):
     """RE2 cannot match this pattern; the message says why."""
 
 
+class JsonPathError(ValueError):
+    """This is not a JSONPath; the message says why."""
+
+
+class QueryStoppedError(ValueError):
+    """A query could not be answered for this value."""
+
+
 @lru_cache(maxsize=1024)
 def compile_pattern(pattern: str, *, ignore_case: bool = False) -> Any:
     """Return the pattern as `re.compile` would; with `ignore_case`, a dot also matches a line break.
 
-    Raises `PatternError`, also for look-around and back-references, which only backtracking can match.
+    Raises `PatternError`, also for look-around and back-references, which need backtracking.
     """
     library = from_extra("re2")
     options = library.Options()
@@ -35,37 +44,32 @@ def compile_pattern(pattern: str, *, ignore_case: bool = False) -> Any:
         return library.compile(pattern, options)
     except library.error as error:
         reason = error.args[0].decode(errors="replace")
-        only_backtracking = reason.startswith(("invalid perl operator", "invalid escape sequence"))
-        hint = "; look-around and back-references are not supported" if only_backtracking else ""
+        needs_backtracking = reason.startswith(("invalid perl operator", "invalid escape sequence"))
+        hint = "; look-around and back-references are not supported" if needs_backtracking else ""
         raise PatternError(reason + hint) from None
 
 
-# json_path
-
-_MATCHING = ("match", "search")
-#: What visiting one value costs, in units of `errands.policy.cel.effort`.
-_VISIT = 1_000
-
-
-class JsonPathError(ValueError):
-    """This is no JSONPath; the message says why."""
-
-
-class QueryStoppedError(ValueError):
-    """A query could not be answered with this value."""
+# JSONPath as in RFC 9535, by python-jsonpath in its strict form
 
 
 @lru_cache(maxsize=256)
 def compile_path(path: str) -> Any:
-    """The query of a path. Raises `JsonPathError`."""
+    """Return the query of a path. Raises `JsonPathError`."""
     library = from_extra("jsonpath")
     environment = library.JSONPathEnvironment(strict=True)
     for name in _MATCHING:
-        environment.function_extensions[name].check_cache = _compiled
+        environment.function_extensions[name].check_cache = _compiled_or_none
     try:
         query = environment.compile(path)
-        for pattern in _patterns(query):
-            compile_pattern(pattern)
+        selectors = [selector for segment in query.segments for selector in segment.selectors]
+        waiting = [selector.expression for selector in selectors if hasattr(selector, "expression")]
+        while waiting:
+            expression = waiting.pop()
+            waiting += expression.children()
+            if getattr(expression, "name", None) in _MATCHING:
+                pattern = getattr(expression.args[1], "value", None)
+                if isinstance(pattern, str):
+                    compile_pattern(pattern)
     except library.JSONPathError as error:
         raise JsonPathError(str(error).partition("\n")[0]) from None
     except PatternError as error:
@@ -73,11 +77,19 @@ def compile_path(path: str) -> Any:
     return query
 
 
-async def find(path: str, value: Json) -> list[Json]:
-    """Return all that a path finds. Raises `QueryStoppedError`.
+def _compiled_or_none(pattern: str) -> Any:
+    """A pattern that comes from the value itself matches nothing if it is invalid, as the RFC says."""
+    try:
+        return compile_pattern(pattern)
+    except PatternError:
+        return None
 
-    A filter or a descent inside another takes a time that grows with a power of the value's size: where that is much,
-    a child process looks, and is stopped when it takes too long.
+
+async def find(path: str, value: Json) -> list[Json]:
+    """Return everything that a path finds. Raises `QueryStoppedError`.
+
+    The time for nested filters and descents grows with a power of the value's size: where that is large, a child
+    process runs the query and is stopped when it takes too long.
     """
     evaluators = current_evaluators()
     nested = path.count("..") + path.count("?")
@@ -96,28 +108,3 @@ def find_here(path: str, value: Json) -> list[Json]:
     except RecursionError:
         raise QueryStoppedError("the value is nested too deeply") from None
     return found
-
-
-def _compiled(pattern: str) -> Any:
-    """A pattern that stands in the value itself matches nothing when it is wrong, as the RFC says."""
-    try:
-        return compile_pattern(pattern)
-    except PatternError:
-        return None
-
-
-def _patterns(query: Any) -> Iterator[str]:
-    """Yield the patterns that stand in a query."""
-    waiting = [
-        selector.expression
-        for segment in query.segments
-        for selector in segment.selectors
-        if hasattr(selector, "expression")
-    ]
-    while waiting:
-        expression = waiting.pop()
-        waiting += expression.children()
-        if getattr(expression, "name", None) in _MATCHING:
-            pattern = getattr(expression.args[1], "value", None)
-            if isinstance(pattern, str):
-                yield pattern

@@ -1,6 +1,6 @@
-"""The model port: what the loop asks of a language model, whoever provides it.
+"""The model port: what the loop asks of a language model, whichever provider it comes from.
 
-Resolve   when an agent is loaded: `Model.resolve` says which model answers it, or why none can.
+Resolve   when an agent is loaded: `Model.resolve` returns the model that answers it, or raises.
 Ask       each turn: `Model.ask`.
 Close     when the server stops: `Model.close`.
 """
@@ -31,14 +31,14 @@ __all__ = [
     "UserSaid",
 ]
 
-#: Told each piece of text as it comes.
+#: Called with each piece of text as it arrives.
 OnText = Callable[[str], Awaitable[None]]
 
 
 class ModelError(ErrandsError):
-    """The model could not be asked, and asking again would not help, or did not.
+    """The model gave no answer, and asking again would not help or did not.
 
-    The message is for the operator: it may name addresses and settings, but has no secret in it.
+    The message is for the operator: it may name addresses and settings, but contains no secret.
     """
 
     def __init__(
@@ -59,26 +59,26 @@ class Offer(msgspec.Struct, frozen=True):
     parameters: Schema
 
 
-# What was said so far, in order.
+# The conversation so far, in order.
 
 
 class UserSaid(msgspec.Struct, frozen=True, tag="user"):
     """A message of the user."""
 
-    #: Content parts: `mimeType` and one of `text`, `data` and `file`; beside a file may be its `filename`. A file that
-    #: can be sent is an address: `data:` with the content itself, or `https:`. Of any other the model hears the name.
+    #: Content parts: `mimeType` and one of `text`, `data` and `file`, and for a file perhaps its `filename`. Only
+    #: `data:` and `https:` URLs of files are sent; for any other file the model is given its name.
     parts: list[dict[str, Json]]
 
 
 class ModelSaid(msgspec.Struct, frozen=True, tag="model"):
-    """An answer of the model: words, calls, or both."""
+    """An answer of the model: text, calls, or both."""
 
     text: str = ""
     calls: tuple[FunctionCall, ...] = ()
 
 
 class FunctionSaid(msgspec.Struct, frozen=True, tag="function"):
-    """The result of a call; there is one for every call before the model is asked again."""
+    """The result of a call. Every call has one before the model is asked again."""
 
     call: str
     name: str
@@ -89,16 +89,16 @@ Said = UserSaid | ModelSaid | FunctionSaid
 
 
 class Question(msgspec.Struct, frozen=True, kw_only=True):
-    """All that a model is told when it is asked."""
+    """Everything that a model is given when it is asked."""
 
-    #: What `Model.resolve` gave: `provider/model`.
+    #: What `Model.resolve` returned: `provider/model`.
     model: str
     system: str
     said: tuple[Said, ...]
     offers: tuple[Offer, ...] = ()
-    #: What the provider brings itself, as manifests name it: `web-search` and the like.
+    #: Capabilities of the provider itself, as manifests name them: `web-search` and the like.
     builtins: tuple[str, ...] = ()
-    #: The name of the agent that asks: by it the scripted model finds its rules. No provider is told.
+    #: The name of the agent that asks. Only the scripted model uses it; it is not sent to providers.
     agent: str = ""
 
     @property
@@ -108,27 +108,27 @@ class Question(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Answer(msgspec.Struct, frozen=True, kw_only=True):
-    """What a model says, and what it took. Unless it was told results, there is a text, or a call, or both."""
+    """An answer of a model and its cost. Unless the question ends with results, it has text, a call, or both."""
 
     text: str = ""
     calls: tuple[FunctionCall, ...] = ()
-    #: Why it was ended before the model was done: `length` or `content_filter`.
+    #: Why it ended before the model was done: `length` or `content_filter`.
     incomplete: str | None = None
-    #: As the provider calls it, in the form `provider/model`.
+    #: As the provider names it, in the form `provider/model`.
     model: str
     prompt_tokens: int = 0
     completion_tokens: int = 0
-    #: Whether the tokens are a guess, because the provider did not count them.
+    #: Whether the tokens are estimated because the provider did not count them.
     estimated: bool = False
 
 
 class Model(ABC):
-    """Answers for agents. Subclass it to connect a model that errands does not know."""
+    """Answers for agents. Subclass it to connect a model that errands does not support."""
 
     def resolve(self, model: str | None, builtins: tuple[str, ...] = ()) -> str:
-        """What answers an agent that names `model`, or none: it goes into `Question.model` and into the context.
+        """Return what answers an agent that names `model`, or none: the value of `Question.model`.
 
-        Raises `ConfigurationError` when it is certain that the agent could not be answered.
+        Raises `ConfigurationError` if it is certain that the agent could not be answered.
         """
         if model:
             return model
@@ -136,11 +136,11 @@ class Model(ABC):
 
     @abstractmethod
     async def ask(self, question: Question, on_text: OnText | None = None) -> Answer:
-        """One answer. With `on_text` it is streamed; the whole text is in the answer all the same.
+        """Return one answer. With `on_text` its text is also streamed.
 
-        What may pass by itself (a connection, a 429, a 5xx) is tried again, as long as no text has been told.
-        Raises `ModelError`, and what `on_text` raises.
+        Temporary failures (a connection, a 429, a 5xx) are retried as long as no text was passed on. Raises
+        `ModelError`, and what `on_text` raises.
         """
 
-    async def close(self) -> None:  # noqa: B027 - most have nothing to do
-        """Lets go of connections."""
+    async def close(self) -> None:  # noqa: B027 - most models have nothing to close
+        """Close connections."""

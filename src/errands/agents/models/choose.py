@@ -1,4 +1,4 @@
-"""Which model answers: a scripted one, or those of providers. What the server uses."""
+"""Choose the model that answers the agents of a server: the scripted one, or those of providers."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from pathlib import Path
 
 from errands.agents.models.any_llm import DEFAULT_TIMEOUT, AnyLlmModel
 from errands.agents.models.base import Answer, Model, OnText, Question
-from errands.agents.models.messages import MAX_BYTES
+from errands.agents.models.completions import MAX_BYTES
 from errands.agents.models.scripted import FILE, NAME, ScriptedModel, is_scripted, load_script, script_file
 from errands.errors import ConfigurationError
 
@@ -20,26 +20,25 @@ def model_from(
     timeout: float = DEFAULT_TIMEOUT,
     max_bytes: int = MAX_BYTES,
 ) -> Model:
-    """The model for a server's agents.
+    """Return the model for a server's agents.
 
-    `scripted` answers all of them, whatever they name. `provider/model` answers those that name none. `script` is the
-    file of the scripted model, or the folder in which it is `scripted.json`.
-    Raises `ConfigurationError`.
+    `scripted` answers all of them, whatever model they name; `provider/model` answers those that name none. `script` is
+    the file of the scripted model, or the folder that contains it as `scripted.json`. Raises `ConfigurationError`.
     """
     if is_scripted(name):
         return _scripted(name or NAME, script)
     model = AnyLlmModel(name, base_url=base_url, api_key=api_key, timeout=timeout, max_bytes=max_bytes)
-    return _ByName(model, script)
+    return _ModelByName(model, script)
 
 
 def _scripted(name: str, script: str | Path | None) -> ScriptedModel:
     if script is None:
-        raise ConfigurationError(f"the scripted model needs a script: put {FILE} beside the manifests, or name another")
+        raise ConfigurationError(f"the scripted model needs a script: put {FILE} next to the manifests")
     return ScriptedModel(load_script(script), name)
 
 
-class _ByName(Model):
-    """Providers for most agents, and the scripted model for those that ask for it."""
+class _ModelByName(Model):
+    """Providers for most agents, and the scripted model for those that name it."""
 
     def __init__(self, providers: AnyLlmModel, script: str | Path | None) -> None:
         self._providers = providers

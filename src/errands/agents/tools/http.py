@@ -179,7 +179,7 @@ class Filling:
         return _text(await self.value(source))
 
     async def everywhere(self, value: Any) -> Json:
-        """Every text inside of a value filled in; keys stay as they are."""
+        """Every text inside a value filled in; keys stay as they are."""
         if isinstance(value, str):
             return await self.value(value)
         if isinstance(value, dict):
@@ -269,7 +269,7 @@ def finished(method: str, url: httpx.URL, headers: httpx.Headers, content: bytes
 def put_header(headers: httpx.Headers, name: str, text: str) -> None:
     """Raises `ToolError` for a value that would be more than one header."""
     if not is_header_name(name):
-        raise BrokenToolError(f"the header {name[:80]!r} cannot be sent; take it away from the tool")
+        raise BrokenToolError(f"the header {name[:80]!r} cannot be sent; remove it from the tool")
     if not is_header_text(text):
         raise ToolError(f"the value of the header {name} has line breaks or control characters")
     headers.update(httpx.Headers([(name.encode(), text.strip().encode("utf-8", "replace"))]))

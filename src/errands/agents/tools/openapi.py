@@ -15,7 +15,7 @@ import msgspec
 
 from errands.agents.manifests.documents import OpenApi
 from errands.agents.manifests.findings import suggestion
-from errands.agents.manifests.nodes import Unreadable, documents
+from errands.agents.manifests.nodes import UnreadableError, documents
 from errands.agents.manifests.schemas import Schema
 from errands.agents.tools.base import (
     Backend,
@@ -130,7 +130,7 @@ def _read(url: str, content: bytes) -> Any:
     try:
         # Keys such as 200 are passed over; they stand in what we do not read.
         first = next(documents(content.decode("utf-8", "replace"), lambda line, problem, remedy: None), None)
-    except Unreadable as error:
+    except UnreadableError as error:
         raise BrokenToolError(f"{url}, line {error.line}, {error.problem}") from None
     return first.plain() if first else None
 
@@ -170,7 +170,7 @@ class Schemas:
         return usable(built)
 
     def plain(self, schema: Any, trail: tuple[str, ...] = ()) -> Schema:
-        """Written out; a schema inside of itself is not repeated."""
+        """Written out; a schema inside itself is not repeated."""
         self._left -= 1
         self._document.written_out += 1
         is_too_much = self._left < 0 or self._document.written_out > MAX_SCHEMAS_IN_ALL
@@ -236,7 +236,7 @@ def as_object(schema: Schema) -> Schema | None:
 
 logger = logging.getLogger(__name__)
 
-#: The parameter for a body that is no object.
+#: The parameter for a body that is not an object.
 BODY = "body"
 
 _LOCATIONS = ("path", "query", "header", "cookie")

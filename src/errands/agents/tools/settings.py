@@ -78,7 +78,7 @@ def secrets(tool: Tool, values: Mapping[str, Any]) -> list[Any]:
 
 
 def _unknown(tool: Tool, name: str, declared: Mapping[str, Any]) -> str:
-    remedy = suggestion(name, declared, "take it away")
+    remedy = suggestion(name, declared, "remove it")
     return f"the tool {tool.name} has no setting {name[:80]!r}: {remedy}"
 
 
@@ -122,7 +122,7 @@ def read_settings(path: str | Path, environ: Mapping[str, str]) -> Settings:
         line = f", line {error.problem_mark.line + 1}" if getattr(error, "problem_mark", None) else ""
         problem = getattr(error, "problem", None) or "unknown"
         raise ConfigurationError(
-            f"{path}{line}: is no YAML ({problem}); mend the syntax there, and put texts with braces in quotes"
+            f"{path}{line}: is not valid YAML ({problem}); fix the syntax there, and put texts with braces in quotes"
         ) from None
     if not _is_settings(content):
         raise ConfigurationError(f"{path}: must have the names of tools, and under each of them its settings by name")
@@ -160,9 +160,7 @@ def _filled(value: Any, environ: Mapping[str, str], path: str | Path) -> Any:
                 f"{path}: ${{{name}}} names no variable of the environment; write $${{ for a plain ${{"
             )
         if name not in environ:
-            raise ConfigurationError(
-                f"{path}: the environment has no variable {name}; set it, or take ${{{name}}} away"
-            )
+            raise ConfigurationError(f"{path}: the environment has no variable {name}; set it, or remove ${{{name}}}")
         return environ[name]
 
     return _VARIABLE.sub(fill, value)
