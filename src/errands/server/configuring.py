@@ -26,7 +26,7 @@ from errands.runtime.middleware import A2AMiddleware
 from errands.runtime.settings import NOT_ON_CARD, ServerRole, Settings, misspelled
 from errands.runtime.worker import Worker
 from errands.server.cards import build_card, check_binding, extensions_of, offers_extended_card
-from errands.wire.card_check.addresses import grpc_address
+from errands.wire.card_check import grpc_address
 from errands.wire.proto import grpc_extra
 
 if TYPE_CHECKING:

@@ -185,7 +185,7 @@ def test_an_address_on_the_readers_machine_is_an_error_unless_the_card_is_from_t
     ("url", "severity", "words"),
     [
         ("http://kitchen.test/", "warning", "not encrypted"),
-        ("http://0.0.0.0:8000/", "error", "no address to call"),
+        ("http://0.0.0.0:8000/", "error", "not an address to call"),
         ("https://user:secret@kitchen.test/", "error", "credentials"),
     ],
 )
