@@ -11,7 +11,7 @@ Try:
     errands tasks cancel http://localhost:8000 TASK_ID      # from another terminal
 
 What was counted so far stays with the canceled task. A worker that does not look at `is_cancelled` is
-canceled by force after `cancel_force_timeout_s`.
+canceled by force after `cancel_force_timeout`.
 """
 
 import asyncio
@@ -37,5 +37,5 @@ server = A2AServer(
         description="Counts seconds until it is told to stop.",
         capabilities=CapabilitiesConfig(streaming=True),
     ),
-    cancel_force_timeout_s=5,
+    cancel_force_timeout=5,
 )

@@ -1,147 +1,151 @@
-"""errands: a durable runtime for A2A agents."""
+"""errands: a durable runtime for A2A agents.
 
-from errands.client import A2AClient, ClientResult, Conversation
-from errands.client import StreamEvent as ClientStreamEvent
-from errands.engines.base import Engine, Retention
-from errands.errors import (
-    A2AError,
-    AuthenticationRequiredError,
-    CapabilityBlockedError,
-    ConcurrencyError,
-    ConfigurationError,
-    ContentTypeNotSupportedError,
-    ContextMismatchError,
-    ErrandsError,
-    InvalidAgentResponseError,
-    LeaseLostError,
-    PermissionDeniedError,
-    StorageError,
-    TaskNotCancelableError,
-    TaskNotFoundError,
-    TaskStoppedError,
-    TaskTerminalStateError,
-    TurnError,
-    UnsupportedOperationError,
-)
-from errands.model.card_config import (
-    AgentCardConfig,
-    CapabilitiesConfig,
-    ExtensionConfig,
-    ProviderConfig,
-    SignatureConfig,
-    SkillConfig,
-)
-from errands.model.core import (
-    Artifact,
-    Message,
-    Part,
-    Role,
-    Task,
-    TaskArtifactUpdateEvent,
-    TaskState,
-    TaskStatus,
-    TaskStatusUpdateEvent,
-)
-from errands.model.log import Scope
-from errands.policy.document import Policy
-from errands.runtime.context import InvalidAnswerError, TaskContext
-from errands.runtime.dependencies import Dependency, DependencyContainer
-from errands.runtime.executor.agent import AgentExecutor
-from errands.runtime.executor.call import ServerCallContext, User
-from errands.runtime.executor.ids import IDGenerator, IDGeneratorContext, UUIDGenerator
-from errands.runtime.executor.queue import EventQueue
-from errands.runtime.executor.request import RequestContext, RequestContextBuilder, SimpleRequestContextBuilder
-from errands.runtime.executor.updater import TaskUpdater
-from errands.runtime.executor.worker import ExecutorWorker
-from errands.runtime.functions import agent
-from errands.runtime.hooks import LifecycleHooks
-from errands.runtime.leases import ActiveTask
-from errands.runtime.middleware import (
-    A2AMiddleware,
-    ApiKeyMiddleware,
-    BearerTokenMiddleware,
-    RequestEnvelope,
-    head_only,
-)
-from errands.runtime.settings import Settings, get_settings
-from errands.runtime.task_manager import TaskManager
-from errands.runtime.worker import FileInfo, HistoryMessage, PreviousArtifact, Worker
-from errands.server.app import A2AServer
+`__all__` has what authors of agents need. `errands.sdk` has the names of executors, and `errands.a2akit` those of
+programs written for a2akit; the root has most of these names, too. A name is loaded when it is first used, so that
+`import errands` loads neither the server nor the client.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
 from errands.version import __version__
+
+if TYPE_CHECKING:
+    from errands.a2akit import ClientStreamEvent as ClientStreamEvent
+    from errands.client import A2AClient
+    from errands.client import ClientResult as ClientResult
+    from errands.client import Conversation as Conversation
+    from errands.engines.base import Engine as Engine
+    from errands.engines.base import Retention as Retention
+    from errands.errors import A2AError, ConfigurationError, ErrandsError
+    from errands.errors import AuthenticationRequiredError as AuthenticationRequiredError
+    from errands.errors import CapabilityBlockedError as CapabilityBlockedError
+    from errands.errors import ConcurrencyError as ConcurrencyError
+    from errands.errors import ContentTypeNotSupportedError as ContentTypeNotSupportedError
+    from errands.errors import ContextMismatchError as ContextMismatchError
+    from errands.errors import InvalidAgentResponseError as InvalidAgentResponseError
+    from errands.errors import LeaseLostError as LeaseLostError
+    from errands.errors import PermissionDeniedError as PermissionDeniedError
+    from errands.errors import StorageError as StorageError
+    from errands.errors import TaskNotCancelableError as TaskNotCancelableError
+    from errands.errors import TaskNotFoundError as TaskNotFoundError
+    from errands.errors import TaskStoppedError as TaskStoppedError
+    from errands.errors import TaskTerminalStateError as TaskTerminalStateError
+    from errands.errors import TurnError as TurnError
+    from errands.errors import UnsupportedOperationError as UnsupportedOperationError
+    from errands.model.card_config import AgentCardConfig, CapabilitiesConfig, SkillConfig
+    from errands.model.card_config import ExtensionConfig as ExtensionConfig
+    from errands.model.card_config import ProviderConfig as ProviderConfig
+    from errands.model.card_config import SignatureConfig as SignatureConfig
+    from errands.model.core import Artifact, Message, Part, Role, Task, TaskState
+    from errands.model.core import TaskArtifactUpdateEvent as TaskArtifactUpdateEvent
+    from errands.model.core import TaskStatus as TaskStatus
+    from errands.model.core import TaskStatusUpdateEvent as TaskStatusUpdateEvent
+    from errands.model.log import Scope as Scope
+    from errands.policy.document import Policy
+    from errands.runtime.context import InvalidAnswerError as InvalidAnswerError
+    from errands.runtime.context import TaskContext
+    from errands.runtime.dependencies import Dependency
+    from errands.runtime.dependencies import DependencyContainer as DependencyContainer
+    from errands.runtime.functions import agent
+    from errands.runtime.hooks import LifecycleHooks
+    from errands.runtime.leases import ActiveTask as ActiveTask
+    from errands.runtime.middleware import A2AMiddleware, ApiKeyMiddleware, BearerTokenMiddleware, RequestEnvelope
+    from errands.runtime.middleware import head_only as head_only
+    from errands.runtime.settings import Settings
+    from errands.runtime.settings import get_settings as get_settings
+    from errands.runtime.task_manager import TaskManager as TaskManager
+    from errands.runtime.worker import FileInfo as FileInfo
+    from errands.runtime.worker import HistoryMessage as HistoryMessage
+    from errands.runtime.worker import PreviousArtifact as PreviousArtifact
+    from errands.runtime.worker import Worker
+    from errands.sdk import AgentExecutor
+    from errands.sdk import EventQueue as EventQueue
+    from errands.sdk import ExecutorWorker as ExecutorWorker
+    from errands.sdk import IDGenerator as IDGenerator
+    from errands.sdk import IDGeneratorContext as IDGeneratorContext
+    from errands.sdk import RequestContext as RequestContext
+    from errands.sdk import RequestContextBuilder as RequestContextBuilder
+    from errands.sdk import ServerCallContext as ServerCallContext
+    from errands.sdk import SimpleRequestContextBuilder as SimpleRequestContextBuilder
+    from errands.sdk import TaskUpdater as TaskUpdater
+    from errands.sdk import User as User
+    from errands.sdk import UUIDGenerator as UUIDGenerator
+    from errands.server.app import A2AServer
 
 __all__ = [
     "A2AClient",
     "A2AError",
     "A2AMiddleware",
     "A2AServer",
-    "ActiveTask",
     "AgentCardConfig",
     "AgentExecutor",
     "ApiKeyMiddleware",
     "Artifact",
-    "AuthenticationRequiredError",
     "BearerTokenMiddleware",
     "CapabilitiesConfig",
-    "CapabilityBlockedError",
-    "ClientResult",
-    "ClientStreamEvent",
-    "ConcurrencyError",
     "ConfigurationError",
-    "ContentTypeNotSupportedError",
-    "ContextMismatchError",
-    "Conversation",
     "Dependency",
-    "DependencyContainer",
-    "Engine",
     "ErrandsError",
-    "EventQueue",
-    "ExecutorWorker",
-    "ExtensionConfig",
-    "FileInfo",
-    "HistoryMessage",
-    "IDGenerator",
-    "IDGeneratorContext",
-    "InvalidAgentResponseError",
-    "InvalidAnswerError",
-    "LeaseLostError",
     "LifecycleHooks",
     "Message",
     "Part",
-    "PermissionDeniedError",
     "Policy",
-    "PreviousArtifact",
-    "ProviderConfig",
-    "RequestContext",
-    "RequestContextBuilder",
     "RequestEnvelope",
-    "Retention",
     "Role",
-    "Scope",
-    "ServerCallContext",
     "Settings",
-    "SignatureConfig",
-    "SimpleRequestContextBuilder",
     "SkillConfig",
-    "StorageError",
     "Task",
-    "TaskArtifactUpdateEvent",
     "TaskContext",
-    "TaskManager",
-    "TaskNotCancelableError",
-    "TaskNotFoundError",
     "TaskState",
-    "TaskStatus",
-    "TaskStatusUpdateEvent",
-    "TaskStoppedError",
-    "TaskTerminalStateError",
-    "TaskUpdater",
-    "TurnError",
-    "UUIDGenerator",
-    "UnsupportedOperationError",
-    "User",
     "Worker",
     "__version__",
     "agent",
-    "get_settings",
-    "head_only",
 ]
+
+#: The names that each module defines. `tests/unit/test_packaging.py` compares them with the imports above.
+_NAMES = {
+    "a2akit": "ClientStreamEvent",
+    "client": "A2AClient ClientResult Conversation",
+    "engines.base": "Engine Retention",
+    "errors": """
+        A2AError AuthenticationRequiredError CapabilityBlockedError ConcurrencyError ConfigurationError
+        ContentTypeNotSupportedError ContextMismatchError ErrandsError InvalidAgentResponseError LeaseLostError
+        PermissionDeniedError StorageError TaskNotCancelableError TaskNotFoundError TaskStoppedError
+        TaskTerminalStateError TurnError UnsupportedOperationError
+    """,
+    "model.card_config": """
+        AgentCardConfig CapabilitiesConfig ExtensionConfig ProviderConfig SignatureConfig SkillConfig
+    """,
+    "model.core": """
+        Artifact Message Part Role Task TaskArtifactUpdateEvent TaskState TaskStatus TaskStatusUpdateEvent
+    """,
+    "model.log": "Scope",
+    "policy.document": "Policy",
+    "runtime.context": "InvalidAnswerError TaskContext",
+    "runtime.dependencies": "Dependency DependencyContainer",
+    "runtime.functions": "agent",
+    "runtime.hooks": "LifecycleHooks",
+    "runtime.leases": "ActiveTask",
+    "runtime.middleware": "A2AMiddleware ApiKeyMiddleware BearerTokenMiddleware RequestEnvelope head_only",
+    "runtime.settings": "Settings get_settings",
+    "runtime.task_manager": "TaskManager",
+    "runtime.worker": "FileInfo HistoryMessage PreviousArtifact Worker",
+    "sdk": """
+        AgentExecutor EventQueue ExecutorWorker IDGenerator IDGeneratorContext RequestContext RequestContextBuilder
+        ServerCallContext SimpleRequestContextBuilder TaskUpdater User UUIDGenerator
+    """,
+    "server.app": "A2AServer",
+}
+_MODULES = {name: f"errands.{module}" for module, names in _NAMES.items() for name in names.split()}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _MODULES:
+        raise AttributeError(f"module 'errands' has no attribute {name!r}")
+    value = globals()[name] = getattr(import_module(_MODULES[name]), name)
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_MODULES})

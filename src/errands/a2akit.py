@@ -1,15 +1,15 @@
 """Names for programs that were written for a2akit.
 
-Change `from a2akit import …`, `from a2akit.hooks import …` and so on to `from errands.a2akit import …`. `A2AServer`
-takes a2akit's keyword arguments here; those for which errands has nothing are refused.
+Change `from a2akit import …`, `from a2akit.hooks import …` and so on to `from errands.a2akit import …`. This module's
+`A2AServer` takes a2akit's keyword arguments and refuses those for which errands has nothing.
 """
 
 from __future__ import annotations
 
 import functools
+from collections.abc import Sequence
 from typing import Any
 
-import errands
 from errands.client import (
     A2AClient,
     AgentCapabilityError,
@@ -22,6 +22,8 @@ from errands.client import (
     StreamEvent,
     TaskTerminalError,
 )
+from errands.engines.base import Engine
+from errands.engines.passwords import without_password
 from errands.errors import (
     AuthenticationRequiredError,
     ConcurrencyError,
@@ -48,8 +50,12 @@ from errands.runtime.dependencies import Dependency, DependencyContainer
 from errands.runtime.hooks import LifecycleHooks
 from errands.runtime.middleware import A2AMiddleware, ApiKeyMiddleware, BearerTokenMiddleware, RequestEnvelope
 from errands.runtime.settings import Settings
+from errands.runtime.settings import get_settings as read_settings
 from errands.runtime.task_manager import TaskManager
 from errands.runtime.worker import FileInfo, HistoryMessage, PreviousArtifact, Worker
+from errands.server.app import A2AServer as Server
+from errands.server.cards import check_binding
+from errands.server.configuration import kind_of
 
 __all__ = [
     "A2AClient",
@@ -98,31 +104,54 @@ __all__ = [
 ]
 
 ClientStreamEvent = StreamEvent
-#: In a2akit the root of all that a client raises, what the agent says included.
+#: In a2akit, the base of everything that a client raises, errors of the agent included.
 A2AClientError = ErrandsError
-#: Read once, as in a2akit; `get_settings.cache_clear()` forgets them.
-get_settings = functools.cache(errands.get_settings)
+#: Reads the settings once, as in a2akit; `get_settings.cache_clear()` forgets them.
+get_settings = functools.cache(read_settings)
 
 #: Arguments of a2akit's server for which errands has nothing.
 _MISSING = {"enable_telemetry": "telemetry yet", "cancel_registry": "cancel registry: a cancel is in the task's log"}
 
 
-class A2AServer(errands.A2AServer):
-    """`errands.A2AServer` with the arguments of a2akit's.
+class A2AServer(Server):
+    """`errands.A2AServer` with the arguments of a2akit's server.
 
-    `protocol_version` is the only version that is served, such as "0.3" or "1.0.0"; without it, all are. Raises
-    `ConfigurationError` for `enable_telemetry=True`, a `cancel_registry` and the `push_*` arguments.
+    `protocol_version` is the only version to serve, such as "0.3" or "1.0.0"; without it, all are served. `broker` and
+    `event_bus` must be the same as `storage`. `additional_protocols` only has its names checked, because all bindings
+    are always served. Raises `ConfigurationError` for `enable_telemetry=True`, a `cancel_registry` and the `push_*`
+    arguments.
     """
 
-    def __init__(self, *, protocol_version: str | None = None, **options: Any) -> None:
+    def __init__(
+        self,
+        *,
+        protocol_version: str | None = None,
+        broker: str | Engine | None = None,
+        event_bus: str | Engine | None = None,
+        additional_protocols: Sequence[str] | None = None,
+        **options: Any,
+    ) -> None:
         for name in [name for name in options if name in _MISSING or name.startswith("push_")]:
             value = options.pop(name)
             if value is not None and value is not False:
                 raise ConfigurationError(
-                    f"{name}={value!r}: errands has no {_MISSING.get(name, 'push notifications yet')}; leave it out"
+                    f"{name}={value!r}: errands has no {_MISSING.get(name, 'push notifications yet')}; omit it"
                 )
         if protocol_version is not None:
             if "protocol_versions" in options:
                 raise ConfigurationError("pass protocol_version or protocol_versions, not both")
             options["protocol_versions"] = [".".join(str(protocol_version).split(".")[:2])]
+        for protocol in additional_protocols or ():
+            check_binding(protocol)
         super().__init__(**options)
+        storage = options.get("storage") or self.settings.storage
+        for name, other in (("broker", broker), ("event_bus", event_bus)):
+            if other is not None and other != storage:
+                raise ConfigurationError(
+                    f"{name}={_named(other)}: tasks, queue and events are in one store; omit {name} or make it the "
+                    f"same as storage={_named(storage)}"
+                )
+
+
+def _named(storage: object) -> str:
+    return repr(without_password(storage)) if isinstance(storage, str) else kind_of(storage)

@@ -150,7 +150,7 @@ async def test_a_remote_child_that_nobody_has_noted_is_found_again(tmp_path: Pat
 
 
 async def test_a_remote_child_that_nobody_has_noted_is_canceled_with_its_parent(tmp_path: Path) -> None:
-    far_away = serve(Held(), cancel_force_timeout_s=0.1)
+    far_away = serve(Held(), cancel_force_timeout=0.1)
     async with serving(far_away.app) as url:
         task_id = await lost(tmp_path, url, lease=60.0)
         again = ParentAlone(tmp_path, url, lease=60.0)

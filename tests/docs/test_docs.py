@@ -291,7 +291,7 @@ def members_of(kind: type) -> set[str]:
 
 #: What the table of a page whose first column has this heading is about.
 LISTED = {
-    ("serving.md", "argument"): arguments_of(A2AServer),
+    ("serving.md", "argument"): arguments_of(A2AServer) - {"overrides"},
     ("serving.md", "member"): members_of(A2AServer)
     | {"from_manifest", "started", "settings", "agent_card", "task_manager", "engine"},
     ("client.md", "argument"): arguments_of(A2AClient),

@@ -60,7 +60,7 @@ async def test_a_cancel_stops_the_work_and_the_task_stays_cancelled(storage: str
                 await ctx.complete("too late")
 
     worker = Stubborn()
-    async with praison(worker, storage=storage, cancel_force_timeout_s=0.01) as client:
+    async with praison(worker, storage=storage, cancel_force_timeout=0.01) as client:
         task = await client.send(configuration={"returnImmediately": True})
         await worker.started.wait()
         cancelled = await client.result("tasks/cancel", {"id": task["id"]})

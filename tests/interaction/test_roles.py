@@ -56,8 +56,8 @@ def split(store: str) -> Split:
     @asynccontextmanager
     async def connected(agent: Worker | AgentExecutor) -> AsyncIterator[A2AClient]:
         idle = IdleExecutor() if isinstance(agent, AgentExecutor) else Idle()
-        api = serve(idle, storage=store, agent_card=card(), role="api", cancel_force_timeout_s=3600)
-        worker = serve(agent, storage=store, agent_card=card(), role="worker", cancel_force_timeout_s=3600)
+        api = serve(idle, storage=store, agent_card=card(), role="api", cancel_force_timeout=3600)
+        worker = serve(agent, storage=store, agent_card=card(), role="worker", cancel_force_timeout=3600)
         async with worker, connect(api) as client:
             yield client
 
@@ -176,12 +176,12 @@ async def test_a_worker_takes_no_requests_over_any_binding(store: str) -> None:
 
 @pytest.mark.parametrize("role", ["api", "worker"])
 async def test_a_store_in_memory_is_refused(role: str) -> None:
-    with pytest.raises(ConfigurationError, match="one process's own"):
+    with pytest.raises(ConfigurationError, match="private to one process"):
         await serve(Echo(), storage="memory", role=role).start()
 
 
 def test_a_role_that_is_none_is_told_with_those_there_are() -> None:
-    with pytest.raises(ConfigurationError, match="possible are all, api, worker"):
+    with pytest.raises(ConfigurationError, match="expected one of all, api, worker"):
         serve(Echo(), role="boss")
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -48,7 +49,7 @@ class Echo(Worker):
 
 def serve(**options: Any) -> A2AServer:
     card = AgentCardConfig(name="Echo", description="Echoes.", version="1.0.0")
-    return A2AServer(worker=Echo(), agent_card=card, storage="memory", **options)
+    return A2AServer(worker=Echo(), agent_card=card, **{"storage": "memory", **options})
 
 
 @pytest.mark.parametrize("name", NAMES.split())
@@ -107,6 +108,21 @@ def test_an_argument_that_asks_for_nothing_is_taken() -> None:
         hooks=None,
         dependencies=None,
     )
+
+
+@pytest.mark.parametrize("name", ["broker", "event_bus"])
+@pytest.mark.parametrize(
+    ("given", "shown"), [("redis://user:secret@host", "'redis://user:***@host'"), (object(), "object")]
+)
+def test_another_store_for_queue_or_events_is_refused(name: str, given: Any, shown: str) -> None:
+    with pytest.raises(
+        ConfigurationError, match=re.escape(f"{name}={shown}: tasks, queue and events are in one store")
+    ):
+        serve(**{name: given})
+
+
+def test_the_same_store_for_queue_and_events_is_accepted() -> None:
+    serve(storage="memory", broker="memory", event_bus="memory")
 
 
 def test_an_unknown_argument_is_an_error_as_everywhere() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import importlib
 import pkgutil
 import re
@@ -27,6 +28,38 @@ PYTHONS = ["3.11", "3.12", "3.13"]
 @pytest.mark.parametrize("module", [name for name in MODULES if name not in ELSEWHERE])
 def test_every_module_can_be_imported(module: str) -> None:
     importlib.import_module(module)
+
+
+def test_the_names_of_the_root_are_the_same_for_type_checkers_and_at_run_time() -> None:
+    tree = ast.parse(Path(errands.__file__).read_text())
+    [block] = [node for node in tree.body if isinstance(node, ast.If)]
+    imported = {
+        (alias.asname or alias.name, node.module)
+        for node in ast.walk(block)
+        if isinstance(node, ast.ImportFrom)
+        for alias in node.names
+    }
+    names = {name: getattr(errands, name) for name, _ in imported}
+    assert imported == {(name, module) for name, module in errands._MODULES.items()}
+    assert set(errands.__all__) <= {*names, "__version__"}
+    assert set(dir(errands)) >= set(names)
+    with pytest.raises(AttributeError, match="no attribute 'Nothing'"):
+        _ = errands.Nothing
+
+
+@pytest.mark.parametrize(
+    ("program", "unused"),
+    [
+        ("import errands", ["client", "engines", "model", "policy", "runtime", "server", "wire"]),
+        ("from errands import TaskContext, Worker, agent", ["agents", "cli", "client", "policy", "server"]),
+        ("from errands import A2AClient", ["agents", "cli", "engines", "policy", "runtime", "server"]),
+        ("from errands import A2AServer", ["agents", "cli", "client", "testing"]),
+    ],
+)
+def test_a_program_loads_only_the_packages_that_it_uses(program: str, unused: list[str]) -> None:
+    script = f"import sys\n{program}\nprint(*sys.modules)"
+    loaded = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout.split()
+    assert [name for name in unused if f"errands.{name}" in loaded] == []
 
 
 def test_every_dependency_has_a_lowest_version_that_is_tested() -> None:

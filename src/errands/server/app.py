@@ -1,4 +1,4 @@
-"""`A2AServer`: one agent, put together and served."""
+"""`A2AServer`: the composition root. It puts the parts of an agent's server together, starts and stops them."""
 
 from __future__ import annotations
 
@@ -32,22 +32,9 @@ from errands.runtime.settings import ServerRole, Settings
 from errands.runtime.task_store import TaskStore
 from errands.runtime.watchdog import Watchdog
 from errands.runtime.worker import Worker
+from errands.server import configuration
 from errands.server.asgi import A2AApp
 from errands.server.cards import CardPublisher
-from errands.server.configuring import (
-    check_arguments,
-    check_shared,
-    checked_card,
-    given_card,
-    given_engine,
-    given_settings,
-    given_worker,
-    grpc_server,
-    identifiers_of,
-    listed,
-    made_engine,
-    read_policy,
-)
 from errands.server.dispatch import ClosedDispatcher, Dispatcher, ExtendedCardProvider
 from errands.server.http import callable_host
 from errands.server.request_guard import is_loopback
@@ -66,10 +53,11 @@ logger = logging.getLogger(__name__)
 class A2AServer:
     """Serves one agent over every binding.
 
-    `app` is an ASGI application that runs anywhere and mounts anywhere. Settings come from `ERRANDS_*` environment
-    variables unless `settings` is given; the other keyword arguments win over both. `storage` is `memory`, a URL such
-    as `sqlite:///tasks.db`, or an `Engine`; the default is the SQLite file `.errands/tasks.db`. `inner` are agents that
-    it hands work to and that nobody else can reach. Raises `ConfigurationError` for whatever of it is wrong.
+    The agent is a `worker` or an `executor`; its card may come with it. `app` is the ASGI application. `storage` is
+    `memory`, a URL such as `sqlite:///tasks.db`, or an `Engine`; the default is the SQLite file `.errands/tasks.db`.
+    `inner` are agents to which it delegates and that clients cannot reach. Settings come from `settings`, or else from
+    `ERRANDS_*` environment variables; every setting is also a keyword argument, which wins over both. Raises
+    `ConfigurationError` for wrong arguments.
     """
 
     _policy: CompiledPolicy | None = None
@@ -85,26 +73,17 @@ class A2AServer:
         executor: ExecutorLike | None = None,
         request_context_builder: BuilderLike | None = None,
         agent_card: CardLike | None = None,
-        middlewares: Sequence[A2AMiddleware] | None = None,
         storage: str | Engine | None = None,
-        broker: str | Engine | None = None,
-        event_bus: str | Engine | None = None,
+        settings: Settings | None = None,
+        middlewares: Sequence[A2AMiddleware] | None = None,
         hooks: LifecycleHooks | None = None,
         dependencies: dict[Any, Any] | None = None,
-        settings: Settings | None = None,
-        blocking_timeout_s: float | None = None,
-        cancel_force_timeout_s: float | None = None,
-        max_concurrent_tasks: int | None = None,
-        public_url: str | None = None,
-        additional_protocols: Sequence[str] | None = None,
-        protocol_versions: Sequence[str] | None = None,
-        extended_card_provider: ExtendedCardProvider | None = None,
-        grpc_port: int | None = None,
-        role: str | None = None,
         policy: str | Path | Policy | None = None,
+        extended_card_provider: ExtendedCardProvider | None = None,
         inner: InnerAgents | None = None,
+        **overrides: Any,
     ) -> None:
-        check_arguments(
+        configuration.check_types(
             middlewares=middlewares,
             hooks=hooks,
             dependencies=dependencies,
@@ -113,25 +92,18 @@ class A2AServer:
             policy=policy,
             extended_card_provider=extended_card_provider,
         )
-        card = given_card(agent_card, worker or executor)
-        self._worker = given_worker(worker, executor, request_context_builder, card)
-        self.settings = given_settings(
-            settings,
-            storage=storage if isinstance(storage, str) else None,
-            blocking_timeout=blocking_timeout_s,
-            cancel_force_timeout=cancel_force_timeout_s,
-            max_concurrent_tasks=max_concurrent_tasks,
-            public_url=public_url,
-            protocol_versions=None if protocol_versions is None else ",".join(protocol_versions),
-            grpc_port=grpc_port,
-            role=role,
+        card = configuration.find_card(agent_card, worker or executor)
+        self._worker = configuration.make_worker(worker, executor, request_context_builder, card)
+        if isinstance(storage, str):
+            overrides["storage"] = storage
+        self.settings = configuration.make_settings(settings, overrides)
+        self._routes = Routes(
+            [version for text in self.settings.protocol_versions.split(",") if (version := text.strip())]
         )
-        self._routes = Routes(listed(self.settings.protocol_versions))
         versions = self._routes.versions
-        has_extended = extended_card_provider is not None
-        self.agent_card = checked_card(card, additional_protocols or (), versions, has_extended=has_extended)
+        self.agent_card = configuration.check_card(card, versions, has_extended=extended_card_provider is not None)
         self.cards = CardPublisher(self.agent_card, self.settings, time.time(), versions=versions)
-        self._engine = given_engine(storage, self.settings, broker=broker, event_bus=event_bus)
+        self._engine = configuration.check_storage(storage, self.settings)
         self._inner = inner or InnerAgents()
         self._middlewares = list(middlewares or ())
         self._hooks = hooks
@@ -139,8 +111,6 @@ class A2AServer:
         self._extended_card_provider = extended_card_provider
         if policy is not None or self.settings.policy is not None:
             self.use_policy(policy or self.settings.policy or "")
-        if self.settings.grpc_port is not None:
-            grpc_server()  # report a missing package now, not at the start
         #: What `errands serve` prints about the agent.
         self.facts: dict[str, str] = {}
         #: Where HTTP listens, if it is known (see `listen_at`).
@@ -165,9 +135,9 @@ class A2AServer:
         dependencies: dict[Any, Any] | None = None,
         **options: Any,
     ) -> Self:
-        """Serves an agent that is written down in YAML, with the agents that it uses. Needs `errands[agents]`.
+        """Serve an agent that is written as a YAML manifest, with the agents that it uses. Needs `errands[agents]`.
 
-        `agent` says which, when there are several; `model` wins over what agents name; `tools` are those of the
+        `agent` chooses one of several; `model` replaces the models that the manifests name; `tools` are tools of the
         program; `tool_settings` are a file, or values by tool. The other arguments are those of `A2AServer`. Raises
         `ManifestError` with everything that is wrong with the manifests, and `ConfigurationError`.
         """
@@ -194,12 +164,16 @@ class A2AServer:
         return server
 
     def use_policy(self, policy: str | Path | Policy) -> None:
-        """Holds every task to this policy, instead of the one given before; call it before the server is started.
+        """Apply this policy to every task, instead of the previous one. Call it before `start()`.
 
-        Raises `ConfigurationError` with everything that is wrong with a file, and for functions that it names and no
-        agent here has: its rules would never apply.
+        Raises `ConfigurationError` with everything that is wrong with a file, and for functions that no agent here has:
+        rules about them would never apply.
         """
-        compiled = compile_policy(read_policy(policy))
+        if not isinstance(policy, Policy):
+            from errands.agents.policies import load_policy  # noqa: PLC0415 - only a file needs the YAML reader
+
+            policy = load_policy(policy)
+        compiled = compile_policy(policy)
         workers = [
             worker for worker in (self._worker, *self._inner.workers.values()) if isinstance(worker, RuledWorker)
         ]
@@ -229,11 +203,9 @@ class A2AServer:
 
     def use_settings(self, **changes: Any) -> None:
         """Change settings, except those that are None. Call it before `start()`. Raises `ConfigurationError`."""
-        changed = given_settings(self.settings, **changes)
-        for name in changes:
+        changed = configuration.make_settings(self.settings, changes)
+        for name in changed.__struct_fields__:
             setattr(self.settings, name, getattr(changed, name))
-        if self.settings.grpc_port is not None:
-            grpc_server()  # report a missing package now, not at the start
 
     def listen_at(self, host: str, port: int) -> None:
         """Tell the server where HTTP listens. Call it before `start()`, as `errands serve` does.
@@ -245,7 +217,7 @@ class A2AServer:
 
     @property
     def storage(self) -> str:
-        """Where tasks live: an address without its password, or the class of an engine that the program has made."""
+        """The storage URL without its password, or the class of the engine that the program has made."""
         return without_password(self.settings.storage) if self._engine is None else type(self._engine).__name__
 
     @property
@@ -256,45 +228,58 @@ class A2AServer:
         return self._app
 
     def as_fastapi_app(self, *, debug: bool = False, **fastapi_kwargs: Any) -> FastAPI:
-        """The same as a FastAPI application, for programs that add routes of their own. Needs `errands[fastapi]`."""
+        """Return a FastAPI application with the agent at its root. Needs `errands[fastapi]`.
+
+        Routes that are added before the first request come first.
+        """
         try:
-            from errands.server.fastapi import wrap  # noqa: PLC0415 - fastapi is an extra
+            from fastapi import FastAPI  # noqa: PLC0415 - an extra
         except ImportError as error:
-            problem = (
+            raise ConfigurationError(
                 f"as_fastapi_app() needs an extra ({error}): pip install 'errands[fastapi]'; server.app needs none"
-            )
-            raise ConfigurationError(problem) from None
-        return wrap(self, debug=debug, **fastapi_kwargs)
+            ) from None
+
+        @asynccontextmanager
+        async def lifespan(_: FastAPI) -> AsyncIterator[None]:
+            async with self:
+                yield
+
+        card = self.agent_card
+        described = {"title": card.name, "version": card.version, "description": card.description}
+        app = FastAPI(lifespan=lifespan, debug=debug, **{**described, **fastapi_kwargs})
+        # The last of all routes: everything that FastAPI does not know belongs to the agent.
+        app.router.default = self.app
+        return app
 
     def share(self) -> None:
-        """Makes it one of several processes that serve the agent on the same ports. Before `start()`.
+        """Make this one of several processes that serve the agent on the same ports. Call it before `start()`.
 
-        Raises `ConfigurationError` when they could not see each other's tasks, or not share the port of gRPC.
+        Raises `ConfigurationError` if the processes could not see each other's tasks or share the gRPC port.
         """
-        check_shared(self._engine or made_engine(self.settings), "several processes")
+        configuration.check_shared(self._engine or configuration.make_engine(self.settings), "several processes")
         if self.settings.grpc_port == 0:
-            raise ConfigurationError("grpc_port=0 is another port in each of several processes; name one")
+            raise ConfigurationError("grpc_port=0 would be another port in each of several processes; choose a port")
         self._is_shared = True
 
-    # Life
+    # Starting and stopping
 
     async def start(self) -> None:
-        """Opens everything. Starting twice does nothing.
+        """Open the dependencies, the store and the pool. Starting twice does nothing.
 
-        Raises `StorageError` when the store cannot be used, `ConfigurationError`, and what a dependency raises.
+        Raises `StorageError` if the store cannot be used, `ConfigurationError`, and what a dependency raises.
         """
         async with self._starting:
             if self.started:
                 return
             ready: asyncio.Future[None] = asyncio.get_running_loop().create_future()
             self._stop.clear()
-            # One task enters and leaves everything, whichever tasks call start and stop.
+            # The same task enters and leaves all contexts, whichever tasks call start and stop.
             self._run = asyncio.create_task(self._live(ready), name="errands-server")
             await ready
             self.started = True
 
     async def stop(self) -> None:
-        """Drains and closes everything. Stopping twice does nothing."""
+        """Drain and close everything. Stopping twice does nothing."""
         async with self._starting:
             self._stop.set()
             if self._run is not None:
@@ -324,9 +309,9 @@ class A2AServer:
         settings = self.settings
         if settings.log_level:
             logging.getLogger("errands").setLevel(settings.log_level.upper())
-        engine = self._engine or made_engine(settings)
+        engine = self._engine or configuration.make_engine(settings)
         if settings.role is not ServerRole.ALL:
-            check_shared(engine, f"a process with the role {settings.role}")
+            configuration.check_shared(engine, f"a process with the role {settings.role} and the others")
         async with AsyncExitStack() as stack:
             await self._deps.startup()
             stack.push_async_callback(self._deps.shutdown)
@@ -347,7 +332,7 @@ class A2AServer:
             if settings.grpc_port is not None and serves:
                 await self._open_grpc(stack)
             if settings.loop_hold_warning is not None:
-                # Not before: while the server starts, modules are imported, and nobody waits.
+                # Not earlier: importing modules at the start holds the loop, but no request waits yet.
                 stack.enter_context(Watchdog(settings.loop_hold_warning))
             yield
 
@@ -367,46 +352,48 @@ class A2AServer:
             name,
             input_modes=self.agent_card.input_modes,
             settings=settings,
-            identifiers=identifiers_of(self._worker),
+            identifiers=configuration.identifiers_of(self._worker),
             inner=self._inner.workers,
         )
-        # Hooks are about the served agent only.
+        # Hooks are called for the served agent only.
         self._inner.start(self.pool, {name: self.task_manager}, Journal(self.engine), settings, oversight_of)
         await stack.enter_async_context(self.pool)
 
     async def _open_grpc(self, stack: AsyncExitStack) -> None:
         stack.callback(setattr, self, "_grpc", None)
-        grpc = grpc_server()(self.dispatcher, self.settings, self.http_address, shares_port=self._is_shared)
+        grpc = configuration.load_grpc_server()(
+            self.dispatcher, self.settings, self.http_address, shares_port=self._is_shared
+        )
         self._grpc = await stack.enter_async_context(grpc)
-        # What is under way must have ended before gRPC stops: it would be cut off.
+        # Drain before gRPC stops, which would cut off running calls.
         stack.push_async_callback(self.drain)
         self.cards.grpc_address = self._grpc.address
 
     @property
     def asks_who_calls(self) -> bool:
-        """Whether any middleware looks at requests; without one, everybody is let in."""
+        """Whether any middleware checks requests; without one, everyone may use the agent."""
         return bool(self._middlewares)
 
     @property
     def grpc_port(self) -> int | None:
-        """The port gRPC listens on, while it does."""
+        """The port on which gRPC listens, None while it does not."""
         return self._grpc.port if self._grpc is not None else None
 
     def scope(self, owner: str = "", tenant: str = "") -> Scope:
-        """Whose tasks somebody sees who asks this agent: for programs that talk to the engine themselves."""
+        """Return the scope of a caller of this agent, for programs that use the engine themselves."""
         return Scope(tenant, owner, self.agent_card.name)
 
     @property
     def tasks(self) -> TaskStore:
-        """The tasks of callers without a name; `tasks.of(owner, tenant)` has those of others. From `start()` on."""
+        """The tasks of anonymous callers; `tasks.of(owner, tenant)` has those of others. From `start()` on."""
         return TaskStore(self.task_manager, self.scope())
 
     async def active_tasks(self) -> list[ActiveTask]:
-        """What is running of this agent, here and in other processes on the same store. From `start()` on."""
+        """Return the running tasks of this agent, in all processes on the same store. From `start()` on."""
         return await self.pool.active_tasks(self.agent_card.name)
 
     async def drain(self) -> None:
-        """Takes no more work, waits for what runs, then ends streams and waiting requests: before a shutdown."""
+        """Accept no more work, wait for running turns, then end streams and waiting requests."""
         if self._grpc is not None:
             self._grpc.stop_serving()
         if self.started:
@@ -414,7 +401,7 @@ class A2AServer:
             self.engine.disconnect()
 
     async def problem(self) -> str | None:
-        """Why the server cannot take requests right now, or None."""
+        """Return why the server cannot take requests right now, or None."""
         if not self.started or self.pool.draining:
             return "shutting down"
         try:

@@ -42,7 +42,7 @@ class Routes:
                 f"unknown protocol version {', '.join(map(repr, unknown))}: expected one of {known}"
             )
         if not versions:
-            raise ConfigurationError(f"protocol_versions is empty: expected at least one of {known}")
+            raise ConfigurationError(f"no protocol version to serve: expected at least one of {known}")
         #: The versions that are served, the newest first.
         self.versions = tuple(version for version in DIALECTS if version in versions)
         dialects = [dialect for version in self.versions for dialect in DIALECTS[version]]

@@ -136,7 +136,7 @@ def test_a_store_that_nobody_else_can_see_is_refused(tmp_path: Path, role: str) 
     options = ("--port", "0", "--role", role, "--storage", "memory")
     result = errands("serve", str(write(tmp_path, ECHO)), *options, cwd=tmp_path)
     assert (result.returncode, result.stdout) == (2, "")
-    assert f"storage 'memory' is one process's own: a process with the role {role}" in result.stderr
+    assert f"storage 'memory' is private to one process, and a process with the role {role}" in result.stderr
 
 
 def test_several_workers_run_beside_several_apis(tmp_path: Path) -> None:

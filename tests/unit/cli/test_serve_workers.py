@@ -184,7 +184,7 @@ def test_a_process_that_dies_again_and_again_is_waited_for_longer_and_longer() -
 @pytest.mark.parametrize(
     ("code", "options", "words"),
     [
-        (ECHO, ["--storage", "memory"], "storage 'memory' is one process's own"),
+        (ECHO, ["--storage", "memory"], "storage 'memory' is private to one process"),
         (ECHO, ["--reload"], "omit --reload or --workers"),
         (ECHO, ["--storage", "carrier-pigeon://"], "unknown storage"),
     ],

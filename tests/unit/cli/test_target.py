@@ -297,9 +297,9 @@ def test_a_program_that_fails_shows_its_own_lines_and_none_of_ours(write: Write,
 
 
 def test_a_setting_that_is_wrong_is_told_with_its_line(write: Write) -> None:
-    error = refusal(write(WORKER, SERVER.replace("worker=", "broker='redis://host', worker=")))
+    error = refusal(write(WORKER, SERVER.replace("worker=", "role='broker', worker=")))
     assert error.code is ExitCode.FAILED
-    assert str(error).startswith("program.py, line 6: broker='redis://host'")
+    assert str(error).startswith("program.py, line 6: invalid role 'broker'")
 
 
 def test_a_program_that_failed_can_be_loaded_again(write: Write) -> None:

@@ -174,7 +174,7 @@ async def test_a_thread_that_does_not_react_is_canceled_by_force_and_can_write_n
             errors.append(error)
         over.set()
 
-    async with connect(ThreadedAgent(handle), storage=storage, cancel_force_timeout_s=0.05) as client:
+    async with connect(ThreadedAgent(handle), storage=storage, cancel_force_timeout=0.05) as client:
         task = await client.send("hi", blocking=False)
         await asyncio.to_thread(begun.wait)
         canceled = await client.cancel(task.task_id)

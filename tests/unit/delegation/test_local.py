@@ -174,7 +174,7 @@ async def settled(client: A2AClient, task_id: str) -> Any:
 
 async def test_a_cancel_goes_down(storage: str) -> None:
     child = Held()
-    server = family(child, storage=storage, cancel_force_timeout_s=0.05)
+    server = family(child, storage=storage, cancel_force_timeout=0.05)
     async with connect(server) as client:
         task = await client.send("hello", blocking=False)
         await child.started.wait()
@@ -234,7 +234,7 @@ async def test_a_child_that_a_crash_kept_from_being_noted_is_canceled_all_the_sa
 
 async def test_a_child_that_was_canceled_alone_is_an_error(storage: str) -> None:
     child = Held()
-    server = family(child, storage=storage, cancel_force_timeout_s=0.05)
+    server = family(child, storage=storage, cancel_force_timeout=0.05)
     async with connect(server) as client:
         task = await client.send("hello", blocking=False)
         await child.started.wait()

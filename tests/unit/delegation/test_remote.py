@@ -142,7 +142,7 @@ async def test_a_cancel_goes_to_the_remote_agent_and_does_nothing_to_what_has_en
     async def began(task_id: str) -> None:
         ids.append(task_id)
 
-    server = serve(child, cancel_force_timeout_s=0.05)
+    server = serve(child, cancel_force_timeout=0.05)
     async with serving(server.app) as url:
         delegate = RemoteDelegate("far", url)
         running = asyncio.create_task(delegate.run(bare_errand("p", HERE, began=began)))
@@ -329,7 +329,7 @@ async def test_whoever_lies_about_the_depth_gains_nothing(told: Any, understood:
 
 async def test_a_child_that_nobody_has_noted_is_canceled_by_its_errand() -> None:
     child = Held()
-    server = serve(child, cancel_force_timeout_s=0.05)
+    server = serve(child, cancel_force_timeout=0.05)
     async with serving(server.app) as url:
         delegate = RemoteDelegate("far", url)
         async with A2AClient(url) as client:
@@ -354,7 +354,7 @@ class Holding(httpx.AsyncHTTPTransport):
 
 @pytest.mark.parametrize("noted", [True, False])
 async def test_a_remote_child_is_canceled_even_when_its_parents_time_is_up_before(noted: bool) -> None:
-    server, gate = serve(Held(), cancel_force_timeout_s=0.05), Gate()
+    server, gate = serve(Held(), cancel_force_timeout=0.05), Gate()
 
     async def began(task_id: str) -> None:
         raise AssertionError("the turn is over: nothing can be noted")

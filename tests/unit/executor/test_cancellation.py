@@ -170,7 +170,7 @@ async def test_an_executor_that_does_not_let_itself_be_stopped_is_canceled_by_fo
             await last()
 
     executor = Executor(execute, cancel)
-    async with under_way(executor, work, storage=storage, cancel_force_timeout_s=0.05) as (client, task_id):
+    async with under_way(executor, work, storage=storage, cancel_force_timeout=0.05) as (client, task_id):
         assert (await client.cancel(task_id)).state == "canceled"
         last.open()
 
@@ -255,7 +255,7 @@ async def test_an_executor_that_cancels_itself_fails(storage: str) -> None:
 async def test_a_cancel_that_comes_before_execute_has_returned_from_a_pause_is_seen(storage: str) -> None:
     executor = Executor(lambda context, queue: updater_of(context, queue).requires_input())
     # By force it would take an hour.
-    async with connect(executor, storage=storage, cancel_force_timeout_s=3600) as client:
+    async with connect(executor, storage=storage, cancel_force_timeout=3600) as client:
         for _ in range(20):
             asked = await client.send("hi")
             assert (await client.cancel(asked.task_id)).state == "canceled"

@@ -35,8 +35,8 @@ async def test_a_cancel_asked_of_one_interrupts_what_waits_for_a_provider_in_the
         await updater_of(context, queue).cancel(words("stopped here"))
 
     async with (
-        connect(Executor(execute, cancel), storage=file, cancel_force_timeout_s=3600) as here,
-        connect(Executor(unused), storage=file, cancel_force_timeout_s=3600) as there,
+        connect(Executor(execute, cancel), storage=file, cancel_force_timeout=3600) as here,
+        connect(Executor(unused), storage=file, cancel_force_timeout=3600) as there,
     ):
         task_id = (await here.send("hi")).task_id
         await provider.awaited.wait()

@@ -15,7 +15,6 @@ from a2a.server.agent_execution import RequestContextBuilder as OfficialInterfac
 from a2a.server.agent_execution import SimpleRequestContextBuilder as OfficialBuilder
 from a2a.server.context import ServerCallContext
 from a2a.server.events import EventQueue as OfficialQueue
-from a2a.server.events import InMemoryQueueManager
 from a2a.server.routes import DefaultServerCallContextBuilder
 from a2a.server.tasks import InMemoryTaskStore
 from a2a.types import AgentCard, AgentSkill
@@ -104,8 +103,6 @@ NOT_A_BUILDER = (
     ("given", "says"),
     [
         ({"storage": InMemoryTaskStore()}, "or an errands Engine, not InMemoryTaskStore"),
-        ({"broker": InMemoryQueueManager()}, "broker=InMemoryQueueManager: tasks, queue and events live in one store"),
-        ({"event_bus": InMemoryQueueManager()}, "event_bus=InMemoryQueueManager: tasks, queue and events live in one"),
         ({"agent_card": AgentSkill(name="skill")}, "or an AgentCard of the a2a package, not AgentSkill"),
         ({"middlewares": [DefaultServerCallContextBuilder()]}, "not DefaultServerCallContextBuilder; what a2a-sdk's"),
         (

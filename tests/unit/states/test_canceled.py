@@ -79,7 +79,7 @@ async def test_a_worker_that_pauses_in_spite_of_the_wish_is_canceled_without_wai
         await until_cancelled(ctx)
         await LIFECYCLE[pause][0](ctx)
 
-    async with running(handle, storage, cancel_force_timeout_s=3600) as client:
+    async with running(handle, storage, cancel_force_timeout=3600) as client:
         task = await client.send("hi", blocking=False)
         assert (await client.cancel(task.task_id)).canceled
         assert (await client.get_task(task.task_id)).canceled
@@ -96,7 +96,7 @@ async def test_a_worker_that_does_not_react_is_canceled_by_force_after_a_timeout
             interrupted.set()
             raise
 
-    async with running(handle, storage, cancel_force_timeout_s=0.05) as client:
+    async with running(handle, storage, cancel_force_timeout=0.05) as client:
         task = await client.send("hi", blocking=False)
         await begun.wait()
         assert (await client.cancel(task.task_id)).canceled
@@ -122,7 +122,7 @@ async def test_a_worker_that_does_not_let_itself_be_stopped_can_write_no_more(st
         kept.append(await ctx.load_context())
         over.set()
 
-    async with running(handle, storage, cancel_force_timeout_s=0.05) as client:
+    async with running(handle, storage, cancel_force_timeout=0.05) as client:
         task = await client.send("hi", blocking=False)
         await begun.wait()
         canceled = await client.cancel(task.task_id)
@@ -137,7 +137,7 @@ async def test_the_wait_for_a_worker_ends_when_it_reacts_and_not_at_the_timeout(
     async def handle(ctx: TaskContext) -> None:
         await until_cancelled(ctx)
 
-    async with running(handle, storage, cancel_force_timeout_s=3600) as client:
+    async with running(handle, storage, cancel_force_timeout=3600) as client:
         task = await client.send("hi", blocking=False)
         assert (await client.cancel(task.task_id)).canceled
 
@@ -150,7 +150,7 @@ async def test_a_paused_task_is_canceled_at_once(pause: str, storage: str) -> No
         turns.append(ctx.user_text)
         await LIFECYCLE[pause][0](ctx)
 
-    async with running(handle, storage, cancel_force_timeout_s=3600) as client:
+    async with running(handle, storage, cancel_force_timeout=3600) as client:
         paused = await client.send("hi")
         assert (await client.cancel(paused.task_id)).canceled
         with pytest.raises(TaskTerminalError):
@@ -177,7 +177,7 @@ async def test_partial_artifacts_are_kept(way: str, storage: str) -> None:
         elif way == "exception":
             raise RuntimeError
 
-    async with running(handle, storage, cancel_force_timeout_s=0.05) as client:
+    async with running(handle, storage, cancel_force_timeout=0.05) as client:
         task = await client.send("hi", blocking=False)
         await begun.wait()
         await client.cancel(task.task_id)

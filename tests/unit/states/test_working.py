@@ -62,7 +62,7 @@ async def test_a_working_task_can_be_canceled(storage: str) -> None:
     async def handle(ctx: TaskContext) -> None:
         await gate()
 
-    async with running(handle, storage, cancel_force_timeout_s=0.05) as client:
+    async with running(handle, storage, cancel_force_timeout=0.05) as client:
         task = await client.send("hi", blocking=False)
         assert (await client.cancel(task.task_id)).canceled
 

@@ -1,0 +1,220 @@
+"""Checks and completes the arguments of `A2AServer`: its agent, card, settings and store.
+
+Everything that can be wrong is reported here, when the server is constructed, and not when it is started.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from errands.engines.base import Engine, Retention
+from errands.engines.urls import engine_from_url
+from errands.errors import ConfigurationError
+from errands.interop import BuilderLike, CardLike, ExecutorLike, adapt, adapt_card, is_executor_class
+from errands.model.card_config import AgentCardConfig
+from errands.policy.document import Policy
+from errands.runtime.executor.ids import Identifiers
+from errands.runtime.executor.worker import ExecutorWorker
+from errands.runtime.hooks import LifecycleHooks
+from errands.runtime.inner import InnerAgents
+from errands.runtime.middleware import A2AMiddleware
+from errands.runtime.settings import NOT_ON_CARD, ServerRole, Settings, misspelled
+from errands.runtime.worker import Worker
+from errands.server.cards import build_card, check_binding, extensions_of, offers_extended_card
+from errands.wire.card_check import grpc_address
+from errands.wire.proto import grpc_extra
+
+if TYPE_CHECKING:
+    from errands.server.grpc import GrpcServer
+
+logger = logging.getLogger(__name__)
+
+#: a2akit's names of settings.
+_SETTING_ALIASES = {"blocking_timeout_s": "blocking_timeout", "cancel_force_timeout_s": "cancel_force_timeout"}
+
+# Arguments
+
+
+def check_types(
+    *,
+    middlewares: object,
+    hooks: object,
+    dependencies: object,
+    settings: object,
+    inner: object,
+    policy: object,
+    extended_card_provider: object,
+) -> None:
+    """Raise `ConfigurationError` for an argument of another type than `A2AServer` takes."""
+    for name, given, kinds in (
+        ("hooks", hooks, LifecycleHooks),
+        ("dependencies", dependencies, Mapping),
+        ("settings", settings, Settings),
+        ("inner", inner, InnerAgents),
+        ("policy", policy, str | Path | Policy),
+    ):
+        if given is not None and not isinstance(given, kinds):
+            expected = getattr(kinds, "__name__", "path or a Policy")
+            raise ConfigurationError(f"{name} must be a {expected}, not {kind_of(given)}")
+    if extended_card_provider is not None and not callable(extended_card_provider):
+        kind = kind_of(extended_card_provider)
+        raise ConfigurationError(f"extended_card_provider must be an async function that returns a card, not {kind}")
+    if middlewares is not None and not isinstance(middlewares, Sequence):
+        raise ConfigurationError(f"middlewares must be a list of A2AMiddleware objects, not {kind_of(middlewares)}")
+    for middleware in middlewares or ():
+        if not isinstance(middleware, A2AMiddleware):
+            raise ConfigurationError(
+                f"middlewares must be objects of A2AMiddleware, not {kind_of(middleware)}; what a2a-sdk's "
+                "ServerCallContextBuilder does belongs into before_dispatch"
+            )
+
+
+def kind_of(given: object) -> str:
+    """Return what an argument is, for an error message."""
+    return f"the class {given.__name__}" if isinstance(given, type) else type(given).__name__
+
+
+# The agent
+
+
+def find_card(card: CardLike | None, agent: Worker | ExecutorLike | None) -> AgentCardConfig | None:
+    """Return the card that was passed or else the agent's own."""
+    given = card or getattr(agent, "agent_card", None)
+    return None if given is None else adapt_card(given)
+
+
+def check_card(card: AgentCardConfig | None, versions: Sequence[str], *, has_extended: bool) -> AgentCardConfig:
+    """Return the card. Raises `ConfigurationError` unless a server can serve it."""
+    if card is None:
+        raise ConfigurationError("an agent needs a card: pass agent_card=AgentCardConfig(...)")
+    if not card.name:
+        raise ConfigurationError("an agent needs a name, which identifies its tasks: pass AgentCardConfig(name=...)")
+    check_binding(card.protocol)
+    if has_extended:
+        card.supports_authenticated_extended_card = True
+    build_card(card, "http://localhost", versions=versions)
+    if card.capabilities.push_notifications:
+        raise ConfigurationError("push notifications are not available yet; omit push_notifications=True")
+    if offers_extended_card(card) and not has_extended:
+        logger.warning("the card offers an extended card, but extended_card_provider is missing")
+    return card
+
+
+def make_worker(
+    worker: Worker | None,
+    executor: ExecutorLike | None,
+    builder: BuilderLike | None,
+    card: AgentCardConfig | None,
+) -> Worker:
+    """Return the worker, or one that runs the executor. Raises `ConfigurationError`."""
+    if (worker is None) == (executor is None):
+        raise ConfigurationError("pass either worker=... or executor=..., and not both")
+    if executor is None:
+        if isinstance(worker, type):
+            raise ConfigurationError(f"worker={worker.__name__} is a class; pass an object of it: {worker.__name__}()")
+        if not isinstance(worker, Worker):
+            hint = "; pass it as executor=" if is_executor_class(type(worker)) else ""
+            raise ConfigurationError(f"worker must be an instance of errands.Worker, not {type(worker).__name__}{hint}")
+        if builder is not None:
+            raise ConfigurationError("request_context_builder needs executor=...; a worker has its TaskContext")
+        return worker
+    extensions = [extension.uri for extension in extensions_of(card)] if card else ()
+    return ExecutorWorker(*adapt(executor, builder), extensions)
+
+
+def identifiers_of(worker: Worker) -> Identifiers | None:
+    """Return the id generators of an executor's request context builder, None without any."""
+    if isinstance(worker, ExecutorWorker):
+        builder = worker.builder
+        if builder.task_id_generator or builder.context_id_generator:
+            return Identifiers(builder.task_id_generator, builder.context_id_generator)
+    return None
+
+
+# Settings
+
+
+def make_settings(settings: Settings | None, overrides: Mapping[str, Any]) -> Settings:
+    """Return a copy of the settings, or those of the environment, with the overrides that are not None.
+
+    Raises `ConfigurationError` for wrong values and `TypeError` for unknown names.
+    """
+    overrides = {_SETTING_ALIASES.get(name, name): value for name, value in overrides.items() if value is not None}
+    for name in overrides:
+        if name not in Settings.__struct_fields__:
+            raise TypeError(f"A2AServer() got an unexpected keyword argument {name!r}")
+    versions = overrides.get("protocol_versions")
+    if versions is not None and not isinstance(versions, str):
+        overrides["protocol_versions"] = ",".join(versions)
+    if settings is None:
+        found = Settings.from_env(**overrides)
+        for variable, meant in misspelled(os.environ).items():
+            # A warning only, because the variable may belong to another program.
+            logger.warning("unknown setting %s; did you mean %s?", variable, meant)
+    else:
+        found = Settings(**{name: getattr(settings, name) for name in Settings.__struct_fields__} | overrides)
+    try:
+        found.role = ServerRole(found.role)
+    except ValueError:
+        raise ConfigurationError(f"invalid role {found.role!r}: expected one of {', '.join(ServerRole)}") from None
+    found.check()
+    if found.public_grpc not in (None, NOT_ON_CARD) and grpc_address(found.public_grpc or "") is None:
+        raise ConfigurationError(
+            f"invalid public_grpc {found.public_grpc!r}: expected HOST:PORT, https://HOST, or {NOT_ON_CARD} to leave "
+            "gRPC off the card"
+        )
+    if found.grpc_port is not None:
+        load_grpc_server()  # report a missing package now, not at the start
+    return found
+
+
+def load_grpc_server() -> type[GrpcServer]:
+    """Return the class of gRPC servers. Raises `ConfigurationError` if its package is missing."""
+    with grpc_extra():
+        from errands.server.grpc import GrpcServer  # noqa: PLC0415 - grpc is an extra
+    return GrpcServer
+
+
+# The store
+
+
+def check_storage(storage: str | Engine | None, settings: Settings) -> Engine | None:
+    """Return the engine that the program has made, None for a URL. Raises `ConfigurationError`."""
+    if not isinstance(storage, str | Engine | None):
+        raise ConfigurationError(
+            f"storage must be a URL such as 'sqlite:///tasks.db' or an errands Engine, not {kind_of(storage)}"
+        )
+    if isinstance(storage, Engine):
+        return storage
+    engine_from_url(settings.storage)  # report a wrong URL now, not at the start
+    return None
+
+
+def make_engine(settings: Settings) -> Engine:
+    """Return the engine of the settings' storage URL and retention."""
+    retention: dict[str, Any] = {
+        "ended_after": settings.keep_ended_for,
+        "completed_after": settings.keep_completed_for,
+        "failed_after": settings.keep_failed_for,
+        "canceled_after": settings.keep_canceled_for,
+        "rejected_after": settings.keep_rejected_for,
+        "ended_at_most": settings.keep_ended_at_most,
+        "events_per_task": settings.keep_events,
+        "contexts_after": settings.keep_contexts_for,
+    }
+    given = {name: value for name, value in retention.items() if value is not None}
+    # Without retention settings, the engine's own defaults hold.
+    return engine_from_url(settings.storage, Retention(**given) if given else None)
+
+
+def check_shared(engine: Engine, who: str) -> None:
+    """Raise `ConfigurationError` for a store that other processes cannot see."""
+    if not engine.shared:
+        raise ConfigurationError(
+            f"storage {engine.name!r} is private to one process, and {who} must share one; use a file such as "
+            "sqlite:///tasks.db or a database"
+        )
