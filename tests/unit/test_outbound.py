@@ -25,9 +25,9 @@ from tests.live import live
 pytestmark = pytest.mark.anyio
 
 REFUSED = [
-    ("127.0.0.1", "is this machine itself"),
-    ("127.255.0.9", "is this machine itself"),
-    ("::1", "is this machine itself"),
+    ("127.0.0.1", "is this machine"),
+    ("127.255.0.9", "is this machine"),
+    ("::1", "is this machine"),
     ("10.1.2.3", "is private or reserved"),
     ("172.16.0.1", "is private or reserved"),
     ("192.168.1.1", "is private or reserved"),
@@ -55,11 +55,11 @@ REFUSED = [
     ("224.0.0.1", "is multicast"),
     ("ff02::1", "is multicast"),
     ("168.63.129.16", "belongs to the cloud's own services"),
-    ("::ffff:127.0.0.1", "stands for 127.0.0.1, which is this machine itself"),
+    ("::ffff:127.0.0.1", "stands for 127.0.0.1, which is this machine"),
     ("::ffff:10.0.0.1", "stands for 10.0.0.1, which is private or reserved"),
     ("64:ff9b::a00:1", "stands for 10.0.0.1, which is private or reserved"),
     ("64:ff9b::a9fe:a9fe", "stands for 169.254.169.254, which is link-local"),
-    ("2002:7f00:1::", "stands for 127.0.0.1, which is this machine itself"),
+    ("2002:7f00:1::", "stands for 127.0.0.1, which is this machine"),
 ]
 
 
@@ -189,8 +189,8 @@ async def test_this_machine_is_closed_and_the_error_says_how_it_is_opened(url: s
     with pytest.raises(OutboundError) as raised:
         await got(Outbound(), url)
     assert str(raised.value) == (
-        "127.0.0.1 is this machine itself, and only public addresses may be reached; "
-        "whoever runs this server can open it with ERRANDS_OUTBOUND_ALLOW=127.0.0.1"
+        "127.0.0.1 is this machine, and only public addresses may be reached; "
+        "the operator of this server can open it with ERRANDS_OUTBOUND_ALLOW=127.0.0.1"
     )
 
 
@@ -318,7 +318,7 @@ async def test_what_the_setting_does_not_name_stays_closed(url: str, text: str |
 )
 def test_an_entry_that_means_nothing_is_told(entry: str) -> None:
     with pytest.raises(
-        ConfigurationError, match=r"ERRANDS_OUTBOUND_ALLOW: .* is no address, network or host name; write "
+        ConfigurationError, match=r"ERRANDS_OUTBOUND_ALLOW: .* is not an address, network or host name; write "
     ):
         Outbound([entry])
 

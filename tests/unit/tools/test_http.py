@@ -363,7 +363,7 @@ async def test_a_name_that_nobody_knows_breaks_the_tool(tmp_path: Path) -> None:
 
 
 async def test_the_guard_stands_before_every_request(tmp_path: Path, service: Service) -> None:
-    with pytest.raises(BrokenToolError, match=r"127\.0\.0\.1 is this machine itself.*ERRANDS_OUTBOUND_ALLOW=127"):
+    with pytest.raises(BrokenToolError, match=r"127\.0\.0\.1 is this machine.*ERRANDS_OUTBOUND_ALLOW=127"):
         await requested(tmp_path, get(service), outbound=Outbound())
     assert service.seen == []
 

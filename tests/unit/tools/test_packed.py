@@ -1,4 +1,4 @@
-"""Answers that are packed: they are read as they were meant, and the bounds hold for what is in them."""
+"""Compressed answers are neither requested nor accepted."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from errands.agents.delegation.base import DelegationError
-from errands.agents.tools.base import Bounds, ToolError
+from errands.agents.tools.base import Bounds, BrokenToolError, ToolError
 from tests.live import live
 from tests.unit.tools.mcp_endless_server import answer
 from tests.unit.tools.support import Json, action, ask_remote_agent, calling, manifests, tool, toolbox
@@ -24,9 +24,6 @@ from tests.unit.tools.support import Json, action, ask_remote_agent, calling, ma
 pytestmark = pytest.mark.anyio
 
 BOUNDS = Bounds(timeout=30, max_bytes=10_000)
-#: More than is read of anything, and sent as a few kilobytes.
-LONG = "x" * 2_000_000
-
 WAYS: dict[str, Callable[[bytes], bytes]] = {"gzip": gzip.compress, "deflate": zlib.compress}
 DOCUMENT = {
     "openapi": "3.1.0",
@@ -39,7 +36,7 @@ class Packed:
     """Answers everything packed; what it says can be chosen."""
 
     def __init__(self, encoding: str) -> None:
-        self._encoding = encoding
+        self.encoding = encoding
         self.pack = WAYS[encoding]
         self.text = "as it was meant"
         self.asked: list[str] = []
@@ -59,7 +56,7 @@ class Packed:
 
     def _packed(self, text: str, kind: str = "application/json") -> Response:
         content = self.pack(text.encode())
-        return Response(content, media_type=kind, headers={"Content-Encoding": self._encoding})
+        return Response(content, media_type=kind, headers={"Content-Encoding": self.encoding})
 
     async def _mcp(self, request: Request) -> Response:
         self.asked.append(request.headers.get("accept-encoding", ""))
@@ -99,44 +96,28 @@ async def called(folder: Path, made: Json) -> Any:
         return await caller.call(name)
 
 
-async def test_a_packed_answer_of_a_tool_is_read(tmp_path: Path, service: Packed, made: Json) -> None:
-    assert "as it was meant" in str(await called(tmp_path, made))
-    assert set(service.asked) <= {"gzip, deflate", "identity"}
-
-
-async def test_what_is_in_an_answer_counts(tmp_path: Path, service: Packed, made: Json) -> None:
-    service.text = LONG
-    with pytest.raises(ToolError) as told:
+async def test_a_compressed_answer_of_a_tool_is_refused(tmp_path: Path, service: Packed, made: Json) -> None:
+    with pytest.raises((ToolError, BrokenToolError)):
         await called(tmp_path, made)
-    # The official package of MCP has a bound of its own for the lines of a stream.
-    expected = {
-        "the answer of 127.0.0.1 has more than 10,000 bytes",
-        f"go answered with more than {BOUNDS.most_read:,} bytes",
-        "the MCP server of crm ended before it answered",
-    }
-    assert str(told.value) in expected
+    assert set(service.asked) <= {"identity"}
 
 
-@pytest.mark.parametrize(
-    ("wanted", "asked"), [(None, "identity"), ("deflate", "deflate"), ("br, gzip", "gzip, deflate")]
-)
-async def test_a_manifest_may_ask_for_packed_answers(
-    tmp_path: Path, service: Packed, wanted: str | None, asked: str
-) -> None:
-    headers = {} if wanted is None else {"headers": {"Accept-Encoding": wanted}}
-    request = {"method": "GET", "url": f"{service.url}/text", **headers}
-    assert await called(tmp_path, tool(actions=[action("go", "stateless_http", request)])) == "as it was meant"
-    assert service.asked == [asked]
-
-
-async def test_an_answer_that_is_not_packed_as_it_says_is_an_error_of_the_call(tmp_path: Path, service: Packed) -> None:
-    service.pack = bytes
-    request = {"method": "GET", "url": f"{service.url}/text"}
-    with pytest.raises(ToolError, match=r"the answer of 127.0.0.1 cannot be read: it cannot be unpacked"):
+async def test_what_a_manifest_asks_for_makes_no_difference(tmp_path: Path, service: Packed) -> None:
+    request = {"method": "GET", "url": f"{service.url}/text", "headers": {"Accept-Encoding": "gzip"}}
+    refused = (
+        rf"the answer of 127.0.0.1 cannot be read: it is compressed with {service.encoding}, which was not requested"
+    )
+    with pytest.raises(ToolError, match=refused):
         await called(tmp_path, tool(actions=[action("go", "stateless_http", request)]))
+    assert service.asked == ["identity"]
 
 
-async def test_what_is_in_the_answer_of_a_remote_agent_counts(service: Packed) -> None:
-    service.text = LONG
-    with pytest.raises(DelegationError, match="writer could not be asked: the answer has more than 100,000 bytes"):
+async def test_a_coding_that_means_nothing_is_passed_over(tmp_path: Path, service: Packed) -> None:
+    service.encoding, service.pack = "utf-8", bytes
+    request = {"method": "GET", "url": f"{service.url}/text"}
+    assert await called(tmp_path, tool(actions=[action("go", "stateless_http", request)])) == "as it was meant"
+
+
+async def test_a_compressed_answer_of_a_remote_agent_is_refused(service: Packed) -> None:
+    with pytest.raises(DelegationError, match="writer could not be asked"):
         await ask_remote_agent(f"{service.url}/agent")
