@@ -18,6 +18,7 @@ from errands.policy.document import CompiledPolicy, compile_policy
 from errands.policy.enforcement import Enforcement
 from errands.runtime.executor.call import ServerCallContext
 from errands.runtime.executor.publishing import TurnQueue
+from errands.runtime.executor.request import turn_overseer
 from errands.runtime.journal import Journal
 from errands.runtime.turn import Turn
 from tests.contract.changes import AGENT, LEASE_MS, ME, Changes, ManualClock, context_of, log_of
@@ -102,7 +103,7 @@ REQUEST_WRITES: dict[str, list[Write]] = {
 }
 REQUEST_READS = {
     *("attach_related_task", "attempt", "call_context", "configuration", "context_id", "get_user_input", "message"),
-    *("metadata", "overseen", "policy_context", "related_tasks", "requested_extensions", "task_id", "tenant"),
+    *("metadata", "policy_context", "related_tasks", "requested_extensions", "task_id", "tenant"),
 }
 
 
@@ -245,7 +246,7 @@ async def test_an_executor_can_record_nothing(turns: Turns, situation: str) -> N
         for write in writes:
             ctx = await turns.begun()
             context = RequestContext(ServerCallContext(), None, ctx.task_id, ctx.context_id)
-            context.overseen = ctx._turn.overseen
+            turn_overseer.set(ctx._turn.overseen)
             await turns.put(ctx, situation)
             await turns.refused(ctx, write, context, situation)
 

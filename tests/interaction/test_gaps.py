@@ -13,8 +13,7 @@ from errands.engines.base import Retention
 from errands.engines.memory import MemoryEngine
 from errands.errors import UnavailableError
 from errands.model.core import TERMINAL_STATES, StreamResponse, Task
-from errands.runtime.call import CallContext, EventStream, StreamItem
-from errands.runtime.streams import Streams, snapshot
+from errands.runtime.streams import EventStream, StreamItem, Streams, snapshot
 from tests.contract.changes import ME, Changes, ManualClock
 
 pytestmark = pytest.mark.anyio
@@ -36,7 +35,7 @@ class Slow:
         await self.engine.commit(self._changes.start())
         stored = await self.engine.load("t", ME)
         follow = Streams(self.engine, keep_alive=60).follow
-        return follow(stored, CallContext(ME), stored.version, [snapshot(stored)], TERMINAL_STATES)
+        return follow(stored, TERMINAL_STATES, [snapshot(stored)])
 
     async def miss(self) -> None:
         for number in range(2 * KEPT):
@@ -91,7 +90,7 @@ async def test_a_stream_shows_a_task_once_also_when_events_are_gone() -> None:
         await engine.commit(changes.chunk(text="one "))
         stored = await engine.load("t", ME)
         follow = Streams(engine, keep_alive=60).follow
-        stream = aiter(follow(stored, CallContext(ME), stored.version, [snapshot(stored)], TERMINAL_STATES))
+        stream = aiter(follow(stored, TERMINAL_STATES, [snapshot(stored)]))
         [first] = responses(await anext(stream))
         for number in range(2 * KEPT):
             await engine.commit(changes.chunk(text=f"{number} "))

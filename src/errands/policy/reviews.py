@@ -47,12 +47,12 @@ from errands.policy import records
 from errands.policy.cel.session import Call
 from errands.policy.records import Answered, AnyRecord, OutputHeld, Waiting
 from errands.policy.run import stored_records
-from errands.runtime.call import CallContext, EventStream, StreamItem
+from errands.runtime.call import CallContext
 from errands.runtime.executor.ids import Identifiers
 from errands.runtime.journal import Batch, Journal, new_id, status_update
 from errands.runtime.pool import WorkerPool
 from errands.runtime.settings import Settings
-from errands.runtime.streams import snapshot
+from errands.runtime.streams import EventStream, StreamItem, snapshot
 from errands.runtime.submission import Submission, check_context, check_message, receipt_of
 from errands.runtime.task_manager import TaskManager
 
@@ -320,7 +320,7 @@ class ReviewDesk:
             work=READY,
             due_at=now,
         )
-        await self._journal.commit(change, events.updates)
+        await self._journal.commit(change)
         return StoredTask(
             task=lifecycle.fold_updates(task, events.updates),
             head=lifecycle.advance(stored.head, change),
@@ -501,8 +501,7 @@ class ReviewingTaskManager(TaskManager):
         return None
 
     def _follow_as_reviewer(self, stored: StoredTask, until: frozenset[TaskState]) -> EventStream:
-        first = [snapshot(stored)]
-        stream = self._streams.follow(stored, CallContext(stored.scope), stored.version, first, until)
+        stream = self._streams.follow(stored, until, [snapshot(stored)])
 
         async def batches() -> AsyncIterator[list[StreamItem]]:
             is_first = True

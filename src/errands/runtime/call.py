@@ -1,10 +1,13 @@
-"""Who asks for an operation, and with what: made by a binding, read by the task manager."""
+"""The call behind an operation: who makes it, and what is kept of it until its turn begins.
+
+Options of the request are stored in the log. Request contexts are kept in memory and nowhere else.
+"""
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any, NamedTuple
+from typing import Any
 
 import msgspec
 
@@ -14,14 +17,14 @@ from errands.model.base import UNREADABLE
 from errands.model.log import Event, RequestOptions, Scope, StoredTask
 from errands.runtime.turn import current_position
 
-#: Tasks whose contexts are kept at most, the newest. What another process took up is never asked for here.
-MOST_TASKS = 10_000
+#: Tasks whose request contexts are kept, the newest ones: of those that another process runs, nothing is asked for.
+MAX_TASKS = 10_000
 
 _decode_options = msgspec.json.Decoder(RequestOptions).decode
 
 
 class CallContext(msgspec.Struct):
-    """The call behind an operation: whose it is, and what came with it."""
+    """The caller of an operation, and what came with the request. Made by a binding, read by the task manager."""
 
     scope: Scope = Scope()
     #: Extensions the client declared in `A2A-Extensions`.
@@ -32,54 +35,33 @@ class CallContext(msgspec.Struct):
     last_event_id: int | None = None
     #: Whether a subscription is over when the task pauses, and not only when it has ended.
     ends_at_pause: bool = False
-    #: Called when a message is in the log and nothing is left but to wait for the turn's end.
+    #: Called when a message is in the log and only the end of its turn is waited for.
     on_accepted: Callable[[], object] | None = None
-    #: Whether a message with a contextId alone answers the one task of that context which waits for input.
+    #: Whether a message with only a contextId answers the one task of that context that waits for input.
     answers_by_context: bool = False
-    #: The caller's e-mail address, if middleware knows it: the other name under which a review may ask for them.
+    #: The caller's e-mail address, if middleware knows it. Reviews may name users by it.
     email: str = ""
     #: See `RequestOptions`; set by delegation and by no binding.
     parent: str = ""
     depth: int = 0
 
 
-class StreamItem(NamedTuple):
-    """One thing to send: `data` is a v1.0 StreamResponse in JSON. `gap` says that events before it are gone.
-
-    `version` is its position in the log; 0: it has none.
-    """
-
-    version: int
-    data: bytes
-    gap: bool = False
-
-
-class EventStream:
-    """What a streaming operation answers: batches of items, empty ones as a sign of life, until it is over."""
-
-    def __init__(self, batches: AsyncIterator[list[StreamItem]], close: Any) -> None:
-        self._batches = batches
-        #: Ends the stream from outside, such as when the client has gone.
-        self.close = close
-
-    def __aiter__(self) -> AsyncIterator[list[StreamItem]]:
-        return self._batches
-
-
 class WaitingContexts:
+    """The request contexts of messages that wait for their turn in this process."""
+
     def __init__(self) -> None:
         #: By task, then by message.
         self._contexts: dict[str, dict[str, dict[str, Any]]] = {}
 
     @contextmanager
     def keeping(self, task_id: str, message_id: str, request_context: dict[str, Any]) -> Iterator[None]:
-        """For the commit that lets a message wait: kept from before it, since its turn may come at once."""
-        # A message that is sent again finds what its first sending left, and must leave it there.
+        """Keep a context for a message whose commit is the body of the block; its turn may begin at once."""
+        # A message that is sent again must leave the context of its first sending as it is.
         if not request_context or message_id in self._contexts.get(task_id, ()):
             yield
             return
         self._contexts.setdefault(task_id, {})[message_id] = request_context
-        if len(self._contexts) > MOST_TASKS:
+        if len(self._contexts) > MAX_TASKS:
             del self._contexts[next(iter(self._contexts))]
         try:
             yield
@@ -88,7 +70,7 @@ class WaitingContexts:
             raise
 
     def take(self, task_id: str, message_id: str) -> dict[str, Any] | None:
-        """What was kept for this message, for its turn; from now on it is not kept here."""
+        """Return the context of this message for its turn, and forget it."""
         waiting = self._contexts.get(task_id)
         if waiting is None:
             return None
@@ -98,12 +80,12 @@ class WaitingContexts:
         return request_context
 
     def forget(self, task_id: str) -> None:
-        """The task has ended, or another process runs it: nothing here will be asked for."""
+        """Forget the contexts of a task that has ended, or that another process runs."""
         self._contexts.pop(task_id, None)
 
 
 async def stored_options(engine: Engine, stored: StoredTask) -> RequestOptions:
-    """What the sender asked for beside the message, from the log: after a queue or a crash."""
+    """Read from the log what the sender asked for beside the message, after a queue or a crash."""
     current = current_message_id(stored)
     after = 0
     while True:
@@ -124,4 +106,5 @@ def _read_options(event: Event) -> RequestOptions:
 
 
 def current_message_id(stored: StoredTask) -> str:
+    """Return the id of the message that the next turn is about."""
     return (stored.task.history or [])[current_position(stored)].message_id

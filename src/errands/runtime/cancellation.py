@@ -106,7 +106,7 @@ class Canceler:
             fold=task,
             work=IDLE,
         )
-        await self._journal.commit(change, events.updates)
+        await self._journal.commit(change)
         self._pool.contexts.forget(stored.task.id)
         return task
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Coroutine, Sequence
 from typing import Any
 
 from errands.clock import to_iso
@@ -11,7 +10,7 @@ from errands.engines.base import Engine
 from errands.model.base import encode
 from errands.model.core import Message, StreamResponse, TaskState, TaskStatus, TaskStatusUpdateEvent
 from errands.model.log import Change, Draft, EventKind
-from errands.runtime.hooks import LifecycleHooks
+from errands.runtime.hooks import HookReader
 
 
 class Batch:
@@ -52,29 +51,22 @@ def unwritable(error: UnicodeEncodeError) -> ValueError:
 
 
 class Journal:
-    def __init__(self, engine: Engine, hooks: LifecycleHooks | None = None) -> None:
+    """Commits the changes of the runtime, and has hooks read them."""
+
+    def __init__(self, engine: Engine, hooks: HookReader | None = None) -> None:
         self.engine = engine
         self._hooks = hooks
         #: The time, in milliseconds.
         self.now = engine.clock
 
-    def commit(
-        self, change: Change, updates: Sequence[StreamResponse] = (), *, previous: TaskState | None = None
-    ) -> Coroutine[Any, Any, int]:
-        """Write the change; hooks hear of the statuses among its `updates`. `previous` is the state before them."""
-        if self._hooks is None:
-            return self.engine.commit(change)
-        return self._commit_and_tell(change, updates, previous, self._hooks)
+    async def commit(self, change: Change, previous: TaskState | None = None) -> int:
+        """Write the change, and return the task's new version.
 
-    async def _commit_and_tell(
-        self, change: Change, updates: Sequence[StreamResponse], state: TaskState | None, hooks: LifecycleHooks
-    ) -> int:
+        `previous` is the state before it, if that may be the state of its first status, too.
+        """
         version = await self.engine.commit(change)
-        for update in updates:
-            if (told := update.status_update or update.task) is not None:
-                new = told.status.state
-                await hooks.run(change.task_id, new, told.status.message, is_report=new is state)
-                state = new
+        if self._hooks is not None:
+            self._hooks.read(change.task_id, change.events, previous)
         return version
 
 

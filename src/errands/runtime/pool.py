@@ -233,13 +233,12 @@ class WorkerPool:
         does not queue behind others.
         """
         journal = self.handlers[change.scope.agent].journal
-        updates = [] if events is None else events.updates
         if not self._take_slot(is_delegated):
             if admit is not None:
                 await admit(change)
             self._backlog = True
             with self.keeping_context(stored.task.id, message_id, request_context):
-                await journal.commit(change, updates)
+                await journal.commit(change)
             return _advanced(stored, change)
         state = change.state
         if events is not None and not self.handlers[change.scope.agent].chooses_reply:
@@ -254,7 +253,7 @@ class WorkerPool:
             worker=self.leases.worker_id,
         )
         try:
-            await journal.commit(change, updates)
+            await journal.commit(change)
         except BaseException:
             self._release_slots(1)
             raise
@@ -540,7 +539,7 @@ async def _begin(journal: Journal, stored: StoredTask) -> StoredTask:
         at=now,
         state=WORKING,
     )
-    version = await journal.commit(change, events.updates)
+    version = await journal.commit(change)
     if version != stored.version + 1:
         return await journal.engine.load(stored.task.id, stored.scope)
     task = lifecycle.fold_updates(stored.task, events.updates)

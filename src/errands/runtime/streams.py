@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Coroutine
-from typing import Any
+from collections.abc import AsyncIterator, Callable, Coroutine
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
@@ -13,121 +13,204 @@ from errands.lifecycle import trim
 from errands.model.base import UNREADABLE, encode
 from errands.model.core import (
     COMPLETED,
+    SETTLED_STATES,
     StreamResponse,
     Task,
     TaskArtifactUpdateEvent,
     TaskState,
     TaskStatusUpdateEvent,
 )
-from errands.model.log import STREAMED_KINDS, Event, Scope, StoredTask
-from errands.runtime.call import CallContext, EventStream, StreamItem
+from errands.model.log import STREAMED_KINDS, Event, StoredTask
+
+if TYPE_CHECKING:
+    from errands.runtime.submission import Submission
 
 _STOPPING = "The server is shutting down; subscribe to the task to see how it goes on"
 
 _decode = msgspec.json.Decoder(StreamResponse).decode
 
 
+class StreamItem(NamedTuple):
+    """One thing to send: `data` is a v1.0 StreamResponse in JSON. `gap` says that events before it are gone.
+
+    `version` is its position in the log, or 0 if it is not in the log.
+    """
+
+    version: int
+    data: bytes
+    gap: bool = False
+
+
+class EventStream:
+    """What a streaming operation returns: batches of items until it is over. An empty batch shows that it is alive."""
+
+    def __init__(self, batches: AsyncIterator[list[StreamItem]], close: Callable[[], None]) -> None:
+        self._batches = batches
+        #: Ends the stream from outside, for example when the client has disconnected.
+        self.close = close
+
+    def __aiter__(self) -> AsyncIterator[list[StreamItem]]:
+        return self._batches
+
+
 class Streams:
+    """Makes the event streams of one agent."""
+
     def __init__(self, engine: Engine, keep_alive: float) -> None:
         self._engine = engine
         self._keep_alive = keep_alive
 
     def follow(
-        self,
-        stored: StoredTask,
-        call: CallContext,
-        after: int,
-        first: list[StreamItem],
-        until: frozenset[TaskState],
-        *,
-        caught_up: bool = False,
-        waits: bool = False,
-        chooses: bool = False,
+        self, stored: StoredTask, until: frozenset[TaskState], first: list[StreamItem], after: int | None = None
     ) -> EventStream:
-        """`first`, then what happens after version `after`, until the task is in one of the states `until`.
+        """Show `first`, then what happens after version `after`, until the task is in one of the states `until`.
 
-        `waits` says that the state it is in now is not yet the one that is meant, and `chooses` that a task which the
-        agent publishes first is to stand for ours.
+        Without `after` it begins where `stored` is.
         """
-        reader = _Reader(self._engine, stored.task.id, call.scope, after, caught_up=caught_up)
-        reader.has_task, reader.has_begun = after > 0 and not chooses, bool(first)
-        task_id, is_over_at_once = stored.task.id, stored.state in until and after >= stored.version and not waits
-        # A stream may last for days: it keeps neither the task nor what it has shown of it.
+        after = stored.version if after is None else after
+        reader = _Reader(self._engine, stored, after)
+        reader.has_begun = bool(first)
+        return self._stream(reader, until, first, is_over=stored.state in until and after >= stored.version)
+
+    def follow_submission(self, submission: Submission, history_length: int | None) -> EventStream:
+        """Show the task of a message that was just submitted, and what happens until it has settled."""
+        first = _first_items(submission)
+        if history_length is not None:
+            first = [_trim_item(item, history_length) for item in first]
+        reader = _Reader(self._engine, submission.stored, submission.stored.version, caught_up=True)
+        if submission.is_undecided:
+            # A task that the agent publishes takes the place of ours.
+            reader.has_task = False
+            return self._follow_choice(reader, submission.stored, first, history_length)
+        reader.has_begun = True
+        return self._stream(reader, SETTLED_STATES, first, is_over=submission.settled)
+
+    async def first_published(self, stored: StoredTask, timeout: float | None) -> StoredTask:
+        """Return the task once the agent has published something about it, or after `timeout` seconds of silence."""
+        reader = _Reader(self._engine, stored, stored.version, caught_up=True)
+        try:
+            while (events := await reader.next(timeout)) and not any(e.kind in STREAMED_KINDS for e in events):
+                pass
+        finally:
+            reader.leave()
+        return await self._engine.load(stored.task.id, stored.scope)
+
+    def _stream(
+        self, reader: _Reader, until: frozenset[TaskState], first: list[StreamItem], *, is_over: bool = False
+    ) -> EventStream:
+        # A stream may last for days, so it keeps neither the task nor what it has shown of it.
         unshown = [first] if first else []
 
         async def batches() -> AsyncIterator[list[StreamItem]]:
             try:
                 if unshown:
                     yield unshown.pop()
-                if is_over_at_once:
-                    return
-                while not reader.has_left:
+                while not is_over and not reader.has_left:
                     while (events := await reader.next(self._keep_alive)) is not None:
                         try:
-                            items, is_over = reader.shown(events), _settles(events, until)
+                            items, settles = reader.shown(events), _settles(events, until)
                         except UNREADABLE:
                             reader.pass_over()
                             break
                         if items or not events:
                             yield items
-                        if is_over:
+                        if settles:
                             return
                     if not reader.has_gap:
                         break
-                    current = await self._engine.load(task_id, call.scope)
+                    current = await reader.load()
                     yield reader.shown_after_gap(current)
                     if current.state in until:
                         return
-                if not reader.has_left:
-                    # Ended like any other, the stream would be taken for a task that has come to its end.
+                if not is_over and not reader.has_left:
+                    # Without an error, clients would take the end of the stream for the end of the task.
                     raise UnavailableError(_STOPPING)
             finally:
                 reader.leave()
 
         return EventStream(batches(), reader.leave)
 
+    def _follow_choice(
+        self, reader: _Reader, stored: StoredTask, first: list[StreamItem], history_length: int | None
+    ) -> EventStream:
+        """Hold our task back until the agent has published something, which may be the whole answer."""
+        stream = self._stream(reader, SETTLED_STATES, [])
+        task_id, scope = stored.task.id, stored.scope
+
+        async def chosen(batch: list[StreamItem]) -> list[StreamItem]:
+            response = _decode(batch[0].data)
+            if response.task is not None:
+                return batch
+            if response.status_update is not None and response.status_update.status.state is COMPLETED:
+                current = await self._engine.load(task_id, scope)
+                if current.head.direct:
+                    return [_answer(current)]
+            return [*first, *batch]
+
+        async def batches() -> AsyncIterator[list[StreamItem]]:
+            is_held = True
+            try:
+                async for batch in stream:
+                    if history_length is not None:
+                        batch = [_trim_item(item, history_length) for item in batch]
+                    if is_held and batch:
+                        batch, is_held = await chosen(batch), False
+                        first.clear()
+                    yield batch
+            except UnavailableError:
+                # The server stops before the agent has published anything.
+                if is_held:
+                    yield first
+                raise
+            finally:
+                stream.close()
+
+        return EventStream(batches(), stream.close)
+
 
 class _Reader:
-    """Somebody who follows a task, and how far they have come."""
+    """A reader of one task's log, and how far it has come."""
 
-    #: Whether a task was shown in this stream, or in one that this one goes on with.
-    has_task = False
-    #: Whether anything was shown in this stream.
-    has_begun = False
-    has_left = False
-    _passed_over = False
-
-    def __init__(self, engine: Engine, task_id: str, scope: Scope, position: int, *, caught_up: bool) -> None:
+    def __init__(self, engine: Engine, stored: StoredTask, position: int, *, caught_up: bool = False) -> None:
         self._engine = engine
-        self._place = task_id, scope
+        self._task_id, self._scope = stored.task.id, stored.scope
         #: The version up to which everything was shown.
         self._position = position
-        self._subscription = engine.subscribe(*self._place, position, caught_up=caught_up)
+        #: Whether a task was shown in this stream, or in one that this one goes on with.
+        self.has_task = position > 0
+        #: Whether anything was shown in this stream.
+        self.has_begun = False
+        self.has_left = False
+        self._passed_over = False
+        self._subscription = engine.subscribe(self._task_id, self._scope, position, caught_up=caught_up)
 
     def leave(self) -> None:
         self.has_left = True
         self._subscription.close()
 
-    def next(self, timeout: float) -> Coroutine[Any, Any, list[Event] | None]:
+    def next(self, timeout: float | None) -> Coroutine[Any, Any, list[Event] | None]:
         return self._subscription.next(timeout)
+
+    def load(self) -> Coroutine[Any, Any, StoredTask]:
+        return self._engine.load(self._task_id, self._scope)
 
     @property
     def has_gap(self) -> bool:
         return self._passed_over or self._subscription.gap
 
     def pass_over(self) -> None:
-        """Treats events that cannot be read like those that are gone."""
+        """Treat events that cannot be read like those that are gone."""
         self._subscription.close()
         self._passed_over = True
 
     def shown(self, events: list[Event]) -> list[StreamItem]:
-        """What a stream shows of these events. A task comes first or not at all: clients add updates to it."""
+        """Return what a stream shows of these events. A task comes first or not at all: clients add updates to it."""
         items = [StreamItem(event.version, event.data) for event in events if event.kind in STREAMED_KINDS]
         if items:
             if "task" in [event.kind for event in events]:
                 items = self._with_one_task(events)
             self.has_task = self.has_begun = True
-            # A sign of life has no place in the log.
+            # An event that is not stored has no version.
             self._position = events[-1].version or self._position
         return items
 
@@ -140,35 +223,44 @@ class _Reader:
         return items
 
     def shown_after_gap(self, current: StoredTask) -> list[StreamItem]:
-        """The task as it stands, in place of events that are gone; what happens from now on is next."""
+        """Return the task as it is now, in place of events that are gone, and go on from there."""
         items = _as_updates(current, self._position) if self.has_begun else [snapshot(current)]
         self.has_task = self.has_begun = True
         self._position = current.version
         self._passed_over = False
         if not self.has_left:
-            self._subscription = self._engine.subscribe(*self._place, current.version)
+            self._subscription = self._engine.subscribe(self._task_id, self._scope, current.version)
         return [item._replace(gap=True) for item in items]
 
 
-def trim_item(item: StreamItem, history_length: int) -> StreamItem:
-    """A task in a stream with so many messages at most."""
-    response = _decode(item.data)
-    if response.task is None:
-        return item
-    trimmed = StreamResponse(task=trim(response.task, history_length))
-    return item._replace(data=encode(trimmed))
-
-
 def snapshot(stored: StoredTask) -> StreamItem:
-    """The task as it stands."""
+    """Return the task as it is now."""
     return StreamItem(stored.version, encode(StreamResponse(task=stored.task)))
 
 
-def answer(stored: StoredTask) -> StreamItem:
-    """The task as it stands, or the message that is the whole answer."""
+def _answer(stored: StoredTask) -> StreamItem:
+    """Return the task as it is now, or the message that is the whole answer."""
     if not stored.head.direct or stored.state is not COMPLETED:
         return snapshot(stored)
     return StreamItem(stored.version, encode(StreamResponse(message=stored.task.status.message)))
+
+
+def _first_items(submission: Submission) -> list[StreamItem]:
+    """Return the events of a new task, or the task that the message went to."""
+    if not submission.drafts:
+        return [_answer(submission.stored)]
+    return [
+        StreamItem(version, draft.data)
+        for version, draft in enumerate(submission.drafts, 1)
+        if draft.kind in STREAMED_KINDS
+    ]
+
+
+def _trim_item(item: StreamItem, history_length: int) -> StreamItem:
+    response = _decode(item.data)
+    if response.task is None:
+        return item
+    return item._replace(data=encode(StreamResponse(task=trim(response.task, history_length))))
 
 
 def _task_in(data: bytes) -> Task:
@@ -179,7 +271,7 @@ def _task_in(data: bytes) -> Task:
 
 
 def _as_update(task: Task) -> bytes:
-    """The status of a task that a stream has shown already; its artifacts are events of their own."""
+    """Return the status of a task that a stream has shown already; its artifacts are separate events."""
     update = TaskStatusUpdateEvent(
         task_id=task.id, context_id=task.context_id or "", status=task.status, metadata=task.metadata
     )
@@ -187,9 +279,9 @@ def _as_update(task: Task) -> bytes:
 
 
 def _as_updates(stored: StoredTask, position: int) -> list[StreamItem]:
-    """The task as it stands, for a stream that has shown it at `position`: its artifacts whole, then its status.
+    """Return the task for a stream that has shown it at `position`: its complete artifacts, then its status.
 
-    Only the last of them moves the reader on: one who is cut off in between has to have all of it again.
+    Only the last item has the new version: a client that is cut off in between has to get all of it again.
     """
     task = stored.task
     artifacts = [
@@ -203,7 +295,7 @@ def _as_updates(stored: StoredTask, position: int) -> list[StreamItem]:
 
 
 def _settles(events: list[Event], until: frozenset[TaskState]) -> bool:
-    """Whether the last status among these events ends the stream."""
+    """Return whether the last status among these events ends the stream."""
     for event in reversed(events):
         if event.kind in ("status", "task"):
             update = _decode(event.data)

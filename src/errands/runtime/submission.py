@@ -49,7 +49,6 @@ from errands.model.log import (
     NEW,
     PLAIN,
     READY,
-    STREAMED_KINDS,
     Change,
     Draft,
     ListQuery,
@@ -58,12 +57,11 @@ from errands.model.log import (
 )
 from errands.model.marks import REVIEW, is_review
 from errands.model.requests import SendMessageConfiguration, SendMessageRequest
-from errands.runtime.call import CallContext, StreamItem
+from errands.runtime.call import CallContext
 from errands.runtime.executor.ids import Identifiers
 from errands.runtime.journal import Batch, new_id, status_update
 from errands.runtime.pool import WorkerPool
 from errands.runtime.settings import Settings
-from errands.runtime.streams import answer
 
 logger = logging.getLogger(__name__)
 
@@ -92,6 +90,8 @@ class Submission(msgspec.Struct, gc=False):
     drafts: list[Draft] = []
     #: Whether the message waits for a later turn.
     queued: bool = False
+    #: Whether the agent has yet to choose between answering with a message and with a task.
+    is_undecided: bool = False
 
     @property
     def settled(self) -> bool:
@@ -102,17 +102,6 @@ class Submission(msgspec.Struct, gc=False):
         head = self.stored.head
         waits = self.queued and head.unread > 1 and head.worker
         return head.state in SETTLED_STATES and not waits
-
-    @property
-    def first(self) -> list[StreamItem]:
-        """What a stream shows first."""
-        if not self.drafts:
-            return [answer(self.stored)]
-        return [
-            StreamItem(version, draft.data)
-            for version, draft in enumerate(self.drafts, 1)
-            if draft.kind in STREAMED_KINDS
-        ]
 
 
 class Submitter:
@@ -125,13 +114,13 @@ class Submitter:
         *,
         input_modes: list[str],
         settings: Settings,
-        identifiers: Identifiers | None,
+        identifiers: Identifiers | None = None,
     ) -> None:
         handler = pool.handlers[agent]
         self._pool = pool
         self._journal = handler.journal
         self._engine = handler.journal.engine
-        self._shows_configuration = handler.chooses_reply
+        self._chooses_reply = handler.chooses_reply
         self._input_modes = input_modes
         self._identifiers = identifiers
         self._backpressure = Backpressure(self._engine, agent, settings.max_queue_age)
@@ -160,7 +149,7 @@ class Submitter:
             return await self._create(request, call, receipt, task_id)
         except DuplicateMessageError as error:
             stored = await self._engine.load(error.task_id, call.scope)
-            return Submission(stored)
+            return Submission(stored, is_undecided=self._chooses_reply and stored.state is SUBMITTED)
 
     def check_open(self) -> None:
         """Raise `UnavailableError` while the server stops."""
@@ -306,7 +295,7 @@ class Submitter:
             admit=self._backpressure.admit if is_new and not call.parent else None,
             is_delegated=call.parent != "",
         )
-        return Submission(submitted, events.drafts if is_new else [])
+        return Submission(submitted, events.drafts if is_new else [], is_undecided=self._chooses_reply)
 
     async def _queue(
         self,
@@ -356,7 +345,7 @@ class Submitter:
             if not (request.metadata or call.extensions or call.parent or call.email or depth):
                 return PLAIN
             configuration = SendMessageConfiguration()
-        whole = self._shows_configuration
+        whole = self._chooses_reply
         return RequestOptions(
             message_id=request.message.message_id,
             accepted_output_modes=configuration.accepted_output_modes or [],

@@ -1,16 +1,12 @@
-"""The operations of the protocol on tasks, named as in the specification and free of any binding."""
+"""`TaskManager`: the operations of the protocol on tasks, one method each, whatever the binding."""
 
 from __future__ import annotations
-
-from functools import partial
 
 import msgspec
 
 from errands.clock import from_iso
 from errands.engines.base import Expectation
 from errands.errors import (
-    ConcurrencyError,
-    DuplicateMessageError,
     InvalidParamsError,
     UnsupportedOperationError,
 )
@@ -18,10 +14,8 @@ from errands.lifecycle import trim
 from errands.model.core import (
     COMPLETED,
     SETTLED_STATES,
-    SUBMITTED,
     TERMINAL_STATES,
     UNSPECIFIED,
-    Message,
     Task,
 )
 from errands.model.log import (
@@ -37,13 +31,12 @@ from errands.model.requests import (
     SendMessageResponse,
     SubscribeToTaskRequest,
 )
-from errands.runtime.call import CallContext, EventStream
+from errands.runtime.call import CallContext
 from errands.runtime.cancellation import Canceler
 from errands.runtime.executor.ids import Identifiers
-from errands.runtime.executor.reply import chosen, first_published
 from errands.runtime.pool import WorkerPool
 from errands.runtime.settings import Settings
-from errands.runtime.streams import Streams, snapshot, trim_item
+from errands.runtime.streams import EventStream, Streams, snapshot
 from errands.runtime.submission import Submission, Submitter
 
 
@@ -62,7 +55,6 @@ class TaskManager:
         handler = pool.handlers[agent]
         self._engine = handler.journal.engine
         self._settings = settings
-        self._chooses_reply = handler.chooses_reply
         self._canceler = Canceler(pool, agent, settings)
         pool.on_sweep(self._canceler.end_abandoned)
         self._submitter = Submitter(pool, agent, input_modes=input_modes, settings=settings, identifiers=identifiers)
@@ -71,25 +63,24 @@ class TaskManager:
     # SendMessage, SendStreamingMessage
 
     async def send_message(self, request: SendMessageRequest, call: CallContext) -> SendMessageResponse:
-        """Accepts the message and, unless the client wants to go on at once, waits for the turn's end."""
+        """Submit the message and, unless the client wants to return immediately, wait until its turn has ended."""
         configuration = request.configuration
-        wait = configuration is None or not configuration.return_immediately
         task_id = request.message.task_id or self._submitter.new_task_id(request.message)
+        # Expected before the message is submitted, so that no change is missed.
         with self._engine.expect(task_id, call.scope, SETTLED_STATES) as expectation:
-            accepted = await self._submit(request, call, task_id)
+            submission = await self._submit(request, call, task_id)
             if call.on_accepted is not None:
                 call.on_accepted()
-            stored = accepted.stored
-            if wait and (stored.head.state not in SETTLED_STATES or accepted.queued):
-                if stored.task.id != task_id:
-                    settled = await self._wait_elsewhere(accepted, call)
-                elif accepted.queued:
-                    settled = await self._wait_for_turn(accepted, expectation)
-                else:
-                    settled = await expectation.wait(stored.head.version, self._settings.blocking_timeout)
-                stored = settled or await self._engine.load(stored.task.id, call.scope)
-            elif not wait and self._is_to_choose(accepted):
-                stored = await first_published(self._engine, stored, self._settings.blocking_timeout)
+            stored = submission.stored
+            if configuration is None or not configuration.return_immediately:
+                if not submission.settled:
+                    if stored.task.id == task_id:
+                        settled = await self._wait(submission, expectation)
+                    else:
+                        settled = await self._wait_elsewhere(submission, call)
+                    stored = settled or await self._engine.load(stored.task.id, call.scope)
+            elif submission.is_undecided:
+                stored = await self._streams.first_published(stored, self._settings.blocking_timeout)
         if stored.head.direct and stored.head.state is COMPLETED:
             return SendMessageResponse(message=stored.task.status.message)
         if configuration is None:
@@ -99,77 +90,34 @@ class TaskManager:
     async def _submit(self, request: SendMessageRequest, call: CallContext, task_id: str) -> Submission:
         return await self._submitter.submit(request, call, task_id)
 
-    async def _wait_elsewhere(self, accepted: Submission, call: CallContext) -> StoredTask | None:
-        """Wait for a task that was there before: the same message began it, or this one answers it by its context."""
-        task_id = accepted.stored.task.id
+    async def _wait_elsewhere(self, submission: Submission, call: CallContext) -> StoredTask | None:
+        """Wait for a task that existed before: the message was sent before, or answers a task by its context."""
+        task_id = submission.stored.task.id
         with self._engine.expect(task_id, call.scope, SETTLED_STATES) as expectation:
-            accepted.stored = await self._engine.load(task_id, call.scope)
-            return await self._wait_for_turn(accepted, expectation)
+            submission.stored = await self._engine.load(task_id, call.scope)
+            return submission.stored if submission.settled else await self._wait(submission, expectation)
 
-    async def _wait_for_turn(self, accepted: Submission, expectation: Expectation) -> StoredTask | None:
-        """The task once it has come to a message that waited, and settled; None when the time is up."""
-        while not accepted.settled:
-            settled = await expectation.wait(accepted.stored.version, self._settings.blocking_timeout)
+    async def _wait(self, submission: Submission, expectation: Expectation) -> StoredTask | None:
+        """Return the task once the turn of the message has ended; None if the time is up."""
+        while True:
+            settled = await expectation.wait(submission.stored.version, self._settings.blocking_timeout)
             if settled is None:
                 return None
-            accepted.stored = settled
-        return accepted.stored
-
-    def _is_to_choose(self, accepted: Submission) -> bool:
-        """Whether the agent has yet to say if it answers with a task or with a message."""
-        return self._chooses_reply and accepted.stored.state is SUBMITTED and not accepted.queued
+            submission.stored = settled
+            if submission.settled:
+                return settled
 
     async def send_streaming_message(self, request: SendMessageRequest, call: CallContext) -> EventStream:
-        """Accepts the message and shows the task and everything that happens until the turn has ended."""
-        accepted = await self._submit(
-            request, call, request.message.task_id or self._submitter.new_task_id(request.message)
-        )
+        """Submit the message, and show the task and everything that happens until the turn has ended."""
+        task_id = request.message.task_id or self._submitter.new_task_id(request.message)
+        submission = await self._submit(request, call, task_id)
         length = request.configuration.history_length if request.configuration else None
-        shape = None if length is None else partial(trim_item, history_length=length)
-        first = accepted.first if shape is None else [shape(item) for item in accepted.first]
-        stored, chooses = accepted.stored, self._is_to_choose(accepted)
-        stream = self._streams.follow(
-            stored,
-            call,
-            stored.version,
-            first,
-            SETTLED_STATES,
-            caught_up=True,
-            waits=not accepted.settled,
-            chooses=chooses,
-        )
-        return chosen(self._engine, stored, stream, shape) if chooses else stream
-
-    # For delegation
-
-    async def take_on(self, message: Message, call: CallContext, task_id: str) -> StoredTask:
-        """Return the task of this id: created with its first message, or found if it was created before.
-
-        It is created even while the server stops; it then waits for another process, or for the next start.
-        """
-        try:
-            return (await self._submitter.create(SendMessageRequest(message=message), call, task_id)).stored
-        except (ConcurrencyError, DuplicateMessageError):
-            return await self._engine.load(task_id, call.scope)
-
-    async def wait_until_settled(self, task_id: str, call: CallContext, after: int = 0) -> StoredTask:
-        """Return the task once it has ended or paused at a version above `after`, however long that takes.
-
-        Any process may work on it. Raise `TaskNotFoundError`.
-        """
-        while True:
-            with self._engine.expect(task_id, call.scope, SETTLED_STATES) as expectation:
-                stored = await self._engine.load(task_id, call.scope)
-                if stored.state in SETTLED_STATES and stored.version > after:
-                    return stored
-                # None: waits end when the server stops, though turns that wait may have some time left.
-                if (settled := await expectation.wait(max(stored.version, after), None)) is not None:
-                    return settled
+        return self._streams.follow_submission(submission, length)
 
     # GetTask, ListTasks
 
     async def get_task(self, request: GetTaskRequest, call: CallContext) -> Task:
-        """The task, with as much of its history as was asked for. Raises `TaskNotFoundError`."""
+        """Return the task, with as much of its history as was asked for. Raise `TaskNotFoundError`."""
         return trim((await self._load(request.id, call)).task, request.history_length)
 
     async def _load(self, task_id: str, call: CallContext) -> StoredTask:
@@ -177,7 +125,7 @@ class TaskManager:
         return await self._engine.load(task_id, call.scope)
 
     async def list_tasks(self, request: ListTasksRequest, call: CallContext) -> ListTasksResponse:
-        """One page of the caller's tasks. Raises `InvalidParamsError` for a time or a token that is none."""
+        """Return one page of the caller's tasks. Raise `InvalidParamsError` for an invalid time or token."""
         after = None
         if request.status_timestamp_after:
             try:
@@ -210,23 +158,22 @@ class TaskManager:
     # CancelTask
 
     async def cancel_task(self, request: CancelTaskRequest, call: CallContext) -> Task:
-        """Cancels at once what does not run; asks a running worker, and forces it after the grace period."""
+        """Cancel a task that does not run at once; ask a running worker, and force it after the grace period."""
         return await self._canceler.cancel(request.id, call)
 
     # SubscribeToTask
 
     async def subscribe_to_task(self, request: SubscribeToTaskRequest, call: CallContext) -> EventStream:
-        """The task as it is and what happens until it has ended; with `Last-Event-ID`, what was missed and on."""
+        """Show the task and what happens until it has ended; with `Last-Event-ID`, what was missed and what follows."""
         stored = await self._load(request.id, call)
         after = call.last_event_id
         until = SETTLED_STATES if call.ends_at_pause else TERMINAL_STATES
         if after is not None and after <= stored.version and not stored.damage:
-            return self._streams.follow(stored, call, after, [], until)
-        # One who was cut off is told how a damaged task ended; the log may not say so.
+            return self._streams.follow(stored, until, [], after)
+        # A client that was cut off is told how a damaged task ended; the log may not say so.
         if stored.state in TERMINAL_STATES and (after is None or not stored.damage):
             raise UnsupportedOperationError(
                 f"Task is already {stored.state.short}: there is nothing to wait for; get the task instead",
                 taskId=request.id,
             )
-        first = [snapshot(stored)]
-        return self._streams.follow(stored, call, stored.version, first, until)
+        return self._streams.follow(stored, until, [snapshot(stored)])

@@ -332,7 +332,7 @@ class Turn:
 
     async def _write(self, pending: Batch) -> None:
         drafts, updates = pending.drafts, pending.updates
-        state, moves = self._moves(updates) if self._has_statuses else (None, [])
+        state = self._state_after(updates) if self._has_statuses else None
         fold = None
         if self._tail_bytes >= max(FOLD_BYTES, self._folded_bytes):
             if self._stale:
@@ -349,7 +349,7 @@ class Turn:
             fold=fold,
         )
         try:
-            version = await self.journal.commit(change, moves, previous=self._state)
+            version = await self.journal.commit(change, self._state)
         except ConcurrencyError:
             self._stale = True
             await self._write(pending)
@@ -364,18 +364,14 @@ class Turn:
         self._stale = self._stale or version != self._version + len(drafts)
         self._version = version
 
-    def _moves(self, updates: Sequence[StreamResponse]) -> tuple[TaskState | None, list[StreamResponse]]:
-        """Return the state after these events, None if they change nothing, and those of them that say something."""
+    def _state_after(self, updates: Sequence[StreamResponse]) -> TaskState | None:
+        """Return the state after these events, or None if they change neither the state nor its message."""
         state, new = self._state, None
-        moves: list[StreamResponse] = []
         for update in updates:
-            if update.artifact_update is not None or (changed := update.status_update or update.task) is None:
-                continue
-            status = changed.status
-            if status.state is not state or status.message is not None:
-                moves.append(update)
-                state = new = status.state
-        return new, moves
+            changed = update.status_update or update.task
+            if changed is not None and (changed.status.state is not state or changed.status.message is not None):
+                state = new = changed.status.state
+        return new
 
     async def _refresh(self) -> None:
         stored = await self.journal.engine.load(self.task_id, self._scope)
@@ -484,7 +480,6 @@ class Turn:
         events = Batch() if self._pending is None else self._pending.copy()
         for artifact in ending.artifacts:
             events.add("artifact", StreamResponse(artifact_update=artifact))
-        emitted = len(events.updates)
         self.continues = not asks and self._unread > 1 and (state is COMPLETED or state in PAUSED_STATES)
         if self.continues:
             self._carry_on(state, last, now, events)
@@ -507,11 +502,8 @@ class Turn:
             direct=ending.direct,
             asks=asks or None,
         )
-        told = updates[emitted:]
-        if self._has_statuses:
-            told = [*self._moves(updates[:emitted])[1], *told]
         try:
-            await self.journal.commit(change, told, previous=self._state)
+            await self.journal.commit(change, self._state)
         except ConcurrencyError:
             return False
         return True
@@ -581,7 +573,7 @@ class Turn:
             await self._settle_flusher(self._flusher)
         pending, self._pending = self._pending or Batch(), None
         drafts = pending.drafts
-        state, moves = self._moves(pending.updates)
+        state = self._state_after(pending.updates)
         now = self.journal.now()
         await self.journal.commit(
             Change(
@@ -595,8 +587,7 @@ class Turn:
                 due_at=now,
                 gives_back=True,
             ),
-            moves,
-            previous=self._state,
+            self._state,
         )
 
 

@@ -22,7 +22,7 @@ from errands.policy.enforcement import Enforcement, RuledWorker
 from errands.policy.reviews import ReviewingTaskManager
 from errands.runtime.dependencies import DependencyContainer
 from errands.runtime.handler import Handler
-from errands.runtime.hooks import LifecycleHooks
+from errands.runtime.hooks import HookReader, LifecycleHooks
 from errands.runtime.inner import InnerAgents
 from errands.runtime.journal import Journal
 from errands.runtime.leases import ActiveTask
@@ -345,7 +345,10 @@ class A2AServer:
             return Enforcement(self._policy, evaluators, worker)
 
         self.pool = WorkerPool(self.engine, settings, self._deps)
-        journal = Journal(self.engine, self._hooks)
+        hooks = None if self._hooks is None else HookReader(self._hooks, settings.drain_timeout)
+        if hooks is not None:
+            await stack.enter_async_context(hooks)
+        journal = Journal(self.engine, hooks)
         self.pool.add(Handler(name, self._worker, journal, settings, oversight_of(self._worker)))
         self.task_manager = ReviewingTaskManager(
             self.pool,
@@ -355,8 +358,7 @@ class A2AServer:
             identifiers=configuration.identifiers_of(self._worker),
             inner=self._inner.workers,
         )
-        # Hooks are called for the served agent only.
-        self._inner.start(self.pool, {name: self.task_manager}, Journal(self.engine), settings, oversight_of)
+        self._inner.start(self.pool, self.engine, settings, oversight_of)
         await stack.enter_async_context(self.pool)
 
     async def _open_grpc(self, stack: AsyncExitStack) -> None:

@@ -27,8 +27,9 @@ from errands.model.log import Scope
 from errands.model.requests import SendMessageConfiguration, SendMessageRequest, SendMessageResponse
 from errands.operations import OPERATIONS, Operation
 from errands.runtime import validation
-from errands.runtime.call import CallContext, EventStream
+from errands.runtime.call import CallContext
 from errands.runtime.middleware import A2AMiddleware, RequestEnvelope, is_head_only
+from errands.runtime.streams import EventStream
 from errands.runtime.task_manager import TaskManager
 from errands.server.cards import CardPublisher, extensions_of, offers_extended_card
 from errands.server.errors import client_error

@@ -31,8 +31,8 @@ from errands.errors import (
 )
 from errands.model.base import encode, unchecked
 from errands.model.core import StreamResponse
-from errands.runtime.call import EventStream
 from errands.runtime.settings import NOT_ON_CARD, Settings
+from errands.runtime.streams import EventStream
 from errands.server.errors import client_error, error_headers
 from errands.server.grpc_calls import MOST_CALLS, SMALL, OpenCalls
 from errands.server.http import Header, IncomingRequest, host_port, means_every_address

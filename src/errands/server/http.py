@@ -14,9 +14,9 @@ from starlette.requests import Request
 from starlette.types import Message, Receive, Scope, Send
 
 from errands.errors import A2AError, InvalidRequestError, ParseError, PayloadTooLargeError
-from errands.runtime.call import EventStream, StreamItem
 from errands.runtime.middleware import RequestEnvelope
 from errands.runtime.settings import Settings
+from errands.runtime.streams import EventStream, StreamItem
 from errands.server.errors import client_error
 from errands.wire.bounds import MAX_DEPTH, check_json
 from errands.wire.dialect import Dialect

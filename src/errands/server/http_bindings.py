@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from errands.errors import A2AError
 from errands.model.base import encode
-from errands.runtime.call import EventStream
+from errands.runtime.streams import EventStream
 from errands.server.dispatch import Dispatcher
 from errands.server.errors import error_headers
 from errands.server.http import JSON_TYPE, HttpExchange

@@ -15,7 +15,7 @@ from errands.errors import (
 from errands.model.base import encode
 from errands.model.requests import CancelTaskRequest, GetTaskRequest, ListTasksResponse, SendMessageResponse
 from errands.operations import OPERATIONS, Operation
-from errands.runtime.call import EventStream
+from errands.runtime.streams import EventStream
 from errands.server.cards import CardForm, CardPublisher
 from errands.server.dispatch import Dispatcher
 from errands.server.errors import error_headers

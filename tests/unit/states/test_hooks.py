@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 
-from errands import LifecycleHooks, Message, TaskContext, TaskState
+from errands import LifecycleHooks, Message, Settings, TaskContext, TaskState
 from errands.engines.urls import engine_from_url
 from errands.runtime.hooks import StateHook
 from errands.testing import connect
 from tests.unit.support import ANYBODY, LIFECYCLE, Agent, Gate, reaches, running, until_cancelled
+from tests.waiting import until
 
 pytestmark = pytest.mark.anyio
 
@@ -118,6 +121,7 @@ async def test_a_task_that_waited_in_the_queue_is_told_as_working_when_a_worker_
         await client.send("in front", blocking=False)
         await gate.reached.wait()
         behind = await client.send("behind", blocking=False)
+        await until(lambda: len(diary.calls) == 4)
         assert diary.calls == ["change submitted", "change working", "working", "change submitted"]
         gate.open()
         await reaches(client, behind.task_id, "completed")
@@ -159,3 +163,29 @@ async def test_only_the_hooks_that_are_set_are_called(storage: str) -> None:
     async with running(lambda ctx: ctx.fail("no"), storage, hooks=LifecycleHooks(on_terminal=on_terminal)) as client:
         task = await client.send("hi")
     assert ended == [task.task_id]
+
+
+async def test_a_slow_hook_holds_up_neither_turns_nor_clients_and_keeps_the_order(storage: str) -> None:
+    gate, seen = asyncio.Event(), list[str]()
+
+    async def waits(task_id: str, state: TaskState, message: Message | None) -> None:
+        await gate.wait()
+        seen.append(state.short)
+
+    async with running(
+        lambda ctx: ctx.complete("done"), storage, hooks=LifecycleHooks(on_state_change=waits)
+    ) as client:
+        assert (await client.send("hi")).text == "done"
+        assert seen == []
+        gate.set()
+    assert seen == ["submitted", "working", "completed"]
+
+
+async def test_a_server_that_stops_does_not_wait_for_a_hook_for_ever(caplog: pytest.LogCaptureFixture) -> None:
+    async def hangs(task_id: str, state: TaskState, message: Message | None) -> None:
+        await asyncio.Event().wait()
+
+    hooks, settings = LifecycleHooks(on_terminal=hangs), Settings(drain_timeout=0.05)
+    async with connect(Agent(lambda ctx: ctx.complete("done")), hooks=hooks, settings=settings) as client:
+        assert (await client.send("hi")).text == "done"
+    assert "lifecycle hooks of 1 tasks were not called to the end" in caplog.text

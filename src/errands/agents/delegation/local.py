@@ -15,7 +15,6 @@ from errands.agents.delegation.unbroken import Cancels, unbroken
 from errands.errors import TaskNotCancelableError, TaskNotFoundError
 from errands.model.core import Message, Part, Role
 from errands.model.log import Scope
-from errands.model.requests import CancelTaskRequest
 from errands.runtime.call import CallContext
 from errands.runtime.inner import InnerAgents
 
@@ -49,7 +48,7 @@ class LocalDelegate(Delegate):
 
     async def _begin(self, errand: Errand, call: CallContext) -> str:
         task_id = child_id(errand.parent, errand.call)
-        await self._agents.manager(self._agent).take_on(first_message(errand), call, task_id)
+        await self._agents.begin(first_message(errand), call, task_id)
         await errand.began(task_id)
         return task_id
 
@@ -57,8 +56,7 @@ class LocalDelegate(Delegate):
         version = 0
         while True:
             try:
-                manager = self._agents.manager(self._agent)
-                stored = await manager.wait_until_settled(task_id, call, after=version)
+                stored = await self._agents.wait_until_settled(task_id, call, after=version)
             except TaskNotFoundError:
                 raise DelegationError(f"the task of {self._agent} is no longer there", task_id) from None
             output = outcome(stored.task, self._agent, is_reviewed=bool(stored.head.asks))
@@ -75,7 +73,7 @@ class LocalDelegate(Delegate):
     async def _cancel(self, task_id: str, scope: Scope) -> None:
         call = CallContext(scope=scope._replace(agent=self._agent))
         with suppress(TaskNotCancelableError, TaskNotFoundError):
-            await self._agents.manager(self._agent).cancel_task(CancelTaskRequest(id=task_id), call)
+            await self._agents.cancel(task_id, call)
 
 
 def check_depth(errand: Errand, max_depth: int) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
+from contextvars import ContextVar
 from typing import Any, Protocol
 
 import msgspec
@@ -19,8 +20,17 @@ from errands.runtime.oversight import CapabilityCall, Overseer
 MOST_REFERRED = 100
 
 
-def _no_records() -> Overseer:
-    raise ConfigurationError("a request that no server executes has no records; test with errands.testing.connect")
+#: Returns the overseer of the turn in which an executor runs; set by the runtime.
+turn_overseer: ContextVar[Callable[[], Overseer]] = ContextVar("turn_overseer")
+
+
+def _overseen() -> Overseer:
+    try:
+        return turn_overseer.get()()
+    except LookupError:
+        raise ConfigurationError(
+            "a request that no server executes has no records; test with errands.testing.connect"
+        ) from None
 
 
 class RequestContext:
@@ -31,8 +41,6 @@ class RequestContext:
 
     #: Which try of this request it is, from 1; more than 1 after a crash.
     attempt: int = 1
-    #: Returns the overseer that writes the records of this request's turn; set by the runtime.
-    overseen: Callable[[], Overseer] = staticmethod(_no_records)
 
     def __init__(
         self,
@@ -119,15 +127,15 @@ class RequestContext:
 
     async def record_llm(self, model: str, *, prompt: int = 0, completion: int = 0, text: str = "") -> None:
         """Tells that a model was called; see `TaskContext.record_llm`."""
-        await self.overseen().record_llm(model, prompt=prompt, completion=completion, text=text)
+        await _overseen().record_llm(model, prompt=prompt, completion=completion, text=text)
 
     def capability(self, name: str, arguments: Mapping[str, Any] | None = None, /, **more: Any) -> CapabilityCall:
         """A call of a capability, for `async with`; see `TaskContext.capability`."""
-        return self.overseen().capability(name, {**(arguments or {}), **more})
+        return _overseen().capability(name, {**(arguments or {}), **more})
 
     async def policy_context(self) -> dict[str, Any]:
         """What expressions of policies see as `context`, as plain JSON."""
-        return await self.overseen().context()
+        return await _overseen().context()
 
 
 def _generated(generator: IDGenerator | None, **known: str | None) -> str:

@@ -20,7 +20,12 @@ from errands.runtime.context import TaskContext
 from errands.runtime.executor.agent import AgentExecutor
 from errands.runtime.executor.call import ServerCallContext, User
 from errands.runtime.executor.publishing import TurnQueue
-from errands.runtime.executor.request import RequestContext, RequestContextBuilder, SimpleRequestContextBuilder
+from errands.runtime.executor.request import (
+    RequestContext,
+    RequestContextBuilder,
+    SimpleRequestContextBuilder,
+    turn_overseer,
+)
 from errands.runtime.turn import Turn
 from errands.runtime.validation import own_task
 from errands.runtime.worker import TurnWorker
@@ -119,7 +124,7 @@ class ExecutorWorker(TurnWorker):
         current = None if _is_untouched(task) else own_task(task)
         context = await self.builder.build(call, request, ctx.task_id, ctx.context_id, current)
         context.attempt = turn.attempt
-        context.overseen = turn.overseen
+        turn_overseer.set(turn.overseen)
         return context
 
 
