@@ -278,7 +278,7 @@ class TaskStoppedError(PolicyError):
 
     def __init__(self, message: str, reason: str) -> None:
         super().__init__(message)
-        #: `limit_exceeded` or `restricted`.
+        #: `limit_exceeded`, `restricted` or `errored`.
         self.reason = reason
 
 

@@ -12,8 +12,7 @@ from errands.agents.models.base import Answer, OnText, Question
 from errands.agents.tools.functions import tool
 from errands.engines.memory import MemoryEngine
 from errands.errors import UnsupportedOperationError
-from errands.policy.allow_list import AllowList
-from errands.policy.records import AllowListSealed, Decided, Ended
+from errands.policy.records import Decided, Ended
 from errands.testing import ManualClock
 from tests.agents.rig import AGENT, TOOL, Desk, Replies, at_work, call, reason, say, told
 from tests.agents.shop import Shop, agent
@@ -49,21 +48,6 @@ async def test_a_binding_reads_the_output_of_an_earlier_call_of_the_same_answer(
     async with at_work(tmp_path, text, *both, "Done.", tools=shop.tools) as desk:
         await desk.say("Pay")
         assert [paid["customer"] for paid in shop.paid] == ["A-1", "A-2"]
-
-
-async def test_the_values_of_bindings_are_sealed_when_the_task_starts(tmp_path: Path, shop: Shop) -> None:
-    text = agent("  pay: {bindings: {customer: 'context.capabilities.find.outputs[0].number'}}\n")
-    text = text.replace("find: '*'", "find: {bindings: {number: \"'A-' + string(size(context.input))\"}}")
-    replies = (call(("find", {})), call(("pay", {"amount": 2})), "Done.", "Again.")
-    async with at_work(tmp_path, text, *replies, tools=shop.tools) as desk:
-        await desk.say("Pay")
-        await desk.say("And?")
-        records = await desk.records()
-        assert [one.tools for one in records if isinstance(one, AllowListSealed)] == [
-            {"find": {"number": ["A-1"]}, "pay": {"customer": []}}
-        ]
-        allowed = AllowList({"find": "find", "pay": "pay"}, records)
-        assert (allowed.values("pay", "amount"), allowed.values("pay", "customer")) == ([2], [])
 
 
 # Steps before a call

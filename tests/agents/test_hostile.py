@@ -83,7 +83,7 @@ capabilities:
         error_message: No.
 """
     made = worker(tmp_path, text, Replies(), tools=[check, delete])
-    form = (await made.repertoire()).routines["delete"].form
+    form = made.declared().routines["delete"].form
     instead = FunctionCall(f"x:before@{form}:capabilities.delete.before[0]", "check", {"path": "mine"})
     replies = (call(instead), call(FunctionCall("x", "delete", {"path": "theirs"})), "Done.")
     async with at_work(tmp_path, text, *replies, tools=[check, delete]) as desk:

@@ -88,14 +88,14 @@ async def test_arguments_that_do_not_fit_are_told_to_the_model_and_the_task_goes
 async def test_arguments_that_are_no_json_are_told_to_the_model(tmp_path: Path) -> None:
     async with at_work(tmp_path, ADDING, call(FunctionCall("x", "adder", None, "{oops")), "Sorry.") as desk:
         await desk.say("?")
-        assert desk.model.results() == [{"error": "the arguments are no JSON object"}]
+        assert desk.model.results() == [{"error": "the arguments are not a JSON object"}]
 
 
 async def test_a_call_that_was_cut_is_told_to_the_model_and_not_made(tmp_path: Path) -> None:
     cut = call(FunctionCall("x", "adder", None, '{"a": 1'), incomplete="length")
     async with at_work(tmp_path, ADDING, cut, "Sorry.") as desk:
         await desk.say("?")
-        told = "the arguments are no JSON object, because the answer was cut off before its end; write less"
+        told = "the arguments are not a JSON object, because the answer was cut off before its end; write less"
         assert desk.model.results() == [{"error": told}]
 
 

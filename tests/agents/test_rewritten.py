@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import re
-import sqlite3
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager, closing
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -73,32 +71,19 @@ async def rewritten(
     after: str,
     *replies: Reply,
     policies: tuple[Policy | None, Policy | None] = (None, None),
-    older: bool = False,
     **options: Any,
 ) -> AsyncIterator[Desk]:
-    """A task is asked about and approved, and then meets an agent that says something else.
-
-    With `older` its records are those of a release that wrote no forms down.
-    """
+    """A task is asked about and approved, and then meets an agent that says something else."""
     first, second = ({"policy": policy} for policy in policies)
     storage, model = f"sqlite:///{folder / 'tasks.db'}", Replies(*replies)
     async with at_work(folder, before, model=model, storage=storage, server=first, **options) as desk:
         task = await desk.say("Go")
         assert await desk.settled() == BOSS
-    if older:
-        forget_forms(folder / "tasks.db")
     async with SQLiteEngine(folder / "tasks.db") as engine:
         await ReviewDesk(Journal(engine)).answer(task.id, True, by=BOSS)
     async with at_work(folder, after, model=model, storage=storage, server=second, **options) as desk:
         desk.task = task
         yield desk
-
-
-def forget_forms(file: Path) -> None:
-    with closing(sqlite3.connect(file)) as database, database:
-        for place, data in database.execute("SELECT place, data FROM events WHERE kind = 'record'").fetchall():
-            without = re.sub(rb',"form":"[0-9a-f]{8}"|@[0-9a-f]{8}(?=[":])', b"", data)
-            database.execute("UPDATE events SET data = ? WHERE place = ?", (without, place))
 
 
 def outputs(records: list[AnyRecord], function: str) -> list[Any]:
@@ -191,10 +176,8 @@ WRITES = f"mount.write('log', 'x') != '' && review('{BOSS}')"
         ),
     ],
 )
-async def test_what_was_done_before_forms_were_written_down_is_not_done_again(
-    tmp_path: Path, text: str, reply: Reply
-) -> None:
-    async with rewritten(tmp_path, text, text, reply, "Done.", older=True) as desk:
+async def test_what_was_done_before_a_review_is_not_done_again(tmp_path: Path, text: str, reply: Reply) -> None:
+    async with rewritten(tmp_path, text, text, reply, "Done.") as desk:
         assert await desk.settled() == "input-required"
         known = await desk.records()
         assert outputs(known, "ledger") == [True]

@@ -98,8 +98,8 @@ async def test_what_goes_wrong_in_a_script_is_told_to_the_model(
             "audit: audit failed (reference ",
             "find: number: is missing; name: is unknown",
             "'context' is not available in a capability script",
-            "expression: is missing, or no text",
-            "expression: is missing, or no text",
+            "expression: is missing, or not a text",
+            "expression: is missing, or not a text",
         ]
         assert [one in error["error"] for one, error in zip(expected, errors, strict=True)] == [True] * 6, errors
         records = await desk.records()

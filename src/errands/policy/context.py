@@ -13,7 +13,6 @@ from msgspec.structs import asdict, replace
 
 from errands.policy.cel.values import Json, SeenContext, as_seen, is_cut, normalise
 from errands.policy.records import (
-    AllowListSealed,
     Answered,
     AnyRecord,
     CallEnded,
@@ -175,7 +174,7 @@ class _Folding:
                     self._turn("capability")
             case CapabilityBegan() | InputPassed() | InputRefused() | ToolOpened() | ToolsClosed() | DelegationBegan():
                 pass
-            case AllowListSealed() | Decided() | Waiting() | Answered() | Ended() | OutputHeld():
+            case Decided() | Waiting() | Answered() | Ended() | OutputHeld():
                 pass
             case Started():
                 raise ValueError("a task starts once: `started` is only ever the first record")

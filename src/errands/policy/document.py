@@ -103,6 +103,34 @@ NO_POLICY = CompiledPolicy("", Limits(), Steps(Phase.GUARDRAIL_BEFORE), Steps(Ph
 POLICY = "policy."
 
 
+class Rules(msgspec.Struct, frozen=True, kw_only=True, eq=False):
+    """What is enforced in the tasks of one agent: the server's policy, and the agent's own limits and guardrails."""
+
+    policy: CompiledPolicy = NO_POLICY
+    limits: Limits
+    before: Steps
+    after: Steps
+    #: Whether the agent has rules of its own. Names of those of the policy then begin with `POLICY`.
+    is_joined: bool = False
+    #: The limits that the policy has set lower than the agent.
+    policy_limits: frozenset[str] = frozenset()
+    #: What the caller is told about a limit that ends the task; `{}` stands for the numbers.
+    limit_text: str = "{}"
+
+    @classmethod
+    def of(cls, policy: CompiledPolicy) -> Rules:
+        """Return the rules of an agent without rules of its own."""
+        return cls(policy=policy, limits=policy.limits, before=policy.before, after=policy.after)
+
+    def limit_name(self, limit: str) -> str:
+        """Return the name of a limit in decisions."""
+        return f"{POLICY if limit in self.policy_limits else ''}limits.{limit}"
+
+    def version_of(self, rule: str) -> str:
+        """Return the version of the policy that a step or a limit belongs to; "" for the agent's own."""
+        return self.policy.version if not self.is_joined or rule.startswith(POLICY) else ""
+
+
 def joined(policy: Steps, own: Steps) -> Steps:
     """The steps of a policy around an agent's own: they look first at what goes in, and last at what comes out."""
     theirs = tuple(msgspec.structs.replace(step, name=f"{POLICY}{step.name}") for step in policy.steps)

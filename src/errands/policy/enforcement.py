@@ -1,18 +1,29 @@
-"""The enforcement of policy: the overseer of every turn, for every kind of agent."""
+"""The enforcement of policy: steps, guardrails, limits, reviews and records in every turn of every kind of agent.
+
+    Enforcement      the `Oversight` of one agent; the server makes it with `enforce`
+    TurnOverseer     enforces the rules of an agent in one turn
+    OverseenCall     enforces them around one call of a capability
+    HandlerOverseer  the overseer of workers, functions and executors, whose handlers are opaque
+    HandlerCall      one call of theirs, as `ctx.capability` gives it
+
+Agents from manifests have an overseer of their own kind (`errands.agents.loop`), which adds what a manifest declares.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import logging
-from abc import abstractmethod
-from collections.abc import Collection, Coroutine, Mapping
+from abc import ABC, abstractmethod
+from collections.abc import Collection, Coroutine, Iterable, Mapping
+from contextlib import suppress
 from types import TracebackType
-from typing import Any, Literal, Self
+from typing import Any, Literal, NoReturn, Self
 
 import msgspec
 
 from errands.clock import from_iso, to_iso
-from errands.errors import CapabilityBlockedError, TaskStoppedError, TurnError
+from errands.errors import CapabilityBlockedError, ConfigurationError, TaskStoppedError, TurnError
 from errands.model.core import (
     CANCELED,
     COMPLETED,
@@ -24,17 +35,15 @@ from errands.model.core import (
     WORKING,
     Message,
     Part,
-    Role,
     StreamResponse,
 )
 from errands.model.log import EventKind, StoredTask
 from errands.policy import records
-from errands.policy.cel import Call, CallFailed, Session, Suspended
+from errands.policy.cel import Call, CallFailed, Perform, Session, Suspended
 from errands.policy.cel.evaluators import Evaluators, use_evaluators
 from errands.policy.cel.values import Json, normalise
-from errands.policy.document import NO_POLICY, CompiledPolicy
+from errands.policy.document import NO_POLICY, CompiledPolicy, Rules
 from errands.policy.limits import (
-    AgeLimit,
     Exceeded,
     check_after_model,
     check_age,
@@ -43,9 +52,20 @@ from errands.policy.limits import (
     parse_duration,
 )
 from errands.policy.output import Output, as_parts, as_values, new_parts, without_words
-from errands.policy.pipeline import Blocked, Locked, Outcome, Passed, StepCall, StepSuspended, Subject, run_steps
+from errands.policy.pipeline import (
+    Blocked,
+    Invoke,
+    Locked,
+    Outcome,
+    Passed,
+    StepCall,
+    StepSuspended,
+    Subject,
+    run_steps,
+)
 from errands.policy.records import (
-    Answered,
+    AnyRecord,
+    Caller,
     CapabilityBegan,
     CapabilityErrored,
     CapabilityFinished,
@@ -66,78 +86,53 @@ from errands.policy.steps import Phase, Steps, given_name
 from errands.runtime import validation
 from errands.runtime.expiry import Expired, expiry_message
 from errands.runtime.journal import new_id
-from errands.runtime.oversight import Admitted, Overseer
+from errands.runtime.oversight import Admitted, CapabilityCall, Overseer
 from errands.runtime.turn import ALREADY_ENDED, Ending, Turn
-from errands.runtime.worker import Worker
+from errands.runtime.worker import TurnWorker, Worker
 
+#: One line for every decision, beside the record in the task's log.
 logger = logging.getLogger("errands.policy")
 
+#: The field of an input with the metadata of the request.
+REQUEST_METADATA = "request_metadata"
+#: Characters of an error's text that are recorded.
+_MAX_ERROR = 500
+_ANSWERS = PAUSED_STATES | {COMPLETED}
 
-def log_decision(task_id: str, decided: Decided) -> None:
-    # The detail stays in the record: it may repeat what somebody has said.
-    policy = f", policy {decided.policy}" if decided.policy else ""
-    logger.info("task %s: %s %s%s", task_id, decided.step, decided.outcome, policy)
+Reason = Literal["limit_exceeded", "restricted", "errored"]
 
 
-class RuledWorker(Worker):
-    """A worker that brings rules of its own and applies those of the server's policy together with them."""
-
-    @abstractmethod
-    def function_names(self) -> tuple[set[str], tuple[str, ...]]:
-        """Return the names of its functions, and the prefixes of names that only a run makes known."""
-
-    @abstractmethod
-    def hold_to(self, policy: CompiledPolicy, elsewhere: Collection[str] = ()) -> None:
-        """Apply the server's policy. `elsewhere` are the functions of this agent and of those beside it."""
-
-    @abstractmethod
-    def use_evaluators(self, evaluators: Evaluators) -> None:
-        """Run long evaluations of expressions there."""
-
-    @abstractmethod
-    def age_limit(self) -> AgeLimit | None:
-        """Return the bound on the age of its tasks."""
+# Agents
 
 
 class Enforcement:
-    """The `Oversight` of one agent."""
+    """The `Oversight` of one agent. Long evaluations of expressions are left to `evaluators`."""
 
     def __init__(
         self,
         policy: CompiledPolicy | None = None,
         evaluators: Evaluators | None = None,
-        worker: Worker | None = None,
+        *,
+        rules: Rules | None = None,
     ) -> None:
-        if isinstance(worker, RuledWorker):
-            if evaluators is not None:
-                worker.use_evaluators(evaluators)
-            self._policy, self._age_limit = None, worker.age_limit()
-        else:
-            limits = NO_POLICY.limits if policy is None else policy.limits
-            self._policy = policy
-            self._age_limit = AgeLimit.of(limits, policy="" if policy is None else policy.version)
+        self.rules = rules or Rules.of(policy or NO_POLICY)
+        self._is_required = rules is not None or policy is not None
         self._evaluators = evaluators
 
     @property
     def is_required(self) -> bool:
-        return self._policy is not None
+        return self._is_required
 
     @property
     def max_age(self) -> int | None:
-        return None if self._age_limit is None else self._age_limit.allowed
+        return None if self.rules.limits.max_age is None else parse_duration(self.rules.limits.max_age)
 
     def expire(self, stored: StoredTask, now: int) -> Expired:
-        assert self._age_limit is not None
-        exceeded = self._age_limit.exceeded_by(now - stored.head.created_at)
-        text, at = self._age_limit.told.format(exceeded.message), to_iso(now)
-        decided = Decided(
-            at=at,
-            step=self._age_limit.step,
-            action="limit",
-            outcome="exceeded",
-            policy=self._age_limit.policy,
-            detail=exceeded.message,
-        )
+        allowed = self.max_age
+        assert allowed is not None
+        exceeded = Exceeded("max_age", allowed, max(now - stored.head.created_at, allowed + 1))
+        text, at = self.rules.limit_text.format(exceeded.message), to_iso(now)
+        decided = limit_decision(self.rules, exceeded, at)
         ended = Ended(at=at, reason="limit_exceeded", detail=text)
         message = expiry_message(stored, text, "limit_exceeded")
         return Expired(FAILED, message, (records.encode(decided), records.encode(ended)))
@@ -145,186 +140,277 @@ class Enforcement:
     def oversee(self, turn: Turn) -> Overseer:
         if self._evaluators is not None:
             use_evaluators(self._evaluators)
-        return TurnOverseer(turn, policy=self._policy or NO_POLICY)
+        return self.overseer(turn)
+
+    def overseer(self, turn: Turn) -> Overseer:
+        """Return the overseer of one turn, of the kind that the agent needs."""
+        return HandlerOverseer(self.rules, turn)
 
 
-#: The input's field with the metadata of the request.
-REQUEST_METADATA = "request_metadata"
+class RuledWorker(TurnWorker):
+    """A worker that brings limits, guardrails and steps of its own."""
 
-_ENDS = {"limit_exceeded": FAILED, "restricted": REJECTED}
+    @abstractmethod
+    def function_names(self) -> tuple[set[str], tuple[str, ...]]:
+        """Return the names of its functions, and the prefixes of names that only a run makes known."""
+
+    @abstractmethod
+    def enforcement(self, policy: CompiledPolicy, elsewhere: Collection[str], evaluators: Evaluators) -> Enforcement:
+        """Return its rules together with the server's policy.
+
+        `elsewhere` are the functions of all agents of the server: the policy may have rules for those, too.
+        """
 
 
-class Recorder:
-    """The records of one turn. The run begins with the first of them."""
+def enforce(
+    worker: Worker, policy: CompiledPolicy | None, evaluators: Evaluators, workers: Iterable[Worker] = ()
+) -> Enforcement:
+    """Return what oversees the turns of a worker; `workers` are all those of the server."""
+    if not isinstance(worker, RuledWorker):
+        return Enforcement(policy, evaluators)
+    return worker.enforcement(policy or NO_POLICY, _function_names(workers)[0], evaluators)
 
-    def __init__(self, turn: Turn, policy: CompiledPolicy) -> None:
-        self._turn = turn
+
+def check_functions(policy: CompiledPolicy, workers: Iterable[Worker]) -> None:
+    """Raise `ConfigurationError` when the policy has rules for functions that no agent has: they would never apply.
+
+    Only agents that declare their functions are checked.
+    """
+    ruled = [worker for worker in workers if isinstance(worker, RuledWorker)]
+    names, prefixes = _function_names(ruled)
+    unknown = [name for name in policy.functions - names if not name.startswith(prefixes)]
+    if ruled and unknown:
+        raise ConfigurationError(
+            f"the policy names functions that this agent does not have: {', '.join(sorted(unknown))}; "
+            f"it has {', '.join(sorted(names)) or 'none'}"
+        )
+
+
+def _function_names(workers: Iterable[Worker]) -> tuple[set[str], tuple[str, ...]]:
+    found = [worker.function_names() for worker in workers if isinstance(worker, RuledWorker)]
+    return {name for names, _ in found for name in names}, tuple(one for _, prefixes in found for one in prefixes)
+
+
+def limit_decision(rules: Rules, exceeded: Exceeded, at: str) -> Decided:
+    """Return the decision that a limit ends the task."""
+    step = rules.limit_name(exceeded.limit)
+    return Decided(
+        at=at,
+        step=step,
+        action="limit",
+        outcome="exceeded",
+        policy=rules.version_of(step),
+        detail=exceeded.message,
+    )
+
+
+# Turns
+
+
+class ReviewPendingError(Exception):
+    """Steps wait for a review of `subject`, which only the reviewer may see yet when it is `held`.
+
+    `function` is the one whose call is reviewed, if it is a call.
+    """
+
+    def __init__(
+        self, key: str, call: Call, session: Session, subject: Json, *, held: bool = False, function: str | None = None
+    ) -> None:
+        super().__init__(f"{key} waits for {call}")
+        self.key = key
+        self.call = call
+        self.session = session
+        self.subject = subject
+        self.held = held
+        self.function = function
+
+
+class TurnOverseer(ABC):
+    """Enforces the rules of an agent in one turn.
+
+    Subclasses say how the agent takes its input in and gives its output. Everything between goes through here.
+    """
+
+    def __init__(self, rules: Rules, turn: Turn) -> None:
+        self.rules = rules
+        self.turn = turn
         # As they are now: the turn goes on with what the guardrails make of them.
-        self._stored, self._message, self._options = turn.stored, turn.message, turn.options
-        self._key = next(key for key, one in inputs(self._stored.task.history) if one is self._message)
-        self.policy = policy
-        #: Capability calls that began and are not over.
-        self.calls_under_way = 0
+        self.stored, self.message, self.options = turn.stored, turn.message, turn.options
+        #: By which records know the message of this turn.
+        self.message_key = next(key for key, one in inputs(self.stored.task.history) if one is self.message)
         self._run: Run | None = None
+        self._has_begun = False
         self._opening = asyncio.Lock()
+        self._mark = f"@{hashlib.sha256(rules.policy.version.encode()).hexdigest()[:8]}" if rules.policy.version else ""
 
-    async def run(self) -> Run:
-        """The run of the task, begun, with the message of this turn taken in."""
-        async with self._opening:
-            if self._run is None:
-                run = await Run.open(self._turn, self._turn.journal, self._stored)
-                self._begin(run)
-                self._run = run
+    async def opened(self) -> Run:
+        """Return the run of the task as it is."""
+        if self._run is None:
+            self._run = await Run.open(self.turn, self.turn.journal, self.stored)
         return self._run
 
-    def _begin(self, run: Run) -> None:
-        scope, options, message = self._stored.scope, self._options, self._message
-        if not run.started:
-            started = Started(
-                at=to_iso(self._stored.head.created_at),
-                agent=scope.agent,
-                user=scope.owner,
-                email=options.email or None,
-                functions=tuple(self.policy.capabilities),
-                parent=options.parent,
-                depth=options.depth,
-            )
-            run.note(started)
-        if not run.has_input(self._key):
-            # All that the agent can read: what it makes of metadata nobody knows.
-            beside = {"metadata": message.metadata, REQUEST_METADATA: options.metadata}
-            values = as_values(message.parts) | {name: value for name, value in beside.items() if value}
-            run.note(InputArrived(at=run.now(), values=values, message_id=self._key))
+    async def run(self) -> Run:
+        """Return the run of the task, which has begun."""
+        if not self._has_begun:
+            async with self._opening:
+                if not self._has_begun:
+                    await self.begin(await self.opened())
+                    self._has_begun = True
+        return await self.opened()
 
-    @property
-    def turn_ended(self) -> bool:
-        return self._turn.ended
+    @abstractmethod
+    async def begin(self, run: Run) -> None:
+        """Note `Started`, unless the run has it."""
 
-    async def catch_up(self) -> None:
-        """Waits until every record is durable."""
-        await self._turn.catch_up()
+    @abstractmethod
+    async def admit(self, *, is_cancelled: bool) -> Admitted | None:
+        """See `Overseer.admit`."""
 
-    # What the agent tells
+    @abstractmethod
+    def hold_back(self, kind: EventKind, update: StreamResponse) -> bool:
+        """See `Overseer.hold_back`."""
 
-    async def context(self) -> dict[str, Json]:
-        """The context as expressions see it; a copy."""
-        plain: dict[str, Json] = msgspec.json.decode(msgspec.json.encode((await self.run()).plain()))
+    @abstractmethod
+    async def end(self, ending: Ending) -> None:
+        """See `Overseer.end`."""
+
+    @abstractmethod
+    async def release(self) -> None:
+        """Let go of what the task holds elsewhere, before it is stopped."""
+
+    async def context(self) -> dict[str, Any]:
+        plain: dict[str, Any] = msgspec.json.decode(msgspec.json.encode((await self.run()).plain()))
         return plain
 
-    async def record_llm(self, model: str, *, prompt: int = 0, completion: int = 0, text: str = "") -> None:
-        """A model was called. Raises `TaskStoppedError` when that was too much."""
-        model, text = validation.text("model", model), validation.text("text", text)
-        prompt, completion = validation.count("prompt", prompt), validation.count("completion", completion)
-        run, limits = await self.run(), self.policy.limits
-        exceeded = check_before_model(limits, run.context, run.now_ms())
-        run.note(ModelCalled(at=run.now(), model=model, prompt=prompt, completion=completion, text=text))
-        exceeded = exceeded or check_after_model(limits, run.context)
-        if exceeded is not None:
-            await self.exceed(run, exceeded)
-        await self._turn.catch_up()
+    # Steps
 
-    def capability(self, name: str, arguments: Mapping[str, Any]) -> OverseenCall:
-        return OverseenCall(self, name, arguments)
+    def session_key(self, place: str) -> str:
+        """Return the name of the session of steps at a place, or of the form of a call.
 
-    # What the policy says
+        Under another version of the policy it is another name, so everything is decided anew.
+        """
+        return f"{place}{self._mark}"
 
-    def judge(self, run: Run) -> Judge:
-        return Judge(self.policy, run)
+    def perform(self, key: str) -> Perform:
+        """Return what makes the calls of expressions in the session `key`. Here `review()` is the only one."""
+        return ask_reviewer
 
-    async def exceed(self, run: Run, exceeded: Exceeded) -> None:
-        """Ends the task, and raises `TaskStoppedError`."""
-        await self._stop_at(run, exceeded)
-        raise TaskStoppedError(exceeded.message, "limit_exceeded")
+    async def ask(
+        self,
+        steps: Steps,
+        subject: Subject,
+        *,
+        session: Session | None = None,
+        key: str = "",
+        call: str | None = None,
+        function: str | None = None,
+        invoke: Invoke | None = None,
+    ) -> Outcome:
+        """Return what the steps decide about the subject, and record their decisions.
 
-    async def _stop_at(self, run: Run, exceeded: Exceeded) -> None:
-        self.judge(run).exceeded(exceeded)
-        await self.stop(run, "limit_exceeded", exceeded.message)
-
-    async def stop(self, run: Run, reason: Literal["limit_exceeded", "restricted"], text: str) -> None:
-        """Ends the task for good. What is held back is never shown."""
-        run.note(Ended(at=run.now(), reason=reason, detail=text))
-        message = Message(
-            message_id=new_id(),
-            role=Role.AGENT,
-            parts=[Part(text=text)],
-            task_id=self._turn.task_id,
-            context_id=self._turn.context_id,
-            metadata={"reason": reason},
-        )
-        await self._turn.finish(Ending(state=_ENDS[reason], message=message))
-
-    async def _suspend(self, call: Call, question: Message) -> None:
-        """Lets go of the task until the reviewer has answered; the turn goes on then."""
-        await self._turn.finish(Ending(state=INPUT_REQUIRED, message=question, asks=reviewer_of(call)))
-
-
-_ANSWERS = PAUSED_STATES | {COMPLETED}
-
-
-class TurnOverseer(Recorder):
-    """Made with the turn when there is a policy, and otherwise when the agent first records something."""
-
-    def __init__(self, turn: Turn, policy: CompiledPolicy = NO_POLICY) -> None:
-        super().__init__(turn, policy)
-        #: Events that nobody may see before the guardrails have.
-        self._held: list[tuple[EventKind, StreamResponse]] = []
-        self._is_deciding = False
-
-    # What comes in
-
-    async def admit(self, *, is_cancelled: bool) -> Admitted | None:
-        """Return what the agent may see; None when the turn is over without the agent.
-
-        A message that was let in before is not looked at again: after a crash, and after a review of the answer.
+        Raises `ReviewPendingError` while one of them waits. With the same `session` they go on where they stopped.
         """
         run = await self.run()
-        if is_cancelled:
-            return self._as_admitted(run) if self._let_in(run) is not None else None
-        if (held := _unshown(run)) is not None:
-            await self._show(run, Output.restored(held.turn))
-            return None
-        if self._let_in(run) is None and not await self._look_at_input(run):
-            return None
-        return self._as_admitted(run)
+        session = session or Session(now=run.now())
+        try:
+            outcome = await run_steps(
+                steps, subject, session, invoke=invoke or _refuse_invoke, perform=self.perform(key)
+            )
+        except StepSuspended as suspended:
+            held = steps.phase.subject == "output"
+            raise ReviewPendingError(
+                key, suspended.call, session, suspended.value, held=held, function=function
+            ) from None
+        for decision in outcome.decisions:
+            self._decide(
+                run,
+                Decided(
+                    at=run.now(),
+                    step=decision.step,
+                    action=decision.action,
+                    outcome=decision.told,
+                    policy=self.rules.version_of(decision.step),
+                    call=call,
+                    detail=decision.detail,
+                ),
+            )
+        return outcome
 
-    def _let_in(self, run: Run) -> InputPassed | None:
-        passed = (record for record in run.records if isinstance(record, InputPassed))
-        return next((record for record in passed if record.message_id == self._key), None)
+    def _decide(self, run: Run, decided: Decided) -> None:
+        run.note(decided)
+        # The detail stays in the record: it may repeat what a user has said.
+        policy = f", policy {decided.policy}" if decided.policy else ""
+        logger.info("task %s: %s %s%s", run.task_id, decided.step, decided.outcome, policy)
 
-    async def _look_at_input(self, run: Run) -> bool:
-        exceeded = check_age(self.policy.limits, run.context, run.now_ms())
+    async def suspend(self, pending: ReviewPendingError) -> None:
+        """End the turn with the question of the review. The task goes on with the same message when it is answered."""
+        run, call = await self.run(), pending.call
+        if run.awaited(pending.key) != call:
+            hidden = pending.subject if pending.held else None
+            run.note(Waiting(at=run.now(), call=call, session=pending.session, key=pending.key, subject=hidden))
+        task_id, context_id = self.turn.task_id, self.turn.context_id
+        if pending.held:
+            question = held_review_message(call, task_id=task_id, context_id=context_id)
+        else:
+            question = review_message(
+                call, pending.subject, task_id=task_id, context_id=context_id, function=pending.function
+            )
+        await self.turn.finish(Ending(state=INPUT_REQUIRED, message=question, asks=reviewer_of(call)))
+
+    # Guardrails
+
+    async def guard_input(self, values: Json, *, place: str, at: str, invoke: Invoke | None = None) -> None:
+        """Have the guardrails look at the input of this turn, and record that it passed.
+
+        Raises `ReviewPendingError`, and `TaskStoppedError` when they refuse it.
+        """
+        run = await self.run()
+        passed = await self._guard(run, self.rules.before, Subject(context=run.plain, input=values), place, at, invoke)
+        changed = passed.value if passed.transformed else None
+        run.note(InputPassed(at=run.now(), message_id=self.message_key, values=changed))
+
+    async def guard_output(self, subject: Subject, *, place: str, at: str, invoke: Invoke | None = None) -> Passed:
+        """Have the guardrails look at an answer, and return what they let through. Raises like `guard_input`."""
+        return await self._guard(await self.run(), self.rules.after, subject, place, at, invoke)
+
+    async def _guard(
+        self, run: Run, steps: Steps, subject: Subject, place: str, at: str, invoke: Invoke | None
+    ) -> Passed:
+        key = self.session_key(place)
+        outcome = await self.ask(steps, subject, session=run.session(key, at), key=key, invoke=invoke)
+        if isinstance(outcome, Passed):
+            return outcome
+        return await self.stop("restricted", refusal(outcome))
+
+    # Limits
+
+    async def check(self, exceeded: Exceeded | None) -> None:
+        """End the task when a limit was exceeded. Raises `TaskStoppedError` then."""
         if exceeded is not None:
-            await self._stop_at(run, exceeded)
-            return False
-        passed = await self._ask(run, self.policy.before, input=run.arrived)
-        if passed is None:
-            return False
-        values = passed.value if passed.transformed else None
-        run.note(InputPassed(at=run.now(), message_id=self._key, values=values))
-        return True
+            run = await self.run()
+            self._decide(run, limit_decision(self.rules, exceeded, run.now()))
+            await self.stop("limit_exceeded", self.rules.limit_text.format(exceeded.message))
 
-    def _as_admitted(self, run: Run) -> Admitted:
-        """Return the task with every message as it was let in, and the options likewise."""
-        options, let_in = self._options, self._let_in(run)
-        if let_in is not None and let_in.values is not None and REQUEST_METADATA in let_in.values:
-            options = msgspec.structs.replace(options, metadata=let_in.values[REQUEST_METADATA] or {})
-        changed = {
-            record.message_id: record.values
-            for record in run.records
-            if isinstance(record, InputPassed) and record.values is not None
-        }
-        task = self._stored.task
-        if not changed:
-            return Admitted(task, options)
-        values = {id(message): changed.get(key) for key, message in inputs(task.history)}
-        history = [_changed(message, values.get(id(message))) for message in task.history or ()]
-        return Admitted(msgspec.structs.replace(task, history=history), options)
+    async def check_age(self) -> None:
+        """End the task when it has become too old."""
+        run = await self.run()
+        await self.check(check_age(self.rules.limits, run.context, run.now_ms()))
 
     async def supervise(self, handling: Coroutine[Any, Any, None]) -> None:
-        if self.policy.limits.max_age is None:
+        with suppress(TaskStoppedError):
+            await self._in_time(handling)
+        await self.conclude()
+
+    async def _in_time(self, handling: Coroutine[Any, Any, None]) -> None:
+        """Run the handler for as long as the limit on the age of tasks allows."""
+        if self.rules.limits.max_age is None:
             await handling
             return
-        run, allowed = await self.run(), parse_duration(self.policy.limits.max_age)
+        try:
+            run, allowed = await self.run(), parse_duration(self.rules.limits.max_age)
+        except BaseException:
+            handling.close()
+            raise
         started = from_iso(run.context.agent.started_at)
         # An age that is just reached is not exceeded.
         left = max(allowed - (run.now_ms() - started) + 1, 0) / 1000
@@ -334,178 +420,93 @@ class TurnOverseer(Recorder):
         except TimeoutError:
             if not timer.expired():
                 raise
-            if self._turn.settled or (self._turn.ended and not await self._turn.reopen()):
+            if self.turn.settled or (self.turn.ended and not await self.turn.reopen()):
                 return
-            await self._stop_at(run, Exceeded("max_age", allowed, max(run.now_ms() - started, allowed + 1)))
+            await self.check(Exceeded("max_age", allowed, max(run.now_ms() - started, allowed + 1)))
 
-    # What goes out
+    # The end
 
-    @property
-    def _holds(self) -> bool:
-        return bool(self.policy.after.steps)
+    async def stop(self, reason: Reason, text: str, *last: AnyRecord) -> NoReturn:
+        """End the task for good; nothing that is held back is shown. Raises `TaskStoppedError`.
 
-    def hold_back(self, kind: EventKind, update: StreamResponse) -> bool:
-        """With guardrails for the answer, all that can be seen before it are states without words."""
-        if not self._holds:
-            return False
-        told = update.status_update
-        if told is not None and told.status.state in (SUBMITTED, WORKING):
-            self._turn.emit(kind, without_words(update), approved=True)
-        else:
-            self._held.append((kind, update if update.task is None else without_words(update)))
-        return True
-
-    async def end(self, ending: Ending) -> None:
-        if ending.asks:
-            return await self._turn.finish(ending)
-        if ending.state is CANCELED:
-            # Nobody has looked at what the agent may say with it.
-            return await self._turn.finish(Ending(state=CANCELED) if self._holds else ending)
-        if self._is_deciding:
-            raise TurnError(ALREADY_ENDED)
-        self._is_deciding = True
-        try:
-            run = await self.run()
-            if self._holds:
-                await self._show(run, Output.gathered(self._held, ending))
-            else:
-                await self._end_at_once(run, ending)
-        finally:
-            self._is_deciding = False
-
-    async def _end_at_once(self, run: Run, ending: Ending) -> None:
-        if ending.state in _ANSWERS:
-            exceeded = check_age(self.policy.limits, run.context, run.now_ms())
-            if exceeded is not None:
-                return await self._stop_at(run, exceeded)
-            run.note(OutputGiven(at=run.now(), values=as_values(self._new_parts(Output.of(ending)))))
-        return await self._turn.finish(ending)
-
-    async def _show(self, run: Run, output: Output) -> None:
-        """Shows what the guardrails let through, or stores it while they wait."""
-        is_answer = output.ending.state in _ANSWERS
-        exceeded = check_age(self.policy.limits, run.context, run.now_ms()) if is_answer else None
-        if exceeded is not None:
-            return await self._stop_at(run, exceeded)
-        parts = self._new_parts(output)
-        passed = await self._ask(run, self.policy.after, output=as_values(parts), held=output)
-        if passed is None:
-            return None
-        if passed.transformed:
-            replaced = as_parts(passed.value, parts)
-            output, parts = output.replaced(replaced, self._stored.task, self._turn.task), replaced
-        if is_answer:
-            run.note(OutputGiven(at=run.now(), values=as_values(parts)))
-        self._held.clear()
-        for kind, update in output.events:
-            self._turn.emit(kind, update, approved=True)
-        return await self._turn.finish(output.ending)
-
-    def _new_parts(self, output: Output) -> list[Part]:
-        return new_parts(self._stored.task, output.shown_in(self._turn.task), output.ending.message)
-
-    # Guardrails
-
-    async def _ask(self, run: Run, steps: Steps, *, held: Output | None = None, **value: Json) -> Passed | None:
-        """What the guardrails let through; None when they have ended or suspended the turn."""
-        # Another version of the policy decides anew, whatever was answered to this one.
-        key = f"{steps.phase.subject}:{self._key}:{self.policy.version}"
-        try:
-            outcome = await self.judge(run).steps(steps, Subject(context=run.plain, **value), key=key)
-        except StepSuspended as suspended:
-            call = suspended.call
-            if held is not None and _unshown(run) is None:
-                run.note(OutputHeld(at=run.now(), values=value["output"], turn=held.stored()))
-            ids = {"task_id": self._turn.task_id, "context_id": self._turn.context_id}
-            question = (
-                review_message(call, suspended.value, **ids) if held is None else held_review_message(call, **ids)
-            )
-            await self._suspend(call, question)
-            return None
-        if isinstance(outcome, Passed):
-            return outcome
-        # A guardrail cannot block; see `compile_steps`.
-        assert isinstance(outcome, Locked)
-        await self.stop(run, "restricted", outcome.reason)
-        return None
-
-
-def _unshown(run: Run) -> OutputHeld | None:
-    """What a turn before this one wanted to show and could not yet."""
-    for record in reversed(run.records):
-        if isinstance(record, OutputHeld):
-            return record
-        if isinstance(record, OutputGiven | Ended):
-            return None
-    return None
-
-
-def _changed(message: Message, values: dict[str, Any] | None) -> Message:
-    """The message as a transform has left it; what it says nothing of stays."""
-    if values is None:
-        return message
-    metadata = values.get("metadata", message.metadata)
-    return msgspec.structs.replace(message, parts=as_parts(values, message.parts), metadata=metadata)
-
-
-class Judge:
-    def __init__(self, policy: CompiledPolicy, run: Run) -> None:
-        self._policy = policy
-        self._run = run
-
-    async def steps(self, steps: Steps, subject: Subject, *, key: str = "", call: str | None = None) -> Outcome:
-        """What the steps decide about `subject`; `call` is the capability call they stand around.
-
-        Raises `StepSuspended` while one of them waits. Steps with the same `key` then go on where they stopped.
+        That it is over stands in the log together with the `last` records.
         """
-        session, waiting = self._session(key)
-        try:
-            outcome = await run_steps(steps, subject, session, invoke=_refuse, perform=_wait)
-        except StepSuspended as suspended:
-            if suspended.call != waiting:
-                hidden = suspended.value if steps.phase.subject == "output" else None
-                at = self._run.now()
-                self._run.note(Waiting(at=at, call=suspended.call, session=session, key=key, subject=hidden))
-            raise
-        for decision in outcome.decisions:
-            self._decided(decision.step, decision.action, decision.told, decision.detail, call)
-        return outcome
+        run = await self.run()
+        run.note(*last, Ended(at=run.now(), reason=reason, detail=text))
+        await self.conclude()
+        raise TaskStoppedError(text, reason)
 
-    def exceeded(self, exceeded: Exceeded) -> None:
-        """A limit ends the task."""
-        self._decided(f"limits.{exceeded.limit}", "limit", "exceeded", exceeded.message)
+    async def conclude(self) -> None:
+        """End the turn if the task was stopped and the turn has not ended."""
+        over = None if self._run is None else self._run.over
+        if over is None or self.turn.ended:
+            return
+        await self.release()
+        state = REJECTED if over.reason == "restricted" else FAILED
+        message = self.turn.agent_message([Part(text=over.detail)], metadata={"reason": over.reason})
+        await self.turn.finish(Ending(state=state, message=message))
 
-    def _decided(self, step: str, action: str, outcome: str, detail: str, call: str | None = None) -> None:
-        decided = Decided(
-            at=self._run.now(),
-            step=step,
-            action=action,
-            outcome=outcome,
-            policy=self._policy.version,
-            call=call,
-            detail=detail,
+    # Models
+
+    async def check_model(self) -> None:
+        """End the task when a limit does not allow another call of the model."""
+        run = await self.run()
+        await self.check(check_before_model(self.rules.limits, run.context, run.now_ms()))
+
+    async def record_model(self, called: ModelCalled, exceeded: Exceeded | None = None) -> None:
+        """Record a call of a model, and end the task when a limit was exceeded, before it or by it."""
+        run = await self.run()
+        run.note(called)
+        await self.check(exceeded or check_after_model(self.rules.limits, run.context))
+        await run.settle()
+
+    async def record_llm(self, model: str, *, prompt: int = 0, completion: int = 0, text: str = "") -> None:
+        model, text = validation.text("model", model), validation.text("text", text)
+        prompt, completion = validation.count("prompt", prompt), validation.count("completion", completion)
+        run = await self.run()
+        exceeded = check_before_model(self.rules.limits, run.context, run.now_ms())
+        now = run.now()
+        called = ModelCalled(at=now, model=model, prompt=prompt, completion=completion, text=text, ended_at=now)
+        await self.record_model(called, exceeded)
+
+    # Capabilities
+
+    #: Calls of a handler that began and are not over.
+    open_calls = 0
+
+    def calls_under_way(self, run: Run) -> int:
+        """Return how many calls have begun and do not count in the context yet."""
+        return self.open_calls
+
+    async def check_call(self) -> None:
+        """End the task when a limit does not allow another call, and raise if another call has ended it."""
+        run = await self.run()
+        if run.over is not None:
+            raise TaskStoppedError(run.over.detail, run.over.reason)
+        under_way = self.calls_under_way(run)
+        await self.check(check_before_capability(self.rules.limits, run.context, run.now_ms(), under_way=under_way))
+
+    def capability(self, name: str, arguments: Mapping[str, Any]) -> CapabilityCall:
+        policy, plain = self.rules.policy, given_name(name)
+        if other := policy.misspelled(plain):
+            raise ValueError(f"the policy of this server has rules for {other!r}, and the agent calls {name!r}")
+        rules = CapabilityRules(
+            name=plain,
+            before_first=policy.steps(plain, Phase.BEFORE_FIRST),
+            before=policy.steps(plain, Phase.BEFORE),
+            after=policy.steps(plain, Phase.AFTER),
+            action=plain,
         )
-        self._run.note(decided)
-        log_decision(self._run.task_id, decided)
-
-    def _session(self, key: str) -> tuple[Session, Call | None]:
-        """The session in which steps go on, and the call that they still wait for."""
-        session, waiting = Session(now=self._run.now()), None
-        for record in self._run.records if key else ():
-            if isinstance(record, Waiting) and record.key == key:
-                session = msgspec.structs.replace(record.session, finished=dict(record.session.finished))
-                waiting = record.call
-            elif isinstance(record, Answered) and record.key == key:
-                waiting = None
-                if record.error is None:
-                    session.settle(record.call, record.value)
-                else:
-                    session.fail(record.call, record.error)
-        return session, waiting
+        return HandlerCall(self, rules, normalise(dict(arguments)))
 
 
-async def _wait(call: Call) -> None:
-    """All that an expression can call here is `review()`, if it names somebody."""
+def refusal(outcome: Blocked | Locked) -> str:
+    """Return what is said of a call, an input or an answer that steps have stopped."""
+    return outcome.message if isinstance(outcome, Blocked) else outcome.reason
+
+
+async def ask_reviewer(call: Call) -> NoReturn:
+    """Suspend steps until the reviewer has answered. Raises `CallFailed` when `review()` names no user."""
     try:
         reviewer_of(call)
     except ValueError as error:
@@ -513,61 +514,155 @@ async def _wait(call: Call) -> None:
     raise Suspended(call)
 
 
-async def _refuse(invocation: StepCall) -> None:
+async def _refuse_invoke(invocation: StepCall) -> NoReturn:
     raise CallFailed("a policy has no tools to invoke")
 
 
-#: Characters of an error's text that are kept.
-_MOST = 500
+# Calls
+
+
+class CapabilityRules(msgspec.Struct, frozen=True, kw_only=True, eq=False):
+    """What is enforced around the calls of one capability."""
+
+    #: As policies and expressions know it.
+    name: str
+    before_first: Steps
+    before: Steps
+    after: Steps
+    #: Its name within its tool, for `match`, and the name that a discovered operation has at its service.
+    action: str | None
+    operation: str | None = None
+    #: Parameters whose values are bound: no step changes them.
+    bound: frozenset[str] = frozenset()
 
 
 class OverseenCall:
-    """`async with ctx.capability("search", {"query": "tea"}) as call: call.output = await search(**call.arguments)`.
+    """One call of a capability: the steps around it, the limits, and its records."""
 
-    Entering asks the policy and the limits and makes the beginning durable; leaving makes the result durable and lets
-    the policy change it. An exception in the block is recorded and passed on.
-    """
+    def __init__(self, overseer: TurnOverseer, rules: CapabilityRules, call: str, caller: Caller = "model") -> None:
+        self._overseer = overseer
+        self.rules = rules
+        self.id = call
+        self._caller: Caller = caller
+        self._at = ""
 
-    def __init__(self, recorder: Recorder, name: str, arguments: Mapping[str, Any]) -> None:
-        self._recorder = recorder
-        self._id = new_id()
-        #: As policies and expressions know it.
-        self.name = given_name(name)
-        if other := recorder.policy.misspelled(self.name):
-            raise ValueError(f"the policy of this server has rules for {other!r}, and the agent calls {name!r}")
-        #: What it is called with. A policy may have changed them.
-        self.arguments: dict[str, Any] = normalise(dict(arguments))
-        #: What it gives, any JSON value. After the block it is what the policy has made of it.
+    async def before(
+        self,
+        arguments: dict[str, Any],
+        *,
+        session: Session | None = None,
+        key: str = "",
+        invoke: Invoke | None = None,
+    ) -> Passed:
+        """Return the arguments as the steps before the call leave them.
+
+        A call that they stop is recorded: raises `CapabilityBlockedError`, or `TaskStoppedError` when it ends the task.
+        """
+        overseer, rules = self._overseer, self.rules
+        run = await overseer.run()
+        self._at = run.now()
+        is_first = run.context.is_first(normalise(rules.name))
+        passed = Passed(arguments)
+        for steps in [rules.before_first, rules.before] if is_first else [rules.before]:
+            if not steps.steps:
+                continue
+            outcome = await overseer.ask(
+                steps,
+                self._subject(run, input=passed.value),
+                session=session,
+                key=key,
+                call=self.id,
+                function=rules.name,
+                invoke=invoke,
+            )
+            if not isinstance(outcome, Passed):
+                reason = refusal(outcome)
+                restricted = CapabilityRestricted(**self._fields(passed.value), reason=reason)
+                if isinstance(outcome, Locked):
+                    await overseer.stop("restricted", reason, restricted)
+                await run.append(restricted)
+                raise CapabilityBlockedError(reason)
+            passed = Passed(outcome.value, passed.transformed or outcome.transformed)
+        return passed
+
+    async def begin(self, arguments: dict[str, Any], form: str | None = None) -> CapabilityBegan:
+        """Record that the call is about to be executed, unless a limit ends the task."""
+        await self._overseer.check_call()
+        run = await self._overseer.run()
+        self._at = self._at or run.now()
+        began = CapabilityBegan(**self._fields(arguments), form=form)
+        self._overseer.open_calls += 1
+        try:
+            await run.append(began)
+        except BaseException:
+            self._overseer.open_calls -= 1
+            raise
+        return began
+
+    async def after(
+        self,
+        finished: CapabilityFinished,
+        *,
+        session: Session | None = None,
+        key: str = "",
+        invoke: Invoke | None = None,
+    ) -> Json:
+        """Return the result as the steps after the call leave it. Raises like `before`."""
+        overseer, rules = self._overseer, self.rules
+        if not rules.after.steps:
+            return finished.output
+        outcome = await overseer.ask(
+            rules.after,
+            self._subject(await overseer.run(), input=finished.arguments, output=finished.output),
+            session=session,
+            key=key,
+            call=self.id,
+            function=rules.name,
+            invoke=invoke,
+        )
+        if isinstance(outcome, Locked):
+            await overseer.stop("restricted", outcome.reason)
+        if isinstance(outcome, Blocked):
+            raise CapabilityBlockedError(outcome.message)
+        return outcome.value
+
+    def _subject(self, run: Run, **values: Json) -> Subject:
+        rules = self.rules
+        return Subject(context=run.plain, action=rules.action, operation=rules.operation, bound=rules.bound, **values)
+
+    def _fields(self, arguments: dict[str, Any]) -> dict[str, Any]:
+        return {
+            "at": self._at,
+            "call": self.id,
+            "function": self.rules.name,
+            "arguments": arguments,
+            "caller": self._caller,
+        }
+
+
+class HandlerCall(OverseenCall):
+    """A call as a handler makes it; see `CapabilityCall`."""
+
+    def __init__(self, overseer: TurnOverseer, rules: CapabilityRules, arguments: dict[str, Any]) -> None:
+        super().__init__(overseer, rules, new_id())
+        self.name = rules.name
+        self.arguments = arguments
         self.output: Any = None
 
     def result(self, value: Any) -> Any:
-        """Sets `output` and gives it back."""
         self.output = value
         return value
 
     async def __aenter__(self) -> Self:
-        self._run = run = await self._recorder.run()
-        self._at = run.now()
-        phases = [Phase.BEFORE_FIRST] if run.context.is_first(normalise(self.name)) else []
-        for phase in (*phases, Phase.BEFORE):
-            self.arguments = await self._judge(run, phase, input=self.arguments)
-        under_way = self._recorder.calls_under_way
-        exceeded = check_before_capability(self._recorder.policy.limits, run.context, run.now_ms(), under_way=under_way)
-        if exceeded is not None:
-            await self._recorder.exceed(run, exceeded)
-        self._recorder.calls_under_way += 1
-        try:
-            await run.append(CapabilityBegan(**self._fields()))
-        except BaseException:
-            self._recorder.calls_under_way -= 1
-            raise
+        self.arguments = (await self.before(self.arguments)).value
+        await self.begin(self.arguments)
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._recorder.calls_under_way -= 1
-        if isinstance(error, asyncio.CancelledError | TaskStoppedError) or self._recorder.turn_ended:
+        self._overseer.open_calls -= 1
+        if isinstance(error, asyncio.CancelledError | TaskStoppedError) or self._overseer.turn.ended:
             return
         if error is not None:
             await self._failed(f"{type(error).__name__}: {error}")
@@ -577,33 +672,168 @@ class OverseenCall:
         except ValueError as problem:
             await self._failed(str(problem))
             raise
-        await self._run.append(CapabilityFinished(**self._fields(), output=self.output))
-        self.output = await self._judge(self._run, Phase.AFTER, input=self.arguments, output=self.output)
+        run = await self._overseer.run()
+        finished = CapabilityFinished(**self._fields(self.arguments), output=self.output, ended_at=run.now())
+        await run.append(finished)
+        self.output = await self.after(finished)
 
     async def _failed(self, error: str) -> None:
-        await self._run.append(CapabilityErrored(**self._fields(), error=error[:_MOST]))
+        run = await self._overseer.run()
+        ended_at = run.now()
+        await run.append(CapabilityErrored(**self._fields(self.arguments), error=error[:_MAX_ERROR], ended_at=ended_at))
 
-    async def _judge(self, run: Run, phase: Phase, **values: Json) -> Json:
-        """What the steps of a phase let through. Raises `CapabilityBlockedError` and `TaskStoppedError`."""
-        steps = self._recorder.policy.steps(self.name, phase)
-        if not steps.steps:
-            return values[phase.subject]
-        subject = Subject(context=run.plain, action=self.name, **values)
-        match await self._recorder.judge(run).steps(steps, subject, call=self._id):
-            case Passed(value=value):
-                return value
-            case Blocked(message=message):
-                self._restrict(run, phase, message)
-                await self._recorder.catch_up()
-                raise CapabilityBlockedError(message)
-            case Locked(reason=reason):
-                self._restrict(run, phase, reason)
-                await self._recorder.stop(run, "restricted", reason)
-                raise TaskStoppedError(reason, "restricted")
 
-    def _restrict(self, run: Run, phase: Phase, reason: str) -> None:
-        if phase is not Phase.AFTER:
-            run.note(CapabilityRestricted(**self._fields(), reason=reason))
+# Handlers
 
-    def _fields(self) -> dict[str, Any]:
-        return {"at": self._at, "call": self._id, "function": self.name, "arguments": self.arguments}
+
+class HandlerOverseer(TurnOverseer):
+    """The overseer of workers, functions and executors: it sees what their handlers are given, record and show."""
+
+    def __init__(self, rules: Rules, turn: Turn) -> None:
+        super().__init__(rules, turn)
+        #: Events that must not be seen before the guardrails have looked at them.
+        self._held: list[tuple[EventKind, StreamResponse]] = []
+        self._is_ending = False
+
+    async def begin(self, run: Run) -> None:
+        scope, options, message = self.stored.scope, self.options, self.message
+        if run.started is None:
+            started = Started(
+                at=to_iso(self.stored.head.created_at),
+                agent=scope.agent,
+                user=scope.owner,
+                email=options.email or None,
+                functions=tuple(self.rules.policy.capabilities),
+                parent=options.parent,
+                depth=options.depth,
+            )
+            run.note(started)
+        if not run.has_input(self.message_key):
+            # Everything that the handler can read: it may act on metadata, too.
+            beside = {"metadata": message.metadata, REQUEST_METADATA: options.metadata}
+            values = as_values(message.parts) | {name: value for name, value in beside.items() if value}
+            run.note(InputArrived(at=run.now(), values=values, message_id=self.message_key))
+
+    # Input
+
+    async def admit(self, *, is_cancelled: bool) -> Admitted | None:
+        """See `Overseer.admit`. A message that passed before a crash or a review is not looked at again."""
+        run = await self.run()
+        passed = {record.message_id: record for record in run.records if isinstance(record, InputPassed)}
+        if is_cancelled:
+            return self._admitted(passed) if self.message_key in passed else None
+        if run.over is not None:
+            await self.conclude()
+            return None
+        try:
+            if (held := _held_output(run)) is not None:
+                await self._show(run, Output.restored(held.turn))
+                return None
+            if self.message_key not in passed:
+                await self.check_age()
+                await self.guard_input(run.arrived, place=f"input:{self.message_key}", at=run.now())
+                passed = {record.message_id: record for record in run.records if isinstance(record, InputPassed)}
+        except ReviewPendingError as pending:
+            await self.suspend(pending)
+            return None
+        return self._admitted(passed)
+
+    def _admitted(self, passed: Mapping[str, InputPassed]) -> Admitted:
+        """Return the task and the options as the guardrails let them pass."""
+        task, options = self.stored.task, self.options
+        values = {key: record.values for key, record in passed.items() if record.values is not None}
+        if (current := values.get(self.message_key)) is not None and REQUEST_METADATA in current:
+            options = msgspec.structs.replace(options, metadata=current[REQUEST_METADATA] or {})
+        if not values:
+            return Admitted(task, options)
+        changed = {id(message): values.get(key) for key, message in inputs(task.history)}
+        history = [_changed(message, changed.get(id(message))) for message in task.history or ()]
+        return Admitted(msgspec.structs.replace(task, history=history), options)
+
+    # Output
+
+    def hold_back(self, kind: EventKind, update: StreamResponse) -> bool:
+        """See `Overseer.hold_back`. Until guardrails have seen the answer, only states without words are shown."""
+        if not self.rules.after.steps:
+            return False
+        told = update.status_update
+        if told is not None and told.status.state in (SUBMITTED, WORKING):
+            self.turn.emit(kind, without_words(update), approved=True)
+        else:
+            self._held.append((kind, update if update.task is None else without_words(update)))
+        return True
+
+    async def end(self, ending: Ending) -> None:
+        holds = bool(self.rules.after.steps)
+        if ending.asks:
+            return await self.turn.finish(ending)
+        if ending.state is CANCELED:
+            # Guardrails do not look at what the agent says with it.
+            return await self.turn.finish(Ending(state=CANCELED) if holds else ending)
+        if self._is_ending:
+            raise TurnError(ALREADY_ENDED)
+        self._is_ending = True
+        try:
+            run = await self.run()
+            if holds:
+                await self._show(run, Output.gathered(self._held, ending))
+            else:
+                if ending.state in _ANSWERS:
+                    await self.check_age()
+                    run.note(OutputGiven(at=run.now(), values=as_values(self._new_parts(Output.of(ending)))))
+                await self.turn.finish(ending)
+        except ReviewPendingError as pending:
+            await self.suspend(pending)
+        except TaskStoppedError:
+            # The turn has ended, which is what the handler wanted.
+            pass
+        finally:
+            self._is_ending = False
+
+    async def _show(self, run: Run, output: Output) -> None:
+        """Show what the guardrails let through, and keep it in the log while they wait."""
+        is_answer = output.ending.state in _ANSWERS
+        if is_answer:
+            await self.check_age()
+        parts = self._new_parts(output)
+        values = as_values(parts)
+        try:
+            subject = Subject(context=run.plain, output=values)
+            passed = await self.guard_output(subject, place=f"output:{self.message_key}", at=run.now())
+        except ReviewPendingError:
+            if _held_output(run) is None:
+                run.note(OutputHeld(at=run.now(), values=values, turn=output.stored()))
+            raise
+        if passed.transformed:
+            replaced = as_parts(passed.value, parts)
+            output, parts = output.replaced(replaced, self.stored.task, self.turn.task), replaced
+        if is_answer:
+            run.note(OutputGiven(at=run.now(), values=as_values(parts)))
+        self._held.clear()
+        for kind, update in output.events:
+            self.turn.emit(kind, update, approved=True)
+        await self.turn.finish(output.ending)
+
+    async def release(self) -> None:
+        """Handlers let go of what they hold themselves, when `TaskStoppedError` is raised in them."""
+
+    def _new_parts(self, output: Output) -> list[Part]:
+        return new_parts(self.stored.task, output.shown_in(self.turn.task), output.ending.message)
+
+
+def _held_output(run: Run) -> OutputHeld | None:
+    """Return what an earlier turn wanted to show while a review is pending."""
+    for record in reversed(run.records):
+        if isinstance(record, OutputHeld):
+            return record
+        if isinstance(record, OutputGiven | Ended):
+            return None
+    return None
+
+
+def _changed(message: Message, values: dict[str, Any] | None) -> Message:
+    """Return the message as a transform left it; what the transform does not mention stays."""
+    if values is None:
+        return message
+    metadata = values.get("metadata", message.metadata)
+    return msgspec.structs.replace(message, parts=as_parts(values, message.parts), metadata=metadata)

@@ -78,26 +78,6 @@ class Exceeded(msgspec.Struct, frozen=True):
         return f"{self.limit} is {self.allowed}{unit} and the task has come to {self.actual}{unit}"
 
 
-class AgeLimit(msgspec.Struct, frozen=True):
-    """The bound on the age of an agent's tasks, and how it is told and recorded when one exceeds it."""
-
-    #: In milliseconds.
-    allowed: int
-    #: The name of the limit in decisions, and the version of the policy that set it; "" for the agent's own.
-    step: str = "limits.max_age"
-    policy: str = ""
-    #: What the caller is told; `{}` stands for the numbers.
-    told: str = "{}"
-
-    @classmethod
-    def of(cls, limits: Limits, **words: str) -> AgeLimit | None:
-        """Return the bound that these limits set, or None."""
-        return None if limits.max_age is None else cls(parse_duration(limits.max_age), **words)
-
-    def exceeded_by(self, age: int) -> Exceeded:
-        return Exceeded("max_age", self.allowed, max(age, self.allowed + 1))
-
-
 def check_age(limits: Limits, context: Context, now_ms: int) -> Exceeded | None:
     """At every step and whenever an input arrives."""
     if limits.max_age is None:

@@ -89,7 +89,7 @@ class OutputHeld(_Fact, frozen=True, kw_only=True, tag="held"):
 
 
 class ModelCalled(_Fact, frozen=True, kw_only=True, tag="llm"):
-    """The model answered once."""
+    """The model answered once. `at` is when it was asked, if the runtime asked it."""
 
     model: str
     prompt: int = 0
@@ -98,6 +98,9 @@ class ModelCalled(_Fact, frozen=True, kw_only=True, tag="llm"):
     calls: tuple[FunctionCall, ...] = ()
     #: Why it was ended before the model was done: `length` or `content_filter`.
     incomplete: str | None = None
+    #: When its first token arrived and when its answer was complete; empty when that is not known.
+    first_token_at: str = ""
+    ended_at: str = ""
 
 
 class _Call(_Fact, frozen=True, kw_only=True):
@@ -123,6 +126,7 @@ class CapabilityFinished(_Call, frozen=True, kw_only=True, tag="finished"):
     output: Any = None
     #: The child task, for a delegation.
     task_id: str | None = None
+    ended_at: str = ""
 
 
 class CapabilityErrored(_Call, frozen=True, kw_only=True, tag="errored"):
@@ -132,6 +136,7 @@ class CapabilityErrored(_Call, frozen=True, kw_only=True, tag="errored"):
     task_id: str | None = None
     #: False when it failed before it began, for example by a missing argument.
     executed: bool = True
+    ended_at: str = ""
 
 
 class CapabilityRestricted(_Call, frozen=True, kw_only=True, tag="restricted"):
@@ -152,15 +157,6 @@ class CapabilityShown(_Fact, frozen=True, kw_only=True, tag="shown"):
     content: Any = None
     #: It takes a turn that no record of a call has taken: a script, or a function that does not exist.
     turn: bool = False
-
-
-class AllowListSealed(_Fact, frozen=True, kw_only=True, tag="sealed"):
-    """The values of bound parameters when the task started, by tool and name; see `allow_list`.
-
-    There is none in the list of a binding that had no value yet.
-    """
-
-    tools: dict[str, dict[str, list[Any]]]
 
 
 class ToolOpened(_Fact, frozen=True, kw_only=True, tag="opened"):
@@ -236,7 +232,6 @@ AnyRecord = (
     | CapabilityErrored
     | CapabilityRestricted
     | CapabilityShown
-    | AllowListSealed
     | ToolOpened
     | ToolsClosed
     | DelegationBegan

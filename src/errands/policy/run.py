@@ -1,13 +1,13 @@
-"""A run: what a task has come to beside its messages, as records in its log, and the context they amount to.
+"""A run: the records of one task while a turn adds to them, and the context they amount to.
 
-Every kind of agent has one. It is opened when it is first needed, so an agent without policy that records nothing
+Every kind of agent has one. It is opened when it is first needed, so an agent without a policy that records nothing
 pays nothing.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from msgspec import UNSET
@@ -20,17 +20,18 @@ from errands.model.core import Message, Part, Role
 from errands.model.log import Scope, StoredTask
 from errands.model.marks import is_review
 from errands.policy import records
+from errands.policy.cel import Call, Session
 from errands.policy.cel.values import SeenContext
 from errands.policy.context import Context, CurrentContext, start
-from errands.policy.records import AnyRecord, InputArrived, Started
+from errands.policy.records import Answered, AnyRecord, Ended, InputArrived, Started, Waiting
 from errands.runtime.journal import Journal
 from errands.runtime.turn import Turn
 
 
 def inputs(history: Iterable[Message] | None) -> Iterator[tuple[str, Message]]:
-    """What was said to the agent, each with the key by which records know it.
+    """Yield the messages to the agent, each with the key by which records know it.
 
-    The key is the message's id, with a number for one that repeats the id of another: clients choose ids.
+    The key is the message's id, with a number when another message has the same id: clients choose ids.
     """
     used: set[str] = set()
     seen: Counter[str] = Counter()
@@ -46,7 +47,7 @@ def inputs(history: Iterable[Message] | None) -> Iterator[tuple[str, Message]]:
 
 
 async def stored_records(engine: Engine, task_id: str, scope: Scope) -> list[AnyRecord]:
-    """The records of a task. Raises `TaskNotFoundError`, and `DamagedTaskError` when one cannot be read."""
+    """Return the records of a task. Raises `TaskNotFoundError`, and `DamagedTaskError` when one cannot be read."""
     found = await engine.records(task_id, scope)
     try:
         return [records.decode(event.data) for event in found]
@@ -55,47 +56,53 @@ async def stored_records(engine: Engine, task_id: str, scope: Scope) -> list[Any
 
 
 class Run:
-    """The records of a task while one turn writes to them. Everything goes into the log; nothing is kept beside it."""
+    """The records of a task while one turn adds to them. All of them are in the log; nothing is kept beside it."""
 
     def __init__(self, turn: Turn, journal: Journal, known: Iterable[AnyRecord]) -> None:
         self.task_id = turn.task_id
         self._turn = turn
         self._journal = journal
         self.records: list[AnyRecord] = []
+        #: How a policy or a failure ended the task, whether or not its status says so yet.
+        self.over: Ended | None = None
         self._current: CurrentContext | None = None
+        self._waiting: dict[str, Waiting] = {}
+        self._answered: dict[str, list[Answered]] = {}
+        self._followers: list[Callable[[AnyRecord], None]] = []
         self._take(*known)
 
     @classmethod
     async def open(cls, turn: Turn, journal: Journal, stored: StoredTask) -> Run:
-        # The first turn of a task that nobody had before finds none.
+        """Read the records of the task of a turn."""
+        # The first turn of a new task finds none.
         is_new = stored.head.attempt <= 1 and len(stored.task.history or ()) <= 1
         known = [] if is_new else await stored_records(journal.engine, stored.task.id, stored.scope)
         return cls(turn, journal, known)
 
+    def follow(self, take: Callable[[AnyRecord], None]) -> None:
+        """Call `take` with every record, beginning with those that exist."""
+        for record in self.records:
+            take(record)
+        self._followers.append(take)
+
+    # What it has come to
+
     @property
-    def started(self) -> bool:
-        return self._current is not None
+    def started(self) -> Started | None:
+        """The first record, if there is any."""
+        first = self.records[0] if self.records else None
+        return first if isinstance(first, Started) else None
 
     @property
     def context(self) -> Context:
-        """As of the newest record. There must be a `Started`."""
-        return self.current.context
-
-    @property
-    def current(self) -> CurrentContext:
+        """The context as of the newest record. There must be a `Started`."""
         assert self._current is not None, "a run begins with `Started`"
-        return self._current
+        return self._current.context
 
     def plain(self) -> SeenContext:
-        """The context as expressions see it."""
-        return self.current.plain()
-
-    def now(self) -> str:
-        """The time for a record."""
-        return to_iso(self._journal.now())
-
-    def now_ms(self) -> int:
-        return self._journal.now()
+        """Return the context as expressions see it."""
+        assert self._current is not None, "a run begins with `Started`"
+        return self._current.plain()
 
     @property
     def arrived(self) -> dict[str, Any] | None:
@@ -103,35 +110,76 @@ class Run:
         return next((record.values for record in reversed(self.records) if isinstance(record, InputArrived)), None)
 
     def has_input(self, key: str) -> bool:
-        """Whether the message has been taken in."""
+        """Return whether the message with this key has been taken in."""
         return any(isinstance(record, InputArrived) and record.message_id == key for record in self.records)
 
+    def session(self, key: str, now: str) -> Session:
+        """Return the session of that name with everything that was answered; a new one sees the time `now`."""
+        waiting = self._waiting.get(key)
+        stored = Session(now) if waiting is None else waiting.session
+        session = Session(stored.now, dict(stored.finished))
+        for answered in self._answered.get(key, ()):
+            if answered.error is None:
+                session.settle(answered.call, answered.value)
+            else:
+                session.fail(answered.call, answered.error)
+        return session
+
+    def awaited(self, key: str) -> Call | None:
+        """Return the call that the session of that name waits for, if it is recorded and has no answer yet."""
+        waiting = self._waiting.get(key)
+        if waiting is None or any(one.call.key == waiting.call.key for one in self._answered.get(key, ())):
+            return None
+        return waiting.call
+
+    # Time
+
+    def now(self) -> str:
+        """Return the time for a record."""
+        return to_iso(self._journal.now())
+
+    def now_ms(self) -> int:
+        """Return the time in milliseconds."""
+        return self._journal.now()
+
+    # New records
+
     def note(self, *new: AnyRecord) -> None:
-        """Adds records; they become durable with whatever the turn writes next."""
+        """Add records, which become durable with whatever the turn writes next."""
         for record in new:
             self._turn.note(records.encode(record))
             self._take(record)
+            for take in self._followers:
+                take(record)
 
     async def append(self, *new: AnyRecord) -> None:
-        """Adds records; when this returns they are durable."""
+        """Add records, which are durable when this returns."""
         self.note(*new)
-        await self.settle()
+        await self._turn.catch_up()
 
     async def settle(self) -> None:
-        """Waits until everything noted is durable."""
+        """Wait until everything noted is durable."""
         await self._turn.catch_up()
 
     def _take(self, *new: AnyRecord) -> None:
         self.records += new
+        for record in new:
+            if isinstance(record, Waiting):
+                self._waiting[record.key] = record
+            elif isinstance(record, Answered):
+                self._answered.setdefault(record.key, []).append(record)
+            elif isinstance(record, Ended):
+                self.over = record
         if new and isinstance(new[0], Started):
             self._current = CurrentContext(start(new[0]))
             new = new[1:]
         if new:
-            self.current.fold(*new)
+            assert self._current is not None, "a run begins with `Started`"
+            self._current.fold(*new)
 
 
 def content_part(part: Part) -> dict[str, Any]:
-    """A part of a message as the context has it: `mimeType`, and `text`, `data` or `file`."""
+    """Return a part of a message as the context has it: `mimeType`, and `text`, `data` or `file`."""
     shown: dict[str, Any] = {}
     if part.text is not None:
         shown |= {"mimeType": part.media_type or "text/plain", "text": part.text}
@@ -149,5 +197,5 @@ def content_part(part: Part) -> dict[str, Any]:
 
 
 def whole_part(part: Part) -> dict[str, Any]:
-    """The same with its metadata, for agents that can read it."""
+    """Return the same with the part's metadata, for agents that can read it."""
     return {**content_part(part), "metadata": part.metadata} if part.metadata else content_part(part)

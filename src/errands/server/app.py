@@ -18,7 +18,7 @@ from errands.model.card_config import AgentCardConfig
 from errands.model.log import Scope
 from errands.policy.cel.evaluators import Evaluators
 from errands.policy.document import CompiledPolicy, Policy, compile_policy
-from errands.policy.enforcement import Enforcement, RuledWorker
+from errands.policy.enforcement import Enforcement, check_functions, enforce
 from errands.policy.reviews import ReviewingTaskManager
 from errands.runtime.dependencies import DependencyContainer
 from errands.runtime.handler import Handler
@@ -174,19 +174,7 @@ class A2AServer:
 
             policy = load_policy(policy)
         compiled = compile_policy(policy)
-        workers = [
-            worker for worker in (self._worker, *self._inner.workers.values()) if isinstance(worker, RuledWorker)
-        ]
-        names = {name for worker in workers for name in worker.function_names()[0]}
-        discovering = tuple(prefix for worker in workers for prefix in worker.function_names()[1])
-        unknown = [name for name in compiled.functions - names if not name.startswith(discovering)]
-        if workers and unknown:
-            raise ConfigurationError(
-                f"the policy names functions that this agent does not have: {', '.join(sorted(unknown))}; "
-                f"it has {', '.join(sorted(names)) or 'none'}"
-            )
-        for worker in workers:
-            worker.hold_to(compiled, names)
+        check_functions(compiled, (self._worker, *self._inner.workers.values()))
         self._policy = compiled
 
     def use_storage(self, url: str) -> None:
@@ -342,7 +330,7 @@ class A2AServer:
         stack.push_async_callback(evaluators.close)
 
         def oversight_of(worker: Worker) -> Enforcement:
-            return Enforcement(self._policy, evaluators, worker)
+            return enforce(worker, self._policy, evaluators, (self._worker, *self._inner.workers.values()))
 
         self.pool = WorkerPool(self.engine, settings, self._deps)
         hooks = None if self._hooks is None else HookReader(self._hooks, settings.drain_timeout)

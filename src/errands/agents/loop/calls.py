@@ -1,28 +1,34 @@
-"""Capability calls: from what the model, a step or a script wants to what it is told, each phase durable in its turn.
+"""The calls of one answer of the model: from what the model, a step or a script wants to what it is told.
 
-A call that has finished is never executed again. One that had begun when its process died is, with the same `call`.
+Each phase of a call is durable before the next one begins. A call that has finished is never executed again. One that
+had begun when its process died is executed again with the same id.
 """
 
 from __future__ import annotations
 
 import asyncio
+import hashlib
 from collections.abc import Collection, Sequence
-from contextlib import suppress
 from typing import Any
 
-from errands.agents.loop.course import Course, refusal
-from errands.agents.loop.executing import Executing
-from errands.agents.loop.outcomes import PausedError, TaskOverError
+import msgspec
+
+from errands.agents.delegation.base import Delegated, DelegationError
+from errands.agents.loop.overseer import ManifestOverseer
 from errands.agents.loop.plan import Repertoire, Routine
 from errands.agents.loop.progress import MakeCalls
-from errands.agents.loop.scripts import Scripts
 from errands.agents.manifests.functions import ArgumentsError
-from errands.policy.cel import Call, CallFailed, CelError, Session
+from errands.agents.script import EXPRESSION, find_file, run_script
+from errands.agents.tools.base import BrokenToolError, Invocation, ToolError
+from errands.agents.tools.toolbox import ToolTurn
+from errands.errors import CapabilityBlockedError, TaskStoppedError
+from errands.policy.cel import Call, CallFailed, CelError, Session, Suspended, Variables
 from errands.policy.cel.evaluators import Evaluators
 from errands.policy.cel.values import Json
-from errands.policy.limits import Limits, check_before_capability
-from errands.policy.pipeline import Blocked, Invoke, Locked, Passed, StepCall, Subject
+from errands.policy.enforcement import OverseenCall, ReviewPendingError
+from errands.policy.pipeline import Invoke, StepCall
 from errands.policy.records import (
+    Answered,
     CallEnded,
     Caller,
     CapabilityBegan,
@@ -31,11 +37,13 @@ from errands.policy.records import (
     CapabilityRestricted,
     CapabilityShown,
     FunctionCall,
+    ToolOpened,
 )
+from errands.policy.run import Run
 
 #: Calls of one answer that run at the same time; more wait.
 MOST_SIDE_BY_SIDE = 16
-#: Calls of one answer; of one that has more, none is made.
+#: Calls of one answer; of an answer with more, none is made.
 MOST_CALLS = 256
 
 
@@ -44,31 +52,31 @@ class Calls:
 
     def __init__(
         self,
-        course: Course,
+        overseer: ManifestOverseer,
+        run: Run,
         repertoire: Repertoire,
-        limits: Limits,
-        *,
-        executing: Executing,
+        tools: ToolTurn,
         evaluators: Evaluators,
     ) -> None:
-        self._course = course
-        self._run = course.run
-        self._progress = course.progress
+        self._overseer = overseer
+        self._run = run
+        self._progress = overseer.progress
         self._repertoire = repertoire
-        self._limits = limits
-        self._executing = executing
+        self._tools = tools
+        self._evaluators = evaluators
         self._side_by_side = asyncio.Semaphore(MOST_SIDE_BY_SIDE)
-        self._scripts = Scripts(course, repertoire, evaluators, self._in_script)
 
     # All calls of one answer
 
     async def make(self, wanted: MakeCalls) -> None:
-        """Makes the calls of an answer, side by side where nothing is against it, until the model can be told of all.
+        """Make the calls of an answer, side by side where nothing forbids it, until the model can be told of all.
 
-        Raises `TaskOverError` or `PausedError` when one of them leads there; the others have come to their ends.
+        Raises `TaskStoppedError` or `ReviewPendingError` when one of them leads there, once the others have ended.
         """
         if len(wanted.answer.calls) > MOST_CALLS:
-            self._refuse(wanted.calls)
+            content = {"error": f"these are too many calls at once, and none was made; make {MOST_CALLS} at most"}
+            for call in wanted.calls:
+                self._show(call.id, call.name, content)
             return
         making: list[asyncio.Task[None]] = []
         for index, call in enumerate(wanted.calls):
@@ -79,24 +87,17 @@ class Calls:
         if errors:
             raise min(errors, key=_rank)
 
-    def _refuse(self, calls: Sequence[FunctionCall]) -> None:
-        content = {"error": f"these are too many calls at once, and none was made; make {MOST_CALLS} at most"}
-        at = self._run.now()
-        self._course.note(
-            *(CapabilityShown(at=at, call=call.id, function=call.name, content=content) for call in calls)
-        )
-
     def _to_wait_for(self, calls: Sequence[FunctionCall], index: int) -> list[int]:
-        """The calls of the same answer that must be over first."""
+        """Return the calls of the same answer that must be over first."""
         if any(map(self._repertoire.is_script, calls[: index + 1])):
-            # Nobody knows what a script will call.
+            # A script may call anything.
             return list(range(index))
         routine = self._repertoire.offered(calls[index].name)
         if routine is None:
             return []
         if routine.looks_back:
             return list(range(index))
-        if not self._executing.is_synchronous(routine):
+        if routine.is_delegation or not self._tools.is_synchronous(routine.function):
             return []
         others = [self._repertoire.offered(call.name) for call in calls[:index]]
         return [n for n, other in enumerate(others) if other and other.function.ref == routine.function.ref]
@@ -111,121 +112,85 @@ class Calls:
 
     async def _make(self, call: FunctionCall, at: str) -> None:
         routine = self._repertoire.offered(call.name)
-        if routine is None:
-            content = await self._scripts.run(call, at) if self._repertoire.is_script(call) else self._unknown(call)
-            self._course.note(
-                CapabilityShown(at=self._run.now(), call=call.id, function=call.name, content=content, turn=True)
-            )
-            return
-        ended = await self._ended(call, routine, at, "model")
-        content = await self._content(ended, routine)
-        self._course.note(CapabilityShown(at=self._run.now(), call=call.id, function=routine.name, content=content))
+        if routine is not None:
+            try:
+                content = await self._result(await self._ended(call, routine, at, "model"), routine)
+            except CallFailed as error:
+                content = {"error": str(error)}
+            self._show(call.id, routine.name, content)
+        elif self._repertoire.is_script(call):
+            self._show(call.id, call.name, await self._script(call, at), takes_turn=True)
+        else:
+            names = ", ".join(offer.name for offer in self._repertoire.offers) or "none"
+            content = {"error": f"there is no function {call.name[:80]!r}; there are: {names}"}
+            self._show(call.id, call.name, content, takes_turn=True)
 
-    def _unknown(self, call: FunctionCall) -> Json:
-        names = ", ".join(offer.name for offer in self._repertoire.offers) or "none"
-        return {"error": f"there is no function {call.name[:80]!r}; there are: {names}"}
-
-    async def _in_script(self, call: FunctionCall, routine: Routine, at: str) -> Json:
-        return await self._result(await self._ended(call, routine, at, "script"), routine)
+    def _show(self, call: str, function: str, content: Json, *, takes_turn: bool = False) -> None:
+        at = self._run.now()
+        self._run.note(CapabilityShown(at=at, call=call, function=function, content=content, turn=takes_turn))
 
     # One call
 
     async def _ended(self, call: FunctionCall, routine: Routine, at: str, caller: Caller) -> CallEnded:
-        """How the call ended, now or before: steps, execution, record."""
+        """Return how the call ended, now or before: steps, execution, record."""
         known = self._progress.ended.get(call.id)
         if known is not None:
             return known
         if routine.refused:
             return await self._refused(call.id, routine, call.arguments or {}, caller)
-        began = self._begun_before(call.id, routine)
-        if began is None:
-            stopped_or_began = await self._begin(call, routine, at, caller)
-            if not isinstance(stopped_or_began, CapabilityBegan):
-                return stopped_or_began
-            began = stopped_or_began
-        return await self._executing.execute(began, routine)
+        began = self._begun_before(call.id, routine) or await self._begin(call, routine, at, caller)
+        return await self._execute(began, routine) if isinstance(began, CapabilityBegan) else began
 
     async def _begin(
         self, call: FunctionCall, routine: Routine, at: str, caller: Caller
-    ) -> CapabilityBegan | CapabilityErrored | CapabilityRestricted:
-        """Everything before the execution."""
-        self._check_may_begin()
-        now = self._run.now()
-        place = self._course.place(f"{call.id}:before", routine.form)
-        key = self._course.session_key(place)
-        session = self._progress.session(key, at)
+    ) -> CapabilityBegan | CallEnded:
+        """Resolve the arguments, run the steps before the call, and record that it is about to be executed."""
+        overseer = self._overseer
+        await overseer.check_call()
+        place = f"{call.id}:before@{routine.form}"
+        key = overseer.session_key(place)
+        session = self._run.session(key, at)
+        overseen = OverseenCall(overseer, routine.rules, call.id, caller)
+        arguments = call.arguments or {}
         try:
             if call.arguments is None:
                 cut = ", because the answer was cut off before its end; write less" if self._progress.is_cut else ""
-                raise ArgumentsError(f"the arguments are no JSON object{cut}")
-            bound = await self._bound_in(session, routine, at)
+                raise ArgumentsError(f"the arguments are not a JSON object{cut}")
+            bound = await self._bound_once(session, routine, at)
             arguments = await routine.arguments.resolve(call.arguments, bound)
-        except ArgumentsError as error:
-            return await self._errored(call.id, routine, call.arguments or {}, str(error), caller)
-        outcome = await self._before(call.id, routine, arguments, session, place)
-        if not isinstance(outcome, Passed):
-            restricted = CapabilityRestricted(
-                at=now,
-                call=call.id,
-                function=routine.name,
-                arguments=arguments,
-                caller=caller,
-                reason=refusal(outcome),
-            )
-            if isinstance(outcome, Locked):
-                self._course.over("restricted", outcome.reason, restricted)
-            await self._course.append(restricted)
-            return restricted
-        if outcome.transformed:
-            free = {name: value for name, value in outcome.value.items() if name not in bound}
-            try:
+            invoke = self.invoker(place, session.now)
+            passed = await overseen.before(arguments, session=session, key=key, invoke=invoke)
+            if passed.transformed:
+                free = {name: value for name, value in passed.value.items() if name not in bound}
                 arguments = await routine.arguments.resolve(free, bound)
-            except ArgumentsError as error:
-                return await self._errored(call.id, routine, arguments, str(error), caller)
-        return await self._begun(call.id, routine, arguments, caller)
-
-    async def _begun(self, call: str, routine: Routine, arguments: dict[str, Any], caller: Caller) -> CapabilityBegan:
-        self._check_may_begin()
-        began = CapabilityBegan(
-            at=self._run.now(),
-            call=call,
-            function=routine.name,
-            arguments=arguments,
-            caller=caller,
-            form=self._course.session_key(routine.form),
-        )
-        await self._course.append(began)
-        return began
+        except ArgumentsError as error:
+            return await self._errored(call.id, routine, arguments, str(error), caller)
+        except CapabilityBlockedError:
+            return self._progress.ended[call.id]
+        return await overseen.begin(arguments, form=overseer.session_key(routine.form))
 
     def _begun_before(self, call: str, routine: Routine) -> CapabilityBegan | None:
-        """The call, if it has begun as what it is now; otherwise everything is decided anew."""
+        """Return the record of the call if it has begun in its present form; otherwise everything is decided anew."""
         began = self._progress.began.get(call)
-        form = self._course.session_key(routine.form)
-        if began is None or began.form in (None, form) or self._is_handed_down(began, routine):
+        if began is None or began.form == self._overseer.session_key(routine.form):
+            return began
+        if self._is_delegated(began, routine):
             return began
         self._progress.forget(call)
         return None
 
-    def _is_handed_down(self, began: CapabilityBegan, routine: Routine) -> bool:
-        """Whether another agent is at work on it, or may be, whatever has become of the function.
+    def _is_delegated(self, began: CapabilityBegan, routine: Routine) -> bool:
+        """Return whether another agent works on it, or may do so, whatever has become of the function.
 
-        A remote one has said so; the child of an agent of this server is found again though nobody has noted it.
+        A remote one has said so. The child of an agent of this server is found again even if it was not recorded.
         """
         if began.call in self._progress.children:
             return routine.is_delegation
         known = self._run.context.capabilities.get(began.function)
         return routine.function.target == "agent" and known is not None and known.are_delegations
 
-    def _check_may_begin(self) -> None:
-        """Not when a limit is in the way, nor when another call has ended the task meanwhile."""
-        if self._progress.over is not None:
-            raise TaskOverError(self._progress.over)
-        context = self._run.context
-        under_way = len(self._progress.calls) - context.meta.count
-        self._course.check(check_before_capability(self._limits, context, self._run.now_ms(), under_way=under_way))
-
-    async def _bound_in(self, session: Session, routine: Routine, at: str) -> dict[str, Json]:
-        """The values of the bindings, found out once for all steps of a call: what is reviewed is what is executed."""
+    async def _bound_once(self, session: Session, routine: Routine, at: str) -> dict[str, Json]:
+        """Return the values of the bindings, evaluated once per call: what is reviewed is what is executed."""
         remembered = Call("bound", ())
         if remembered.key not in session.finished:
             session.settle(remembered, await self._bound(routine, at))
@@ -233,8 +198,10 @@ class Calls:
         return values
 
     async def _bound(self, routine: Routine, at: str, without: Collection[str] = ()) -> dict[str, Json]:
-        """The values of the bindings. Raises `ArgumentsError`, which does not tell what they are about."""
-        variables = self._course.binding_variables()
+        """Return the values of the bindings. Raises `ArgumentsError`, which does not tell what they are about."""
+        files = self._overseer.files
+        mount = {} if files is None else {"mount": files.described}
+        variables = Variables(self._run.plain(), runtime=self._overseer.runtime, **mount)
         bound: dict[str, Json] = {}
         for name, binding in routine.bindings.items():
             if name in without:
@@ -245,47 +212,11 @@ class Calls:
                 raise ArgumentsError(f"{name}: has no value yet; something else has to be done first") from None
         return bound
 
-    async def sealed(self, at: str) -> dict[str, dict[str, list[Json]]]:
-        """The values of all bindings as they are now, by tool and parameter; see `errands.policy.allow_list`."""
-        found: dict[str, dict[str, list[Json]]] = {}
-        variables = self._course.binding_variables()
-        for routine in self._repertoire.routines.values():
-            for name, binding in routine.bindings.items() if not routine.is_delegation else ():
-                values = found.setdefault(routine.function.ref, {}).setdefault(name, [])
-                with suppress(CelError):
-                    values[:] = [await binding.value(variables, Session(at))]
-        return found
-
-    async def _before(
-        self, call: str, routine: Routine, arguments: dict[str, Json], session: Session, place: str
-    ) -> Any:
-        key = self._course.session_key(place)
-        lists = [routine.before]
-        if self._run.context.is_first(routine.name):
-            lists.insert(0, routine.before_first)
-        passed = Passed(arguments)
-        for steps in lists:
-            subject = Subject(
-                context=self._run.plain,
-                input=passed.value,
-                action=routine.function.action,
-                operation=routine.function.operation,
-                bound=frozenset(routine.bindings),
-            )
-            invoke = self.invoker(place, session.now)
-            outcome = await self._course.steps(
-                steps, subject, session, key=key, call=call, function=routine.name, invoke=invoke
-            )
-            if not isinstance(outcome, Passed):
-                return outcome
-            passed = Passed(outcome.value, passed.transformed or outcome.transformed)
-        return passed
-
     async def _refused(
         self, call: str, routine: Routine, arguments: dict[str, Any], caller: Caller
     ) -> CapabilityRestricted:
-        """It cannot be allowed: see `Plan.unruled`, which has told the operator why."""
-        self._check_may_begin()
+        """Record a call that cannot be allowed; `Plan.unruled` has told the operator why."""
+        await self._overseer.check_call()
         record = CapabilityRestricted(
             at=self._run.now(),
             call=call,
@@ -294,13 +225,13 @@ class Calls:
             caller=caller,
             reason=f"{routine.name} is switched off: its rules do not fit what its service offers now",
         )
-        await self._course.append(record)
+        await self._run.append(record)
         return record
 
     async def _errored(
         self, call: str, routine: Routine, arguments: dict[str, Any], error: str, caller: Caller
     ) -> CapabilityErrored:
-        """It failed before it was executed."""
+        """Record a call that failed before it was executed."""
         record = CapabilityErrored(
             at=self._run.now(),
             call=call,
@@ -310,55 +241,92 @@ class Calls:
             error=error,
             executed=False,
         )
-        await self._course.append(record)
+        await self._run.append(record)
         return record
 
-    # What becomes of the result
-
-    async def _content(self, ended: CallEnded, routine: Routine) -> Json:
-        """What is told of a call: its result as the steps after it leave it, or an error."""
-        try:
-            return await self._result(ended, routine)
-        except CallFailed as error:
-            return {"error": str(error)}
-
     async def _result(self, ended: CallEnded, routine: Routine) -> Json:
-        """Raises `CallFailed` when there is none."""
+        """Return the result of a call as the steps after it leave it. Raises `CallFailed` when there is none."""
         if isinstance(ended, CapabilityErrored):
             raise CallFailed(ended.error)
         if isinstance(ended, CapabilityRestricted):
             raise CallFailed(ended.reason)
-        place = self._course.place(f"{ended.call}:after", routine.form)
-        key = self._course.session_key(place)
-        subject = Subject(
-            context=self._run.plain,
-            input=ended.arguments,
-            output=ended.output,
-            action=routine.function.action,
-            operation=routine.function.operation,
-            bound=frozenset(routine.bindings),
+        place = f"{ended.call}:after@{routine.form}"
+        key = self._overseer.session_key(place)
+        try:
+            return await OverseenCall(self._overseer, routine.rules, ended.call).after(
+                ended, session=self._run.session(key, ended.at), key=key, invoke=self.invoker(place, ended.at)
+            )
+        except CapabilityBlockedError as error:
+            raise CallFailed(str(error)) from None
+
+    # Execution
+
+    async def _execute(self, began: CapabilityBegan, routine: Routine) -> CallEnded:
+        """Execute a call by its tool or by another agent. How it ended is recorded before it is used.
+
+        Raises `TaskStoppedError` when a tool cannot be used at all, and `ReviewPendingError` while it has to wait.
+        """
+        common: dict[str, Any] = {
+            "at": began.at,
+            "call": began.call,
+            "function": began.function,
+            "arguments": began.arguments,
+            "caller": began.caller,
+        }
+        record: CallEnded
+        try:
+            if routine.is_delegation:
+                delegated = await self._delegate(began, routine)
+                record = CapabilityFinished(
+                    **common, output=delegated.output, task_id=delegated.task_id, ended_at=self._run.now()
+                )
+            else:
+                output = await self._invoke(began, routine)
+                record = CapabilityFinished(**common, output=output, ended_at=self._run.now())
+        except ToolError as error:
+            record = CapabilityErrored(**common, error=str(error), ended_at=self._run.now())
+        except DelegationError as error:
+            record = CapabilityErrored(**common, error=str(error), task_id=error.task_id, ended_at=self._run.now())
+        except BrokenToolError as error:
+            record = CapabilityErrored(**common, error=str(error), ended_at=self._run.now())
+            await self._overseer.fail(f"{began.function} cannot be used", error, record)
+        await self._run.append(record)
+        return record
+
+    async def _invoke(self, began: CapabilityBegan, routine: Routine) -> Json:
+        key = f"{began.call}:execute@{began.form}"
+        function, tool = routine.function, routine.function.ref
+        session = self._run.session(key, began.at)
+        invocation = Invocation(
+            call=f"{self._run.task_id}:{began.call}",
+            action=function.action,
+            arguments=began.arguments,
+            context=self._run.plain(),
+            session=session,
+            perform=self._overseer.perform(key),
+            state=self._progress.tools.get(tool, {}),
         )
-        session = self._progress.session(key, ended.at)
-        invoke = self.invoker(place, ended.at)
-        outcome = await self._course.steps(
-            routine.after, subject, session, key=key, call=ended.call, function=routine.name, invoke=invoke
-        )
-        if isinstance(outcome, Locked):
-            self._course.over("restricted", outcome.reason)
-        if isinstance(outcome, Blocked):
-            raise CallFailed(outcome.message)
-        return outcome.value
+        state = await self._tools.initialize(function, invocation)
+        if state is not None:
+            await self._run.append(ToolOpened(at=self._run.now(), tool=tool, state=state))
+            invocation = msgspec.structs.replace(invocation, state=state)
+        try:
+            return await self._tools.invoke(function, invocation)
+        except Suspended as suspended:
+            raise ReviewPendingError(key, suspended.call, session, began.arguments, function=routine.name) from None
+
+    async def _delegate(self, began: CapabilityBegan, routine: Routine) -> Delegated:
+        delegate = self._overseer.worker.delegates[routine.function.ref]
+        return await delegate.run(self._overseer.errand(began))
 
     # Calls by steps
 
     def invoker(self, place: str, at: str) -> Invoke:
-        """Makes the calls of `invoke` steps at `place`: straight to the tool, and once, whatever the policy is."""
+        """Return what makes the calls of `invoke` steps at `place`: without steps, and once, whatever the policy is."""
 
         async def invoke(wanted: StepCall) -> Json:
             call = f"{place}:{wanted.step}"
-            ended = self._progress.ended.get(call)
-            if ended is None:
-                ended = await self._invoked(call, wanted, at)
+            ended = self._progress.ended.get(call) or await self._invoked(call, wanted, at)
             if isinstance(ended, CapabilityFinished):
                 return ended.output
             raise CallFailed(ended.error if isinstance(ended, CapabilityErrored) else ended.reason)
@@ -378,15 +346,58 @@ class Calls:
                 arguments = await routine.arguments.resolve({}, bound)
             except ArgumentsError as error:
                 return await self._errored(call, routine, wanted.arguments, str(error), "step")
-            began = await self._begun(call, routine, arguments, "step")
-        return await self._executing.execute(began, routine)
+            overseen = OverseenCall(self._overseer, routine.rules, call, "step")
+            began = await overseen.begin(arguments, form=self._overseer.session_key(routine.form))
+        return await self._execute(began, routine)
+
+    # Scripts
+
+    async def _script(self, call: FunctionCall, at: str) -> Json:
+        """Return what the model is told of its script. Each of its calls is made like one of the model's own."""
+        source = (call.arguments or {}).get(EXPRESSION)
+        if not isinstance(source, str):
+            return {"error": f"{EXPRESSION}: is missing, or not a text"}
+        key = f"{call.id}:script"
+
+        async def perform(inner: Call) -> Json:
+            """Make a call; how it went is durable before the script goes on."""
+            try:
+                value = await self._in_script(inner, call, at)
+            except CallFailed as error:
+                await self._run.append(Answered(at=self._run.now(), key=key, call=inner, error=str(error)))
+                raise
+            await self._run.append(Answered(at=self._run.now(), key=key, call=inner, value=value))
+            return value
+
+        try:
+            return await run_script(
+                source,
+                self._repertoire.script_names,
+                self._run.session(key, at),
+                perform,
+                mount=self._overseer.files is not None,
+                evaluators=self._evaluators,
+            )
+        except CelError as error:
+            return {"error": str(error)}
+
+    async def _in_script(self, inner: Call, call: FunctionCall, at: str) -> Json:
+        if inner.function == "file":
+            assert self._overseer.files is not None
+            return await find_file(self._overseer.files, inner)
+        routine = self._repertoire.offered(inner.function)
+        assert routine is not None
+        # The same whenever the script is run again, so that its records are found.
+        mark = hashlib.sha256(inner.key.encode()).hexdigest()[:12]
+        made = FunctionCall(f"{call.id}:{mark}", inner.function, inner.arguments[0])
+        return await self._result(await self._ended(made, routine, at, "script"), routine)
 
 
 class _Skipped(Exception):
-    """A call that had to wait for another that did not come to its end: it is made another time."""
+    """A call that had to wait for another that did not end; it is made another time."""
 
 
 def _rank(error: BaseException) -> int:
-    """Which of several errors matters: one that nobody expected, then the end of the task, then a pause."""
-    expected = (TaskOverError, PausedError, _Skipped)
+    """Return which of several errors matters: an unexpected one, then the end of the task, then a review."""
+    expected = (TaskStoppedError, ReviewPendingError, _Skipped)
     return next((rank for rank, kind in enumerate(expected, 1) if isinstance(error, kind)), 0)

@@ -1,4 +1,4 @@
-"""An agent as the loop needs it: everything in its manifest compiled once, however many tasks there are."""
+"""An agent as the loop needs it: everything in its manifest compiled once, for all tasks."""
 
 from __future__ import annotations
 
@@ -18,7 +18,8 @@ from errands.agents.tools.toolbox import unapplied
 from errands.policy import cel
 from errands.policy.cel import Program, scopes
 from errands.policy.cel.tokens import CAPABILITIES
-from errands.policy.document import NO_POLICY, CompiledPolicy, joined
+from errands.policy.document import NO_POLICY, CompiledPolicy, Rules, joined
+from errands.policy.enforcement import CapabilityRules
 from errands.policy.limits import Limits, stricter, with_defaults
 from errands.policy.records import FunctionCall
 from errands.policy.steps import CAPABILITY_PHASES, Phase, StepConfig, Steps, compile_steps
@@ -28,12 +29,12 @@ logger = logging.getLogger(__name__)
 
 
 class Routine:
-    """A function with what surrounds its calls."""
+    """A function with what is enforced around its calls."""
 
     def __init__(self, function: Function, plan: Plan, *, refused: bool = False) -> None:
         capability, policy = plan.agent.capabilities.get(function.ref, Capability()), plan.policy
         self.function = function
-        #: Whether its calls are refused, because rules about its capability cannot be applied.
+        #: Whether its calls are refused, because rules for its capability cannot be applied.
         self.refused = refused
         steps = [step for phase in CAPABILITY_PHASES for step in getattr(capability, phase.value) or []]
         self.form = plan.form(steps, [function.ref], msgspec.structs.replace(function, description=""), capability)
@@ -43,17 +44,26 @@ class Routine:
             name: compile_binding(scope, source) for name, source in function.bindings.items()
         }
         owner = f"capabilities.{function.ref}."
-        self.before_first, self.before, self.after = (
+        before_first, before, after = (
             joined(
                 policy.steps(function.name, phase),
                 compile_steps(phase, getattr(capability, phase.value) or [], owner=owner),
             )
             for phase in CAPABILITY_PHASES
         )
+        self.rules = CapabilityRules(
+            name=function.name,
+            before_first=before_first,
+            before=before,
+            after=after,
+            action=function.action,
+            operation=function.operation,
+            bound=frozenset(self.bindings),
+        )
         #: Whether its calls depend on the calls before them: then they wait for these.
         self.looks_back = (
-            bool(self.before_first.steps)
-            or any(map(_reads_calls, (self.before, self.after)))
+            bool(before_first.steps)
+            or any(map(_reads_calls, (before, after)))
             or any(_reads_capabilities(program) for bound in self.bindings.values() for program in bound.programs)
         )
 
@@ -76,7 +86,7 @@ def _reads_capabilities(program: Program) -> bool:
 
 
 class Plan:
-    """The agent without its functions, which may have to be found out first."""
+    """The agent without its functions, which may have to be discovered first."""
 
     def __init__(
         self,
@@ -87,15 +97,22 @@ class Plan:
     ) -> None:
         self.agent = agent
         self._manifests = manifests
-        #: What the server puts on the agent from outside.
+        #: The policy of the server.
         self.policy = policy
-        #: Functions of this agent and of those beside it, about which the policy may have rules, too.
+        #: Functions of all agents of the server: the policy may have rules for those, too.
         self._elsewhere = elsewhere
         own = with_defaults(agent.limits)
-        self.limits = stricter(own, policy.limits)
-        #: Those that the policy has set lower than the agent.
-        self.limits_of_policy = frozenset(
-            name for name in Limits.__struct_fields__ if getattr(self.limits, name) != getattr(own, name)
+        limits, guardrails = stricter(own, policy.limits), agent.guardrails
+        self.rules = Rules(
+            policy=policy,
+            limits=limits,
+            before=joined(policy.before, compile_steps(Phase.GUARDRAIL_BEFORE, guardrails.before or [])),
+            after=joined(policy.after, compile_steps(Phase.GUARDRAIL_AFTER, guardrails.after or [])),
+            is_joined=True,
+            policy_limits=frozenset(
+                name for name in Limits.__struct_fields__ if getattr(limits, name) != getattr(own, name)
+            ),
+            limit_text="A limit of this agent was exceeded: {}.",
         )
         self.inputs = Inputs(agent)
         self.takes_parameters = bool(self.inputs.schema["properties"])
@@ -103,17 +120,14 @@ class Plan:
         self.exposes: dict[str, Program] = {
             name: cel.compile(scopes.EXPOSES, source) for name, source in (agent.exposes or {}).items()
         }
-        guardrails = agent.guardrails
-        self.guards_input = joined(policy.before, compile_steps(Phase.GUARDRAIL_BEFORE, guardrails.before or []))
-        self.guards_output = joined(policy.after, compile_steps(Phase.GUARDRAIL_AFTER, guardrails.after or []))
         self.form_of_input = self.form(guardrails.before or [])
         self.form_of_output = self.form(guardrails.after or [], (), agent.exposes)
 
     def form(self, steps: Sequence[StepConfig], tools: Iterable[str] = (), *others: Any) -> str:
-        """All that decides and does something, in short: what was approved in one form is not done in another.
+        """Return a digest of everything that decides and does something.
 
-        That is the steps, the tools that they or a function use, and what else there is to it. What they are said to do
-        is not. Of a function of the program only the parameters are known.
+        What was approved in one form is not done in another. It covers the steps, the tools that they or a function
+        use, and `others`, but not descriptions. Of a Python function only the parameters are known.
         """
         named = {*tools, *(step.invoke.partition(":")[0] for step in steps if step.invoke)}
         tools_here = (tool for tool in self._manifests.tools if tool.namespace == self.agent.namespace)
@@ -122,9 +136,9 @@ class Plan:
         return hashlib.sha256(text).hexdigest()[:8]
 
     def unruled(self, functions: Sequence[Function]) -> set[str]:
-        """Return the capabilities about which there are rules that fit nothing that was discovered, and log them.
+        """Return the capabilities with rules for operations that were not discovered, and log them.
 
-        Their calls must be refused: nobody can say what those rules were to guard.
+        Their calls are refused, as it is unknown what those rules were to guard.
         """
         prefixes: dict[str, list[str]] = {}
         for declared in self._manifests.functions(self.agent):
@@ -151,7 +165,7 @@ def _undescribed(tool: Tool) -> Tool:
 
 
 class Repertoire:
-    """All that an agent can do in a task."""
+    """The functions of an agent."""
 
     def __init__(self, plan: Plan, functions: Sequence[Function], refused: Collection[str] = ()) -> None:
         agent = plan.agent
@@ -160,17 +174,17 @@ class Repertoire:
         }
         offered = [routine.function for routine in self.routines.values() if routine.function.offered]
         offers = [Offer(function.name, function.description, function.parameters) for function in offered]
-        #: Whether the model may write scripts. Loading has made sure that the name is free, unless a server took it.
+        #: Whether the model may write scripts. Loading makes sure that the name is free, unless a service took it.
         self.has_scripts = agent.script and scopes.SCRIPT not in self.routines
         in_scripts = [function for function in offered if scopes.is_script_name(function.name)]
-        #: What scripts may call.
+        #: The functions that scripts may call.
         self.script_names = tuple(function.name for function in in_scripts)
         if self.has_scripts:
             offers.append(script_offer(in_scripts, mount=agent.mount != "none"))
         self.offers: tuple[Offer, ...] = tuple(offers)
 
     def offered(self, name: str) -> Routine | None:
-        """What the model may call by this name."""
+        """Return the function that the model may call by this name."""
         routine = self.routines.get(name)
         return routine if routine is not None and routine.function.offered else None
 
@@ -178,7 +192,7 @@ class Repertoire:
         return self.has_scripts and call.name == scopes.SCRIPT
 
     def invoked(self, tool: str, action: str) -> Routine | None:
-        """What a step means by `tool:action`; only what a server was thought to offer may be missing."""
+        """Return what a step means by `tool:action`; None for an operation that the service does not offer."""
         routines = [routine for routine in self.routines.values() if routine.function.ref == tool]
         return next((one for one in routines if (one.function.operation or one.function.action) == action), None)
 

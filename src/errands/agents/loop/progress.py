@@ -1,18 +1,16 @@
-"""How far a task has come, read from its records: what was said, and what is to be done next. Pure.
+"""How far a task has come, read from its records: what was said, and what to do next. Pure.
 
 Whatever happened to the process, the records say where to go on, so nothing that has finished is done again.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 import msgspec
 
 from errands.agents.models.base import FunctionSaid, ModelSaid, Said, UserSaid
-from errands.policy.cel import Session
 from errands.policy.records import (
-    Answered,
     AnyRecord,
     CallEnded,
     CapabilityBegan,
@@ -21,7 +19,6 @@ from errands.policy.records import (
     CapabilityRestricted,
     CapabilityShown,
     DelegationBegan,
-    Ended,
     FunctionCall,
     InputArrived,
     InputPassed,
@@ -30,10 +27,9 @@ from errands.policy.records import (
     OutputGiven,
     ToolOpened,
     ToolsClosed,
-    Waiting,
 )
 
-# What is to be done next.
+# What to do next.
 
 
 class TakeInput(msgspec.Struct, frozen=True):
@@ -41,17 +37,17 @@ class TakeInput(msgspec.Struct, frozen=True):
 
 
 class GuardInput(msgspec.Struct, frozen=True):
-    """An input has arrived and its guardrails are to look at it."""
+    """An input has arrived and the guardrails have not looked at it."""
 
     input: InputArrived
 
 
 class AskModel(msgspec.Struct, frozen=True):
-    """It is the model's turn."""
+    """The model can be asked."""
 
 
 class MakeCalls(msgspec.Struct, frozen=True):
-    """The model waits for results: these calls are still to be made, or to be finished."""
+    """The model waits for the results of these calls, which have not been made or have not finished."""
 
     answer: ModelCalled
     calls: tuple[FunctionCall, ...]
@@ -61,7 +57,7 @@ class GiveOutput(msgspec.Struct, frozen=True):
     """The model has answered."""
 
     answer: ModelCalled
-    #: What it has said last: it may have said all beside its calls, and nothing after them.
+    #: The last text that is not empty: the model may have written it beside its calls, and nothing after them.
     text: str
 
 
@@ -69,9 +65,9 @@ Next = TakeInput | GuardInput | AskModel | MakeCalls | GiveOutput
 
 
 class Progress:
-    """An index over the records of a task; `take` each of them once, in order."""
+    """An index of the records of a task; `take` each of them once, in order."""
 
-    def __init__(self, records: Iterable[AnyRecord] = ()) -> None:
+    def __init__(self) -> None:
         self._input: InputArrived | None = None
         self._passed = True
         self._answer: ModelCalled | None = None
@@ -81,27 +77,19 @@ class Progress:
         self._shown: dict[str, CapabilityShown] = {}
         self.began: dict[str, CapabilityBegan] = {}
         self.ended: dict[str, CallEnded] = {}
-        #: All that have begun or ended.
+        #: All calls that have begun or ended.
         self.calls: set[str] = set()
-        #: Where steps have made calls.
-        self._places: set[str] = set()
-        #: By which the model knows its calls.
+        #: The ids that the model gave its calls.
         self.call_ids: set[str] = set()
         #: Child tasks, by call.
         self.children: dict[str, str] = {}
         #: What tools need for their next call, by tool.
         self.tools: dict[str, dict[str, object]] = {}
-        #: The task is over, whether or not its status says so yet.
-        self.over: Ended | None = None
-        #: Messages that were dealt with.
+        #: Messages that were taken in or refused.
         self.taken: set[str] = set()
-        self._waiting: dict[str, Waiting] = {}
-        self._answered: dict[str, list[Answered]] = {}
-        for record in records:
-            self.take(record)
 
     def take(self, record: AnyRecord) -> None:
-        """Moves on by one record. Those that say nothing about the progress change nothing."""
+        """Move on by one record. Records that say nothing about the progress change nothing."""
         match record:
             case InputArrived():
                 self._input, self._passed, self._answer, self._text = record, False, None, ""
@@ -122,10 +110,10 @@ class Progress:
                 self.call_ids.update(call.id for call in record.calls)
             case CapabilityBegan():
                 self.began[record.call] = record
-                self._know(record)
+                self.calls.add(record.call)
             case CapabilityFinished() | CapabilityErrored() | CapabilityRestricted():
                 self.ended[record.call] = record
-                self._know(record)
+                self.calls.add(record.call)
             case CapabilityShown():
                 self._shown[record.call] = record
             case DelegationBegan():
@@ -138,30 +126,19 @@ class Progress:
                 self.tools[record.tool] = record.state
             case ToolsClosed():
                 self.tools = {}
-            case Ended():
-                self.over = record
-            case Waiting():
-                self._waiting[record.key] = record
-            case Answered():
-                self._answered.setdefault(record.key, []).append(record)
-
-    def _know(self, record: CapabilityBegan | CallEnded) -> None:
-        self.calls.add(record.call)
-        if record.caller == "step":
-            self._places.add(record.call.rpartition(":")[0])
 
     def forget(self, call: str) -> None:
-        """Has it that a call has not begun."""
+        """Forget that a call has begun, because it is decided anew."""
         del self.began[call]
         self.calls.discard(call)
 
     def _close_answer(self) -> None:
-        """What the model said and was told joins the conversation, in the order of its calls."""
+        """Add what the model said and was told to the conversation, in the order of its calls."""
         if self._answer is not None:
             self._said += _exchange(self._answer, self._shown)
 
     def next(self) -> Next:
-        """What is to be done next."""
+        """Return what to do next."""
         if self._input is None:
             return TakeInput()
         if not self._passed:
@@ -185,13 +162,8 @@ class Progress:
 
     @property
     def is_cut(self) -> bool:
-        """Whether the answer that is being dealt with was ended before the model was done."""
+        """Whether the current answer was ended before the model was done."""
         return self._answer is not None and self._answer.incomplete is not None
-
-    @property
-    def is_new(self) -> bool:
-        """Whether the first input has just arrived."""
-        return not self._said and not self._outputs and not self._passed
 
     @property
     def outputs(self) -> int:
@@ -199,31 +171,8 @@ class Progress:
 
     @property
     def open_calls(self) -> list[CapabilityBegan]:
-        """Calls that have begun and not ended."""
+        """The calls that have begun and not ended."""
         return [began for call, began in self.began.items() if call not in self.ended]
-
-    def was_at(self, place: str, key: str) -> bool:
-        """Whether steps have made calls there, or wait, or have waited, in the session `key`."""
-        return place in self._places or key in self._waiting or key in self._answered
-
-    def session(self, key: str, now: str) -> Session:
-        """The session of that name, with everything that was answered; a new one sees the time `now`."""
-        waiting = self._waiting.get(key)
-        stored = Session(now) if waiting is None else waiting.session
-        session = Session(stored.now, dict(stored.finished))
-        for answered in self._answered.get(key, ()):
-            if answered.error is None:
-                session.settle(answered.call, answered.value)
-            else:
-                session.fail(answered.call, answered.error)
-        return session
-
-    def waits(self, key: str) -> bool:
-        """Whether the log says already that the session of that name waits."""
-        waiting = self._waiting.get(key)
-        return waiting is not None and waiting.call.key not in {
-            answered.call.key for answered in self._answered.get(key, ())
-        }
 
 
 def _exchange(answer: ModelCalled, shown: dict[str, CapabilityShown]) -> Sequence[Said]:

@@ -1,303 +1,299 @@
-"""One turn of a task of an agent that is written down: from where its records say it stands to the turn's end."""
+"""One turn of an agent from a manifest: from where the records of the task say it stands to the end of the turn."""
 
 from __future__ import annotations
 
-import asyncio
+import base64
 import logging
-from collections.abc import Coroutine
-from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
+from typing import Any
 
-from errands.agents.delegation.base import Delegate
-from errands.agents.loop.answering import Answering, answer_message, told
-from errands.agents.loop.calls import Calls
-from errands.agents.loop.course import Course, refusal
-from errands.agents.loop.executing import Executing
-from errands.agents.loop.handing_down import errand_of
-from errands.agents.loop.inputs import read_input
-from errands.agents.loop.outcomes import AnswerBrokenError, PausedError, TaskOverError
-from errands.agents.loop.plan import Repertoire
+import msgspec
+from msgspec import UNSET
+
+from errands.agents.exposed import INCOMPLETE, exposed_part
+from errands.agents.loop.calls import MOST_CALLS, Calls
+from errands.agents.loop.overseer import ManifestOverseer
+from errands.agents.loop.plan import Plan, Repertoire
 from errands.agents.loop.progress import AskModel, GiveOutput, GuardInput, MakeCalls, TakeInput
-from errands.agents.manifests.functions import ArgumentsError
+from errands.agents.manifests.functions import MESSAGE, ArgumentsError
+from errands.agents.models.base import ModelError, Question, Said, UserSaid
+from errands.agents.models.completions import unused_id
 from errands.agents.tools.base import BrokenToolError
 from errands.agents.tools.toolbox import ToolTurn
-from errands.clock import from_iso, to_iso
-from errands.model.core import COMPLETED, FAILED, INPUT_REQUIRED, REJECTED, Part
-from errands.policy.cel.evaluators import current_evaluators
-from errands.policy.limits import Exceeded, check_age, parse_duration
-from errands.policy.pipeline import Passed, Subject
-from errands.policy.records import (
-    AllowListSealed,
-    CapabilityBegan,
-    Ended,
-    InputArrived,
-    InputPassed,
-    InputRefused,
-    OutputGiven,
-    Started,
-    ToolsClosed,
-    Waiting,
+from errands.model.core import (
+    COMPLETED,
+    INPUT_REQUIRED,
+    Artifact,
+    Message,
+    Part,
+    StreamResponse,
 )
-from errands.policy.reviews import held_review_message, review_message, reviewer_of
-from errands.policy.run import Run, inputs
-from errands.runtime.context import TaskContext
-
-if TYPE_CHECKING:
-    from errands.agents.loop.worker import ManifestWorker
+from errands.policy.cel import CelError, Session, Variables, evaluate
+from errands.policy.cel.values import TOO_MUCH, Json, is_cut
+from errands.policy.enforcement import ReviewPendingError
+from errands.policy.pipeline import Subject
+from errands.policy.records import FunctionCall, InputArrived, InputRefused, ModelCalled, OutputGiven
+from errands.policy.run import Run, content_part, inputs
+from errands.runtime.turn import Ending
 
 logger = logging.getLogger(__name__)
 
+#: The newest answer; those before it are in the history.
+ARTIFACT = "answer"
+#: The ids that the loop makes itself: of calls by steps and scripts, and of sessions.
+_OUR_IDS = re.compile(r"^(input|output):|:(before|after|execute|script|[0-9a-f]{12})([:@]|$)")
+_LONGEST_ID = 256
+#: Begins the address of a file whose bytes came with a message and stay there.
+_IN_MESSAGE = "message:"
 
-class TaskTurn:
+
+class ManifestTurn:
     """One turn of one task."""
 
-    def __init__(self, worker: ManifestWorker, ctx: TaskContext) -> None:
-        self._worker = worker
-        self._plan = worker.plan
-        self._ctx = ctx
-        self._run: Run | None = None
-
-    async def _opened(self) -> Run:
-        if self._run is None:
-            self._run = await Run.open(self._ctx._turn, self._ctx._turn.journal, self._ctx._turn.stored)
-        return self._run
+    def __init__(self, overseer: ManifestOverseer) -> None:
+        self._overseer = overseer
+        self._worker = overseer.worker
+        self._plan = overseer.agent.plan
+        self._progress = overseer.progress
+        self._turn = overseer.turn
+        #: The text of the answer that was streamed last, and when it began.
+        self._streamed: str | None = None
+        self._first_token_at = ""
 
     async def work(self) -> None:
-        """Goes on from where the records say that the task stands, until the turn has ended."""
-        worker, ctx = self._worker, self._ctx
-        files = worker.mounts.files(worker.agent, ctx.task_id) if worker.mounts is not None else None
-        async with worker.toolbox.turn(task_id=ctx.task_id, files=files) as tools:
-            run = await self._opened()
+        """Go on from where the records say that the task stands, until the turn has ended.
+
+        Raises `TaskStoppedError` when the task is over; the overseer then ends the turn.
+        """
+        overseer = self._overseer
+        run = await overseer.run()
+        async with self._worker.toolbox.turn(task_id=run.task_id, files=overseer.files) as tools:
             try:
-                repertoire = await worker.repertoire()
-                problem = None
+                repertoire = await overseer.agent.repertoire()
             except BrokenToolError as error:
-                repertoire, problem = worker.declared(), str(error)
-            if not run.started:
-                run.note(self._started(repertoire))
-            course = Course(run, files, worker.runtime, self._plan.policy.version, self._plan.limits_of_policy)
+                await overseer.fail("The tools of this agent cannot be used", error)
+            calls = Calls(overseer, run, repertoire, tools, self._worker.evaluators or overseer.agent.evaluators)
             try:
-                if course.progress.over is not None:
-                    raise TaskOverError(course.progress.over)
-                if problem is not None:
-                    course.fail("The tools of this agent cannot be used", problem)
-                await self._advance(course, repertoire, tools)
-            except PausedError as pause:
-                await self._pause(course, pause)
-            except AnswerBrokenError as broken:
-                await self._leave_open(course, str(broken))
-            except TaskOverError as over:
-                await self._end(course, tools, over.ended)
+                await self._advance(run, repertoire, tools, calls)
+            except ReviewPendingError as pending:
+                await overseer.suspend(pending)
+            except _AnswerBrokenError as broken:
+                await self._leave_open(run, str(broken))
 
-    def _started(self, repertoire: Repertoire) -> Started:
-        ctx, agent = self._ctx, self._worker.agent
-        options = ctx._turn.options
-        return Started(
-            at=to_iso(ctx._turn.stored.head.created_at),
-            agent=agent.name,
-            namespace=agent.namespace,
-            user=ctx.owner,
-            email=options.email or None,
-            model=self._worker.model_name,
-            functions=repertoire.names(delegations=False),
-            delegations=repertoire.names(delegations=True),
-            parent=options.parent,
-            depth=options.depth,
-        )
-
-    async def _advance(self, course: Course, repertoire: Repertoire, tools: ToolTurn) -> None:
-        """Does one thing after the other until the turn has ended."""
-        worker, ctx = self._worker, self._ctx
-        answering = Answering(ctx, course, self._plan, worker.model, worker.model_name)
-        depth = _started_in(course.run).depth
-        executing = Executing(
-            course, tools, worker.delegates, task_id=ctx.task_id, scope=ctx._turn.stored.scope, depth=depth
-        )
-        evaluators = worker.evaluators or current_evaluators()
-        assert evaluators is not None, "whoever runs turns has some"
-        calls = Calls(course, repertoire, worker.plan.limits, executing=executing, evaluators=evaluators)
+    async def _advance(self, run: Run, repertoire: Repertoire, tools: ToolTurn, calls: Calls) -> None:
+        """Do one thing after the other until the turn has ended."""
         while True:
-            match course.progress.next():
+            match self._progress.next():
                 case TakeInput():
-                    if not await self._take_input(course):
+                    if not await self._take_input(run):
                         return
-                    if course.progress.is_new and (sealed := await calls.sealed(course.run.now())):
-                        course.note(AllowListSealed(at=course.run.now(), tools=sealed))
                 case GuardInput(arrived):
-                    await self._guard_input(course, calls, arrived)
+                    place = f"input:{arrived.message_id}@{self._plan.form_of_input}"
+                    invoke = calls.invoker(place, arrived.at)
+                    await self._overseer.guard_input(arrived.values, place=place, at=arrived.at, invoke=invoke)
                 case AskModel():
-                    await self._in_time(course, answering.ask(repertoire))
+                    await self._ask_model(run, repertoire)
                 case MakeCalls() as wanted:
-                    await self._in_time(course, calls.make(wanted))
-                case GiveOutput() as given:
-                    await self._give(course, tools, answering, calls, given)
+                    await calls.make(wanted)
+                case GiveOutput() as answered:
+                    await self._give_output(run, tools, calls, answered)
                     return
 
     # Input
 
-    async def _take_input(self, course: Course) -> bool:
-        """Takes the oldest message in that was not yet; false when the turn has ended without an input."""
-        history = self._ctx._turn.stored.task.history
-        key, message = next((item for item in inputs(history) if item[0] not in course.progress.taken), ("", None))
-        if message is None:
-            await self._ctx._turn.end(INPUT_REQUIRED)
+    async def _take_input(self, run: Run) -> bool:
+        """Take the message of this turn in; return False when the turn has ended without an input."""
+        overseer, key = self._overseer, self._overseer.message_key
+        if key in self._progress.taken:
+            # It was refused, and the process died before the turn ended.
+            await self._turn.finish(Ending(state=INPUT_REQUIRED))
             return False
-        run = course.run
-        course.check(check_age(self._plan.limits, run.context, run.now_ms()))
+        await overseer.check_age()
         try:
-            values = await read_input(self._plan, key, message, run.arrived)
+            values = await read_input(self._plan, key, overseer.message, run.arrived)
         except ArgumentsError as error:
-            await self._refuse(course, key, str(error))
+            run.note(InputRefused(at=run.now(), message_id=key, reason=str(error)))
+            parts = [Part(text=f"This input cannot be taken: {error}. Send a text, and parameters as a data part.")]
+            parts.append(Part(data={"schema": self._plan.inputs.schema}, media_type="application/schema+json"))
+            await self._turn.finish(Ending(state=INPUT_REQUIRED, message=self._turn.agent_message(parts)))
             return False
-        course.note(InputArrived(at=run.now(), values=values, message_id=key))
+        run.note(InputArrived(at=run.now(), values=values, message_id=key))
         return True
 
-    async def _refuse(self, course: Course, key: str, problem: str) -> None:
-        """The message is no input of this agent: its sender is told what to send instead."""
-        course.note(InputRefused(at=course.run.now(), message_id=key, reason=problem))
-        parts = [Part(text=f"This input cannot be taken: {problem}. Send a text, and parameters as a data part.")]
-        parts.append(Part(data={"schema": self._plan.inputs.schema}, media_type="application/schema+json"))
-        await self._ctx._turn.end(INPUT_REQUIRED, message=self._ctx._turn.agent_message(parts))
+    # The model
 
-    async def _guard_input(self, course: Course, calls: Calls, arrived: InputArrived) -> None:
-        place = course.place(f"input:{arrived.message_id}", self._plan.form_of_input)
-        key = course.session_key(place)
-        outcome = await course.steps(
-            self._plan.guards_input,
-            Subject(context=course.run.plain, input=arrived.values),
-            course.progress.session(key, arrived.at),
-            key=key,
-            invoke=calls.invoker(place, arrived.at),
-        )
-        if not isinstance(outcome, Passed):
-            course.over("restricted", refusal(outcome))
-        values = outcome.value if outcome.transformed else None
-        course.note(InputPassed(at=course.run.now(), message_id=arrived.message_id, values=values))
-
-    # Model and calls
-
-    async def _in_time(self, course: Course, work: Coroutine[Any, Any, None]) -> None:
-        """Does what may take long; the task's age bounds it, too."""
-        limits, run = self._plan.limits, course.run
-        if limits.max_age is None:
-            await work
-            return
-        started, allowed = from_iso(run.context.agent.started_at), parse_duration(limits.max_age)
-        left = max(allowed - (run.now_ms() - started), 0) / 1000
+    async def _ask_model(self, run: Run, repertoire: Repertoire) -> None:
+        """Ask the model once, and record its answer."""
+        overseer, worker = self._overseer, self._worker
+        await overseer.check_model()
+        at = run.now()
         try:
-            async with asyncio.timeout(left + 0.001) as timer:
-                await work
-        except TimeoutError:
-            if not timer.expired():
-                raise
-            course.check(Exceeded("max_age", allowed, max(run.now_ms() - started, allowed + 1)))
+            system = await self._plan.prompt.text(Variables(run.plain(), runtime=overseer.runtime), Session(at))
+        except CelError as error:
+            await overseer.fail("The prompt of this agent cannot be written", error.problem)
+        question = Question(
+            model=worker.model_name,
+            system=system,
+            said=with_files(self._progress.said, overseer.stored.task.history or ()),
+            offers=repertoire.offers,
+            builtins=tuple(self._plan.agent.model_capabilities or ()),
+            agent=self._plan.agent.name,
+        )
+        # What guardrails have yet to look at is not streamed.
+        is_guarded = bool(overseer.rules.after.steps)
+        self._streamed, self._first_token_at = None, ""
+        try:
+            answer = await worker.model.ask(question, None if is_guarded else self._stream)
+        except ModelError as error:
+            if error.broke_off and not overseer.options.parent:
+                told = overseer.refer("The answer broke off; send your message again, or another", error)
+                raise _AnswerBrokenError(told) from None
+            await overseer.fail(error.told, error)
+        called = ModelCalled(
+            at=at,
+            model=answer.model,
+            prompt=answer.prompt_tokens,
+            completion=answer.completion_tokens,
+            text=answer.text,
+            # One more than are made says that they are too many.
+            calls=tuple(with_own_ids(answer.calls[: MOST_CALLS + 1], self._progress.call_ids)),
+            incomplete=answer.incomplete,
+            first_token_at=self._first_token_at,
+            ended_at=run.now(),
+        )
+        if answer.incomplete:
+            logger.warning("task %s: an answer of the model is incomplete (%s)", run.task_id, answer.incomplete)
+        is_empty = not answer.calls and not answer.text.strip()
+        if is_empty and (answer.incomplete or not question.tells_results):
+            await overseer.stop("errored", "The model answered without a word and without a call.", called)
+        await overseer.record_model(called)
+
+    async def _stream(self, text: str) -> None:
+        if not text:
+            return
+        begun = self._streamed is not None
+        if not begun:
+            self._first_token_at = (await self._overseer.run()).now()
+        self._streamed = (self._streamed or "") + text
+        artifact = Artifact(artifact_id=ARTIFACT, parts=[Part(text=text)])
+        piece = self._turn.artifact_update(artifact, append=begun)
+        if self._turn.emit("artifact", StreamResponse(artifact_update=piece)):
+            await self._turn.catch_up()
 
     # Output
 
-    async def _give(
-        self, course: Course, tools: ToolTurn, answering: Answering, calls: Calls, answered: GiveOutput
-    ) -> None:
-        course.check(check_age(self._plan.limits, course.run.context, course.run.now_ms()))
-        at = answered.answer.at
-        output = await answering.output(answered.text, at)
-        place = course.place(f"output:{course.progress.outputs}", self._plan.form_of_output)
-        key = course.session_key(place)
-        outcome = await course.steps(
-            self._plan.guards_output,
-            Subject(context=course.run.plain, output=output, expose=lambda message: answering.exposed(message, at)),
-            course.progress.session(key, at),
-            key=key,
-            invoke=calls.invoker(place, at),
-        )
-        if not isinstance(outcome, Passed):
-            course.over("restricted", refusal(outcome))
-        given = outcome.value
-        message = answer_message(self._ctx, given, answered.answer.incomplete)
-        artifacts = [answering.artifact(given)]
-        state = COMPLETED if self._closes(course) else INPUT_REQUIRED
-        course.note(OutputGiven(at=course.run.now(), values=given))
+    async def _give_output(self, run: Run, tools: ToolTurn, calls: Calls, answered: GiveOutput) -> None:
+        """End the turn with the model's answer, as the guardrails let it pass."""
+        overseer, at = self._overseer, answered.answer.at
+        await overseer.check_age()
+        # The same whenever it is made, so that what is given is what was reviewed.
+        message: Json = [{"mimeType": "text/plain", "text": answered.text}]
+        output = {**await self._exposed(run, message, at), "message": message}
+        place = f"output:{self._progress.outputs}@{self._plan.form_of_output}"
+        subject = Subject(context=run.plain, output=output, expose=lambda said: self._exposed(run, said, at))
+        passed = await overseer.guard_output(subject, place=place, at=at, invoke=calls.invoker(place, at))
+        given: dict[str, Any] = passed.value
+        text = "\n".join(part["text"] for part in given["message"] if isinstance(part.get("text"), str))
+        was_streamed = self._streamed == text
+        artifact = Artifact(artifact_id=ARTIFACT, parts=[Part(text="" if was_streamed else text)])
+        update = self._turn.artifact_update(artifact, append=was_streamed, last_chunk=True)
+        state = COMPLETED if self._closes(run) else INPUT_REQUIRED
+        run.note(OutputGiven(at=run.now(), values=given))
         if state is COMPLETED:
-            await self._close_tools(course, tools)
-        await self._ctx._turn.end(state, message=message, artifacts=artifacts)
+            await overseer.close_tools(tools)
+        incomplete = answered.answer.incomplete
+        parts = [Part(text=text)]
+        if exposed := {name: value for name, value in given.items() if name != "message"}:
+            parts.append(exposed_part(exposed))
+        message = self._turn.agent_message(parts, {INCOMPLETE: incomplete} if incomplete else None)
+        await self._turn.finish(Ending(state=state, message=message, artifacts=[update]))
 
-    def _closes(self, course: Course) -> bool:
-        """Whether the task ends with this answer; otherwise it waits for more."""
+    async def _exposed(self, run: Run, message: Json, at: str) -> dict[str, Json]:
+        """Return the values that the agent exposes of an answer; one that cannot be evaluated is null."""
+        if not self._plan.exposes:
+            return {}
+        given = {"input": run.arrived, "output": {"message": message}, "runtime": self._overseer.runtime}
+        variables = Variables(run.plain(), **given)
+        exposed: dict[str, Json] = {}
+        for name, program in self._plan.exposes.items():
+            try:
+                exposed[name] = await evaluate(program, variables, Session(at))
+            except CelError as error:
+                # The error itself may repeat what was said.
+                logger.warning("task %s: %s is exposed as null: %r has no value", run.task_id, name, error.source)
+                exposed[name] = None
+        return exposed
+
+    def _closes(self, run: Run) -> bool:
+        """Return whether the task ends with this answer; otherwise it waits for more."""
         close_after = self._plan.agent.close_after
-        is_last = close_after is not None and course.progress.outputs + 1 >= close_after
-        return is_last or bool(_started_in(course.run).parent)
+        is_last = close_after is not None and self._progress.outputs + 1 >= close_after
+        return is_last or bool(run.started and run.started.parent)
 
-    # Other ends of a turn
-
-    async def _pause(self, course: Course, pause: PausedError) -> None:
-        call, subject, ctx = pause.call, pause.subject, self._ctx
-        if not course.progress.waits(pause.key):
-            hidden = subject if pause.held else None
-            at = course.run.now()
-            course.note(Waiting(at=at, call=call, session=pause.session, key=pause.key, subject=hidden))
-        if pause.held:
-            message = held_review_message(call, task_id=ctx.task_id, context_id=ctx.context_id)
-        else:
-            message = review_message(
-                call, subject, task_id=ctx.task_id, context_id=ctx.context_id, function=pause.function
-            )
-        await ctx._turn.end(INPUT_REQUIRED, message=message, asks=reviewer_of(call))
-
-    async def _leave_open(self, course: Course, message: str) -> None:
-        """Ends the turn without an answer to its message; the task waits for another one."""
-        unanswered = course.progress.input
-        assert unanswered is not None
-        course.note(InputRefused(at=course.run.now(), message_id=unanswered.message_id, reason=message))
-        await self._ctx._turn.end(INPUT_REQUIRED, message=told(self._ctx, message, reason="interrupted"))
-
-    async def _end(self, course: Course, tools: ToolTurn, ended: Ended) -> None:
-        await self._cancel_children(course)
-        await self._close_tools(course, tools)
-        state = REJECTED if ended.reason == "restricted" else FAILED
-        await self._ctx._turn.end(state, message=told(self._ctx, ended.detail, reason=ended.reason))
-
-    async def let_go(self) -> None:
-        """After a cancel: what the task began elsewhere is ended."""
-        worker, ctx = self._worker, self._ctx
-        if ctx._turn.ended:
-            return
-        run = await self._opened()
-        if not run.started:
-            return
-        async with worker.toolbox.turn(task_id=ctx.task_id) as tools:
-            course = Course(run, None, worker.runtime)
-            await self._cancel_children(course)
-            await self._close_tools(course, tools)
-
-    async def _cancel_children(self, course: Course) -> None:
-        # At the same time: the turn may have no time left when the first of them is through.
-        await asyncio.gather(*(self._cancel_child(course, began) for began in course.progress.open_calls))
-
-    async def _cancel_child(self, course: Course, began: CapabilityBegan) -> None:
-        ctx, delegate = self._ctx, self._delegate_of(began.function)
-        if delegate is None:
-            return
-        task_id = course.progress.children.get(began.call)
-        try:
-            if task_id is not None:
-                await delegate.cancel(task_id, ctx._turn.stored.scope)
-            else:
-                depth = _started_in(course.run).depth
-                scope = ctx._turn.stored.scope
-                errand = errand_of(course, began, parent=ctx.task_id, scope=scope, depth=depth)
-                await delegate.cancel_errand(errand)
-        except Exception:
-            logger.exception("task %s: the child of %s could not be canceled", ctx.task_id, began.call)
-
-    def _delegate_of(self, function: str) -> Delegate | None:
-        routine = self._worker.declared().routines.get(function)
-        return None if routine is None else self._worker.delegates.get(routine.function.ref)
-
-    async def _close_tools(self, course: Course, tools: ToolTurn) -> None:
-        if course.progress.tools:
-            await tools.teardown(course.progress.tools)
-            with suppress(Exception):
-                course.note(ToolsClosed(at=course.run.now()))
+    async def _leave_open(self, run: Run, text: str) -> None:
+        """End the turn without an answer to its message; the task waits for another one."""
+        run.note(InputRefused(at=run.now(), message_id=self._overseer.message_key, reason=text))
+        message = self._turn.agent_message([Part(text=text)], {"reason": "interrupted"})
+        await self._turn.finish(Ending(state=INPUT_REQUIRED, message=message))
 
 
-def _started_in(run: Run) -> Started:
-    return next(record for record in run.records if isinstance(record, Started))
+class _AnswerBrokenError(Exception):
+    """The model's answer broke off. The message says so to the caller, who can go on in the same task."""
+
+
+def with_own_ids(calls: Iterable[FunctionCall], known: Set[str]) -> Iterator[FunctionCall]:
+    """Yield the calls of an answer with ids that mean nothing else in the task: records are found by them."""
+    used = set(known)
+    for call in calls:
+        usable = len(call.id) <= _LONGEST_ID and call.id.isprintable() and not _OUR_IDS.search(call.id)
+        new = call.id if call.id and usable and call.id not in used else unused_id(used)
+        used.add(new)
+        yield msgspec.structs.replace(call, id=new)
+
+
+async def read_input(plan: Plan, key: str, message: Message, before: Mapping[str, Any] | None) -> dict[str, Any]:
+    """Return the input that a message is; parameters that it does not give are as they were `before`.
+
+    Records know the message by `key`. An agent with parameters takes them from data parts that are objects. Raises
+    `ArgumentsError`.
+    """
+    said: list[dict[str, Any]] = []
+    given: dict[str, Any] = {}
+    for index, part in enumerate(message.parts):
+        if plan.takes_parameters and part.data is not UNSET and isinstance(part.data, dict):
+            given |= part.data
+            continue
+        content = content_part(part)
+        if part.raw is not None:
+            content["file"] = f"{_IN_MESSAGE}{key}/{index}"
+        said.append(content)
+    known = {name: value for name, value in (before or {}).items() if name != MESSAGE}
+    values = {**known, **{name: value for name, value in given.items() if name != MESSAGE}}
+    if said:
+        values[MESSAGE] = said
+    if is_cut(values):
+        raise ArgumentsError(f"message: it has {TOO_MUCH}; send less at once, or send it as a text or a file")
+    return await plan.inputs.resolve(values)
+
+
+def with_files(said: Sequence[Said], history: Sequence[Message]) -> tuple[Said, ...]:
+    """Return the conversation with the bytes of files that came with messages."""
+    files = {
+        f"{_IN_MESSAGE}{key}/{index}": part
+        for key, message in inputs(history)
+        for index, part in enumerate(message.parts)
+        if part.raw is not None
+    }
+    if not files:
+        return tuple(said)
+    return tuple(
+        UserSaid([_filled(part, files) for part in one.parts]) if isinstance(one, UserSaid) else one for one in said
+    )
+
+
+def _filled(part: dict[str, Json], files: Mapping[str, Part]) -> dict[str, Json]:
+    held = files.get(str(part.get("file")))
+    if held is None or held.raw is None:
+        return part
+    return {**part, "file": f"data:{part['mimeType']};base64,{base64.b64encode(held.raw).decode()}"}

@@ -1,4 +1,4 @@
-"""`ManifestWorker`: an agent that is written down, as the worker it is to the rest of the runtime.
+"""`ManifestWorker`: an agent from a manifest, as a worker like any other.
 
 A turn goes on wherever the records say that the task stands: after a message, a review, or a crash.
 """
@@ -8,24 +8,23 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 
 from errands.agents.delegation.base import Delegate
-from errands.agents.loop.course import LIMIT_EXCEEDED
+from errands.agents.loop.overseer import ManifestEnforcement, ManifestOverseer
 from errands.agents.loop.plan import Plan, Repertoire
-from errands.agents.loop.turn import TaskTurn
+from errands.agents.loop.turn import ManifestTurn
 from errands.agents.manifests import Agent, Manifests
 from errands.agents.models.base import Model
 from errands.agents.mounts import Mounts
 from errands.agents.tools.toolbox import Toolbox
-from errands.policy.cel.evaluators import Evaluators, use_evaluators
-from errands.policy.document import POLICY, CompiledPolicy
-from errands.policy.enforcement import RuledWorker
-from errands.policy.limits import AgeLimit
-from errands.runtime.context import TaskContext
+from errands.policy.cel.evaluators import Evaluators
+from errands.policy.document import CompiledPolicy
+from errands.policy.enforcement import Enforcement, RuledWorker
+from errands.runtime.turn import Turn
 
 
 class ManifestWorker(RuledWorker):
-    """Works on the tasks of one agent. Made once; `delegates` are the other agents it may use, by capability.
+    """Works on the tasks of one agent; `delegates` are the other agents it may use, by capability.
 
-    `evaluators` run scripts of the model, in place of those of the server; whoever gives them closes them.
+    Scripts of the model run in `evaluators`, if given, instead of those of the server. The caller closes them.
     """
 
     def __init__(
@@ -42,7 +41,6 @@ class ManifestWorker(RuledWorker):
         evaluators: Evaluators | None = None,
     ) -> None:
         self.agent = agent
-        self.plan = Plan(agent, manifests)
         self.toolbox = toolbox
         self.model = model
         self.model_name = model_name
@@ -51,47 +49,25 @@ class ManifestWorker(RuledWorker):
         self.runtime = runtime
         self.evaluators = evaluators
         self._manifests = manifests
-        self._known: Repertoire | None = None
+        self._declared = Repertoire(Plan(agent, manifests), manifests.functions(agent))
         self.hears_cancel = toolbox.keeps_state or bool(delegates)
+
+    def declared(self) -> Repertoire:
+        """Return the functions that the manifest names; others are discovered when the agent runs."""
+        return self._declared
 
     def function_names(self) -> tuple[set[str], tuple[str, ...]]:
         functions = self._manifests.functions(self.agent)
         discovering = tuple(f"{function.name}_" for function in functions if function.discovers)
         return {function.name for function in functions if not function.discovers}, discovering
 
-    def hold_to(self, policy: CompiledPolicy, elsewhere: Collection[str] = ()) -> None:
-        self.plan = Plan(self.agent, self._manifests, policy, elsewhere)
-        self._known = None
+    def enforcement(self, policy: CompiledPolicy, elsewhere: Collection[str], evaluators: Evaluators) -> Enforcement:
+        return ManifestEnforcement(self, Plan(self.agent, self._manifests, policy, elsewhere), evaluators)
 
-    def age_limit(self) -> AgeLimit | None:
-        plan = self.plan
-        is_of_policy = "max_age" in plan.limits_of_policy
-        return AgeLimit.of(
-            plan.limits,
-            step=f"{POLICY if is_of_policy else ''}limits.max_age",
-            policy=plan.policy.version if is_of_policy else "",
-            told=LIMIT_EXCEEDED,
-        )
-
-    def use_evaluators(self, evaluators: Evaluators) -> None:
-        self.evaluators = self.evaluators or evaluators
-
-    async def handle(self, ctx: TaskContext) -> None:
-        if self.evaluators is not None:
-            use_evaluators(self.evaluators)
-        turn = TaskTurn(self, ctx)
-        if not ctx.is_cancelled:
-            await ctx._turn.until_cancelled(turn.work())
-        if ctx.is_cancelled:
-            await turn.let_go()
-
-    async def repertoire(self) -> Repertoire:
-        """All functions, found out once. Raises `BrokenToolError`."""
-        if self._known is None:
-            functions = await self.toolbox.functions()
-            self._known = Repertoire(self.plan, functions, refused=self.plan.unruled(functions))
-        return self._known
-
-    def declared(self) -> Repertoire:
-        """The functions that are written down, when the others cannot be found out."""
-        return Repertoire(self.plan, self._manifests.functions(self.agent))
+    async def handle_turn(self, turn: Turn) -> None:
+        overseer = turn.overseer
+        assert isinstance(overseer, ManifestOverseer), "the server oversees every turn of a ruled worker"
+        if not turn.is_cancelled:
+            await turn.until_cancelled(ManifestTurn(overseer).work())
+        if turn.is_cancelled and not turn.ended:
+            await overseer.release()

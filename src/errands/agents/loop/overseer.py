@@ -1,0 +1,224 @@
+"""The overseer of agents from manifests: the enforcement of every agent, with what a manifest declares.
+
+A manifest declares functions, a model and files. Its steps may call tools and reach files, and what a task has begun
+elsewhere, such as sessions of tools and tasks of other agents, is let go of before the task ends.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import secrets
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from typing import TYPE_CHECKING, NoReturn
+
+from errands.agents.delegation.base import Errand
+from errands.agents.loop.plan import Plan, Repertoire
+from errands.agents.loop.progress import Progress
+from errands.agents.manifests.functions import MESSAGE
+from errands.agents.mounts import MountError
+from errands.agents.tools.base import BrokenToolError
+from errands.agents.tools.toolbox import ToolTurn
+from errands.clock import to_iso
+from errands.errors import TaskStoppedError
+from errands.model.core import CANCELED, StreamResponse
+from errands.model.log import EventKind
+from errands.policy.cel import Call, CallFailed, Perform
+from errands.policy.cel.evaluators import Evaluators
+from errands.policy.cel.values import Json
+from errands.policy.enforcement import Enforcement, Reason, TurnOverseer, ask_reviewer
+from errands.policy.records import Answered, AnyRecord, CapabilityBegan, DelegationBegan, Ended, Started, ToolsClosed
+from errands.policy.run import Run
+from errands.runtime.oversight import Admitted, Overseer
+from errands.runtime.turn import Ending, Turn
+
+if TYPE_CHECKING:
+    from errands.agents.loop.worker import ManifestWorker
+
+logger = logging.getLogger(__name__)
+
+
+class ManifestEnforcement(Enforcement):
+    """The enforcement of an agent from a manifest: its own rules together with the server's policy."""
+
+    def __init__(self, worker: ManifestWorker, plan: Plan, evaluators: Evaluators) -> None:
+        super().__init__(evaluators=evaluators, rules=plan.rules)
+        self.worker = worker
+        self.plan = plan
+        self.evaluators = evaluators
+        self._known: Repertoire | None = None
+
+    def overseer(self, turn: Turn) -> Overseer:
+        return ManifestOverseer(self, turn)
+
+    async def repertoire(self) -> Repertoire:
+        """Return all functions, which are discovered once. Raises `BrokenToolError`."""
+        if self._known is None:
+            functions = await self.worker.toolbox.functions()
+            self._known = Repertoire(self.plan, functions, refused=self.plan.unruled(functions))
+        return self._known
+
+
+class ManifestOverseer(TurnOverseer):
+    """Oversees one turn of an agent from a manifest."""
+
+    def __init__(self, agent: ManifestEnforcement, turn: Turn) -> None:
+        super().__init__(agent.rules, turn)
+        worker = agent.worker
+        self.agent = agent
+        self.worker = worker
+        self.files = worker.mounts.files(worker.agent, turn.task_id) if worker.mounts is not None else None
+        #: What expressions see as `runtime`.
+        self.runtime = dict(worker.runtime)
+        self.progress = Progress()
+        self._follows = False
+
+    async def opened(self) -> Run:
+        run = await super().opened()
+        if not self._follows:
+            self._follows = True
+            run.follow(self.progress.take)
+        return run
+
+    async def begin(self, run: Run) -> None:
+        if run.started is not None:
+            return
+        try:
+            repertoire = await self.agent.repertoire()
+        except BrokenToolError:
+            # The turn finds that out, too, and fails.
+            repertoire = self.worker.declared()
+        agent, options = self.worker.agent, self.options
+        run.note(
+            Started(
+                at=to_iso(self.stored.head.created_at),
+                agent=agent.name,
+                namespace=agent.namespace,
+                user=self.stored.scope.owner,
+                email=options.email or None,
+                model=self.worker.model_name,
+                functions=repertoire.names(delegations=False),
+                delegations=repertoire.names(delegations=True),
+                parent=options.parent,
+                depth=options.depth,
+            )
+        )
+
+    async def admit(self, *, is_cancelled: bool) -> Admitted | None:
+        """See `Overseer.admit`. The turn itself asks the guardrails, as their steps may need its tools."""
+        if not is_cancelled and (await self.run()).over is not None:
+            await self.conclude()
+            return None
+        return Admitted(self.stored.task, self.options)
+
+    def hold_back(self, kind: EventKind, update: StreamResponse) -> bool:
+        """See `Overseer.hold_back`. The turn streams nothing that guardrails have yet to look at."""
+        return False
+
+    async def end(self, ending: Ending) -> None:
+        await self.turn.finish(Ending(state=CANCELED) if ending.state is CANCELED else ending)
+
+    # Ends
+
+    async def stop(self, reason: Reason, text: str, *last: AnyRecord) -> NoReturn:
+        """See `TurnOverseer.stop`. The turn ends when the calls that run beside this one have come to their ends."""
+        run = await self.run()
+        run.note(*last, Ended(at=run.now(), reason=reason, detail=text))
+        raise TaskStoppedError(text, reason)
+
+    async def fail(self, told: str, problem: object, *last: AnyRecord) -> NoReturn:
+        """End the task because it cannot go on; see `refer`."""
+        await self.stop("errored", self.refer(told, problem), *last)
+
+    def refer(self, told: str, problem: object) -> str:
+        """Log a problem for operators, and return what the caller is told, with the same reference in both."""
+        reference = secrets.token_hex(4)
+        logger.error("task %s: %s [%s]: %s", self.turn.task_id, told, reference, problem)
+        return f"{told} (reference {reference})."
+
+    async def release(self) -> None:
+        run = await self.opened()
+        if run.started is None:
+            return
+        async with self.worker.toolbox.turn(task_id=self.turn.task_id) as tools:
+            # At the same time: there may be no time left for the last when the first is through.
+            await asyncio.gather(*(self._cancel_child(began) for began in self.progress.open_calls))
+            await self.close_tools(tools)
+
+    async def _cancel_child(self, began: CapabilityBegan) -> None:
+        routine = self.worker.declared().routines.get(began.function)
+        delegate = None if routine is None else self.worker.delegates.get(routine.function.ref)
+        if delegate is None:
+            return
+        task_id = self.progress.children.get(began.call)
+        try:
+            if task_id is not None:
+                await delegate.cancel(task_id, self.stored.scope)
+            else:
+                await delegate.cancel_errand(self.errand(began))
+        except Exception:
+            logger.exception("task %s: the child of %s could not be canceled", self.turn.task_id, began.call)
+
+    async def close_tools(self, tools: ToolTurn) -> None:
+        """End the sessions of the tools that the task has opened."""
+        if self.progress.tools:
+            run = await self.run()
+            await tools.teardown(self.progress.tools)
+            with suppress(Exception):
+                run.note(ToolsClosed(at=run.now()))
+
+    # Calls
+
+    def calls_under_way(self, run: Run) -> int:
+        return len(self.progress.calls) - run.context.meta.count
+
+    def errand(self, began: CapabilityBegan) -> Errand:
+        """Return the delegation of a call. Repeating the call yields the same one, so retries are safe."""
+        run, children = self._run, self.progress.children
+        assert run is not None
+        assert run.started is not None
+
+        async def start(task_id: str) -> None:
+            if children.get(began.call) != task_id:
+                await run.append(DelegationBegan(at=run.now(), call=began.call, task_id=task_id))
+
+        depth = run.started.depth + 1
+        return Errand(
+            call=began.call,
+            message=began.arguments[MESSAGE],
+            parameters={name: value for name, value in began.arguments.items() if name != MESSAGE},
+            parent=self.turn.task_id,
+            scope=self.stored.scope,
+            email=run.context.user.email or "",
+            depth=depth,
+            task_id=children.get(began.call),
+            began=start,
+        )
+
+    def perform(self, key: str) -> Perform:
+        """See `TurnOverseer.perform`. What files gave is durable before it is used."""
+
+        async def perform(call: Call) -> Json:
+            if call.function == "review":
+                return await ask_reviewer(call)
+            run = await self.run()
+            at = run.now()
+            try:
+                value = await self._reach_files(call)
+            except MountError as error:
+                await run.append(Answered(at=at, key=key, call=call, error=str(error)))
+                raise CallFailed(str(error)) from None
+            await run.append(Answered(at=at, key=key, call=call, value=value))
+            return value
+
+        return perform
+
+    async def _reach_files(self, call: Call) -> Json:
+        if self.files is None:
+            raise MountError("this agent has no mount")
+        reach: dict[str, Callable[..., Awaitable[str]]] = {
+            "mount.read": self.files.read,
+            "mount.write": self.files.write,
+        }
+        return await reach[call.function](*call.arguments)
