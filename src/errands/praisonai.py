@@ -13,7 +13,7 @@ import msgspec
 from errands.clock import system_clock, to_iso
 from errands.model.core import TERMINAL_STATES
 from errands.runtime.journal import new_id
-from errands.wire.praisonai.names import STATES
+from errands.wire.praisonai import STATES
 
 __all__ = ["Artifact", "Message", "Role", "Task", "TaskState", "TaskStatus", "TaskStore", "TextPart"]
 

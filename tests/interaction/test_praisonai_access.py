@@ -7,7 +7,7 @@ from starlette.requests import Request
 
 from errands import A2AMiddleware, AgentCardConfig, BearerTokenMiddleware, RequestEnvelope, TaskNotCancelableError
 from errands.testing import serve
-from errands.wire.praisonai.names import METHODS
+from errands.wire.praisonai import METHODS
 from tests.interaction.agents import Echo, card
 from tests.interaction.praisonai import praison, say, verify
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from hypothesis import given
 
-from errands.wire.praisonai.names import CODES, METHODS
+from errands.wire.praisonai import CODES, METHODS
 from tests.interaction.fuzzing import FUZZ, JSONRPC_CODES, Target, check_clean, wrecked
 
 PARTS: list[dict[str, Any]] = [

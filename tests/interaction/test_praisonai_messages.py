@@ -9,7 +9,7 @@ import pytest
 
 from errands import TaskContext, TaskState, Worker
 from errands.testing import serve
-from errands.wire.praisonai.names import STATES
+from errands.wire.praisonai import STATES
 from tests.interaction.agents import Asks, Direct, Echo, Gated, Parrot, Replies, card
 from tests.interaction.praisonai import praison, say, texts
 

@@ -10,8 +10,7 @@ import pytest
 from errands import BearerTokenMiddleware, TaskContext, TaskNotCancelableError, TaskNotFoundError, TaskState, Worker
 from errands.model.core import Task, TaskStatus
 from errands.testing import serve
-from errands.wire.praisonai.requests import MOST_LISTED
-from errands.wire.praisonai.writing import write_tasks
+from errands.wire.praisonai import MOST_LISTED, write_tasks
 from tests.interaction.agents import Asks, Echo
 from tests.interaction.praisonai import praison, say, verify
 

@@ -11,7 +11,7 @@ import pytest
 
 from errands import praisonai
 from errands.praisonai import Message, Role, Task, TaskState, TaskStatus, TaskStore, TextPart
-from errands.wire.praisonai.names import STATES
+from errands.wire.praisonai import STATES
 
 STATES_SNIPPET = """
 from errands.praisonai import TaskState

@@ -19,7 +19,7 @@ import pytest
 
 from errands import A2AServer, TaskContext, TaskState, Worker
 from errands.testing import serve
-from errands.wire.praisonai.names import STATES
+from errands.wire.praisonai import STATES
 from tests.unit.client.serving import serving
 
 pytestmark = pytest.mark.anyio

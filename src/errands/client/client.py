@@ -41,7 +41,7 @@ from errands.model.requests import (
     SendMessageResponse,
     TaskPushNotificationConfig,
 )
-from errands.wire.extensions import EXTENSIONS
+from errands.wire.dialect import EXTENSIONS
 
 
 class A2AClient:

@@ -23,8 +23,7 @@ from errands.client.transport import Received, TransientError
 from errands.errors import ConfigurationError, InternalError, UnavailableError
 from errands.model.base import Model
 from errands.operations import Operation
-from errands.wire.dialect import MalformedAnswerError
-from errands.wire.extensions import EXTENSIONS, HEADERS
+from errands.wire.dialect import EXTENSION_HEADERS, EXTENSIONS, MalformedAnswerError
 from errands.wire.proto.codec import ASKING, CODECS, Codec, Rpc, position_of, read_response, write_request
 from errands.wire.proto.grpc_status import DETAILS_KEY, has_error_info, read_failure
 
@@ -208,7 +207,7 @@ def _codec(version: str) -> Codec:
 def _metadata(headers: Mapping[str, str], version: str) -> tuple[tuple[str, str], ...]:
     sent = {name.lower(): value for name, value in headers.items() if name.lower() not in _RESERVED}
     if (declared := sent.get(EXTENSIONS.lower())) is not None:
-        sent[HEADERS[version].lower()] = declared
+        sent[EXTENSION_HEADERS[version].lower()] = declared
     return tuple({**sent, "a2a-version": version}.items())
 
 

@@ -17,8 +17,7 @@ from errands.client.transport import Received, TransientError
 from errands.errors import A2AError, ConfigurationError, InternalError, UnavailableError
 from errands.model.base import Model
 from errands.operations import Operation
-from errands.wire.dialect import MalformedAnswerError
-from errands.wire.extensions import EXTENSIONS, HEADERS
+from errands.wire.dialect import EXTENSION_HEADERS, EXTENSIONS, MalformedAnswerError
 from errands.wire.sse import GAP_EVENT, ServerSentEvent, SSEParser
 
 #: Raised before a single byte of the request was written.
@@ -45,7 +44,7 @@ class HttpTransport:
         self._headers = httpx.Headers(headers)
         self._headers["A2A-Version"] = binding.dialect.version
         if EXTENSIONS in self._headers:
-            self._headers[HEADERS[binding.dialect.version]] = self._headers[EXTENSIONS]
+            self._headers[EXTENSION_HEADERS[binding.dialect.version]] = self._headers[EXTENSIONS]
         self._timeout = timeout
 
     async def call(self, operation: Operation, request: Model, *, read_timeout: float | None) -> Any:

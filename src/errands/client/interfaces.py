@@ -20,7 +20,7 @@ from errands.errors import ConfigurationError
 from errands.model.card import AgentCard, AgentInterface
 from errands.wire import v0_3, v1_0
 from errands.wire.dialect import ClientDialect
-from errands.wire.praisonai.answers import DIALECT as PRAISONAI
+from errands.wire.praisonai import DIALECT as PRAISONAI
 from errands.wire.v0_3_card import PRAISONAI_TRANSPORT
 from errands.wire.v0_3_spelling import is_once
 

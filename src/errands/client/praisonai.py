@@ -21,7 +21,7 @@ from errands.model.requests import (
     SendMessageResponse,
 )
 from errands.operations import Operation
-from errands.wire.praisonai.names import ARTIFACT_EVENT, ERROR_EVENT, STATUS_EVENT
+from errands.wire.praisonai import ARTIFACT_EVENT, ERROR_EVENT, STATUS_EVENT
 from errands.wire.sse import ServerSentEvent
 
 _replace = msgspec.structs.replace

@@ -36,13 +36,13 @@ from errands.server.errors import client_error
 from errands.server.http import IncomingRequest
 from errands.server.routing import Routes
 from errands.wire.bounds import MAX_DEPTH, check_parts
-from errands.wire.extensions import HEADERS
+from errands.wire.dialect import EXTENSION_HEADERS
 
 #: A method of `TaskManager`.
 Perform = Callable[[Any, CallContext], Awaitable[Any]]
 ExtendedCardProvider = Callable[..., Awaitable[CardLike]]
 
-_EXTENSION_HEADERS = frozenset(name.lower().encode() for name in HEADERS.values())
+_EXTENSION_HEADERS = frozenset(name.lower().encode() for name in EXTENSION_HEADERS.values())
 
 
 class Dispatcher:
@@ -182,8 +182,9 @@ class Dispatcher:
         if self._required and operation.name != "GetExtendedAgentCard":
             missing = [uri for uri in self._required if uri not in declared]
             if missing:
+                headers = " or ".join(EXTENSION_HEADERS.values())
                 raise ExtensionSupportRequiredError(
-                    f"This agent requires the extension {missing[0]}; declare it in {' or '.join(HEADERS.values())}",
+                    f"This agent requires the extension {missing[0]}; declare it in {headers}",
                     extensions=", ".join(missing),
                 )
         if declared and (active := [uri for uri in declared if uri in self._extensions]):

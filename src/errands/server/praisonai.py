@@ -23,9 +23,7 @@ from errands.server.http import HttpExchange
 from errands.server.request_guard import check_content_type
 from errands.server.routing import Routes
 from errands.wire import jsonrpc
-from errands.wire.praisonai.requests import read_request
-from errands.wire.praisonai.streams import StreamWriter, error_frame
-from errands.wire.praisonai.writing import write_error, write_task, write_tasks
+from errands.wire.praisonai import PraisonStream, error_frame, read_request, write_error, write_task, write_tasks
 from errands.wire.status import JSONRPC_HTTP
 from errands.wire.v0_3_card import VERSION, to_v0_3
 
@@ -65,7 +63,7 @@ async def serve(exchange: HttpExchange, dispatcher: Dispatcher, cards: CardPubli
         await exchange.respond(JSONRPC_HTTP.get(error.reason, 200), body, headers=error_headers(error))
         return
     if isinstance(result, EventStream):
-        writer = StreamWriter()
+        writer = PraisonStream()
         await exchange.send_frames(result, lambda item: writer.write(item.data), error_frame, end=writer.end)
         return
     await exchange.respond(200, jsonrpc.result_bytes(request_id, result))

@@ -19,12 +19,7 @@ from errands.model.core import COMPLETED, FAILED, REJECTED, SUBMITTED, UNSPECIFI
 from errands.model.requests import SendMessageConfiguration, SendMessageRequest
 from errands.operations import OPERATIONS
 from errands.wire.dialect import MalformedAnswerError
-from errands.wire.praisonai.answers import DIALECT
-from errands.wire.praisonai.incoming import AnyPart
-from errands.wire.praisonai.names import METHODS
-from errands.wire.praisonai.requests import read_request
-from errands.wire.praisonai.streams import StreamWriter
-from errands.wire.praisonai.writing import write_task, write_tasks
+from errands.wire.praisonai import DIALECT, METHODS, PraisonPart, PraisonStream, read_request, write_task, write_tasks
 from errands.wire.sse import SSEParser
 from tests.unit.wire import strategies
 
@@ -66,7 +61,7 @@ def test_any_task_survives(task: Task) -> None:
 @given(event=strategies.events(True))
 def test_any_update_survives(event: StreamResponse) -> None:
     assume(event.task is None and event.message is None and not has_empty_address(event))
-    written = SSEParser().feed(StreamWriter().write(encode(event)))
+    written = SSEParser().feed(PraisonStream().write(encode(event)))
     assert essence(DIALECT.read_event(written[-1].data.encode())) == essence(event)
 
 
@@ -100,7 +95,7 @@ def test_nothing_but_an_answer_is_read_as_one(raw: bytes) -> None:
 
 
 def test_too_many_parts_are_refused_before_they_are_converted(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delattr(AnyPart, "parts")
+    monkeypatch.delattr(PraisonPart, "parts")
     body = encode({"message": {"role": "user", "parts": [{"text": ""}] * 6}})
     with pytest.raises(PayloadTooLargeError, match="max_message_parts"):
         read_request("message/send", body, max_parts=5)
