@@ -182,9 +182,9 @@ class Dispatcher:
         if self._required and operation.name != "GetExtendedAgentCard":
             missing = [uri for uri in self._required if uri not in declared]
             if missing:
-                headers = " or ".join(EXTENSION_HEADERS.values())
+                names = " or ".join(EXTENSION_HEADERS.values())
                 raise ExtensionSupportRequiredError(
-                    f"This agent requires the extension {missing[0]}; declare it in {headers}",
+                    f"This agent requires the extension {missing[0]}; declare it in {names}",
                     extensions=", ".join(missing),
                 )
         if declared and (active := [uri for uri in declared if uri in self._extensions]):
