@@ -1,9 +1,12 @@
-"""The connections of `errands serve`: uvicorn's, with a bound for everything that a client could drag out or pile up.
+"""HTTP connections of `errands serve`: uvicorn's, with a bound for everything that a client could drag out or pile up.
 
-By itself uvicorn waits for ever for the rest of a request and for a client that does not read, takes a head of any
-size, and reads on while requests wait. Here a head has a size, a request a pace, and no request is read while others of
-the same connection wait. A client that stands still is disconnected, sooner when the process holds too much for its
-clients, and connections leave files for the agent.
+uvicorn itself waits forever for the rest of a request and for a client that does not read, takes a head of any size,
+and reads on while requests wait on the same connection. Here a head has a maximum size, a request a minimum speed, and
+nothing is read while requests wait. Clients that stand still are disconnected, earlier if the process holds too many
+bytes for its clients, and connections leave file descriptors for the agent.
+
+`docs/architecture.md` says why it is uvicorn. pyproject.toml has the range of its versions for which this is tested,
+because this uses the protocol's `pipeline`, `flow`, `cycle` and parser callbacks.
 """
 
 from __future__ import annotations
@@ -19,24 +22,24 @@ from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
 from errands.server.http import WHOLE_RESPONSE, Header
 
-#: Bytes that the address and the headers of a request may have.
+#: The maximum bytes of a head: the address and the headers of a request. Trailers have the same bound.
 MAX_HEAD = 64 * 1024
-#: Bytes that are parsed at once: as many requests as these contain may wait behind the one that is answered.
+#: Bytes that are parsed at once. As many requests as they contain may wait behind the one that is answered.
 _PIECE = 8 * 1024
 
-#: What is said of a request that is none.
-INVALID = "Invalid HTTP request received."
+_INVALID = "Invalid HTTP request received."
+_CLOSE = (b"connection", b"close")
 
 
 class HeadTooLargeError(Exception):
-    """Ends the parsing of a request."""
+    """Stops the parser."""
 
 
 class Budget:
-    """The bytes that a process holds for its clients: of requests that are incomplete, of answers that are not read.
+    """The bytes that a process holds for its clients: incomplete requests and unread responses.
 
-    Only what is larger than `SMALL` counts. When there is more than `most`, connections are closed until an eighth is
-    free again, first those that have stood still for longest.
+    Only connections with more than `SMALL` bytes count. Above `most` bytes, connections are closed until an eighth is
+    free again, starting with those that have stood still for longest.
     """
 
     #: The bytes from which uvicorn makes an application wait for its client, too.
@@ -45,10 +48,11 @@ class Budget:
     def __init__(self, most: int) -> None:
         self.most = most
         self.total = 0
-        self._held: dict[Connection, tuple[int, float]] = {}
+        #: The bytes of each connection, and when its client last sent or read some.
+        self._held: dict[HttpConnection, tuple[int, float]] = {}
 
-    def hold(self, connection: Connection, size: int, now: float) -> None:
-        """Note that `connection` holds `size` bytes, and that its client has just sent or read some."""
+    def hold(self, connection: HttpConnection, size: int, now: float) -> None:
+        """Note that `connection` holds `size` bytes and that its client has just sent or read some."""
         if size <= self.SMALL:
             return
         self.total += size - self._held.get(connection, (0, 0))[0]
@@ -56,11 +60,12 @@ class Budget:
         if self.total > self.most:
             self._make_room(connection, now)
 
-    def release(self, connection: Connection) -> None:
+    def release(self, connection: HttpConnection) -> None:
+        """Note that `connection` holds nothing any more."""
         if connection in self._held:
             self.total -= self._held.pop(connection)[0]
 
-    def _make_room(self, newest: Connection, now: float) -> None:
+    def _make_room(self, newest: HttpConnection, now: float) -> None:
         for connection, (size, _) in list(self._held.items()):
             unread = connection.unread
             if unread and unread < size:  # its client reads, however slowly
@@ -73,7 +78,7 @@ class Budget:
 
 
 class _Flow(FlowControl):
-    """Reading and writing of a connection; `is_held` keeps uvicorn from reading on."""
+    """Flow control in which `is_held` keeps uvicorn from reading on."""
 
     is_held = False
 
@@ -82,11 +87,11 @@ class _Flow(FlowControl):
             super().resume_reading()
 
 
-def _respond_at_once(send: Send, status: int, headers: list[Header], body: bytes) -> bool:
+def _send_whole_response(send: Send, status: int, headers: list[Header], body: bytes) -> bool:
     """Send the head and the body of a response with one write to the socket.
 
-    Return False if it has to go through `send`, for example because a middleware has replaced that. uvicorn writes the
-    two one after the other, which costs a twentieth of the rate of blocking sends.
+    Return False if the response has to go through `send`, for example because a middleware has replaced that. uvicorn
+    writes the two one after the other, which costs 5 % of the rate of blocking sends.
     """
     cycle = getattr(send, "__self__", None)
     if (
@@ -96,7 +101,7 @@ def _respond_at_once(send: Send, status: int, headers: list[Header], body: bytes
         or cycle.response_started
         or cycle.flow.write_paused
         or cycle.access_log
-        or _CLOSE in cycle.scope["headers"]  # older releases of uvicorn look at it only in `send`
+        or _CLOSE in cycle.scope["headers"]  # older releases of uvicorn check it only in `send`
     ):
         return False
     lines = [b"%b: %b\r\n" % header for header in (*cycle.default_headers, *headers)]
@@ -112,57 +117,57 @@ def _respond_at_once(send: Send, status: int, headers: list[Header], body: bytes
     return True
 
 
-_CLOSE = (b"connection", b"close")
-_EXTENSIONS = {WHOLE_RESPONSE: _respond_at_once}
+_EXTENSIONS = {WHOLE_RESPONSE: _send_whole_response}
 
 
-class Connection(HttpToolsProtocol):
-    """One connection of a client. Nothing here is done for a request that comes whole, in one piece."""
+class HttpConnection(HttpToolsProtocol):
+    """One connection of a client. A request that arrives whole and in one piece costs nothing extra."""
 
-    #: Seconds that a client has for a request, apart from the time its size may take at so many bytes per second.
-    patience = 30.0
-    slowest = 16 * 1024
-    #: Seconds in which a client must take something of what is sent. The system passes it on in pieces of a megabyte
-    #: and more, so nothing seems to move for long when a line is slow.
-    stall = 120.0
-    #: That of the whole process; `AgentServer` sets its size.
+    #: Seconds for a request, plus the time that its size takes at `min_rate` bytes per second.
+    request_timeout = 30.0
+    min_rate = 16 * 1024
+    #: Seconds in which a client must read some of what is sent. The system passes data on in pieces of a megabyte and
+    #: more, so on a slow line nothing seems to move for long.
+    write_timeout = 120.0
+    #: The budget of the process; `AgentServer` sets its size.
     budget = Budget(256 * 1024 * 1024)
 
     flow: _Flow
-    #: Between the first byte of a request and its last, and before the last of its headers.
+    #: Whether the parser is between the first byte of a request and its last, and before the end of its head.
     _in_request = False
     _in_head = False
     _is_head_too_large = False
-    #: What is being answered, from the last of its headers on. Others wait in `pipeline`, and their bytes in `_behind`.
+    #: The request that is being answered, from the end of its head on. Others wait in uvicorn's `pipeline`, and bytes
+    #: behind them in `_behind`.
     _answering: RequestResponseCycle | None = None
     _behind = b""
-    #: When the last answer was complete.
+    #: When the last response was complete; 0 before the first.
     _idle_since = 0.0
-    #: A head, or the trailers of a body that came in chunks, have at most so many bytes yet.
+    #: Bytes since the request began or since its body was last fed: an upper bound for a head or for trailers.
     _beside_body = 0
     _piece = 0
-    #: Looks whether the request has come to its end, from the first wait for it on.
-    _receiving: asyncio.TimerHandle | None = None
+    #: The timer for the rest of a request, and the bytes that arrived since it was started.
+    _request_timer: asyncio.TimerHandle | None = None
     _received = 0
-    #: Looks whether the client takes what is sent, while it must wait.
-    _sending: asyncio.TimerHandle | None = None
+    #: The timer for a client that has to read, while the transport's buffer is full.
+    _write_timer: asyncio.TimerHandle | None = None
 
     # Called by the event loop
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
         self.flow = _Flow(transport)
-        most = most_connections()
-        if most is None or len(self.connections) <= most or self._takes_a_place():
-            self._wait_for_request()
+        most = max_connections()
+        if most is None or len(self.connections) <= most or self._close_idle_connection():
+            self._start_request_timer()
         else:
-            self._refuse(HTTPStatus.SERVICE_UNAVAILABLE, "Too many connections; come back in a moment.")
+            self._refuse(HTTPStatus.SERVICE_UNAVAILABLE, "Too many connections; try again in a moment.")
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._stop_waiting()
-        self._stop_watching()
+        self._stop_request_timer()
+        self._stop_write_timer()
         self.budget.release(self)
-        if self._answering is not None and self._answering is not self.cycle:  # uvicorn tells the last request only
+        if self._answering is not None and self._answering is not self.cycle:  # uvicorn notifies the last request only
             self._answering.disconnected = True
             self._answering.message_event.set()
         self.pipeline.clear()
@@ -176,50 +181,42 @@ class Connection(HttpToolsProtocol):
         self._piece = len(data)
         if self._in_request:
             self._beside_body += self._piece
-        # As `_parse` does it, without its frame: what is done for each request is done in as few calls as it can be.
-        try:
-            self.parser.feed_data(data)
-        except HttpParserUpgrade as offer:
-            self._parse(self._head_without_offer() + data[offer.args[0] :])
-        except HttpParserError:
-            self._refuse_invalid()
+        self._parse(data)
         if self.transport.is_closing():
             return
         if self._in_request and self._beside_body > MAX_HEAD + _PIECE:
             self._refuse_head()
-        elif not self.pipeline and (self._in_request or self._answering is None):  # it is the client's turn
+        elif not self.pipeline and (self._in_request or self._answering is None):  # the client has to send more
             self._received += self._piece
-            self._wait_for_request()
-            if self._received > Budget.SMALL and not self._is_answered:
+            self._start_request_timer()
+            # Once the response has begun, uvicorn discards the rest of the request.
+            discards = self._answering is None or self._answering.response_started
+            if self._received > Budget.SMALL and not discards:
                 self.budget.hold(self, self._received, self.loop.time())
-        elif self._receiving is not None:
-            self._stop_waiting()
+        elif self._request_timer is not None:
+            self._stop_request_timer()
         if self.pipeline:
             self._read_on()
 
     def pause_writing(self) -> None:
         super().pause_writing()
-        self._watch(self.transport.get_write_buffer_size())
+        self._start_write_timer(self.transport.get_write_buffer_size())
         self.budget.hold(self, self.unread, self.loop.time())
 
     def resume_writing(self) -> None:
-        self._stop_watching()
+        self._stop_write_timer()
         self.budget.release(self)
         super().resume_writing()
-
-    @property
-    def _is_answered(self) -> bool:
-        """Whether the answer has begun to the request that still comes: then nothing of its rest is kept."""
-        return self._answering is None or self._answering.response_started
 
     # Called by the budget
 
     @property
     def unread(self) -> int:
-        """Bytes of an answer that the client is in no hurry to read."""
-        return 0 if self._sending is None else self.transport.get_write_buffer_size()
+        """The bytes that the client has to read before the application may go on; 0 if it may."""
+        return 0 if self._write_timer is None else self.transport.get_write_buffer_size()
 
     def give_up(self) -> None:
+        """Disconnect the client to free what is held for it."""
         if self.unread or self.pipeline:
             self.transport.abort()
         else:
@@ -230,14 +227,14 @@ class Connection(HttpToolsProtocol):
     def on_message_begin(self) -> None:
         self._in_request = self._in_head = True
         self._beside_body = self._piece
-        HttpToolsProtocol.on_message_begin(self)
+        super().on_message_begin()
 
     def on_headers_complete(self) -> None:
         if self._beside_body > MAX_HEAD:
-            self._measure(len(self.url))
+            self._check_head_size(len(self.url))
         self._in_head = False
         self._beside_body = self._piece
-        HttpToolsProtocol.on_headers_complete(self)
+        super().on_headers_complete()
         self.scope["extensions"] = _EXTENSIONS  # type: ignore[typeddict-item]
         self.headers = []  # for trailers, which must not pass for headers that a proxy has checked
         if not self.pipeline:
@@ -245,19 +242,21 @@ class Connection(HttpToolsProtocol):
 
     def on_body(self, body: bytes) -> None:
         self._beside_body = self._piece
-        HttpToolsProtocol.on_body(self, body)
-
-    def _should_upgrade(self) -> bool:
-        if self.scope["method"] == "CONNECT":  # has no offer to leave out: read again, it would stop the parser again
-            raise HttpParserError("only proxies make tunnels")
-        # uvicorn passes over what the parser says of such a request, which is going to be read again.
-        return True
+        super().on_body(body)
 
     def on_message_complete(self) -> None:
         if self._beside_body > MAX_HEAD:
-            self._measure()
+            self._check_head_size()
         self._in_request = False
-        HttpToolsProtocol.on_message_complete(self)
+        super().on_message_complete()
+
+    def _should_upgrade(self) -> bool:
+        if self.scope["method"] == "CONNECT":  # has no offer to leave out, so parsing it again would not help
+            raise HttpParserError("only proxies accept CONNECT")
+        # True makes uvicorn ignore the parser's callbacks for this head, which `_parse` parses again.
+        return True
+
+    # Called by uvicorn
 
     def send_400_response(self, msg: str) -> None:
         if self._is_head_too_large:
@@ -268,7 +267,7 @@ class Connection(HttpToolsProtocol):
     def on_response_complete(self) -> None:
         if self.pipeline:
             self._answering = self.pipeline[-1][0]
-            HttpToolsProtocol.on_response_complete(self)
+            super().on_response_complete()
         else:
             self._answering = None
             if self._in_request and not self.unread:
@@ -277,10 +276,12 @@ class Connection(HttpToolsProtocol):
         if self.flow.is_held:
             self._read_on()
         if self._in_request and not self.transport.is_closing():
-            self._wait_for_request()
+            self._start_request_timer()
+
+    # Idle connections
 
     def _wait_for_next_request(self) -> None:
-        """Do what uvicorn does, but with one timer for all the requests of a connection."""
+        """Do what uvicorn does after a response, but with one timer for all requests of a connection."""
         self.server_state.total_requests += 1
         if self.transport.is_closing():
             return
@@ -291,29 +292,27 @@ class Connection(HttpToolsProtocol):
 
     def _close_if_idle(self) -> None:
         self.timeout_keep_alive_task = None
-        if not self._is_idle:
+        if self.idle_since is None:
             return
-        left = self._idle_since + self.timeout_keep_alive - self.loop.time()
+        left = self.idle_since + self.timeout_keep_alive - self.loop.time()
         if left > 0:
             self.timeout_keep_alive_task = self.loop.call_later(left, self._close_if_idle)
         elif not self.transport.is_closing():
             self.transport.close()
 
     @property
-    def _is_idle(self) -> bool:
-        """Whether requests were answered on this connection, and none is underway."""
-        return self._idle_since > 0 and self._answering is None and not self._in_request
+    def idle_since(self) -> float | None:
+        """When the last response was complete, None before the first and while there is a request."""
+        return self._idle_since if self._idle_since > 0 and self._answering is None and not self._in_request else None
 
-    # Places
-
-    def _takes_a_place(self) -> bool:
-        """Close the connection that has waited longest for a next request; return False if none does."""
+    def _close_idle_connection(self) -> bool:
+        """Close the connection that has been idle for longest; return False if there is none."""
         idle = {
-            each._idle_since: each.transport
+            each.idle_since: each.transport
             for each in self.connections
-            if isinstance(each, Connection)
-            and each._is_idle
-            # One that closes has given its place away, and one that still sends would keep it.
+            if isinstance(each, HttpConnection)
+            and each.idle_since is not None
+            # One that is closing has already made room, and one that still sends would not.
             and not (each.transport.is_closing() or each.transport.get_write_buffer_size())
         }
         if idle:
@@ -323,7 +322,7 @@ class Connection(HttpToolsProtocol):
     # Requests
 
     def _read_on(self, data: bytes = b"") -> None:
-        """Parse what has come, up to where requests wait for others to be answered. Read no more while any wait."""
+        """Parse piece by piece until a request has to wait for another. Read no more while any waits."""
         behind = self._behind + data
         self._behind = b""
         start = 0
@@ -348,18 +347,15 @@ class Connection(HttpToolsProtocol):
             except HttpParserUpgrade as offer:
                 data = self._head_without_offer() + data[offer.args[0] :]
             except HttpParserError:
-                self._refuse_invalid()
+                self.logger.warning(_INVALID)
+                self.send_400_response(_INVALID)
                 break
 
-    def _refuse_invalid(self) -> None:
-        self.logger.warning(INVALID)
-        self.send_400_response(INVALID)
-
     def _head_without_offer(self) -> bytes:
-        """The head that was just read, to be read again without its offer to speak another protocol.
+        """Return the head that was just parsed without its offer to upgrade, for a new parser.
 
-        Clients may offer HTTP/2 and go on as they began, with a body. The parser takes every offer for accepted, and
-        what follows for no longer HTTP.
+        Clients may offer HTTP/2 and go on with HTTP/1.1 and a body. The parser takes every offer as accepted and does
+        not parse what follows.
         """
         self.parser = HttpRequestParser(self)
         self.parser.set_dangerous_leniencies(lenient_data_after_close=True)  # as uvicorn does
@@ -367,68 +363,69 @@ class Connection(HttpToolsProtocol):
         headers = [b"%b: %b\r\n" % header for header in self.scope["headers"] if header[0] != b"upgrade"]
         return b"".join([begin.encode("ascii"), self.url, end.encode("ascii"), *headers, b"\r\n"])
 
-    def _wait_for_request(self) -> None:
-        if self._receiving is None:
-            self._received = 0
-            self._receiving = self.loop.call_later(self.patience, self._look_for_request, self.loop.time())
-
-    def _look_for_request(self, since: float) -> None:
-        left = since + self.patience + self._received / self.slowest - self.loop.time()
-        if left > 0:
-            self._receiving = self.loop.call_later(left, self._look_for_request, since)
-            return
-        self._receiving = None
-        if self._in_request:
-            self._refuse(HTTPStatus.REQUEST_TIMEOUT, "The request did not come to its end in time.")
-        else:
-            self.transport.close()
-
-    def _stop_waiting(self) -> None:
-        if self._receiving is not None:
-            self._receiving.cancel()
-            self._receiving = None
-            self.budget.release(self)
-
-    def _measure(self, size: int = 0) -> None:
+    def _check_head_size(self, size: int = 0) -> None:
         """Raise `HeadTooLargeError` if the headers or trailers are too large together with `size` other bytes."""
         if size + sum(len(name) + len(value) + 4 for name, value in self.headers) > MAX_HEAD:
             self._is_head_too_large = True
             raise HeadTooLargeError
 
-    # Answers
+    def _refuse_head(self) -> None:
+        self._refuse(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE, f"Headers and trailers may have {MAX_HEAD} bytes.")
 
-    def _watch(self, left: int) -> None:
-        self._sending = self.loop.call_later(self.stall, self._look_at_client, left)
+    def _refuse(self, status: HTTPStatus, text: str) -> None:
+        """Send an error, unless a response has begun, and close the connection."""
+        has_response = self._in_request and not self._in_head and self.cycle.response_started
+        if not has_response:
+            retry = "retry-after: 1\r\n" if status is HTTPStatus.SERVICE_UNAVAILABLE else ""
+            self.transport.write(
+                f"HTTP/1.1 {status.value} {status.phrase}\r\n{retry}content-type: text/plain; charset=utf-8\r\n"
+                f"content-length: {len(text)}\r\nconnection: close\r\n\r\n{text}".encode("ascii")
+            )
+        self.transport.close()
 
-    def _look_at_client(self, before: int) -> None:
+    # Timers
+
+    def _start_request_timer(self) -> None:
+        if self._request_timer is None:
+            self._received = 0
+            self._request_timer = self.loop.call_later(self.request_timeout, self._check_request, self.loop.time())
+
+    def _check_request(self, since: float) -> None:
+        left = since + self.request_timeout + self._received / self.min_rate - self.loop.time()
+        if left > 0:
+            self._request_timer = self.loop.call_later(left, self._check_request, since)
+            return
+        self._request_timer = None
+        if self._in_request:
+            self._refuse(HTTPStatus.REQUEST_TIMEOUT, "The request did not arrive in time.")
+        else:
+            self.transport.close()
+
+    def _stop_request_timer(self) -> None:
+        if self._request_timer is not None:
+            self._request_timer.cancel()
+            self._request_timer = None
+            self.budget.release(self)
+
+    def _start_write_timer(self, left: int) -> None:
+        self._write_timer = self.loop.call_later(self.write_timeout, self._check_reader, left)
+
+    def _check_reader(self, before: int) -> None:
         left = self.transport.get_write_buffer_size()
         if left >= before:
             self.transport.abort()
         else:
-            self._watch(left)
+            self._start_write_timer(left)
 
-    def _stop_watching(self) -> None:
-        if self._sending is not None:
-            self._sending.cancel()
-            self._sending = None
-
-    def _refuse_head(self) -> None:
-        self._refuse(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE, f"Headers and trailers may have {MAX_HEAD} bytes.")
-
-    def _refuse(self, status: HTTPStatus, said: str) -> None:
-        is_answered = self._in_request and not self._in_head and self.cycle.response_started
-        if not is_answered:
-            when = "retry-after: 1\r\n" if status is HTTPStatus.SERVICE_UNAVAILABLE else ""
-            self.transport.write(
-                f"HTTP/1.1 {status.value} {status.phrase}\r\n{when}content-type: text/plain; charset=utf-8\r\n"
-                f"content-length: {len(said)}\r\nconnection: close\r\n\r\n{said}".encode("ascii")
-            )
-        self.transport.close()
+    def _stop_write_timer(self) -> None:
+        if self._write_timer is not None:
+            self._write_timer.cancel()
+            self._write_timer = None
 
 
 @cache
-def most_connections() -> int | None:
-    """Three quarters of the files that this process may open: the agent and its store need some, too."""
+def max_connections() -> int | None:
+    """Return three quarters of the files that this process may open; the agent and its store need some, too."""
     try:
         import resource  # noqa: PLC0415 - not on Windows
     except ImportError:

@@ -25,7 +25,7 @@ from types import FrameType
 import uvicorn
 from uvicorn.supervisors.statreload import StatReload
 
-from errands.cli.connections import Connection
+from errands.cli.connections import HttpConnection
 from errands.cli.failures import CommandError, program_error, reporting
 from errands.cli.output import err
 from errands.errors import ErrandsError
@@ -72,7 +72,7 @@ class AgentServer(uvicorn.Server):
             configure_logging(self._log_level)
             self.agent = self._load()
             self.config.app = self.agent.app
-            Connection.budget.most = self.agent.settings.max_buffered_bytes
+            HttpConnection.budget.most = self.agent.settings.max_buffered_bytes
             if sockets:
                 host, port, *_ = sockets[0].getsockname()
                 self.agent.listen_at(host, port)

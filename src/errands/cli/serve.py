@@ -8,7 +8,7 @@ import socket
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from multiprocessing.connection import Connection as Pipe
+from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Annotated
 
@@ -17,7 +17,7 @@ import uvicorn
 from rich.text import Text
 from uvicorn.supervisors import ChangeReload
 
-from errands.cli.connections import Connection
+from errands.cli.connections import HttpConnection
 from errands.cli.failures import UsageError, reporting
 from errands.cli.http_server import AgentServer, LogLevel, ManifestReload, OnReady, bind, shared_port
 from errands.cli.output import clean, one_line, out
@@ -199,7 +199,7 @@ def _run_worker(
     log_level: LogLevel | None,
     listener: socket.socket,
     greets: bool,
-    ready: Pipe,
+    ready: Connection,
 ) -> None:
     """Run one of several processes. It sends a message through `ready` when it serves."""
 
@@ -218,7 +218,7 @@ def _config(target: Target, reload: bool, log_level: LogLevel | None) -> uvicorn
         # The reloader needs a name here; AgentServer replaces it by the application.
         "errands",
         loop="auto",
-        http=Connection,
+        http=HttpConnection,
         ws="none",
         lifespan="on",
         log_config=None,

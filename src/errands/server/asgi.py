@@ -24,8 +24,6 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-Page = Callable[[HttpExchange], Awaitable[None]]
-
 CARD_PATH = "/.well-known/agent-card.json"
 OLDER_CARD_PATH = "/.well-known/agent.json"
 CARD_PATHS = (CARD_PATH, OLDER_CARD_PATH)
@@ -38,14 +36,14 @@ class A2AApp:
 
     def __init__(self, server: A2AServer) -> None:
         self._server = server
-        self._pages: dict[str, Page] = {
+        self._pages: dict[str, Callable[[HttpExchange], Awaitable[None]]] = {
             HEALTH_PATH: self._health,
             READY_PATH: self._ready,
             # The paths of a2akit.
             f"/v1{HEALTH_PATH}": self._health,
             f"/v1{READY_PATH}": self._ready,
             CARD_PATH: self._card,
-            OLDER_CARD_PATH: self._older_card,
+            OLDER_CARD_PATH: self._card,
         }
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -78,46 +76,29 @@ class A2AApp:
             await respond_error(exchange, client_error(error, f"{exchange.method} {scope['path']!r}"))
 
     async def _route(self, exchange: HttpExchange) -> None:
-        path = _path_of(exchange.scope)
+        path, dispatcher = _path_of(exchange.scope), self._server.dispatcher
         if path in ("/", ""):
-            if exchange.method == "POST":
-                await serve_jsonrpc(exchange, self._server.dispatcher)
-            else:
-                await _not_allowed(exchange, "POST")
-            return
-        if praisonai.is_at(path, self._server.dispatcher.routes):
-            if exchange.method == "POST":
-                await praisonai.serve(exchange, self._server.dispatcher, self._server.cards)
-            else:
-                await _not_allowed(exchange, "POST")
-            return
-        page = self._pages.get(path)
-        if page is not None:
-            if exchange.method in ("GET", "HEAD"):
+            if await _allows(exchange, "POST"):
+                await serve_jsonrpc(exchange, dispatcher)
+        elif praisonai.is_at(path, dispatcher.routes):
+            if await _allows(exchange, "POST"):
+                await praisonai.serve(exchange, dispatcher, self._server.cards)
+        elif (page := self._pages.get(path)) is not None:
+            if await _allows(exchange, "GET", "HEAD"):
                 await page(exchange)
-            else:
-                await _not_allowed(exchange, "GET, HEAD")
-            return
-        version = exchange.header(b"a2a-version")
-        found = self._server.dispatcher.routes.match(exchange.method, path, version)
-        if isinstance(found, RoutedOperation):
-            await serve_rest(exchange, self._server.dispatcher, found)
-        elif found is not None:
-            await _not_allowed(exchange, ", ".join(sorted(found)))
         else:
-            raise MethodNotFoundError(f"There is nothing at {exchange.method} {path[:200]}")
+            found = dispatcher.routes.match(exchange.method, path, exchange.header(b"a2a-version"))
+            if found is None:
+                raise MethodNotFoundError(f"There is nothing at {exchange.method} {path[:200]}")
+            if isinstance(found, RoutedOperation):
+                await serve_rest(exchange, dispatcher, found)
+            else:
+                await _allows(exchange, *sorted(found))
 
     async def _card(self, exchange: HttpExchange) -> None:
-        self._check_serving()
-        await self._server.cards.serve(exchange)
-
-    async def _older_card(self, exchange: HttpExchange) -> None:
-        self._check_serving()
-        await self._server.cards.serve(exchange, is_older_path=True)
-
-    def _check_serving(self) -> None:
         if self._server.settings.role is ServerRole.WORKER:
             raise MethodNotFoundError("This process only runs tasks and serves no card (role worker)")
+        await self._server.cards.serve(exchange, is_older_path=_path_of(exchange.scope) == OLDER_CARD_PATH)
 
     async def _health(self, exchange: HttpExchange) -> None:
         await exchange.respond(200, b'{"status":"ok"}')
@@ -153,8 +134,12 @@ def _path_of(scope: Scope) -> str:
     return path.removeprefix(root) if root else path
 
 
-async def _not_allowed(exchange: HttpExchange, allowed: str) -> None:
-    error = MethodNotFoundError(f"{exchange.method} is not allowed here; use {allowed}")
-    body = to_http(error)[1]
+async def _allows(exchange: HttpExchange, *methods: str) -> bool:
+    """Return whether the request has one of the methods; respond with 405 if not."""
+    if exchange.method in methods:
+        return True
+    allowed = ", ".join(methods)
+    body = to_http(MethodNotFoundError(f"{exchange.method} is not allowed here; use {allowed}"))[1]
     body["error"]["code"] = 405
     await exchange.respond(405, encode(body), headers=((b"allow", allowed.encode()),))
+    return False
