@@ -1,4 +1,4 @@
-# Every target works with nothing but Python 3.11+, make and a package index. uv is used when it is there.
+# Every target needs only Python 3.11+, make and a package index. uv is used if it is installed.
 PYTHON ?= python3
 VENV   ?= .venv
 BIN    := $(VENV)/bin
@@ -20,9 +20,9 @@ help:
 	@echo "make agent  serve the support agent there, from YAML and with a scripted model"
 	@echo "make test   run every test"
 	@echo "make check  lint, types and layers"
-	@echo "make lowest  a part of the tests with the lowest versions that pyproject.toml allows"
+	@echo "make lowest  part of the tests with the lowest versions that pyproject.toml allows"
 	@echo "make soak   the long crash and soak runs"
-	@echo "make bench  errands beside its peers, in one run"
+	@echo "make bench  compare errands with its peers"
 	@echo "make conformance  the public conformance kits (fetched from GitHub)"
 
 $(BIN)/python:
@@ -59,7 +59,7 @@ check: $(VENV)/.dev
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-# `make lowest` is `make tests-of-lowest` in an environment of its own. pip needs minutes to find these versions, uv seconds.
+# `make lowest` is `make tests-of-lowest` in a separate environment. pip needs minutes to resolve these versions, uv seconds.
 $(VENV)/.lowest: pyproject.toml scripts/dev_requirements.py scripts/lowest_requirements.py | $(BIN)/python
 	@echo "Installing the lowest versions into $(VENV) ..."
 	@$(BIN)/python scripts/lowest_requirements.py > $(VENV)/lowest.txt

@@ -1,13 +1,13 @@
-"""The agent that the public conformance kits talk to: `errands serve conformance/agent.py`.
+"""The agent that the public conformance kits test: `errands serve conformance/agent.py`.
 
-What it does is named by the beginning of the message's id. Environment variables make it another agent:
+The beginning of a message's id selects the behaviour. Environment variables configure the agent:
 
-    CONFORMANCE_VERSIONS=1.0      serve these protocol versions alone, separated by commas
-    CONFORMANCE_CAPABILITIES=     offer these, separated by commas; without it: streaming,extended_agent_card
+    CONFORMANCE_VERSIONS=1.0      serve only these protocol versions, separated by commas
+    CONFORMANCE_CAPABILITIES=     offer these, separated by commas; default: streaming,extended_agent_card
     CONFORMANCE_EXTENSION=URI     require this extension
-    CONFORMANCE_SECURITY=bearer   ask for this before the extended card is shown
-    CONFORMANCE_OTHERWISE=NAME    what to do with messages whose ids say nothing; without it: tck-complete-task
-    CONFORMANCE_DEFAULTS=NAMES    leave these as errands has them: input_modes, idempotency_window
+    CONFORMANCE_SECURITY=bearer   require this for the extended card
+    CONFORMANCE_OTHERWISE=NAME    the behaviour for other message ids; default: tck-complete-task
+    CONFORMANCE_DEFAULTS=NAMES    keep errands' defaults for these: input_modes, idempotency_window
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from errands import (
 )
 from errands.model.card import HTTPAuthSecurityScheme, SecurityScheme
 
-#: The kit waits two seconds for a stream before it looks whether the task goes on.
+#: The kit waits two seconds for a stream before it checks whether the task continues.
 LONG_S = 4.0
 
 Behaviour = Callable[[TaskContext], Awaitable[None]]
@@ -64,7 +64,7 @@ async def write_in_chunks(ctx: TaskContext) -> None:
 
 
 def produce(**part: Any) -> Behaviour:
-    """Gives one artifact with this part, and completes."""
+    """Return a behaviour that emits one artifact with this part and completes."""
 
     async def behave(ctx: TaskContext) -> None:
         await ctx.emit_artifact(artifact_id="artifact", last_chunk=True, **part)
@@ -114,8 +114,8 @@ def card(*extra_skills: SkillConfig) -> AgentCardConfig:
     offered: dict[str, Any] = dict.fromkeys(listed("CONFORMANCE_CAPABILITIES", "streaming,extended_agent_card"), True)
     skill = SkillConfig(id="conformance", name="Conformance", description="Does what a kit asks.", tags=["test"])
     bearer = SecurityScheme(http_auth_security_scheme=HTTPAuthSecurityScheme(scheme="Bearer"))
-    # The kit for 1.0 sends a part of an unknown type and wants it taken. That for 0.3 looks for the word "data"; it
-    # looks for "file" too, and then sends a file with `url` where 0.3 has `uri`.
+    # The kit for 1.0 sends a part of an unknown type and expects it to be accepted. The kit for 0.3 needs the mode
+    # "data"; with "file" it would send a file with `url` where 0.3 has `uri`.
     modes: Any = {} if "input_modes" in DEFAULTS else {"input_modes": ["*/*", "text", "data"]}
     return AgentCardConfig(
         name="errands conformance agent",
@@ -139,7 +139,7 @@ def build() -> A2AServer:
     config = card()
     if config.capabilities.extended_agent_card:
         options["extended_card_provider"] = extended_card
-    # The kits send one message again and again, each time for a new task: here it is never a retry.
+    # The kits repeat one message and expect a new task each time.
     window = None if "idempotency_window" in DEFAULTS else 0.0
     settings = Settings.from_env(storage="memory", idempotency_window=window)
     return A2AServer(worker=Conformance(), agent_card=config, settings=settings, **options)

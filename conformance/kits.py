@@ -1,4 +1,4 @@
-"""What is run: the public kits at pinned commits, the agent each run talks to, and the failures that are explained."""
+"""The conformance runs: the public kits at pinned commits, the agent of each run, and the explained failures."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ REPOSITORY = "https://github.com/a2aproject/a2a-tck"
 
 @dataclass(frozen=True)
 class Kit:
-    """One branch of the kit's repository, and what it needs to run."""
+    """A branch of the kit's repository and its requirements."""
 
     version: str
     commit: str
     requirements: tuple[str, ...]
-    #: Arguments of pytest; `{url}` is where the agent is.
+    #: Arguments of pytest; `{url}` is the agent's URL.
     arguments: tuple[str, ...]
 
 
@@ -23,17 +23,17 @@ class Kit:
 class Run:
     name: str
     kit: Kit
-    #: What of the kit is run.
+    #: The tests of the kit to run.
     tests: tuple[str, ...]
-    #: What makes the agent another one: see agent.py.
+    #: Environment variables that configure the agent: see agent.py.
     agent: Mapping[str, str] = field(default_factory=dict)
     #: Further options of `errands serve`.
     serve: tuple[str, ...] = ()
     #: Further arguments of pytest.
     arguments: tuple[str, ...] = ()
-    #: Failures that are the kit's, each by its class or module and its name, with the reason.
+    #: Failures caused by the kit, by class or module and name, with the reason.
     explained: Mapping[str, str] = field(default_factory=dict)
-    #: Whether failures that are not explained are wrong. A run that is not judged is done only when it is asked for.
+    #: Whether unexplained failures are errors. A run that is not judged runs only when it is named.
     is_judged: bool = True
 
 
@@ -73,7 +73,7 @@ KIT_0_3 = Kit(
     arguments=("--sut-url={url}", "--test-scope=all", "--transports=jsonrpc", "--transport-strategy=prefer_jsonrpc"),
 )
 
-_A2A_JSON = "1.0.1 wants application/a2a+json where the request names no type; the kit, of 1.0.0, application/json"
+_A2A_JSON = "1.0.1 requires application/a2a+json if the request names no type; the kit, of 1.0.0, application/json"
 
 _PRECONDITION = "the status is FAILED_PRECONDITION in 1.0.1; it was UNIMPLEMENTED in 1.0.0"
 
@@ -87,10 +87,10 @@ EXPLAINED_1_0 = {
     "TestGrpcStatusCodes::test_version_not_supported_returns_unimplemented": _PRECONDITION,
 }
 ONLY_1_0 = {"CONFORMANCE_VERSIONS": "1.0", "ERRANDS_GRPC_PORT": "0"}
-#: The kit for 0.3 goes on with its tasks and cancels them, and wants the extended card refused without credentials.
+#: The kit for 0.3 continues and cancels its tasks, and expects the extended card to require credentials.
 FOR_0_3 = {"CONFORMANCE_OTHERWISE": "tck-input-required", "CONFORMANCE_SECURITY": "bearer"}
 
-#: The agent with errands' defaults, and with all of its set-up but one piece: what each piece is worth.
+#: The agent with errands' defaults, and with one part of its set-up removed, to measure the effect of each part.
 _MODES, _WINDOW = "input_modes", "idempotency_window"
 _PIECES: Mapping[str, Mapping[str, str]] = {
     "1.0-defaults": {"CONFORMANCE_DEFAULTS": f"{_MODES},{_WINDOW}"},
@@ -122,7 +122,7 @@ RUNS = (
             **EXPLAINED_1_0,
             "TestGrpcStatusCodes::test_unsupported_operation_returns_unimplemented": _PRECONDITION,
             "TestRestStreaming::test_streaming_content_type": (
-                "the kit reads the refusal of a stream without having fetched it, whatever the server says"
+                "the kit reads the refusal of a stream without fetching it, whatever the server responds"
             ),
         },
     ),

@@ -1,9 +1,9 @@
-"""Runs the public conformance kits against `agent.py`: `make conformance`.
+"""Run the public conformance kits against `agent.py`: `make conformance`.
 
     python conformance/run.py [RUN ...] [--repository URL]
 
-Each run clones the kit at its pinned commit, makes an environment for it, serves the agent in a process of its own and
-compares the failures with those that are explained. Exit code 1 when one is not, or when an explained one passes.
+Each run clones the kit at its pinned commit, creates an environment for it, serves the agent in a separate process and
+compares the failures with the explained ones. The exit code is 1 if a failure is unexplained or an explained one passes.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ KIT_S = 900.0
 @dataclass(frozen=True)
 class Outcome:
     counts: Counter[str]
-    #: The names of the tests that failed, each with the first line of its failure.
+    #: The failed tests by name, with the first line of the failure.
     failures: Mapping[str, str]
 
 
 def checkout(kit: Kit, repository: str) -> Path:
-    """A work tree of the kit at its commit; the clone is kept."""
+    """Return a work tree of the kit at its commit, reusing an existing clone."""
     directory = CACHE / f"kit-{kit.version}-source"
     git = ["git", "-C", str(directory)]
     if not directory.is_dir():
@@ -48,7 +48,7 @@ def checkout(kit: Kit, repository: str) -> Path:
 
 
 def environment(kit: Kit) -> str:
-    """The interpreter of the kit's environment."""
+    """Return the interpreter of the kit's environment."""
     command = [sys.executable, str(ROOT / "scripts" / "environment.py"), str(CACHE / f"kit-{kit.version}")]
     made = subprocess.run([*command, *kit.requirements], check=True, stdout=subprocess.PIPE, text=True)
     return made.stdout.strip()
@@ -56,7 +56,7 @@ def environment(kit: Kit) -> str:
 
 @contextmanager
 def serving(run: Run, log: Path) -> Iterator[str]:
-    """The address of the agent while it is served."""
+    """Serve the agent and yield its URL."""
     command = [sys.executable, "-m", "errands", "serve", str(AGENT), "--port", "0", *run.serve]
     with log.open("w") as output:
         process = subprocess.Popen(
@@ -91,7 +91,7 @@ def perform(run: Run, repository: str) -> Outcome:
 
 
 def outcome_of(report: Path) -> Outcome:
-    """What pytest's JUnit report says. An expected failure (a SHOULD that does not hold) is told apart from a skip."""
+    """Read pytest's JUnit report. Expected failures (of a SHOULD) are counted separately from skips."""
     counts: Counter[str] = Counter()
     failures: dict[str, str] = {}
     for case in ElementTree.parse(report).iter("testcase"):
@@ -109,7 +109,7 @@ def outcome_of(report: Path) -> Outcome:
 
 
 def judge(run: Run, outcome: Outcome) -> bool:
-    """Prints the outcome; whether every failure is explained and every explained failure happened."""
+    """Print the outcome, and return whether the failures are exactly the explained ones."""
     figures = ", ".join(
         f"{outcome.counts[word]} {word}" for word in ("passed", "failed", "expected to fail", "skipped")
     )
@@ -141,7 +141,7 @@ def main() -> int:
     parser.add_argument("--repository", default=REPOSITORY, help="where to clone the kit from")
     arguments = parser.parse_args()
     if unknown := set(arguments.runs) - set(names):
-        parser.error(f"no such run: {', '.join(unknown)}; there are {', '.join(names)}")
+        parser.error(f"unknown run {', '.join(unknown)}: expected one of {', '.join(names)}")
     chosen = [run for run in RUNS if run.name in arguments.runs or (run.is_judged and not arguments.runs)]
     try:
         results = [judge(run, perform(run, arguments.repository)) for run in chosen]

@@ -1,4 +1,4 @@
-"""An agent that needs a credential of yours for another service, and pauses until it has it.
+"""An agent that needs a credential for another service and pauses until it gets one.
 
 Run it:
 
@@ -7,9 +7,9 @@ Run it:
 Try:
 
     errands send http://localhost:8000 "my repositories"                        # it asks for a token
-    errands send http://localhost:8000 "go on" --task TASK_ID --token secret    # it goes on with it
+    errands send http://localhost:8000 "go on" --task TASK_ID --token secret    # it continues with it
 
-The first command prints the second. The token travels in `ctx.request_context`: it is never stored.
+The first command prints the second. The token reaches the worker in `ctx.request_context` and is never stored.
 """
 
 from starlette.requests import Request
@@ -18,7 +18,7 @@ from errands import A2AMiddleware, A2AServer, AgentCardConfig, RequestEnvelope, 
 
 
 class TakeToken(A2AMiddleware):
-    """Puts a bearer token aside for the worker, and lets requests without one through."""
+    """Passes a bearer token to the worker, and accepts requests without one."""
 
     async def before_dispatch(self, envelope: RequestEnvelope, request: Request) -> None:
         scheme, _, token = request.headers.get("authorization", "").partition(" ")

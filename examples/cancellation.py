@@ -1,4 +1,4 @@
-"""An agent that can be stopped half-way, and cleans up behind itself.
+"""An agent that can be canceled while it works, and cleans up.
 
 Run it:
 
@@ -10,8 +10,8 @@ Try:
     errands tasks watch http://localhost:8000 TASK_ID       # one line a second
     errands tasks cancel http://localhost:8000 TASK_ID      # from another terminal
 
-What was counted so far stays with the canceled task. A worker that does not look at `is_cancelled` is
-canceled by force after `cancel_force_timeout`.
+The canceled task keeps what was counted so far. A worker that does not check `is_cancelled` is canceled by force after
+`cancel_force_timeout`.
 """
 
 import asyncio
@@ -23,7 +23,7 @@ class Counter(Worker):
     async def handle(self, ctx: TaskContext) -> None:
         for second in range(int(ctx.user_text)):
             if ctx.is_cancelled:
-                await ctx.fail(f"Stopped after {second} seconds.")  # after a cancel this ends as canceled
+                await ctx.fail(f"Stopped after {second} seconds.")  # after a cancel request the task ends as canceled
                 return
             await ctx.emit_text_artifact(f"{second + 1} ", append=second > 0)
             await asyncio.sleep(1)

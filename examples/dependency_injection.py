@@ -1,4 +1,4 @@
-"""An agent with things it did not make itself: a database that is opened and closed with the server, and a setting.
+"""An agent with dependencies: a database that is opened and closed with the server, and a setting.
 
 Run it:
 

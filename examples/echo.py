@@ -1,4 +1,4 @@
-"""The smallest agent: it says what you said.
+"""The smallest agent: it echoes the message.
 
 Run it:
 
@@ -7,7 +7,7 @@ Run it:
 Try:
 
     errands send http://localhost:8000 "hello"          # Echo: hello
-    errands tasks list http://localhost:8000            # it is still there after a restart
+    errands tasks list http://localhost:8000            # the task survives a restart
 """
 
 from errands import A2AServer, AgentCardConfig, TaskContext, Worker

@@ -1,4 +1,4 @@
-"""An agent written as an executor: it is given a request and a queue, and publishes events.
+"""An agent written as an executor: it gets a request and a queue, and publishes events.
 
 Run it:
 
@@ -8,7 +8,7 @@ Try:
 
     errands send http://localhost:8000 "ping"                   # a single message and no task
     errands send http://localhost:8000 "a table for two"        # a task; it asks for the day
-    errands send http://localhost:8000 "friday" --task TASK_ID  # the same task goes on
+    errands send http://localhost:8000 "friday" --task TASK_ID  # continues the same task
 
 The second command prints the third.
 """

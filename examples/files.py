@@ -1,4 +1,4 @@
-"""An agent that takes files and gives a file back.
+"""An agent that takes files and returns a file.
 
 Run it:
 
@@ -9,7 +9,7 @@ Try:
     errands send http://localhost:8000 --file README.md --file Makefile     # [file: report.csv, text/csv, ...]
     errands send http://localhost:8000 "nothing"                            # it declines: there is no file
 
-With --json you see the report itself, in base64 as the protocol has it.
+--json shows the report itself, in base64.
 """
 
 import hashlib
@@ -19,7 +19,7 @@ from errands import A2AServer, AgentCardConfig, TaskContext, Worker
 
 class Archivist(Worker):
     async def handle(self, ctx: TaskContext) -> None:
-        # A file comes with its bytes or with its address; this agent fetches nothing.
+        # A file has bytes or a URL; this agent does not fetch URLs.
         files = [(file.filename, file.content) for file in ctx.files if file.content is not None]
         if not files:
             await ctx.reject("Send me at least one file.")

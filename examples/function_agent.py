@@ -1,4 +1,4 @@
-"""A plain function as an agent: its parameters are the input, what it yields is streamed.
+"""A plain function as an agent: its parameters are the input, and what it yields is streamed.
 
 Run it:
 
@@ -7,9 +7,9 @@ Run it:
 Try:
 
     errands send http://localhost:8000 3            # 3 2 1 liftoff
-    errands send http://localhost:8000 "soon"       # that is no number: it asks for one
+    errands send http://localhost:8000 "soon"       # not a number: it asks for one
 
-The function needs no server to be tested: `list(countdown(3))`.
+The function can be tested without a server: `list(countdown(3))`.
 """
 
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""An agent that answers in the form the client takes: JSON for programs, a sentence for people.
+"""An agent that answers in the form that the client accepts: JSON for programs, a sentence for people.
 
 Run it:
 
@@ -18,7 +18,7 @@ class WordCounter(Worker):
     async def handle(self, ctx: TaskContext) -> None:
         text = ctx.data_parts[0]["text"] if ctx.data_parts else ctx.user_text
         words = text.lower().split()
-        # A client that names no types takes everything.
+        # A client that names no types accepts all.
         if ctx.accepts("application/json"):
             await ctx.complete_json({"words": len(words), "different": len(set(words))})
         else:

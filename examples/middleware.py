@@ -1,4 +1,4 @@
-"""An agent behind middleware: one checks who calls, one adds something of its own to every request.
+"""An agent behind middleware: one authenticates callers, one adds a value to every request.
 
 Run it:
 
@@ -8,7 +8,7 @@ Try:
 
     errands send http://localhost:8000 "hello"                  # refused: credentials are needed
     errands send http://localhost:8000 "hello" --token ada      # Hello, Ada. You said: hello (request 1)
-    errands tasks list http://localhost:8000 --token alan       # empty: everybody sees only their own tasks
+    errands tasks list http://localhost:8000 --token alan       # empty: callers see only their own tasks
 """
 
 import itertools
@@ -30,7 +30,7 @@ PEOPLE = {"ada": "Ada", "alan": "Alan"}  # token to name; ask your identity prov
 
 
 async def verify(token: str) -> dict[str, Any] | None:
-    """The claims of a good token; `sub` is who the tasks belong to."""
+    """Return the claims of a valid token; `sub` is the owner of the tasks."""
     return {"sub": PEOPLE[token]} if token in PEOPLE else None
 
 

@@ -1,4 +1,4 @@
-"""An agent that asks back, and waits for the answer as long as it takes: hours, days, restarts.
+"""An agent that asks a question and waits for the answer, for days and through restarts if necessary.
 
 Run it:
 
@@ -7,9 +7,9 @@ Run it:
 Try:
 
     errands send http://localhost:8000 "Lisbon"                    # it asks for how many nights
-    errands send http://localhost:8000 "many" --task TASK_ID       # that is no number: it asks again
+    errands send http://localhost:8000 "many" --task TASK_ID       # not a number: it asks again
     errands send http://localhost:8000 "3" --task TASK_ID          # Booked: Lisbon, 3 nights, your trip number 1
-    errands send http://localhost:8000 "Porto" --context CONTEXT   # a new task that knows of your first trip
+    errands send http://localhost:8000 "Porto" --context CONTEXT   # a new task that knows your first trip
 
 The first command prints the ids to use in the others.
 """
@@ -19,7 +19,7 @@ from errands import A2AServer, AgentCardConfig, TaskContext, Worker
 
 class TravelAgent(Worker):
     async def handle(self, ctx: TaskContext) -> None:
-        # The task's first turn: nothing was asked yet. An answer that is no int makes errands ask again.
+        # The task's first turn: nothing was asked yet. If an answer is not an int, errands asks again.
         nights = ctx.answer(int)
         if nights is None:
             await ctx.request_input(f"How many nights in {ctx.user_text}?", schema=int)

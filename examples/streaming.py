@@ -1,4 +1,4 @@
-"""An agent that answers word by word, as a model would.
+"""An agent that streams its answer word by word, like a model.
 
 Run it:
 
@@ -7,9 +7,9 @@ Run it:
 Try:
 
     errands send http://localhost:8000 "the quick brown fox"     # the words come back one by one, in capitals
-    errands send http://localhost:8000 "hello" --stream --json   # every event on a line of its own
+    errands send http://localhost:8000 "hello" --stream --json   # one event per line
 
-Interrupt the client and look with `errands tasks watch`: the work goes on, and nothing of it is lost.
+Interrupt the client and run `errands tasks watch`: the work continues, and nothing is lost.
 """
 
 import asyncio

@@ -1,4 +1,4 @@
-"""Prints the dev dependency group of pyproject.toml, one requirement a line, for any version of pip."""
+"""Print the dev dependency group of pyproject.toml, one requirement per line, for any version of pip."""
 
 import pathlib
 import sys

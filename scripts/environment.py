@@ -1,10 +1,10 @@
-"""Makes an environment for other people's packages and prints its interpreter.
+"""Create an environment for third-party packages and print its interpreter.
 
     python scripts/environment.py DIRECTORY REQUIREMENT ...         packages for Python, in a virtual environment
     python scripts/environment.py --npm DIRECTORY PACKAGE@VERSION ...    packages for Node.js
 
-The benchmark, the conformance runs and the interoperability tests keep peers and kits out of our own environment with
-it. A directory is kept while its requirements stay the same, and several processes may ask for it at once.
+The benchmark, the conformance runs and the interoperability tests use it to keep peers and kits out of the project's
+environment. A directory is reused while its requirements stay the same, and several processes may request it at once.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Prints the lowest version of every dependency that pyproject.toml declares, one requirement a line.
+"""Print the lowest version of every dependency that pyproject.toml declares, one requirement per line.
 
-`make lowest` installs them to test the lower bounds. Of a package that several extras need, the highest bound counts.
+`make lowest` installs them to test the lower bounds. If several extras need a package, the highest bound applies.
 """
 
 import pathlib

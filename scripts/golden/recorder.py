@@ -1,4 +1,4 @@
-"""Between an SDK's client and its server: writes every exchange down. Runs in the SDK's environment."""
+"""Record every exchange between an SDK's client and its server. Runs in the SDK's environment."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _TELLING_HEADERS = ("a2a-version", "a2a-extensions", "x-a2a-extensions", "accept
 
 
 class _Copied(httpx.AsyncByteStream):
-    """A body that is passed on piece by piece and written down when it is over."""
+    """A response body that is passed on and recorded chunk by chunk."""
 
     def __init__(self, stream: Any, chunks: list[bytes]) -> None:
         self._stream = stream
@@ -32,7 +32,7 @@ class _Copied(httpx.AsyncByteStream):
 
 
 class Recorder(httpx.AsyncBaseTransport):
-    """An HTTP transport that keeps what is said within `recording`."""
+    """An HTTP transport that records the exchanges within `recording`."""
 
     def __init__(self, out: Path, prefix: str) -> None:
         self._inner = httpx.AsyncHTTPTransport()
@@ -53,11 +53,11 @@ class Recorder(httpx.AsyncBaseTransport):
 
     @contextlib.contextmanager
     def recording(self, name: str) -> Iterator[None]:
-        """Requests made in here belong to the fixture `name`; an error they end with is part of it."""
+        """Record the requests of this block as the fixture `name`, also if they end with an error."""
         self._names.append(name)
         try:
             yield
-        except Exception as error:  # what the client makes of an answer is its own affair
+        except Exception as error:  # how the client handles a response is not recorded
             print(f"{self._prefix}-{name}: the client raised {type(error).__name__}: {error}")  # noqa: T201
         finally:
             self._names.remove(name)
@@ -65,7 +65,7 @@ class Recorder(httpx.AsyncBaseTransport):
     def write(self) -> None:
         for name, exchanges in self._exchanges.items():
             if name:
-                # A client may ask again in another way; what worked is last.
+                # A client may retry in another way; the last attempt is the one that worked.
                 path = self._out / f"{self._prefix}-{name}.json"
                 path.write_text(json.dumps(_shown(*exchanges[-1]), indent=2, ensure_ascii=False) + "\n")
 
@@ -90,7 +90,7 @@ def _shown(request: httpx.Request, response: httpx.Response, chunks: list[bytes]
 
 @contextlib.asynccontextmanager
 async def serving(app: Any) -> AsyncIterator[str]:
-    """The app on a free port; gives its address."""
+    """Serve the app on a free port and yield its URL."""
     server = uvicorn.Server(uvicorn.Config(app, port=0, log_level="error"))
     running = asyncio.create_task(server.serve())
     while not server.started:  # noqa: ASYNC110

@@ -1,4 +1,4 @@
-"""a2a-sdk 0.3 talking to itself: python sdk_0_3.py VERSION OUT"""
+"""Record a2a-sdk 0.3 as client and server: python sdk_0_3.py VERSION OUT"""
 
 from __future__ import annotations
 
@@ -45,10 +45,10 @@ ALL_PARTS = [
 
 
 class Agent(AgentExecutor):
-    """Does what the message's first words say."""
+    """Do what the first words of the message say."""
 
     def __init__(self) -> None:
-        #: What a message "wait" waits for.
+        #: The event that a message "wait" waits for.
         self.gate = asyncio.Event()
 
     async def execute(self, context: RequestContext, queue: EventQueue) -> None:
@@ -173,7 +173,7 @@ async def resubscribe(client: Any, recorder: Recorder, agent: Agent) -> None:
             await drain(client.resubscribe(t.TaskIdParams(id=task.id)))
 
     following = asyncio.create_task(follow())
-    # Nothing tells that the subscription stands before something happens.
+    # The subscription gives no sign before the first event.
     await asyncio.sleep(1)
     agent.gate.set()
     await asyncio.wait_for(following, 10)

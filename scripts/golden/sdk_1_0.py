@@ -1,4 +1,4 @@
-"""a2a-sdk 1.x talking to itself, in version 1.0 and in its way of speaking 0.3: python sdk_1_0.py VERSION OUT"""
+"""Record a2a-sdk 1.x as client and server, in A2A 1.0 and in its form of 0.3: python sdk_1_0.py VERSION OUT"""
 
 from __future__ import annotations
 
@@ -39,10 +39,10 @@ ALL_PARTS = [
 
 
 class Agent(AgentExecutor):
-    """Does what the message's first words say."""
+    """Do what the first words of the message say."""
 
     def __init__(self) -> None:
-        #: What a message "wait" waits for.
+        #: The event that a message "wait" waits for.
         self.gate = asyncio.Event()
 
     async def execute(self, context: RequestContext, queue: EventQueue) -> None:
@@ -174,7 +174,7 @@ async def resubscribe(client: Any, recorder: Recorder, agent: Agent) -> None:
             await drain(client.subscribe(t.SubscribeToTaskRequest(id=task.id)))
 
     following = asyncio.create_task(follow())
-    # Nothing tells that the subscription stands before something happens.
+    # The subscription gives no sign before the first event.
     await asyncio.sleep(1)
     agent.gate.set()
     await asyncio.wait_for(following, 10)
@@ -195,7 +195,7 @@ async def record(version: str, out: Path, name: str) -> None:
         *create_rest_routes(handler, enable_v0_3_compat=True),
     ]
     recorder = Recorder(out, f"{version}-{name}")
-    # The SDK's transports of 1.0 leave this header to the client around them, those of 0.3 set it.
+    # The SDK's 1.0 transports leave this header to the client around them; its 0.3 transports set it.
     headers = {} if name.endswith("0.3") else {"A2A-Version": "1.0"}
     http = httpx.AsyncClient(transport=recorder, timeout=10, headers=headers)
     async with serving(Starlette(routes=routes)) as url, http:
