@@ -42,4 +42,4 @@ async def test_a_task_ends_when_its_server_cannot_be_started(tmp_path: Path, cap
         task = await desk.say("Go")
         assert (task.status.state.short, reason(task)) == ("failed", "errored")
         assert told(task).startswith("The tools of this agent cannot be used (reference ")
-    assert "the MCP server of shop ended or answered wrongly before it was ready" in caplog.text
+    assert "the MCP server of shop ended or gave an invalid answer before it was ready" in caplog.text

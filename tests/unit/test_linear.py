@@ -131,7 +131,7 @@ def test_definitions_that_use_each_other_twice_are_written_out_within_bounds() -
     root = {"properties": {"x": {"$ref": "#/$defs/D39"}}, "$defs": definitions}
     with unheld():
         for _ in range(100):
-            written_out(root, root, most=100)
+            written_out(root, root, max_schemas=100)
 
 
 def test_data_is_copied_for_an_agent_no_slower_than_it_is_read() -> None:

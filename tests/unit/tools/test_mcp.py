@@ -194,13 +194,13 @@ async def test_schemas_that_are_none_take_everything(plain: Caller) -> None:
 
 
 async def test_an_answer_that_breaks_the_protocol_is_an_error_that_can_be_told(plain: Caller) -> None:
-    with pytest.raises(ToolError, match=r"odd.name/here: the MCP server of shop answered in a way that cannot be used"):
+    with pytest.raises(ToolError, match=r"odd.name/here: the MCP server of shop gave an invalid answer"):
         await plain.call("shop_odd_name_here")
 
 
 async def test_a_result_is_checked_against_the_schema_of_the_tool_in_linear_time(plain: Caller) -> None:
     assert await plain.call("shop_code", {"code": "abc@example"}) == {"code": "abc@example"}
-    with unheld(), pytest.raises(ToolError, match="code: the MCP server of shop answered in a way"):
+    with unheld(), pytest.raises(ToolError, match="code: the MCP server of shop gave an invalid answer"):
         await plain.call("shop_code", {"code": "a" * 24})
 
 
@@ -251,7 +251,7 @@ async def test_what_a_server_writes_beside_its_answers_goes_into_the_log(
     mcp = with_args("talkative", env={"TOKEN": "top-secret"})
     async with knowing(tmp_path, mcp) as caller:
         assert await caller.call("shop_add", {"a": 1}) == {"result": 2}
-    lines = [record.getMessage() for record in caplog.records if record.name == "errands.agents.tools.mcp_process"]
+    lines = [record.getMessage() for record in caplog.records if record.name == "errands.agents.tools.mcp_connection"]
     assert "shop:  [31mready [0m with ***" in lines
 
 

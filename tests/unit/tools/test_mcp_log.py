@@ -9,7 +9,7 @@ from asyncio.subprocess import PIPE
 
 import pytest
 
-from errands.agents.tools.mcp_process import Command, _copy
+from errands.agents.tools.mcp_connection import Server, _copy_log
 
 pytestmark = pytest.mark.anyio
 
@@ -26,7 +26,8 @@ async def test_no_piece_of_a_secret_is_logged(caplog: pytest.LogCaptureFixture, 
     caplog.set_level(logging.INFO)
     program = f"import sys; sys.stderr.write({written!r})"
     child = await asyncio.create_subprocess_exec(sys.executable, "-c", program, stderr=PIPE)
-    await _copy(child, Command(tool="shop", command="python", env=(("TOKEN", secret),)))
+    assert child.stderr is not None
+    await _copy_log(child.stderr, Server(tool="shop", transport="stdio", env=(("TOKEN", secret),)))
     await child.wait()
     assert "***" in caplog.text
     assert not any(piece in caplog.text for piece in ("top-s", "first-half", "other-half"))

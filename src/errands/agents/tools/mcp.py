@@ -1,7 +1,7 @@
 """`mcp`: actions that are tools of an MCP server, which runs as a process or is reached over HTTP.
 
-    no such command, nobody answers, or not in time      `BrokenToolError`
-    an error of the tool, a time-out, a broken answer    `ToolError`
+    no such command, no answer, or not in time           `BrokenToolError`
+    an error of the tool, a timeout, an invalid answer   `ToolError`
 
 There is one connection per tool and turn; `close` ends it, and the process with it.
 """
@@ -24,7 +24,6 @@ from errands.agents.tools.base import (
     Invocation,
     ToolError,
     configuration,
-    execution,
     optional,
 )
 from errands.agents.tools.http import filling, put_header
@@ -38,12 +37,12 @@ if TYPE_CHECKING:
 
     from errands.agents.tools.mcp_connection import Connection, Server
 
-#: The arguments of a process may depend on those of a call, so one turn may need several. Not that many.
-_MOST_CONNECTIONS = 8
-_LONGEST_ERROR = 2_000
-#: Schemas that all tools of a server are made of, written out; what comes after them is not described.
+#: The arguments of a process may depend on those of a call, so one turn may need several connections.
+_MAX_CONNECTIONS = 8
+_MAX_ERROR = 2_000
+#: Schemas of all tools of a server with references written out; what comes after them is not described.
 _MAX_SCHEMAS = 100_000
-_LONGEST_DESCRIPTION = 4_000
+_MAX_DESCRIPTION = 4_000
 
 
 class McpBackend(Backend):
@@ -62,19 +61,25 @@ class McpBackend(Backend):
         name = invocation.operation or document.tool_name or ""
         server = await self._server(document, invocation.arguments, invocation.context, invocation.session)
         connection = await self._connection(server)
-        arguments = invocation.arguments
+        bounds, arguments = self.equipment.bounds, invocation.arguments
         if None in arguments.values():
-            arguments = _without_absent(arguments, await self._tools(connection), name)
-        return self._result(name, await connection.call(name, arguments, self.equipment.bounds.timeout))
+            arguments = _without_absent(arguments, await connection.tools(bounds.timeout), name)
+        result = await connection.call(name, arguments, bounds.timeout)
+        if result.is_error:
+            texts = [block.text for block in result.content if block.type == "text"]
+            raise ToolError("\n".join(texts)[:_MAX_ERROR] or f"{name} failed")
+        value = _value(result)
+        if len(msgspec.json.encode(value)) > bounds.max_bytes:
+            raise ToolError(f"{name} answered with more than {bounds.max_bytes:,} bytes")
+        return value
 
     async def discover(self, action: str | None) -> list[Discovered]:
-        _, document = execution(self.equipment.tool, action)
-        assert isinstance(document, Mcp)
-        # There is no task yet, so no context either.
+        document = configuration(self.equipment.tool, action, Mcp)
+        # There is no task yet, so there is no context either.
         connection = await self._connection(await self._server(document, {}, {}, Session("")))
-        tools = await self._tools(connection)
-        most = _MAX_SCHEMAS // max(len(tools), 1)
-        return await asyncio.to_thread(lambda: [_discovered(tool, most) for tool in tools])
+        tools = await connection.tools(self.equipment.bounds.timeout)
+        max_schemas = _MAX_SCHEMAS // max(len(tools), 1)
+        return await asyncio.to_thread(lambda: [_discovered(tool, max_schemas) for tool in tools])
 
     async def close(self) -> None:
         await asyncio.gather(*(connection.close() for connection in self._connections.values()))
@@ -104,28 +109,16 @@ class McpBackend(Backend):
                 return found
             if found is not None:
                 await found.close()
-            elif len(self._connections) >= _MOST_CONNECTIONS:
-                raise ToolError(f"{server.tool} was called in more than {_MOST_CONNECTIONS} different ways in one turn")
+            elif len(self._connections) >= _MAX_CONNECTIONS:
+                raise ToolError(f"{server.tool} was called in more than {_MAX_CONNECTIONS} different ways in one turn")
             made: Connection = _extra().Connection(server, self.equipment.transport, self.equipment.bounds.most_read)
             self._connections[server] = made
             await made.open(self.equipment.bounds.start)
             return made
 
-    async def _tools(self, connection: Connection) -> list[types.Tool]:
-        return await connection.tools(self.equipment.bounds.timeout)
-
-    def _result(self, name: str, result: types.CallToolResult) -> Json:
-        if result.is_error:
-            texts = [block.text for block in result.content if block.type == "text"]
-            raise ToolError("\n".join(texts)[:_LONGEST_ERROR] or f"{name} failed")
-        value = _value(result)
-        if len(msgspec.json.encode(value)) > self.equipment.bounds.max_bytes:
-            raise ToolError(f"{name} answered with more than {self.equipment.bounds.max_bytes:,} bytes")
-        return value
-
 
 def _extra() -> Any:
-    """What needs the extra. Raises `ConfigurationError` when it is not installed."""
+    """Import the module that needs the extra. Raises `ConfigurationError` if it is not installed."""
     try:
         from errands.agents.tools import mcp_connection  # noqa: PLC0415 - mcp is an extra
     except ImportError as error:
@@ -134,7 +127,7 @@ def _extra() -> Any:
 
 
 def _value(result: types.CallToolResult) -> Json:
-    """Structured content if there is some; one text as it is; everything else as a list of what there is."""
+    """Return structured content if there is some, a single text as it is, and anything else as a list."""
     if result.structured_content is not None:
         return result.structured_content
     blocks = [
@@ -148,14 +141,14 @@ def _value(result: types.CallToolResult) -> Json:
     return blocks[0] if len(blocks) == 1 else blocks
 
 
-def _discovered(tool: types.Tool, most: int) -> Discovered:
-    """A tool as a function. Its patterns are left to the server: it checks what it is sent."""
+def _discovered(tool: types.Tool, max_schemas: int) -> Discovered:
+    """Return a tool as a function. Patterns are left to the server, which checks what it is sent."""
     root = tool.input_schema
     required = _required(root)
-    declared = written_out(root, root, patterns=False, most=most).get("properties", {})
+    declared = written_out(root, root, patterns=False, max_schemas=max_schemas).get("properties", {})
     return Discovered(
         name=tool.name,
-        description=(tool.description or tool.title or tool.name)[:_LONGEST_DESCRIPTION],
+        description=(tool.description or tool.title or tool.name)[:_MAX_DESCRIPTION],
         parameters={
             name: usable(schema) if name in required else optional(usable(schema)) for name, schema in declared.items()
         },
@@ -168,7 +161,7 @@ def _required(root: Schema) -> set[str]:
 
 
 def _without_absent(arguments: dict[str, Json], tools: list[types.Tool], name: str) -> dict[str, Json]:
-    """Without the nulls that stand for "not given"; see `optional`."""
+    """Return the arguments without the nulls that stand for "not given"; see `optional`."""
     schema = next((tool.input_schema for tool in tools if tool.name == name), {})
     declared = schema.get("properties", {})
     kept = _required(schema) | {key for key, one in declared.items() if isinstance(one, dict) and "default" in one}

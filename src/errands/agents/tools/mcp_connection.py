@@ -1,29 +1,31 @@
-"""Connections to MCP servers, with the official package (extra `mcp`). Only `mcp` imports this, when it is needed.
+"""Connections to MCP servers, with the official package (extra `mcp`). `mcp` imports this module when it is needed.
 
 The package works with scopes that must be left by the task that entered them, so each connection has a task of its own;
-its calls may come from any other.
+its calls may come from any other task.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Callable
-from contextlib import AsyncExitStack
+import os
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from typing import Any
 
 import httpx
 import httpx2
-from mcp import Client, MCPError
+import msgspec
+from mcp import Client, MCPError, StdioServerParameters
 from mcp.client import Transport
 from mcp.client.sse import sse_client
+from mcp.client.stdio import stdio_client
 from mcp.client.streamable_http import streamable_http_client
 from mcp.types import CONNECTION_CLOSED as _CLOSED
 from mcp.types import CallToolResult, Implementation, Tool
 
 from errands.agents.manifests.schemas import Parameters, Schema
 from errands.agents.tools.base import BrokenToolError, ToolError
-from errands.agents.tools.mcp_process import Command, process
 from errands.agents.tools.references import usable, written_out
 from errands.errors import ErrandsError
 from errands.outbound import AnswerTooLargeError
@@ -33,16 +35,25 @@ logger = logging.getLogger(__name__)
 #: Pages of a list of tools.
 _MAX_PAGES = 50
 _MAX_TOOLS = 1_000
-#: The name by which servers know us.
-_WHO = Implementation(name="errands", version="")
+_CLIENT_INFO = Implementation(name="errands", version="")
+#: Characters of one line that a server writes to its stderr.
+_MAX_LOG_LINE = 2_000
+#: Shorter values of variables are not secrets, and hiding them would make a log unreadable.
+_MIN_SECRET = 6
+#: Seconds to wait for the rest of stderr when a process that the server left behind holds it open.
+_LAST_LINES = 1.0
 
 
-class Server(Command, frozen=True, kw_only=True):
-    """How a server is reached, with everything filled in."""
+class Server(msgspec.Struct, frozen=True, kw_only=True):
+    """How a server is reached, with all templates filled in."""
 
-    command: str = ""
+    #: The name of the tool, for messages.
+    tool: str
     #: `stdio`, `http` or `sse`.
     transport: str
+    command: str = ""
+    args: tuple[str, ...] = ()
+    env: tuple[tuple[str, str], ...] = ()
     url: str = ""
     headers: tuple[tuple[bytes, bytes], ...] = ()
 
@@ -51,42 +62,43 @@ class Connection:
     """One session with one server; for `stdio`, its process. `close` ends both."""
 
     def __init__(self, server: Server, http: httpx.AsyncBaseTransport, max_bytes: int) -> None:
-        """`http` sends the requests of `http` and `sse`, and says where they may go. It is not closed here.
+        """`http` sends the requests of `http` and `sse` and guards where they go. It is not closed here.
 
-        A message of more than `max_bytes` ends the connection; for HTTP, `http` sees to it.
+        `http` ends an answer of more than `max_bytes`, and the connection with it.
         """
         self._server = server
+        self._name = f"the MCP server of {server.tool}"
         self._max_bytes = max_bytes
-        self._bridge = _Bridge(http, self._too_much)
-        self._is_too_much = False
-        #: The schemas that tools give for their results, by name; None until they are known.
-        self._results: dict[str, Schema] | None = None
+        self._bridge = _HttpBridge(http, self._end_too_large)
+        self._is_too_large = False
+        #: The schemas of results by tool; None until they are known.
+        self._result_schemas: dict[str, Schema] | None = None
         self._opened: asyncio.Future[Client] = asyncio.get_running_loop().create_future()
-        # Whoever asked may have gone.
+        # The caller may have stopped waiting for it.
         self._opened.add_done_callback(lambda opened: opened.cancelled() or opened.exception())
         self._closing = asyncio.Event()
         self._task = asyncio.create_task(self._live())
 
     async def open(self, seconds: float) -> None:
-        """Raises `BrokenToolError` when there is no server, or it does not answer within this time."""
+        """Raises `BrokenToolError` if there is no server, or if it does not answer in time."""
         try:
             async with asyncio.timeout(seconds):
                 await asyncio.shield(self._opened)
         except TimeoutError:
             await self.close()
-            raise BrokenToolError(f"{self._who} did not answer within {seconds:g} s") from None
+            raise BrokenToolError(f"{self._name} did not answer within {seconds:g} s") from None
         except asyncio.CancelledError:
             await self.close()
             raise
         except Exception as error:
-            raise BrokenToolError(self._problem(error)) from None
+            raise BrokenToolError(self._startup_problem(error)) from None
 
     @property
     def is_open(self) -> bool:
         return self._opened.done() and not self._task.done() and not self._closing.is_set()
 
     async def tools(self, seconds: float) -> list[Tool]:
-        """Everything the server offers. Raises `BrokenToolError`."""
+        """Return everything the server offers. Raises `BrokenToolError`."""
         found: list[Tool] = []
         cursor: str | None = None
         try:
@@ -98,19 +110,19 @@ class Connection:
                     if cursor is None or len(found) > _MAX_TOOLS:
                         break
         except TimeoutError:
-            raise BrokenToolError(f"{self._who} did not tell its tools within {seconds:g} s") from None
+            raise BrokenToolError(f"{self._name} did not list its tools within {seconds:g} s") from None
         except (MCPError, ToolError) as error:
-            why = f"they are more than {self._max_bytes:,} bytes" if self._is_too_much else _short(error)
-            raise BrokenToolError(f"{self._who} did not tell its tools: {why}") from None
+            why = f"the list has more than {self._max_bytes:,} bytes" if self._is_too_large else _short(error)
+            raise BrokenToolError(f"{self._name} did not list its tools: {why}") from None
         except Exception as error:
-            raise BrokenToolError(f"{self._who} {self._unusable('tools/list', error)}") from None
+            raise BrokenToolError(self._unusable("tools/list", error)) from None
         if len(found) > _MAX_TOOLS:
-            raise BrokenToolError(f"{self._who} has more than {_MAX_TOOLS:,} tools, and cannot be used")
-        self._results = {tool.name: tool.output_schema for tool in found if tool.output_schema is not None}
+            raise BrokenToolError(f"{self._name} has more than {_MAX_TOOLS:,} tools, and cannot be used")
+        self._result_schemas = {tool.name: tool.output_schema for tool in found if tool.output_schema is not None}
         return found
 
     async def call(self, name: str, arguments: dict[str, Any], seconds: float) -> CallToolResult:
-        """Raises `ToolError` when there is no result; an error that the tool itself reports is a result."""
+        """Raises `ToolError` if there is no result; an error that the tool itself reports is a result."""
         try:
             async with asyncio.timeout(seconds):
                 result = await self._client.call_tool(name, arguments)
@@ -120,53 +132,58 @@ class Connection:
         except TimeoutError:
             raise ToolError(f"{name} did not answer within {seconds:g} s") from None
         except MCPError as error:
-            if self._is_too_much:
+            if self._is_too_large:
                 raise ToolError(f"{name} answered with more than {self._max_bytes:,} bytes") from None
             if error.code == _CLOSED:
                 self._closing.set()
-                raise ToolError(f"{self._who} ended before it answered") from None
+                raise ToolError(f"{self._name} ended before it answered") from None
             raise ToolError(f"{name}: {_short(error)}") from None
         except ToolError:
             raise
         except Exception as error:
-            raise ToolError(f"{name}: {self._who} {self._unusable(name, error)}") from None
-
-    async def _check(self, name: str, result: CallToolResult, seconds: float) -> None:
-        """Raises `ValueError` when a result breaks the schema that its tool gives for it."""
-        if self._results is None:
-            await self.tools(seconds)
-        schema = (self._results or {}).get(name)
-        if schema is not None:
-            parameters = Parameters({"result": usable(written_out(schema, schema))})
-            if problems := await parameters.problems({"result": result.structured_content}):
-                raise ValueError(problems[0][1].message)
+            raise ToolError(f"{name}: {self._unusable(name, error)}") from None
 
     async def close(self) -> None:
-        """A process that does not end by itself is killed, with all that it has started."""
+        """End the session. A process that does not end by itself is killed, with all that it has started."""
         self._closing.set()
         if not self._opened.done():
             self._task.cancel()
         await asyncio.shield(asyncio.wait([self._task]))
 
-    def _too_much(self) -> None:
-        self._is_too_much = True
-        self._closing.set()
-
-    def _unusable(self, request: str, error: Exception) -> str:
-        """What to say of an answer that breaks the protocol, or the tool's own schema of its results."""
-        # Without the error's own words: they repeat the answer, and nobody knows what stands in one.
-        logger.warning("%s answered %s in a way that cannot be used (%s)", self._who, request, type(error).__name__)
-        return "answered in a way that cannot be used"
-
-    @property
-    def _who(self) -> str:
-        return f"the MCP server of {self._server.tool}"
-
     @property
     def _client(self) -> Client:
         if not self.is_open:
-            raise ToolError(f"{self._who} is gone")
+            raise ToolError(f"{self._name} is gone")
         return self._opened.result()
+
+    async def _check(self, name: str, result: CallToolResult, seconds: float) -> None:
+        """Raises `ValueError` if a result violates the schema that its tool gives for it."""
+        if self._result_schemas is None:
+            await self.tools(seconds)
+        schema = (self._result_schemas or {}).get(name)
+        if schema is not None:
+            parameters = Parameters({"result": usable(written_out(schema, schema))})
+            if problems := await parameters.problems({"result": result.structured_content}):
+                raise ValueError(problems[0][1].message)
+
+    def _end_too_large(self) -> None:
+        self._is_too_large = True
+        self._closing.set()
+
+    def _unusable(self, request: str, error: Exception) -> str:
+        """Return the message for an answer that violates the protocol, or the tool's own schema of its results."""
+        # Without the text of the error, which repeats the answer and so may contain anything.
+        logger.warning("%s gave an invalid answer to %s (%s)", self._name, request, type(error).__name__)
+        return f"{self._name} gave an invalid answer"
+
+    def _startup_problem(self, error: Exception) -> str:
+        if self._bridge.refused is not None:
+            return f"{self._name} cannot be reached: {self._bridge.refused}"
+        if isinstance(error, FileNotFoundError | PermissionError | NotADirectoryError):
+            return f"{self._name} cannot be started: {self._server.command}: {error.strerror}"
+        if self._server.transport == "stdio":
+            return f"{self._name} ended or gave an invalid answer before it was ready ({_short(error)}); see the log"
+        return f"{self._name} does not answer at its address ({_short(error)})"
 
     # The connection's own task
 
@@ -174,9 +191,9 @@ class Connection:
         try:
             async with AsyncExitStack() as stack:
                 transport = await self._transport(stack)
-                client = Client(transport, client_info=_WHO, cache=None)
+                client = Client(transport, client_info=_CLIENT_INFO, cache=None)
                 await stack.enter_async_context(client)
-                # The package would match patterns of the server on its results in exponential time; see `_check`.
+                # The package would match patterns of the server on results in exponential time; see `_check`.
                 client.session.validate_tool_result = _unchecked  # type: ignore[method-assign]
                 self._opened.set_result(client)
                 await self._closing.wait()
@@ -184,17 +201,16 @@ class Connection:
             raise
         except BaseException as error:
             if self._opened.done():
-                logger.warning("%s: the connection broke: %s", self._who, _short(error))
+                logger.warning("%s: the connection broke: %s", self._name, _short(error))
             else:
                 self._opened.set_exception(_first(error))
         finally:
-            # Nobody may wait for it.
             self._opened.cancel()
 
     async def _transport(self, stack: AsyncExitStack) -> Transport:
         server = self._server
         if server.transport == "stdio":
-            return process(server, max_bytes=self._max_bytes, on_too_much=self._too_much)
+            return _process(server)
         if server.transport == "sse":
             return sse_client(server.url, httpx_client_factory=self._http_client)
         return streamable_http_client(server.url, http_client=await stack.enter_async_context(self._http_client()))
@@ -202,20 +218,11 @@ class Connection:
     def _http_client(
         self, headers: dict[str, str] | None = None, timeout: httpx2.Timeout | None = None, auth: Any = None
     ) -> httpx2.AsyncClient:
-        # A stream may be silent for long; how long a call may take is said elsewhere.
+        # A stream may be silent for long; the time of a call is bounded elsewhere.
         limit = timeout or httpx2.Timeout(30, read=300)
         own = httpx2.Headers(list(self._server.headers))
         own.update(headers)
         return httpx2.AsyncClient(transport=self._bridge, headers=own, timeout=limit, auth=auth, trust_env=False)
-
-    def _problem(self, error: Exception) -> str:
-        if self._bridge.refused is not None:
-            return f"{self._who} cannot be reached: {self._bridge.refused}"
-        if isinstance(error, FileNotFoundError | PermissionError | NotADirectoryError):
-            return f"{self._who} cannot be started: {self._server.command}: {error.strerror}"
-        if self._server.transport == "stdio":
-            return f"{self._who} ended or answered wrongly before it was ready ({_short(error)}); see the log"
-        return f"{self._who} does not answer at its address ({_short(error)})"
 
 
 async def _unchecked(name: str, result: CallToolResult) -> None:
@@ -223,7 +230,7 @@ async def _unchecked(name: str, result: CallToolResult) -> None:
 
 
 def _first(error: BaseException) -> Exception:
-    """What began it: task groups wrap errors in groups of errors."""
+    """Return the first error of a group: task groups wrap errors in groups."""
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]
     return error if isinstance(error, Exception) else RuntimeError(type(error).__name__)
@@ -234,15 +241,57 @@ def _short(error: BaseException) -> str:
     return (str(first).strip().partition("\n")[0] or type(first).__name__)[:500]
 
 
+# Processes
+
+
+@asynccontextmanager
+async def _process(server: Server) -> AsyncIterator[Any]:
+    """Run the server as a process, and copy its stderr into our log."""
+    parameters = StdioServerParameters(command=server.command, args=list(server.args), env=dict(server.env))
+    read_end, write_end = os.pipe()
+    reader = asyncio.StreamReader()
+    pipe, _ = await asyncio.get_running_loop().connect_read_pipe(
+        lambda: asyncio.StreamReaderProtocol(reader), os.fdopen(read_end, "rb", 0)
+    )
+    copying = asyncio.create_task(_copy_log(reader, server))
+    try:
+        with os.fdopen(write_end, "w") as stderr:
+            async with stdio_client(parameters, errlog=stderr) as streams:
+                yield streams
+    finally:
+        await asyncio.wait([copying], timeout=_LAST_LINES)
+        copying.cancel()
+        pipe.close()
+
+
+async def _copy_log(stderr: asyncio.StreamReader, server: Server) -> None:
+    # A secret of several lines comes line by line.
+    parts = {part.strip() for _, value in server.env for part in (value, *value.splitlines())}
+    secrets = sorted((part for part in parts if len(part) >= _MIN_SECRET), key=len, reverse=True)
+    held, is_open = b"", True
+    while is_open:
+        piece = await stderr.read(65_536)
+        is_open = bool(piece)
+        *lines, held = (held + (piece or b"\n")).split(b"\n")
+        held = held[: 16 * _MAX_LOG_LINE]
+        for line in lines:
+            text = line.decode(errors="replace").rstrip()
+            for secret in secrets:
+                text = text.replace(secret, "***")
+            if text := text[:_MAX_LOG_LINE]:
+                # Control characters could change the terminal that shows the log.
+                logger.info("%s: %s", server.tool, "".join(c if c.isprintable() else " " for c in text))
+
+
 # HTTP
 
 
-class _Bridge(httpx2.AsyncBaseTransport):
-    """The package has an HTTP library of its own; this sends its requests with ours, through the outbound guard."""
+class _HttpBridge(httpx2.AsyncBaseTransport):
+    """The package has its own HTTP library; this sends its requests with ours, through the outbound guard."""
 
-    def __init__(self, inner: httpx.AsyncBaseTransport, on_too_much: Callable[[], None]) -> None:
+    def __init__(self, inner: httpx.AsyncBaseTransport, on_too_large: Callable[[], None]) -> None:
         self._inner = inner
-        self._on_too_much = on_too_much
+        self._on_too_large = on_too_large
         #: Why nothing was sent.
         self.refused: ErrandsError | None = None
 
@@ -255,45 +304,40 @@ class _Bridge(httpx2.AsyncBaseTransport):
             extensions={"timeout": request.extensions["timeout"]},
         )
         try:
-            with _translated(request):
+            with _translated_errors(request):
                 answer = await self._inner.handle_async_request(sent)
         except ErrandsError as error:
             self.refused = error
             raise httpx2.ConnectError(str(error), request=request) from None
-        stream = _Stream(answer, request, self._on_too_much)
+        stream = _BridgedBody(answer, request, self._on_too_large)
         return httpx2.Response(answer.status_code, headers=answer.headers.raw, stream=stream, request=request)
 
 
-class _Stream(httpx2.AsyncByteStream):
-    def __init__(self, answer: httpx.Response, request: httpx2.Request, on_too_much: Callable[[], None]) -> None:
+class _BridgedBody(httpx2.AsyncByteStream):
+    def __init__(self, answer: httpx.Response, request: httpx2.Request, on_too_large: Callable[[], None]) -> None:
         self._answer = answer
         self._request = request
-        self._on_too_much = on_too_much
+        self._on_too_large = on_too_large
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
         assert isinstance(self._answer.stream, httpx.AsyncByteStream)
         try:
-            with _translated(self._request):
+            with _translated_errors(self._request):
                 async for piece in self._answer.stream:
                     yield piece
         except AnswerTooLargeError as error:
-            self._on_too_much()
+            self._on_too_large()
             raise httpx2.ReadError(str(error), request=self._request) from None
 
     async def aclose(self) -> None:
         await self._answer.aclose()
 
 
-class _translated:  # noqa: N801 - it reads as a statement
-    """Turns the errors of our HTTP library into those of the other."""
-
-    def __init__(self, request: httpx2.Request) -> None:
-        self._request = request
-
-    def __enter__(self) -> None:
-        pass
-
-    def __exit__(self, kind: Any, error: BaseException | None, traceback: Any) -> None:
-        if isinstance(error, httpx.RequestError):
-            same = getattr(httpx2, type(error).__name__, httpx2.RequestError)
-            raise same(str(error), request=self._request) from error
+@contextmanager
+def _translated_errors(request: httpx2.Request) -> Iterator[None]:
+    """Raise the errors of our HTTP library as those of the other."""
+    try:
+        yield
+    except httpx.RequestError as error:
+        same = getattr(httpx2, type(error).__name__, httpx2.RequestError)
+        raise same(str(error), request=request) from error

@@ -1,4 +1,4 @@
-"""JSON Schemas that refer to each other, written out: manifests and models take schemas without references."""
+"""Write out JSON Schemas that refer to each other: manifests and models take schemas without references."""
 
 from __future__ import annotations
 
@@ -11,27 +11,32 @@ from errands.agents.manifests.schemas import VALUES, Schema, is_usable, problem
 _MAX_SCHEMAS = 5_000
 _MAX_DEPTH = 24
 #: Keywords that only serve references.
-_LEFT_OUT = frozenset({"$ref", "$defs", "definitions", "$schema", "$id", "$anchor", "$dynamicRef", "$dynamicAnchor"})
+_REFERRING = frozenset({"$ref", "$defs", "definitions", "$schema", "$id", "$anchor", "$dynamicRef", "$dynamicAnchor"})
 _PATTERNS = frozenset({"pattern", "patternProperties"})
-#: Keywords that are about the names for which there is no pattern.
+#: Keywords about the properties that match no pattern.
 _EXCLUDING = frozenset({"additionalProperties", "unevaluatedProperties"})
-#: Keywords whose values have names of somebody's own choice as keys.
+#: Keywords whose values have names as keys.
 _NAMED = frozenset({"properties", "patternProperties", "dependentSchemas"})
 
 
-def written_out(schema: Schema, root: Schema, *, patterns: bool = True, most: int = _MAX_SCHEMAS) -> Schema:
-    """`schema` without references into `root`. What refers to itself or to nothing ends in a schema that takes all.
-
-    So does what comes after `most` schemas. With `patterns=False` patterns are left out, and what excludes names that
-    fit none of them.
-    """
-    left_out = _LEFT_OUT if patterns else _LEFT_OUT | _PATTERNS
-    written: Schema = _Writer(root, left_out, most).write(schema, ())
-    return written
+def pointed(root: Any, reference: str) -> Any:
+    """Return what a reference such as `#/$defs/Order` points to; None if it points to nothing in this document."""
+    if not reference.startswith("#"):
+        return None
+    node = root
+    for step in filter(None, reference[1:].split("/")):
+        name = unquote(step).replace("~1", "/").replace("~0", "~")
+        if isinstance(node, dict):
+            node = node.get(name)
+        elif isinstance(node, list) and name.isdigit() and int(name) < len(node):
+            node = node[int(name)]
+        else:
+            return None
+    return node
 
 
 def usable(schema: Any) -> Schema:
-    """A schema of somebody else, without a default that breaks it; one that takes all if no validator can use it."""
+    """Return a foreign schema without a default that violates it; one that allows everything if it is invalid."""
     if not isinstance(schema, dict):
         return {}
     if not is_usable(schema):
@@ -42,43 +47,42 @@ def usable(schema: Any) -> Schema:
     return schema
 
 
-class _Writer:
-    def __init__(self, root: Schema, left_out: frozenset[str], most: int) -> None:
-        self._root = root
-        self._left_out = left_out
-        self._left = most
+def written_out(schema: Schema, root: Schema, *, patterns: bool = True, max_schemas: int = _MAX_SCHEMAS) -> Schema:
+    """Return `schema` without references into `root`.
 
-    def write(self, schema: Any, inside: tuple[str, ...], depth: int = 0) -> Any:
+    A reference to itself or to nothing becomes a schema that allows everything, and so does everything after
+    `max_schemas` schemas. With `patterns=False`, patterns are left out, and what excludes names that match none of
+    them.
+    """
+    removed = _REFERRING if patterns else _REFERRING | _PATTERNS
+    left = max_schemas
+
+    def write(schema: Any, inside: tuple[str, ...], depth: int) -> Any:
         """`inside` has the references that led here."""
+        nonlocal left
         if not isinstance(schema, dict):
             return schema
-        self._left -= 1
-        if self._left < 0 or depth > _MAX_DEPTH:
+        left -= 1
+        if left < 0 or depth > _MAX_DEPTH:
             return {}
-        left_out = self._left_out
-        if "patternProperties" in schema and "patternProperties" in left_out:
-            left_out |= _EXCLUDING
-        own = {key: self._value(key, value, inside, depth + 1) for key, value in schema.items() if key not in left_out}
+        dropped = removed | _EXCLUDING if not patterns and "patternProperties" in schema else removed
+        own: Schema = {}
+        for key, value in schema.items():
+            if key in dropped:
+                continue
+            if key in VALUES:
+                own[key] = value
+            elif key in _NAMED and isinstance(value, dict):
+                own[key] = {name: write(inner, inside, depth + 1) for name, inner in value.items()}
+            elif isinstance(value, list):
+                own[key] = [write(inner, inside, depth + 1) for inner in value]
+            else:
+                own[key] = write(value, inside, depth + 1)
         reference = schema.get("$ref")
         if not isinstance(reference, str) or reference in inside:
             return own
-        target = self.write(self._find(reference), (*inside, reference), depth + 1)
+        target = write(pointed(root, reference), (*inside, reference), depth + 1)
         return {**target, **own} if isinstance(target, dict) else own
 
-    def _value(self, key: str, value: Any, inside: tuple[str, ...], depth: int) -> Any:
-        if key in VALUES:
-            return value
-        if key in _NAMED and isinstance(value, dict):
-            return {name: self.write(inner, inside, depth) for name, inner in value.items()}
-        if isinstance(value, list):
-            return [self.write(inner, inside, depth) for inner in value]
-        return self.write(value, inside, depth)
-
-    def _find(self, reference: str) -> Any:
-        """What a JSON Pointer such as `#/$defs/Order` leads to; other documents are not fetched."""
-        if not reference.startswith("#"):
-            return {}
-        found: Any = self._root
-        for step in filter(None, reference[1:].split("/")):
-            found = found.get(unquote(step).replace("~1", "/").replace("~0", "~")) if isinstance(found, dict) else None
-        return found if isinstance(found, dict) else {}
+    written: Schema = write(schema, (), 0)
+    return written
