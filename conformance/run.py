@@ -3,7 +3,7 @@
     python conformance/run.py [RUN ...] [--repository URL]
 
 Each run clones the kit at its pinned commit, creates an environment for it, serves the agent in a separate process and
-compares the failures with the explained ones. The exit code is 1 if a failure is unexplained or an explained one passes.
+compares the failures with the explained ones. The exit code is 1 if they differ.
 """
 
 from __future__ import annotations
