@@ -29,7 +29,7 @@ GARBAGE = b'\xff\x00{"\n'
 async def damage_event(engine: Engine, task_id: str, version: int, data: bytes = MISFIT) -> None:
     """Replaces one event of a task's log; version 0 is the snapshot."""
     if isinstance(engine, MemoryEngine):
-        row = engine._rows[task_id]
+        row = engine._tasks[task_id]
         row.unpack()
         if version:
             row.events = [
@@ -58,7 +58,7 @@ async def damage_event(engine: Engine, task_id: str, version: int, data: bytes =
             version,
         )
     elif isinstance(engine, RedisEngine):
-        client: Any = engine._open.link.client
+        client: Any = engine._open.server.client
         keys = engine._keys
         if not version:
             await client.hset(keys.task(task_id), "snapshot", data)
@@ -78,7 +78,7 @@ async def damage_head(engine: Engine, task_id: str) -> None:
     elif isinstance(engine, PostgresEngine):
         await _postgres(engine, "UPDATE tasks SET state = 'TASK_STATE_DREAMING' WHERE id = $1", task_id)
     elif isinstance(engine, RedisEngine):
-        client: Any = engine._open.link.client
+        client: Any = engine._open.server.client
         key = engine._keys.task(task_id)
         record = await client.hget(key, "record")
         await client.hset(key, "record", record[: len(record) // 2])

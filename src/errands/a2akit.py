@@ -23,7 +23,7 @@ from errands.client import (
     TaskTerminalError,
 )
 from errands.engines.base import Engine
-from errands.engines.passwords import without_password
+from errands.engines.connection import without_password
 from errands.errors import (
     AuthenticationRequiredError,
     ConcurrencyError,

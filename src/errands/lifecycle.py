@@ -1,17 +1,19 @@
 """The life of a task as data and pure functions: no I/O, no clock.
 
-`accept` says whether a change may be written, `fold` what the log amounts to. Engines, runtime, client and
-tests use these same two functions, so a state can never mean two things.
+`judge` decides whether a change may be written and what follows from it; `fold` computes a task from its log. Engines,
+runtime, client and tests use these same functions, so a state can never mean two things.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import NamedTuple
 
 import msgspec
 
 from errands.errors import (
     ConcurrencyError,
+    DuplicateMessageError,
     IllegalTransitionError,
     LeaseLostError,
     TaskTerminalStateError,
@@ -37,7 +39,21 @@ from errands.model.core import (
     TaskArtifactUpdateEvent,
     TaskState,
 )
-from errands.model.log import IDLE, KEEP, LEASE, NEW, READY, UNFOLDED_KINDS, Change, Draft, Event, Head
+from errands.model.log import (
+    IDLE,
+    KEEP,
+    LEASE,
+    NEW,
+    READY,
+    UNFOLDED_KINDS,
+    Change,
+    Draft,
+    Event,
+    Head,
+    LeaseRecord,
+    Scope,
+    StoredTask,
+)
 
 #: From where to where. A state that is missing on the left is terminal.
 TRANSITIONS: dict[TaskState, frozenset[TaskState]] = {
@@ -116,8 +132,9 @@ def _refuse_fence(head: Head, change: Change) -> None:
 
 def advance(head: Head, change: Change) -> Head:
     """The head after an accepted change."""
-    attempt, worker, due_at = head.attempt, head.worker, head.due_at
+    attempt, worker, due_at, claimed = head.attempt, head.worker, head.due_at, head.claimed
     if change.work is LEASE:
+        claimed = "expired" if worker else "ready"
         attempt, worker, due_at = attempt + 1, change.worker, change.due_at
     elif change.work is not KEEP:
         worker, due_at = "", None if change.work is IDLE else change.due_at
@@ -135,6 +152,8 @@ def advance(head: Head, change: Change) -> Head:
         given_back=given_back,
         worker=worker,
         due_at=due_at,
+        # The first event tells how the lease was taken.
+        claimed="" if change.events else claimed,
         unread=head.unread + change.unread,
         cancel_requested=head.cancel_requested if change.cancel_requested is None else change.cancel_requested,
         direct=head.direct if change.direct is None else change.direct,
@@ -142,6 +161,75 @@ def advance(head: Head, change: Change) -> Head:
         created_at=head.created_at or change.at,
         updated_at=change.at,
         status_at=head.status_at if change.state is None else change.at,
+    )
+
+
+def claimed(head: Head, worker: str, until: int) -> Head:
+    """Return the head after a due task was claimed: what `LEASE` does, without a change."""
+    return msgspec.structs.replace(
+        head, attempt=head.attempt + 1, worker=worker, due_at=until, claimed="expired" if head.worker else "ready"
+    )
+
+
+class Receipt(NamedTuple):
+    """A message that was accepted before: by which task, and when."""
+
+    task_id: str
+    at: int
+
+
+class Judged(msgspec.Struct, gc=False):
+    """An accepted change, and what follows from it."""
+
+    change: Change
+    #: Where the task stood before, and where it stands now.
+    before: Head
+    head: Head
+    #: The events of the change, with their versions.
+    events: list[Event]
+    #: The whole task, if the change brought it along.
+    stored: StoredTask | None
+    #: Whether a worker may have something to do: the task has become due, or is wanted canceled.
+    wakes_workers: bool
+
+
+def judge(scope: Scope | None, head: Head | None, receipt: Receipt | None, change: Change) -> Judged:
+    """Return what `change` leads to, or raise the reason why it must not be written.
+
+    `scope` and `head` are those of the stored task with this id, None if there is none; `receipt` is that of the same
+    message in the change's scope, if it was accepted before. A repeated message is recognised first, whatever became of
+    its task. A task of another scope looks like one that does not exist, except that its id cannot be used again.
+    """
+    if receipt is not None and receipt.at >= change.receipt_since:
+        raise DuplicateMessageError(receipt.task_id)
+    is_foreign = head is not None and scope != change.scope
+    accept(None if is_foreign else head, change)
+    if is_foreign:
+        raise ConcurrencyError(f"the id {change.task_id} is taken")
+    before = NEW if head is None else head
+    after = advance(before, change)
+    lease = _lease_record(before, after, change) if before.claimed or change.work is LEASE else None
+    events: list[Event] = []
+    version = before.version
+    for draft in change.events:
+        version += 1
+        events.append(Event(version, draft.kind, draft.data, change.at, lease))
+        lease = None
+    stored = None if change.fold is None else StoredTask(task=change.fold, head=after, scope=change.scope)
+    return Judged(change, before, after, events, stored, change.work is READY or change.cancel_requested is True)
+
+
+def _lease_record(before: Head, after: Head, change: Change) -> LeaseRecord:
+    """Return what the first event of a change tells about the lease that was taken by it or before it."""
+    had_expired = bool(before.worker) if change.work is LEASE else before.claimed == "expired"
+    is_first = after.attempt - before.attempt_base <= 1
+    # The change may end the lease as well.
+    holder = after if after.worker else before
+    return LeaseRecord(
+        after.attempt,
+        holder.worker,
+        holder.due_at or 0,
+        "expired" if had_expired else "new" if is_first else "given back",
     )
 
 

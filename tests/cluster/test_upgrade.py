@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 
 import errands
-from errands.engines.postgres import PostgresEngine, schema, sql
+from errands.engines.postgres import PostgresEngine, schema
+from errands.engines.postgres.schema import Migration, migrations
 from errands.engines.urls import engine_from_url
 from tests.cluster.checks import check_readers, check_tasks
 from tests.cluster.cluster import cluster_on
@@ -20,7 +21,7 @@ from tests.postgres import own_server
 
 pytestmark = [pytest.mark.anyio, pytest.mark.cluster, pytest.mark.timeout(300)]
 
-NEWEST = sql.migrations()[-1].version
+NEWEST = migrations()[-1].version
 MIGRATION = """-- A column that this release does not know.
 -- oldest: 1
 
@@ -50,8 +51,8 @@ async def test_replicas_are_replaced_one_by_one_while_clients_work(
         async with Load(cluster) as load, load.going_on():
             await load.accept_more(10)
             with monkeypatch.context() as patch:
-                known = sql.migrations()
-                patch.setattr(schema, "migrations", lambda: [*known, sql.Migration(NEWEST + 1, 1, MIGRATION)])
+                known = migrations()
+                patch.setattr(schema, "migrations", lambda: [*known, Migration(NEWEST + 1, 1, MIGRATION)])
                 assert await PostgresEngine(url).schema.upgrade() == (NEWEST, NEWEST + 1)
             await load.accept_more(10)
             # An old one that is restarted can use the new tables, too.

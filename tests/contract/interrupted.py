@@ -11,9 +11,10 @@ from typing import Any
 
 from errands.engines.base import Retention
 from errands.engines.postgres import retention as postgres_retention
-from errands.engines.redis import sweeping as redis_sweeping
-from errands.engines.redis.changes import Judge
-from errands.engines.sqlite import jobs as sqlite_jobs
+from errands.engines.postgres.retention import PostgresSweep
+from errands.engines.redis import retention as redis_retention
+from errands.engines.redis.store import CommandBuilder
+from errands.engines.sqlite import retention as sqlite_retention
 from errands.engines.urls import engine_from_url
 
 #: What one piece is, instead of thousands.
@@ -27,8 +28,8 @@ TRIMMED = Retention(events_per_task=KEPT)
 POLICIES = {"delete": EVERYTHING_ENDED, "trim": TRIMMED}
 #: What removes a piece.
 STEPS: dict[str, list[tuple[Any, str]]] = {
-    "delete": [(sqlite_jobs, "clear_remains"), (postgres_retention, "_clear")],
-    "trim": [(sqlite_jobs, "trim"), (postgres_retention, "_trim"), (Judge, "trim")],
+    "delete": [(sqlite_retention, "clear_remains"), (PostgresSweep, "clear_remains")],
+    "trim": [(sqlite_retention, "trim"), (PostgresSweep, "trim"), (CommandBuilder, "trim")],
 }
 
 
@@ -47,7 +48,7 @@ def deadly(step: Callable[..., Any]) -> Callable[..., Any]:
 
 
 async def main(storage: str, what: str) -> None:
-    for module in (sqlite_jobs, postgres_retention, redis_sweeping):
+    for module in (sqlite_retention, postgres_retention, redis_retention):
         module.SWEEP_EVENTS = BATCH  # type: ignore[attr-defined]
     for place, name in STEPS[what]:
         setattr(place, name, deadly(getattr(place, name)))

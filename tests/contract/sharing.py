@@ -95,8 +95,8 @@ async def listening_pair(url: str, clock: ManualClock) -> AsyncIterator[tuple[Po
 
 async def is_listening(engine: PostgresEngine) -> None:
     """Waits until it hears what others tell."""
-    assert engine._watching is not None
-    await engine._watching.is_listening.wait()
+    assert engine._notifications is not None
+    await engine._notifications.is_listening.wait()
 
 
 async def spawn(script: str, *arguments: str) -> asyncio.subprocess.Process:

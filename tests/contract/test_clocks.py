@@ -12,9 +12,9 @@ import pytest
 
 from errands.clock import system_clock
 from errands.engines.base import Engine
+from errands.engines.connection import TOLERATED, StoreClock, store_clock
 from errands.engines.postgres import PostgresEngine
 from errands.engines.redis import RedisEngine
-from errands.engines.store_clock import TOLERATED, StoreClock, goes_by_store
 from tests.contract.changes import AGENT, LEASE_MS, WORKER, Changes, ManualClock
 from tests.postgres import url_for
 from tests.redis_server import shared_url
@@ -102,5 +102,5 @@ def test_who_is_put_right_stays_so_while_the_difference_wavers() -> None:
 
 def test_only_the_clock_of_the_machine_is_put_right() -> None:
     given = ManualClock()
-    assert goes_by_store(given) is given
-    assert isinstance(goes_by_store(system_clock), StoreClock)
+    assert store_clock(given) is given
+    assert isinstance(store_clock(system_clock), StoreClock)

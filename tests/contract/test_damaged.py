@@ -8,8 +8,8 @@ from collections.abc import Awaitable, Callable
 import pytest
 
 from errands.engines.base import Engine, Retention
+from errands.engines.damage import EXPLANATION
 from errands.engines.memory import MemoryEngine
-from errands.engines.stored import EXPLANATION
 from errands.errors import ConcurrencyError, DuplicateMessageError, TaskNotFoundError, TaskTerminalStateError
 from errands.model.core import TERMINAL_STATES, TaskState, text_of
 from errands.model.log import AskingQuery, Draft, Lease, ListQuery, StoredTask, Work

@@ -13,13 +13,12 @@ from redis.asyncio import Redis
 
 from errands.engines.base import Engine, Retention
 from errands.engines.postgres import retention as postgres_retention
-from errands.engines.postgres.connection import Options, connect
-from errands.engines.postgres.sql import QUERIES
-from errands.engines.redis import sweeping as redis_sweeping
-from errands.engines.redis.options import Options as RedisOptions
-from errands.engines.sqlite import jobs as sqlite_jobs
-from errands.engines.sqlite.connection import Options as SQLiteOptions
-from errands.engines.sqlite.connection import open_reader
+from errands.engines.postgres.connection import PostgresOptions, connect
+from errands.engines.postgres.queries import QUERIES
+from errands.engines.redis import retention as redis_retention
+from errands.engines.redis.connection import RedisOptions
+from errands.engines.sqlite import retention as sqlite_retention
+from errands.engines.sqlite.connection import SQLiteOptions, open_reader
 from errands.engines.urls import engine_from_url
 from errands.errors import TaskNotFoundError
 from errands.model.log import Draft, ListQuery
@@ -35,7 +34,7 @@ PIECES = 20
 
 @pytest.fixture
 def small_batches(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (sqlite_jobs, postgres_retention, redis_sweeping):
+    for module in (sqlite_retention, postgres_retention, redis_retention):
         monkeypatch.setattr(module, "SWEEP_EVENTS", BATCH)
 
 
@@ -122,7 +121,7 @@ async def _rows_in_sqlite(storage: str) -> int:
 
 
 async def _rows_in_postgres(storage: str) -> int:
-    connection = await connect(Options.parse(storage))
+    connection = await connect(PostgresOptions.parse(storage))
     try:
         return sum(
             [
@@ -135,11 +134,11 @@ async def _rows_in_postgres(storage: str) -> int:
 
 
 async def _keys_in_redis(storage: str) -> int:
-    """Without those that say when it was swept, and which agents there were."""
+    """Without those that expire, that say when it was swept, and which agents there were."""
     options = RedisOptions.from_url(storage)
     async with Redis(host=options.host, port=options.port, db=options.db) as client:
         keys = [key async for key in client.scan_iter(f"{{{options.prefix}}}:*")]
-    return sum(b":task:" in key or b":log:" in key or b":receipt:" in key or b":records:" in key for key in keys)
+    return sum(b":task:" in key or b":log:" in key or b":records:" in key for key in keys)
 
 
 async def _unlock_redis(storage: str) -> None:
@@ -151,7 +150,7 @@ async def _unlock_redis(storage: str) -> None:
 
 async def _unlock_postgres(storage: str) -> None:
     """Waits until the server has noticed that the process died, and lets others sweep."""
-    connection = await connect(Options.parse(storage))
+    connection = await connect(PostgresOptions.parse(storage))
     try:
         while not await connection.fetchval(QUERIES["sweeper"]):
             await asyncio.sleep(0.01)

@@ -167,7 +167,7 @@ async def test_a_task_that_changes_while_a_page_is_put_together_is_no_match_any_
 async def test_long_logs_are_found_in_steps_however_many_tasks_there_are(
     url: str, changes: Changes, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(retention, "_LOOK", 3)
+    monkeypatch.setattr(retention, "LOOK", 3)
     async with PostgresEngine(url, clock=clock, retention=Retention(events_per_task=2)) as engine:
         for number in range(10):
             await engine.commit(changes.start(f"t{number}"))

@@ -10,16 +10,16 @@ from typing import Any
 
 import pytest
 
-from errands.engines.postgres import PostgresEngine, schema, sql
-from errands.engines.postgres.connection import Options, connect
-from errands.engines.postgres.sql import Migration
+from errands.engines.postgres import PostgresEngine, schema
+from errands.engines.postgres.connection import PostgresOptions, connect
+from errands.engines.postgres.schema import Migration, migrations
 from errands.errors import StorageError
 from tests.contract.changes import Changes, ManualClock
 from tests.postgres import administering, own_database, own_schema, shared_server
 
 pytestmark = pytest.mark.anyio
 
-NEWEST = sql.migrations()[-1].version
+NEWEST = migrations()[-1].version
 INDEXES = """-- Two indexes.
 -- oldest: 1
 
@@ -40,7 +40,7 @@ async def url(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     url = own_schema(tmp_path)
     async with PostgresEngine(url):
         pass
-    known = sql.migrations()
+    known = migrations()
     further = [*known, Migration(NEWEST + 1, 1, INDEXES), Migration(NEWEST + 2, 1, "CREATE TABLE further (n integer);")]
     monkeypatch.setattr(schema, "migrations", lambda: further)
     return url
@@ -51,7 +51,7 @@ async def old(url: str, clock: ManualClock, monkeypatch: pytest.MonkeyPatch) -> 
     """A replica of the release before, at work."""
     engine = PostgresEngine(url, clock=clock)
     with monkeypatch.context() as patch:
-        patch.setattr(schema, "migrations", sql.migrations)
+        patch.setattr(schema, "migrations", migrations)
         await engine.open()
     yield engine
     await engine.close()
@@ -60,7 +60,7 @@ async def old(url: str, clock: ManualClock, monkeypatch: pytest.MonkeyPatch) -> 
 @pytest.fixture
 async def holder(url: str) -> AsyncIterator[Any]:
     """Somebody whose transaction an index has to wait for."""
-    connection = await connect(Options.parse(url))
+    connection = await connect(PostgresOptions.parse(url))
     await connection.execute("SET idle_in_transaction_session_timeout TO 0")
     await connection.execute("BEGIN; LOCK TABLE tasks IN ROW EXCLUSIVE MODE")
     yield connection
@@ -69,7 +69,7 @@ async def holder(url: str) -> AsyncIterator[Any]:
 
 async def being_built(url: str) -> int:
     """The server's process that builds an index, once it waits."""
-    connection = await connect(Options.parse(url))
+    connection = await connect(PostgresOptions.parse(url))
     try:
         while (pid := await connection.fetchval(WAITING)) is None:
             await asyncio.sleep(0.01)
@@ -80,7 +80,7 @@ async def being_built(url: str) -> int:
 
 async def valid(url: str) -> dict[str, bool]:
     """Which of the indexes there are, and whether they are complete."""
-    connection = await connect(Options.parse(url))
+    connection = await connect(PostgresOptions.parse(url))
     try:
         rows = await connection.fetch(
             "SELECT c.relname, i.indisvalid FROM pg_index i JOIN pg_class c ON c.oid = i.indexrelid "
@@ -207,10 +207,10 @@ async def test_an_upgrade_goes_by_its_own_bounds_whatever_the_server_has(
             "WHERE name IN ('statement_timeout', 'transaction_timeout', 'idle_session_timeout')"
         ):
             await admin.execute(f"ALTER DATABASE {database} SET {name[0]} TO '1h'")
-        connection = await connect(Options.parse(url))
+        connection = await connect(PostgresOptions.parse(url))
         await connection.execute(CHECK.format(schema="errands"))
         await connection.close()
-        known = sql.migrations()
+        known = migrations()
         further = [
             Migration(NEWEST + 1, 1, AT_ONCE),
             Migration(NEWEST + 2, 1, BESIDE),
@@ -228,10 +228,10 @@ async def test_an_upgrade_goes_by_its_own_bounds_whatever_the_server_has(
 async def test_nobody_waits_for_an_upgrade_that_waits_for_a_long_reader(
     url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(schema, "migrations", lambda: [*sql.migrations(), Migration(NEWEST + 1, 1, "SELECT 1;")])
+    monkeypatch.setattr(schema, "migrations", lambda: [*migrations(), Migration(NEWEST + 1, 1, "SELECT 1;")])
     monkeypatch.setattr(schema, "_TRIES", 10_000)
     # However slow the machine is, it is not they who give up.
-    patient = Options.parse(url)._replace(command_timeout=600)
+    patient = PostgresOptions.parse(url)._replace(command_timeout=600)
     reading, another = await connect(patient), await connect(patient)
     for connection in (reading, another):
         await connection.execute("SET lock_timeout TO 0; SET idle_in_transaction_session_timeout TO 0")
@@ -249,14 +249,14 @@ async def test_nobody_waits_for_an_upgrade_that_waits_for_a_long_reader(
 
 
 def test_no_migration_builds_an_index_that_writers_wait_for() -> None:
-    for migration in sql.migrations():
+    for migration in migrations():
         made = set(re.findall(r"CREATE TABLE (\w+)", migration.script))
         indexed = re.findall(r"CREATE (?:UNIQUE )?INDEX \w+ ON (\w+)", migration.script)
         assert made.issuperset(indexed), f"migration {migration.version}: CREATE INDEX CONCURRENTLY in its own file"
 
 
 def test_a_migration_that_builds_indexes_beside_writers_does_nothing_else() -> None:
-    for migration in [*sql.migrations(), Migration(NEWEST + 1, 1, INDEXES)]:
+    for migration in [*migrations(), Migration(NEWEST + 1, 1, INDEXES)]:
         script = re.sub(r"--.*\n", "", migration.script)
         rest = script
         for statement in migration.indexes.values():

@@ -11,16 +11,17 @@ from typing import Any
 import asyncpg
 import pytest
 
-from errands.engines.postgres import PostgresEngine, schema, sql
-from errands.engines.postgres.connection import Options, connect
-from errands.engines.postgres.sql import Migration
+from errands.engines.postgres import PostgresEngine, schema
+from errands.engines.postgres.connection import PostgresOptions, connect
+from errands.engines.postgres.queries import QUERIES
+from errands.engines.postgres.schema import Migration, migrations
 from errands.errors import StorageError
 from tests.contract.changes import ME, Changes, ManualClock
 from tests.postgres import own_schema, shared_server
 
 pytestmark = pytest.mark.anyio
 
-NEWEST = sql.migrations()[-1].version
+NEWEST = migrations()[-1].version
 
 
 @pytest.fixture
@@ -31,7 +32,7 @@ def url(tmp_path: Path) -> str:
 async def run(url: str, script: str) -> list[Any]:
     connection = await asyncpg.connect(shared_server().url())
     try:
-        await connection.execute(f'SET search_path TO "{Options.parse(url).schema}"')
+        await connection.execute(f'SET search_path TO "{PostgresOptions.parse(url).schema}"')
         return await connection.fetch(script) if script.startswith("SELECT") else [await connection.execute(script)]
     finally:
         await connection.close()
@@ -39,7 +40,7 @@ async def run(url: str, script: str) -> list[Any]:
 
 def further(monkeypatch: pytest.MonkeyPatch, script: str, oldest: int = NEWEST) -> None:
     """Lets errands know one migration more."""
-    known = sql.migrations()
+    known = migrations()
     monkeypatch.setattr(schema, "migrations", lambda: [*known, Migration(NEWEST + 1, oldest, script)])
 
 
@@ -50,7 +51,7 @@ async def test_an_empty_database_gets_its_tables_when_it_is_opened(url: str, cha
 
 
 async def test_a_schema_of_another_program_is_refused_and_left_as_it_is(url: str) -> None:
-    name = Options.parse(url).schema
+    name = PostgresOptions.parse(url).schema
     await run(url, f'CREATE SCHEMA "{name}"; CREATE TABLE "{name}".customers (name text)')
     for attempt in (PostgresEngine(url).open, PostgresEngine(url).schema.upgrade):
         with pytest.raises(StorageError, match="another program"):
@@ -123,10 +124,10 @@ async def test_an_upgrade_waits_for_whoever_is_in_the_way_and_they_for_it(
 ) -> None:
     further(monkeypatch, "CREATE INDEX colours ON tasks (worker); DROP INDEX tasks_listed;")
     with monkeypatch.context() as patch:
-        patch.setattr(schema, "migrations", sql.migrations)
+        patch.setattr(schema, "migrations", migrations)
         old = await PostgresEngine(url, clock=clock).__aenter__()
     await old.commit(changes.start())
-    writing = await connect(Options.parse(url))
+    writing = await connect(PostgresOptions.parse(url))
     await writing.execute("SET idle_in_transaction_session_timeout TO 0")
     await writing.execute("BEGIN")
     await writing.execute("SELECT 1 FROM tasks FOR UPDATE")
@@ -166,8 +167,8 @@ async def test_the_printed_sql_makes_what_an_upgrade_makes(url: str, changes: Ch
 
 
 def test_migrations_are_numbered_without_a_gap_and_name_the_oldest_that_can_run() -> None:
-    assert [migration.version for migration in sql.migrations()] == list(range(1, NEWEST + 1))
-    assert all(1 <= migration.oldest <= migration.version for migration in sql.migrations())
+    assert [migration.version for migration in migrations()] == list(range(1, NEWEST + 1))
+    assert all(1 <= migration.oldest <= migration.version for migration in migrations())
 
 
 @pytest.fixture(
@@ -177,7 +178,7 @@ async def connection(url: str, request: pytest.FixtureRequest) -> AsyncIterator[
     """A connection as the engine has them, on tables that hold enough for plans to matter: of one scope only, which
     PostgreSQL then takes every scope to be like, of several, and of tables that it knows nothing about."""
     scopes, analyze = request.param
-    options = Options.parse(url)
+    options = PostgresOptions.parse(url)
     async with PostgresEngine(url):
         connection = await connect(options._replace(command_timeout=120.0))
         await connection.execute(
@@ -186,10 +187,10 @@ async def connection(url: str, request: pytest.FixtureRequest) -> AsyncIterator[
             SELECT 'id ' || n, n, n % {scopes}, 't', 'o', 'agent ' || n % 3,
                 CASE WHEN n % 2 = 0 THEN 'long' ELSE 'c ' || n % 5000 END, 5,
                 CASE WHEN n % 100 = 0 THEN 'TASK_STATE_WORKING' ELSE 'TASK_STATE_COMPLETED' END, 1, 0, 0,
-                CASE WHEN n % 100 = 0 THEN 'w' ELSE '' END, CASE WHEN n % 100 = 0 THEN n END,
-                1, n % 1000 = 0, false, '', n, n, n, 0, 0, ''
+                CASE WHEN n % 100 = 0 THEN 'w' ELSE '' END, CASE WHEN n % 100 = 0 THEN n END, '',
+                1, n % 1000 = 0, false, '', n, n, n, 0, 0, '', false
             FROM generate_series(1, 20000) AS n;
-            INSERT INTO events SELECT n, v, 'status', '' FROM generate_series(1, 20000) AS n, generate_series(1, 2) v;
+            INSERT INTO events SELECT n, v, 'status', '', n FROM generate_series(1, 20000) n, generate_series(1, 2) v;
             INSERT INTO receipts SELECT n::text::bytea, 'id ' || n, n, n FROM generate_series(1, 20000) AS n;
             INSERT INTO contexts SELECT 't', 'o', 'a', 'c ' || n, '', n FROM generate_series(1, 20000) AS n;
             {analyze} tasks, events, receipts, contexts
@@ -207,20 +208,18 @@ WALKS = {
     "check": "the versions, of which there are few",
     "schema_version": "the versions, of which there are few",
     "schema_pause": "it reads nothing",
-    "forget_expired_receipts": "retention forbids it, see below",
+    "delete_receipts": "retention forbids it, see below",
 }
-PLANNED = sorted(
-    name for name, query in sql.QUERIES.items() if re.search(r"\b(tasks|events|receipts|contexts)\b", query)
-)
+PLANNED = sorted(name for name, query in QUERIES.items() if re.search(r"\b(tasks|events|receipts|contexts)\b", query))
 
 
 async def test_no_query_walks_a_whole_table(connection: Any) -> None:
     for name in PLANNED:
         if name in WALKS:
             continue
-        parameters = (await connection.prepare(sql.QUERIES[name])).get_parameters()
+        parameters = (await connection.prepare(QUERIES[name])).get_parameters()
         nothing = f"({', '.join(['NULL'] * len(parameters))})" if parameters else ""
-        await connection.execute(f"PREPARE {name} AS {sql.QUERIES[name]}")
+        await connection.execute(f"PREPARE {name} AS {QUERIES[name]}")
         plan = "\n".join(row[0] for row in await connection.fetch(f"EXPLAIN EXECUTE {name} {nothing}"))
         assert not re.search(r"Seq Scan on (tasks|events|receipts|contexts)", plan), (name, plan)
 
@@ -259,10 +258,10 @@ INDEXES: dict[str, tuple[str, tuple[Any, ...]]] = {
 
 
 async def test_expired_receipts_are_found_by_their_index(connection: Any) -> None:
-    query = sql.QUERIES["forget_expired_receipts"].replace("$1", "1").replace("$2", "9")
+    query = QUERIES["delete_receipts"].replace("$1", "1").replace("$2", "9")
     await connection.execute("ANALYZE receipts")  # as autovacuum does when some have come
     async with connection.transaction():
-        await connection.execute(sql.QUERIES["only_bitmaps"])
+        await connection.execute(QUERIES["only_bitmaps"])
         plan = await connection.fetch(f"EXPLAIN {query}")
     assert "receipts_by_expiry" in "\n".join(row[0] for row in plan)
 
@@ -282,7 +281,7 @@ async def test_a_query_uses_the_index_that_was_made_for_it(connection: Any) -> N
     await connection.execute("VACUUM tasks")  # an index alone is enough only for what all can see
     for name, (index, values) in INDEXES.items():
         # The engine's statements are planned without looking at the values.
-        await connection.execute(f"PREPARE {name} AS {sql.QUERIES[name]}")
+        await connection.execute(f"PREPARE {name} AS {QUERIES[name]}")
         rows = await connection.fetch(f"EXPLAIN ANALYZE EXECUTE {name} ({', '.join(map(literal, values))})")
         plan = "\n".join(row[0] for row in rows)
         assert index in plan, plan

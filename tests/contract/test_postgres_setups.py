@@ -139,15 +139,17 @@ async def test_who_gets_fewer_connections_than_it_may_have_works_with_those(
         await ensure_role(admin, "modest", "CONNECTION LIMIT 5")
         await admin.execute(f"ALTER DATABASE {database} OWNER TO modest")
         async with PostgresEngine(shared_server().url("modest", database), clock=clock) as engine:
+            claimed = 0
             for number in range(10):
                 names = [f"{number} {each}" for each in range(40)]
                 written = [asyncio.ensure_future(engine.commit(changes.create(name))) for name in names]
                 await asyncio.sleep(0)
                 # A claim is a transaction of its own, so that a second lane wants a connection.
-                claimed = await engine.claim(WORKER, [AGENT], 40, clock() + LEASE_MS)
+                claimed += len(await engine.claim(WORKER, [AGENT], 40, clock() + LEASE_MS))
                 assert await asyncio.gather(*written) == [1] * 40
-                assert len(claimed) == 40
                 await asyncio.gather(*(engine.load(name, ME) for name in names))
+            claimed += len(await engine.claim(WORKER, [AGENT], 400, clock() + LEASE_MS))
+            assert claimed == 400
             assert await trouble_of(engine) == ""
 
 
@@ -208,8 +210,8 @@ async def test_what_reads_is_connected_anew_when_what_listens_was(clock: ManualC
     async with own_database() as database, administering() as admin:
         url = shared_server().url(database=database)
         async with PostgresEngine(url, clock=clock, poll_interval=0.05) as engine:
-            assert engine._watching is not None
-            await engine._watching.is_listening.wait()
+            assert engine._notifications is not None
+            await engine._notifications.is_listening.wait()
             before = await reading_process(engine)
             await admin.execute(
                 "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = $1 AND pid <> $2",
@@ -234,8 +236,8 @@ async def test_who_waits_for_a_task_that_a_failover_has_lost_is_told(changes: Ch
             await engine.commit(changes.start())
             subscription = engine.subscribe("t", ME, 2)
             waiting = asyncio.ensure_future(engine.wait_for_state("t", ME, TERMINAL_STATES, None))
-            assert engine._watching is not None
-            while "t" not in engine._watching._seen:
+            assert engine._notifications is not None
+            while "t" not in engine._notifications._seen:
                 await asyncio.sleep(0.01)
             await _execute(url, "DELETE FROM errands.tasks")
             with pytest.raises(TaskNotFoundError):

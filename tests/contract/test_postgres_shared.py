@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from errands.engines.base import Retention
-from errands.engines.postgres import PostgresEngine, reading
-from errands.engines.postgres.watching import Watching
+from errands.engines.postgres import PostgresEngine, queries
+from errands.engines.postgres.notifications import Notifications
 from errands.model.core import TERMINAL_STATES
 from tests.contract.changes import ME, Changes, ManualClock, collect
 from tests.contract.sharing import NEVER, is_listening, listening_pair
@@ -49,13 +49,13 @@ async def test_many_subscribers_of_one_task_cost_one_read(
     reads: list[str] = []
 
     def count(name: str) -> None:
-        uncounted = getattr(reading, name)
+        uncounted = getattr(queries, name)
 
         async def counted(*arguments: Any) -> Any:
             reads.append(name)
             return await uncounted(*arguments)
 
-        monkeypatch.setattr(reading, name, counted)
+        monkeypatch.setattr(queries, name, counted)
 
     count("read")
     count("tail")
@@ -69,8 +69,8 @@ async def test_many_subscribers_of_one_task_cost_one_read(
 
 async def marked(engine: PostgresEngine) -> None:
     """Until the others know that this engine has readers of the task."""
-    assert engine._watching is not None
-    while "t" not in engine._watching._seen:
+    assert engine._notifications is not None
+    while "t" not in engine._notifications._seen:
         await asyncio.sleep(0)
 
 
@@ -81,8 +81,8 @@ async def test_nobody_is_told_of_a_task_that_only_its_writer_watches(
     woken = asyncio.Event()
     other.on_work(woken.set)
     heard: list[str] = []
-    assert other._watching is not None
-    monkeypatch.setattr(other._watching, "_follow", lambda task_id, before: heard.append(task_id))
+    assert other._notifications is not None
+    monkeypatch.setattr(other._notifications, "_follow", lambda task_id, before: heard.append(task_id))
     with one.expect("t", ME, TERMINAL_STATES) as expectation:
         await one.commit(changes.start())
         await one.commit(changes.complete(fence=1))
@@ -98,7 +98,7 @@ async def test_nobody_is_told_of_a_task_that_only_its_writer_watches(
 async def test_a_lost_note_is_made_up_for_by_the_next_look(
     url: str, changes: Changes, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(Watching, "_hear", lambda *_: None)
+    monkeypatch.setattr(Notifications, "_hear", lambda *_: None)
     async with (
         PostgresEngine(url, clock=clock, poll_interval=0.02) as one,
         PostgresEngine(url, clock=clock, poll_interval=NEVER) as other,

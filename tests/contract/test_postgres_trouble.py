@@ -13,7 +13,7 @@ import asyncpg
 import pytest
 
 from errands.engines.postgres import PostgresEngine
-from errands.engines.postgres.connection import Options, connect
+from errands.engines.postgres.connection import PostgresOptions, connect
 from errands.errors import ConfigurationError, LeaseLostError, StorageError
 from errands.model.core import TERMINAL_STATES
 from errands.model.log import ListQuery
@@ -75,7 +75,7 @@ async def test_a_read_only_database_says_so(tmp_path: Path) -> None:
 async def test_a_full_disk_is_told_and_so_is_its_end(url: str) -> None:
     async with PostgresEngine(url) as engine:
         assert await trouble_of(engine) == ""
-        administrator = await connect(Options.parse(url))
+        administrator = await connect(PostgresOptions.parse(url))
         await administrator.execute(
             """
             CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS

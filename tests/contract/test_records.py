@@ -9,7 +9,7 @@ import pytest
 from errands.engines.base import Engine, Retention
 from errands.errors import LeaseLostError, TaskNotFoundError
 from errands.model.log import Change, Draft, Event
-from tests.contract.changes import ME, SOMEBODY_ELSE, Changes, log_of, text_in
+from tests.contract.changes import ME, SOMEBODY_ELSE, Changes, ManualClock, log_of, text_in
 from tests.contract.conftest import OpenEngine
 
 pytestmark = pytest.mark.anyio
@@ -23,15 +23,15 @@ async def texts_of(engine: Engine) -> list[str]:
     return [event.data.decode() for event in await engine.records("t", ME)]
 
 
-async def test_records_have_their_places_in_the_log(engine: Engine, changes: Changes) -> None:
+async def test_records_have_their_places_in_the_log(engine: Engine, changes: Changes, clock: ManualClock) -> None:
     await engine.commit(changes.start())
     await engine.commit(note(changes, "one", "two"))
     await engine.commit(changes.chunk(text="x"))
     await engine.commit(note(changes, "three"))
     assert await engine.records("t", ME) == [
-        Event(3, "record", b"one"),
-        Event(4, "record", b"two"),
-        Event(6, "record", b"three"),
+        Event(3, "record", b"one", clock()),
+        Event(4, "record", b"two", clock()),
+        Event(6, "record", b"three", clock()),
     ]
     assert [event.kind for event in await log_of(engine)] == ["task", "status", *["record"] * 2, "artifact", "record"]
 

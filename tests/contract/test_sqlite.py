@@ -12,8 +12,9 @@ from typing import Any
 import pytest
 
 from errands.engines.base import Engine
-from errands.engines.sqlite import SQLiteEngine, sql
-from errands.engines.sqlite.connection import APPLICATION_ID
+from errands.engines.sqlite import SQLiteEngine
+from errands.engines.sqlite.queries import QUERIES
+from errands.engines.sqlite.schema import APPLICATION_ID, migrations
 from errands.errors import ConfigurationError, StorageError
 from errands.model.core import TaskState
 from errands.model.log import Head, Lease, ListQuery
@@ -76,7 +77,7 @@ async def test_a_file_that_is_there_keeps_its_rights(path: Path) -> None:
 
 async def test_the_file_says_whose_it_is_and_which_schema_it_has(path: Path, engine: Engine) -> None:
     assert ask(path, "PRAGMA application_id") == [(APPLICATION_ID,)]
-    assert ask(path, "PRAGMA user_version") == [(sql.migrations()[-1][0],)]
+    assert ask(path, "PRAGMA user_version") == [(migrations()[-1][0],)]
     assert ask(path, "PRAGMA journal_mode") == [("wal",)]
 
 
@@ -84,7 +85,7 @@ async def test_every_field_of_a_head_has_its_column(path: Path, engine: Engine) 
     columns = {row[1] for row in ask(path, "PRAGMA table_info(tasks)")}
     assert set(Head.__struct_fields__) <= columns
     for name in ("record", "upsert_tasks"):
-        assert all(field in sql.QUERIES[name] for field in Head.__struct_fields__)
+        assert all(field in QUERIES[name] for field in Head.__struct_fields__)
 
 
 async def test_missing_directories_are_made(tmp_path: Path, changes: Changes) -> None:
@@ -118,8 +119,8 @@ async def test_full_synchronous_writes_like_any_other(path: Path, changes: Chang
 
 
 async def test_an_engine_without_its_writer_is_not_well(engine: SQLiteEngine) -> None:
-    assert engine._writer is not None
-    await engine._writer.stop()
+    assert engine._store is not None
+    await engine._store.stop()
     with pytest.raises(StorageError, match="writer"):
         await engine.check()
 
@@ -210,7 +211,7 @@ async def test_the_loop_may_vanish_before_the_engine_is_closed(path: Path, chang
         engines.append(engine)
 
     await asyncio.to_thread(asyncio.run, forget_to_close())
-    writer = engines[0]._writer
+    writer = engines[0]._store
     assert writer is not None
     await asyncio.to_thread(writer._thread.join)
     async with SQLiteEngine(path) as engine:

@@ -11,15 +11,17 @@ from typing import Any
 import pytest
 
 from errands.engines.base import Retention
-from errands.engines.sqlite import SQLiteEngine, sql
-from errands.engines.sqlite.connection import Options, check_ownership, open_writer
+from errands.engines.sqlite import SQLiteEngine, schema
+from errands.engines.sqlite.connection import SQLiteOptions
+from errands.engines.sqlite.queries import QUERIES, repeated
+from errands.engines.sqlite.schema import check_ownership, migrations, open_writer
 from errands.errors import StorageError
 from errands.model.log import Draft
 from tests.contract.changes import ME, Changes, ManualClock
 
 pytestmark = pytest.mark.anyio
 
-NEWEST = sql.migrations()[-1][0]
+NEWEST = migrations()[-1][0]
 
 
 @pytest.fixture
@@ -80,7 +82,7 @@ async def test_a_database_of_another_program_is_refused_and_left_as_it_is(path: 
 def test_tables_that_another_process_makes_meanwhile_are_not_taken_for_another_programs(
     path: Path, moment: str
 ) -> None:
-    options = Options(str(path), "NORMAL", busy_timeout=0.0)
+    options = SQLiteOptions(str(path), "NORMAL", busy_timeout=0.0)
 
     def meanwhile(statement: str) -> None:
         if statement == moment:
@@ -100,8 +102,8 @@ async def test_an_empty_file_becomes_a_database(path: Path, changes: Changes) ->
 
 def further(monkeypatch: pytest.MonkeyPatch, script: str) -> None:
     """Lets errands know one migration more."""
-    known = sql.migrations()
-    monkeypatch.setattr(sql, "migrations", lambda: [*known, (NEWEST + 1, script)])
+    known = migrations()
+    monkeypatch.setattr(schema, "migrations", lambda: [*known, (NEWEST + 1, script)])
 
 
 async def test_an_older_schema_is_brought_forward_and_keeps_its_tasks(
@@ -131,14 +133,14 @@ async def test_a_migration_that_fails_leaves_the_schema_as_it_was(
 
 
 def test_migrations_are_numbered_without_a_gap() -> None:
-    assert [number for number, _ in sql.migrations()] == list(range(1, NEWEST + 1))
+    assert [number for number, _ in migrations()] == list(range(1, NEWEST + 1))
 
 
-@pytest.mark.parametrize("name", sorted(sql.QUERIES))
+@pytest.mark.parametrize("name", sorted(QUERIES))
 async def test_no_query_walks_a_whole_table(path: Path, name: str) -> None:
     async with SQLiteEngine(path):
         pass
-    query = sql.repeated(name, 2)
+    query = repeated(name, 2)
     names = set(re.findall(r":(\w+)", query))
     values = dict.fromkeys(names) if names else (None,) * query.count("?")
     with closing(sqlite3.connect(path)) as connection:
@@ -160,8 +162,8 @@ async def test_no_query_walks_a_whole_table(path: Path, name: str) -> None:
 
 
 def test_a_repeated_query_has_its_piece_once_for_every_row() -> None:
-    assert sql.repeated("known_receipts", 3).count("?") == 3
-    assert sql.repeated("insert_events", 2).count("(?, ?, ?)") == 2
+    assert repeated("known_receipts", 3).count("?") == 3
+    assert repeated("insert_events", 2).count("(?, ?, ?, ?, ?)") == 2
 
 
 # Retention, the queue and conversations stay cheap
@@ -187,8 +189,8 @@ CONVERSATION = "(context_id=? AND tenant=? AND owner=? AND agent=? AND status_at
 def test_what_is_asked_again_and_again_is_found_by_an_index(
     path: Path, query: str, parameters: Any, index: str
 ) -> None:
-    connection = open_writer(Options(str(path), "NORMAL", 5.0))
-    plan = [row[3] for row in connection.execute(f"EXPLAIN QUERY PLAN {sql.QUERIES[query]}", parameters)]
+    connection = open_writer(SQLiteOptions(str(path), "NORMAL", 5.0))
+    plan = [row[3] for row in connection.execute(f"EXPLAIN QUERY PLAN {QUERIES[query]}", parameters)]
     connection.close()
     looked_up = [step for step in plan if "tasks" in step]
     assert looked_up

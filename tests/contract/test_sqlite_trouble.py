@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from errands.engines.base import Retention
-from errands.engines.sqlite import SQLiteEngine, writer
+from errands.engines.sqlite import SQLiteEngine, store
 from errands.errors import StorageError
 from errands.model.log import Head, Lease, ListQuery, StoredTask
 from tests.contract.changes import AGENT, LEASE_MS, ME, WORKER, Changes, ManualClock, log_of
@@ -122,9 +122,9 @@ async def test_a_full_disk_refuses_the_whole_batch_and_half_of_nothing_is_writte
     engine: SQLiteEngine, changes: Changes
 ) -> None:
     await engine.commit(changes.start())
-    assert engine._writer is not None
+    assert engine._store is not None
     # SQLite's own bound on the file's size gives the same error as a full disk.
-    await engine._writer.submit(lambda connection: connection.execute("PRAGMA max_page_count = 1").fetchone())
+    await engine._store.submit(lambda connection: connection.execute("PRAGMA max_page_count = 1").fetchone())
     results = await asyncio.gather(
         engine.commit(changes.start("small")),
         engine.commit(changes.chunk(text="x" * 1_000_000)),
@@ -136,7 +136,7 @@ async def test_a_full_disk_refuses_the_whole_batch_and_half_of_nothing_is_writte
         assert "Free some space" in str(result)
     assert len(await log_of(engine)) == 2
     assert (await engine.list(ListQuery(scope=ME))).total_size == 1
-    await engine._writer.submit(lambda connection: connection.execute("PRAGMA max_page_count = 100000").fetchone())
+    await engine._store.submit(lambda connection: connection.execute("PRAGMA max_page_count = 100000").fetchone())
     assert await engine.commit(changes.chunk(text="x" * 1_000_000)) == 3
 
 
@@ -227,8 +227,8 @@ async def test_a_file_that_may_not_be_written_is_refused(open_folder: Path, chan
 
 async def test_a_file_that_becomes_read_only_refuses_commits(engine: SQLiteEngine, changes: Changes) -> None:
     await engine.commit(changes.start())
-    assert engine._writer is not None
-    await engine._writer.submit(lambda connection: connection.execute("PRAGMA query_only = ON").fetchone())
+    assert engine._store is not None
+    await engine._store.submit(lambda connection: connection.execute("PRAGMA query_only = ON").fetchone())
     with pytest.raises(StorageError, match=r"read-only.*write permission"):
         await engine.commit(changes.chunk())
 
@@ -325,7 +325,7 @@ async def commit_until_refused(engine: SQLiteEngine, changes: Changes) -> None:
 @pytest.fixture
 def always_looking(monkeypatch: pytest.MonkeyPatch) -> None:
     """Has the writer look for its file at every commit."""
-    monkeypatch.setattr(writer, "CHECK_FILE_EVERY", 0.0)
+    monkeypatch.setattr(store, "CHECK_FILE_EVERY", 0.0)
 
 
 @pytest.mark.usefixtures("always_looking")
@@ -407,8 +407,8 @@ async def test_processes_that_share_a_file_do_not_take_each_other_for_a_replacem
 
 async def set_max_pages(engine: SQLiteEngine, pages: int) -> None:
     """SQLite's own bound on the file's size gives the same error as a full disk."""
-    assert engine._writer is not None
-    await engine._writer.submit(lambda connection: connection.execute(f"PRAGMA max_page_count = {pages}").fetchone())
+    assert engine._store is not None
+    await engine._store.submit(lambda connection: connection.execute(f"PRAGMA max_page_count = {pages}").fetchone())
 
 
 async def test_a_full_disk_is_told_and_so_is_its_end(engine: SQLiteEngine, changes: Changes) -> None:

@@ -7,8 +7,8 @@ import asyncio
 import pytest
 
 from errands.engines.base import Engine
-from errands.engines.fanout import BUFFER_BYTES, BUFFER_SIZE, READ_BYTES, READ_SIZE, LocalSubscription
-from errands.engines.local import LocalEngine
+from errands.engines.commit import LocalEngine
+from errands.engines.subscriptions import BUFFER_BYTES, BUFFER_SIZE, READ_BYTES, READ_SIZE, LocalSubscription
 from errands.errors import TaskNotFoundError
 from errands.model.log import Event
 from tests.contract.changes import ME, Changes, collect
@@ -69,7 +69,7 @@ async def test_a_subscriber_gets_the_events_as_they_were_written(engine: Engine,
     subscription = engine.subscribe("t", ME, 2, caught_up=True)
     change = changes.chunk(text="hello")
     await engine.commit(change)
-    assert await subscription.next() == [Event(3, "artifact", change.events[0].data)]
+    assert await subscription.next() == [Event(3, "artifact", change.events[0].data, change.at)]
     subscription.close()
 
 
@@ -240,7 +240,7 @@ async def test_a_reader_gets_what_was_published_before_the_server_stopped(
     await engine.commit(changes.start())
     subscription = engine.subscribe("t", ME, 2, caught_up=True)
     if nudged:
-        engine._fanout.nudge(["t"])
+        engine._subscribers.nudge(["t"])
     await engine.commit(changes.complete())
     engine.disconnect()
     assert [event.version for event in await subscription.next() or ()] == [3]

@@ -12,8 +12,8 @@ import pytest
 from errands import A2AClient, A2AServer, Settings, TaskContext, Worker
 from errands.clock import system_clock
 from errands.engines.base import Engine
+from errands.engines.damage import EXPLANATION
 from errands.engines.memory import MemoryEngine
-from errands.engines.stored import EXPLANATION
 from errands.engines.urls import engine_from_url
 from errands.errors import TaskNotCancelableError, UnsupportedOperationError
 from errands.model.base import encode

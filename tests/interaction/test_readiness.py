@@ -13,7 +13,7 @@ import httpx
 import pytest
 
 from errands import TaskContext, Worker
-from errands.engines.sqlite import writer
+from errands.engines.sqlite import store
 from errands.testing import connect, http_client, serve
 from tests.waiting import SOON
 
@@ -64,7 +64,7 @@ async def test_a_server_whose_disk_is_full_is_not_ready(tmp_path: Path) -> None:
 async def test_a_server_whose_file_was_deleted_acknowledges_nothing_until_it_is_restarted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(writer, "CHECK_FILE_EVERY", 0.0)
+    monkeypatch.setattr(store, "CHECK_FILE_EVERY", 0.0)
     path = tmp_path / "tasks.db"
     async with serve(Echo(), storage=f"sqlite:///{path}") as server, http_client(server) as http:
         assert await send(http, "before") == 200

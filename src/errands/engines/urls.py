@@ -8,8 +8,8 @@ from urllib.parse import parse_qsl, unquote, urlsplit
 import msgspec
 
 from errands.engines.base import Engine, Retention
+from errands.engines.connection import without_password
 from errands.engines.memory import DEFAULT_RETENTION, MemoryEngine
-from errands.engines.passwords import without_password
 from errands.engines.sqlite import SQLiteEngine
 from errands.errors import ConfigurationError
 

@@ -41,12 +41,27 @@ class Draft(msgspec.Struct, frozen=True, gc=False):
     data: bytes
 
 
+class LeaseRecord(msgspec.Struct, frozen=True, gc=False, array_like=True):
+    """A lease, as the log tells it with the first event after it was taken."""
+
+    attempt: int
+    worker: str
+    #: When the lease ends unless it is extended.
+    until: int
+    #: Why it was taken: for a new turn, or because the lease before it expired or was given back.
+    cause: Literal["new", "expired", "given back"]
+
+
 class Event(msgspec.Struct, frozen=True, gc=False, array_like=True):
     """One entry of a task's log. `version` is its position, counted from 1 without gaps."""
 
     version: int
     kind: EventKind
     data: bytes
+    #: The time of its commit; 0 for an event that is not in the log.
+    at: int = 0
+    #: The lease that was taken since the event before it, if any.
+    lease: LeaseRecord | None = None
 
 
 class Work(enum.Enum):
@@ -129,6 +144,8 @@ class Head(msgspec.Struct, kw_only=True, gc=False):
     worker: str = ""
     #: When the task is due: ready since then, or the lease's end. None: nothing to do.
     due_at: int | None = None
+    #: How the task came to be leased: it was ready, or its former lease had expired. "" once the log tells it.
+    claimed: Literal["", "ready", "expired"] = ""
     #: Messages accepted and not yet dealt with by a finished turn, the current one included.
     unread: int = 0
     cancel_requested: bool = False
@@ -151,7 +168,7 @@ class StoredTask(msgspec.Struct, kw_only=True, gc=False):
     task: Task
     head: Head
     scope: Scope
-    #: Why its stored data could not be read; "" for a task that is whole. See `errands.engines.stored`.
+    #: Why its stored data could not be read; "" for a task that is whole. See `errands.engines.damage`.
     damage: str = ""
 
     @property
@@ -219,6 +236,15 @@ class AskingQuery(msgspec.Struct, frozen=True, kw_only=True):
     #: Those who may be the one that is asked.
     users: tuple[str, ...] | None = None
     limit: int = 1000
+
+    def matches(self, scope: Scope, head: Head) -> bool:
+        """Return whether a task is meant, apart from its id."""
+        return (
+            head.asks != ""
+            and (self.tenant is None or scope.tenant == self.tenant)
+            and (self.agent is None or scope.agent == self.agent)
+            and (self.users is None or head.asks in self.users)
+        )
 
 
 class ListPage(msgspec.Struct, frozen=True, kw_only=True):

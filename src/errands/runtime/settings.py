@@ -11,7 +11,7 @@ from typing import Annotated, Any, get_args
 import msgspec
 from msgspec import Meta
 
-from errands.engines.passwords import without_password
+from errands.engines.connection import without_password
 from errands.errors import ConfigurationError
 
 ENV_PREFIX = "ERRANDS_"

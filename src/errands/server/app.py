@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 from errands.engines.base import Engine
-from errands.engines.passwords import without_password
+from errands.engines.connection import without_password
 from errands.errors import ConfigurationError, StorageError
 from errands.interop import BuilderLike, CardLike, ExecutorLike
 from errands.model.card_config import AgentCardConfig

@@ -1,6 +1,9 @@
-"""The PostgreSQL engine. Its files: `engine` is what users meet; `writer` commits and `readers` read; `changes`,
-`jobs`, `reading` and `retention` are what they do; `watching` hears of other processes; `schema` looks after the
-tables; `queries.sql` and `migrations/` are all of its SQL."""
+"""The PostgreSQL engine.
+
+`engine` is what users meet; `store` writes; `queries` are the functions that read; `notifications` hears of other
+processes; `retention` deletes; `connection` connects and `schema` makes the tables. All SQL is in `queries.sql` and
+`migrations/`.
+"""
 
 from errands.engines.postgres.engine import PostgresEngine
 

@@ -1,6 +1,6 @@
 """The engine over one PostgreSQL database: durable, and shared by any number of processes on any number of machines.
 
-One task writes, a pool reads, one connection listens; this class hands work to them and tells this process what was
+A few lanes write, a pool reads, one connection listens; this class hands work to them and tells this process what was
 written.
 """
 
@@ -9,23 +9,19 @@ from __future__ import annotations
 import secrets
 from collections.abc import AsyncIterator, Sequence
 from functools import partial
-from typing import Any
 
 import asyncpg
 
 from errands.clock import Clock, system_clock
 from errands.engines.base import Abandoned, Events, Ids, Retention, Running, Schema, Tasks
-from errands.engines.fanout import READ_SIZE
-from errands.engines.local import LocalEngine
-from errands.engines.postgres import jobs, reading, retention
-from errands.engines.postgres.changes import Changes, Process, Written
-from errands.engines.postgres.connection import Options, check_session, connect
-from errands.engines.postgres.failures import explain
-from errands.engines.postgres.readers import Readers
-from errands.engines.postgres.schema import PostgresSchema, ensure_schema
-from errands.engines.postgres.watching import Watching
-from errands.engines.postgres.writer import Outcome, Writer
-from errands.engines.store_clock import goes_by_store
+from errands.engines.commit import LocalEngine
+from errands.engines.connection import PROBE_TIMEOUT, Probe, store_clock
+from errands.engines.postgres import queries, retention, store
+from errands.engines.postgres.connection import READ_ONLY, PostgresOptions, ReaderPool, connect, explain
+from errands.engines.postgres.notifications import Notifications
+from errands.engines.postgres.schema import PostgresSchema, check_session, ensure_schema
+from errands.engines.postgres.store import PostgresStore, Process
+from errands.engines.subscriptions import READ_SIZE
 from errands.errors import ConfigurationError, StorageError
 from errands.model.log import (
     AskingQuery,
@@ -39,12 +35,8 @@ from errands.model.log import (
     StoredTask,
 )
 
-#: So many processes write to tallies of their own and do not wait for each other; more share some.
+#: So many processes have tallies of their own and do not wait for each other; more than that share some.
 _SHARES = 32
-
-# Inside the class, `list` is the method.
-Outcomes = list[Outcome]
-
 #: Tasks that are read at a time when all are.
 _STEP = 100
 
@@ -65,32 +57,33 @@ class PostgresEngine(LocalEngine):
         patience: float = 10.0,
         command_timeout: float = 15.0,
     ) -> None:
-        super().__init__(clock=goes_by_store(clock), retention=retention)
-        self._options = Options.parse(url, patience=patience, command_timeout=command_timeout)
+        super().__init__(clock=store_clock(clock), retention=retention)
+        self._options = PostgresOptions.parse(url, patience=patience, command_timeout=command_timeout)
         self._poll_interval = poll_interval
-        self._writer: Writer | None = None
-        self._readers: Readers | None = None
-        self._watching: Watching | None = None
+        self._store: PostgresStore | None = None
+        self._readers: ReaderPool | None = None
+        self._notifications: Notifications | None = None
+        self._probe = Probe(f"The database {self._options.name}", self._look, self._try_to_write)
 
     @property
     def transactions(self) -> int:
         """How many transactions this engine has committed since it was opened."""
-        return self._open_writer.transactions
+        return self._open_store.transactions
 
     @property
     def schema(self) -> Schema:
         return PostgresSchema(self._options)
 
     async def open(self) -> None:
-        if self._writer is not None:
+        if self._store is not None:
             raise StorageError(f"The database {self._options.name} is already open in this engine")
         try:
             connection = await connect(self._options)
             try:
                 await check_session(connection, self._options)
                 await ensure_schema(connection, self._options)
-                await reading.compare_clock(connection, self.clock, f"the database {self._options.name}")
-                readers = Readers(self._options)
+                await queries.compare_clock(connection, self.clock, f"the database {self._options.name}")
+                readers = ReaderPool(self._options)
                 await readers.start()
             except BaseException:
                 connection.terminate()
@@ -101,37 +94,51 @@ class PostgresEngine(LocalEngine):
             raise explain(error, self._options.name) from error
         name = secrets.token_hex(6)
         first_shard = 1 + int(name, 16) % _SHARES * self._options.lanes
-        process = Process(name, first_shard, self._options.schema, self._fanout.watches)
-        self._writer = Writer(self._options, Changes(process), self._deliver)
-        self._writer.start(connection)
+        process = Process(name, first_shard, self._options.schema, self._subscribers.watches)
         self._readers = readers
-        self._watching = Watching(
-            self._options, name, readers, self._fanout, self._wake_workers, self.clock, self._poll_interval
+        self._notifications = Notifications(
+            self._options, name, readers, self._subscribers, self._wake_workers, self.clock, self._poll_interval
         )
-        self._watching.start()
+        self._notifications.start()
+        self._store = PostgresStore(self._options, process, self._deliver, self._notifications.note)
+        self._store.start(connection)
 
     async def close(self) -> None:
-        writer, self._writer = self._writer, None
+        store, self._store = self._store, None
         readers, self._readers = self._readers, None
-        watching, self._watching = self._watching, None
-        if writer is None or readers is None or watching is None:
+        notifications, self._notifications = self._notifications, None
+        if store is None or readers is None or notifications is None:
             return
         self.disconnect()
-        await writer.stop()
-        await watching.stop()
+        await store.stop()
+        await notifications.stop()
         await readers.close()
+        await self._probe.stop()
 
     async def check(self) -> None:
-        await self._open_readers.check()
-
-    @property
-    def _open_writer(self) -> Writer:
-        if self._writer is None:
+        if self._readers is None:
             raise self._closed()
-        return self._writer
+        await self._probe()
+
+    async def _look(self) -> None:
+        """Raises `StorageError` when the tables cannot be read right now, or not written to."""
+        patience = min(PROBE_TIMEOUT, self._options.patience)
+        if await self._open_readers.try_for(patience, queries.is_read_only):
+            await self._open_readers.renew()
+            if await self._open_readers.try_for(patience, queries.is_read_only):
+                raise StorageError(f"The database {self._options.name} {READ_ONLY}")
+
+    async def _try_to_write(self) -> None:
+        await self._open_readers.try_for(min(PROBE_TIMEOUT, self._options.patience), queries.try_to_write)
 
     @property
-    def _open_readers(self) -> Readers:
+    def _open_store(self) -> PostgresStore:
+        if self._store is None:
+            raise self._closed()
+        return self._store
+
+    @property
+    def _open_readers(self) -> ReaderPool:
         if self._readers is None:
             raise self._closed()
         return self._readers
@@ -142,91 +149,68 @@ class PostgresEngine(LocalEngine):
     # Writing
 
     async def commit(self, change: Change) -> int:
-        version: int = await self._open_writer.submit(change, change.task_id)
+        version: int = await self._open_store.submit(change, change.task_id)
         return version
 
     async def delete(self, task_id: str, scope: Scope) -> None:
-        work = partial(jobs.delete, task_id=task_id, scope=scope)
-        await self._open_writer.submit(work, task_id)
+        await self._open_store.submit(partial(retention.delete, task_id=task_id, scope=scope), task_id)
 
     async def _lease_due(self, worker: str, agents: Sequence[str], limit: int, until: int) -> Tasks:
-        work = partial(jobs.claim, worker=worker, agents=agents, limit=limit, now=self.clock(), until=until)
-        claimed: list[StoredTask] = await self._open_writer.submit(work)
+        work = partial(store.claim, worker=worker, agents=agents, limit=limit, now=self.clock(), until=until)
+        claimed: list[StoredTask] = await self._open_store.submit(work)
         return claimed
 
     async def extend(self, worker: str, leases: Sequence[Lease], until: int) -> list[LeaseSignal]:
-        work = partial(jobs.extend, worker=worker, leases=leases, until=until)
-        signals: list[LeaseSignal] = await self._open_writer.submit(work)
+        work = partial(store.extend, worker=worker, leases=leases, until=until)
+        signals: list[LeaseSignal] = await self._open_store.submit(work)
         return signals
 
     async def sweep(self, every: float = 0.0) -> int:
         async with self._open_readers.connection() as connection:
             return await retention.sweep(connection, self.retention, self.clock(), int(every * 1000))
 
-    def _deliver(self, outcomes: Outcomes) -> None:
-        """Once everything is durable: tells subscribers, callers and workers."""
-        wake = False
-        for job, result in outcomes:
-            answer: Any = result
-            if type(result) is Written:
-                if result.is_watched and self._watching is not None:
-                    self._watching.note(result.task_id, result.version)
-                self._fanout.publish(result.task_id, result.events, result.state, result.stored)
-                wake = wake or result.wakes_workers
-                answer = result.version
-            if job.future.done():
-                continue  # the caller was canceled
-            if isinstance(answer, Exception):
-                job.future.set_exception(answer)
-            else:
-                job.future.set_result(answer)
-        if wake:
-            self._wake_workers()
-
     # Reading
 
     async def load(self, task_id: str, scope: Scope) -> StoredTask:
-        return await self._open_readers.call(reading.load, task_id, scope)
+        return await self._open_readers.call(queries.load, task_id, scope)
 
     async def scope_of(self, task_id: str) -> Scope:
-        return await self._open_readers.call(reading.scope_of, task_id)
+        return await self._open_readers.call(queries.scope_of, task_id)
 
     async def list(self, query: ListQuery) -> ListPage:
-        return await self._open_readers.call(reading.page, query, self.clock())
+        return await self._open_readers.call(queries.page, query, self.clock())
 
     async def every_task(self) -> AsyncIterator[StoredTask]:
         last: str | None = ""
         while last is not None:
-            tasks, last = await self._open_readers.call(reading.some_tasks, last, _STEP)
+            tasks, last = await self._open_readers.call(queries.some_tasks, last, _STEP)
             for stored in tasks:
                 yield stored
 
     async def asking(self, query: AskingQuery) -> Tasks:
-        return await self._open_readers.call(reading.asking, query)
+        return await self._open_readers.call(queries.asking, query)
 
     async def abandoned(self, agent: str, paused_by: int, created_by: int, limit: int) -> Abandoned:
-        return await self._open_readers.call(reading.abandoned, agent, paused_by, created_by, limit)
+        return await self._open_readers.call(queries.abandoned, agent, paused_by, created_by, limit)
 
     async def load_context(self, scope: Scope, context_id: str) -> bytes | None:
-        return await self._open_readers.call(reading.load_context, scope, context_id)
+        return await self._open_readers.call(queries.load_context, scope, context_id)
 
     async def read(self, task_id: str, scope: Scope, after: int, limit: int = READ_SIZE) -> LogSlice:
-        return await self._open_readers.call(reading.read, task_id, scope, after, limit)
+        return await self._open_readers.call(queries.read, task_id, scope, after, limit)
 
     async def records(self, task_id: str, scope: Scope) -> Events:
-        return await self._open_readers.call(reading.records, task_id, scope)
-
-    # Watching
+        return await self._open_readers.call(queries.records, task_id, scope)
 
     async def wanted_canceled(self, worker: str) -> Ids:
-        return await self._open_readers.call(reading.wanted_canceled, worker)
+        return await self._open_readers.call(queries.wanted_canceled, worker)
 
     async def running(self) -> Running:
-        return await self._open_readers.call(reading.running, self.clock())
+        return await self._open_readers.call(queries.running, self.clock())
 
     async def queue_age(self, agents: Sequence[str]) -> int | None:
-        return await self._open_readers.call(reading.queue_age, agents, self.clock())
+        return await self._open_readers.call(queries.queue_age, agents, self.clock())
 
     def _watch(self, task_id: str) -> None:
-        if self._watching is not None:
-            self._watching.watch(task_id)
+        if self._notifications is not None:
+            self._notifications.watch(task_id)

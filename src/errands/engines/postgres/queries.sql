@@ -1,112 +1,122 @@
--- Every statement of the engine. `-- name:` begins one, the sentence below it says what it is for.
+-- Every statement of the engine. `-- name:` begins one; the sentence below it says what it does.
 -- `{record}` stands for the fragment of that name. Tables are found by the connection's search path.
 
 -- fragment: record
--- A task's row, in the order of `records.read_record`.
-tasks.id, tasks.no, tasks.tenant, tasks.owner, tasks.agent, tasks.context_id, tasks.folded, tasks.trimmed,
-tasks.watcher, tasks.version, tasks.state, tasks.attempt, tasks.attempt_base, tasks.worker, tasks.due_at, tasks.unread,
-tasks.cancel_requested, tasks.direct, tasks.created_at, tasks.updated_at, tasks.status_at, tasks.asks, tasks.given_back
+-- A task's row, in the order of `queries.read_row`.
+tasks.no, tasks.id, tasks.tenant, tasks.owner, tasks.agent, tasks.context_id, tasks.folded, tasks.trimmed,
+tasks.watcher, tasks.version, tasks.state, tasks.attempt, tasks.attempt_base, tasks.given_back, tasks.worker,
+tasks.due_at, tasks.claimed, tasks.unread, tasks.cancel_requested, tasks.direct, tasks.asks,
+tasks.created_at, tasks.updated_at, tasks.status_at
+
+-- fragment: log
+-- Events as one array per column, at the end of a row, in the order of `queries.read_events`.
+array_agg(version) AS versions, array_agg(kind) AS kinds, array_agg(data) AS data, array_agg(at) AS times,
+array_agg(lease) AS leases
+
+-- fragment: columns
+-- The columns of that log.
+log.versions, log.kinds, log.data, log.times, log.leases
 
 -- name: lock
--- What a batch of changes is checked against; in the order of ids, so that two batches never wait for each other.
+-- What a batch of changes is judged against; in the order of ids, so that two batches never wait for each other.
 SELECT {record} FROM tasks WHERE id = ANY($1::text[]) ORDER BY id FOR UPDATE
 
 -- name: known_receipts
--- Which of a batch's receipts are known, by which tasks, since when.
-SELECT key, task_id, at FROM receipts
-WHERE key = ANY($1::bytea[]) AND EXISTS (SELECT 1 FROM tasks WHERE tasks.id = receipts.task_id)
+-- Which of a batch's receipts are known, by which tasks, since when, and whether the tasks still exist.
+SELECT key, task_id, at, EXISTS (SELECT 1 FROM tasks WHERE tasks.id = receipts.task_id)
+FROM receipts WHERE key = ANY($1::bytea[])
 
 -- name: numbers
 -- A block of numbers for new tasks.
 SELECT nextval('task_numbers') FROM generate_series(1, $1::integer)
 
 -- name: store
--- Writes a whole batch and says how many rows of each kind it has written: fewer than were passed means that
--- somebody else was faster. It leaves the batch's number behind, by which its fate can be learned later.
+-- Writes a whole batch and returns how many rows of each kind it has written: fewer than were passed means that another
+-- process was faster. It leaves the batch's number behind, by which its fate can be learned later.
 WITH stored_tasks AS (
     INSERT INTO tasks (
-        id, no, scope, tenant, owner, agent, context_id, version, state, attempt, attempt_base,
-        given_back, worker, due_at, unread, cancel_requested, direct, created_at, updated_at, status_at, folded, trimmed,
-        watcher, asks
+        id, no, scope, tenant, owner, agent, context_id, version, state, attempt, attempt_base, given_back, worker,
+        due_at, claimed, unread, cancel_requested, direct, asks, created_at, updated_at, status_at, folded, trimmed,
+        watcher, is_long
     )
     SELECT * FROM unnest(
         $1::text[], $2::bigint[], $3::bigint[], $4::text[], $5::text[], $6::text[], $7::text[], $8::integer[],
-        $9::text[], $10::integer[], $11::integer[], $12::integer[], $13::text[], $14::bigint[], $15::integer[],
-        $16::boolean[], $17::boolean[], $18::bigint[], $19::bigint[], $20::bigint[], $21::integer[], $22::integer[],
-        $23::text[], $24::text[]
+        $9::text[], $10::integer[], $11::integer[], $12::integer[], $13::text[], $14::bigint[], $15::text[],
+        $16::integer[], $17::boolean[], $18::boolean[], $19::text[], $20::bigint[], $21::bigint[], $22::bigint[],
+        $23::integer[], $24::integer[], $25::text[], $26::boolean[]
     )
     ON CONFLICT (id) DO UPDATE SET
         version = excluded.version, state = excluded.state, attempt = excluded.attempt,
         attempt_base = excluded.attempt_base, given_back = excluded.given_back,
-        worker = excluded.worker, due_at = excluded.due_at,
+        worker = excluded.worker, due_at = excluded.due_at, claimed = excluded.claimed,
         unread = excluded.unread, cancel_requested = excluded.cancel_requested, direct = excluded.direct,
-        updated_at = excluded.updated_at, status_at = excluded.status_at, folded = excluded.folded,
-        watcher = excluded.watcher, asks = excluded.asks
+        asks = excluded.asks, updated_at = excluded.updated_at, status_at = excluded.status_at,
+        folded = excluded.folded, watcher = excluded.watcher, is_long = excluded.is_long
     WHERE tasks.no = excluded.no AND tasks.version <= excluded.version AND tasks.attempt <= excluded.attempt
     RETURNING 1
 ), stored_events AS (
-    INSERT INTO events (task, version, kind, data)
-    SELECT * FROM unnest($25::bigint[], $26::integer[], $27::text[], $28::bytea[])
+    INSERT INTO events (task, version, kind, data, at, lease)
+    SELECT * FROM unnest($27::bigint[], $28::integer[], $29::text[], $30::bytea[], $31::bigint[], $32::text[])
     ON CONFLICT (task, version) DO UPDATE SET data = excluded.data WHERE excluded.version = 0
     RETURNING 1
 ), stored_receipts AS (
     INSERT INTO receipts (key, task_id, at, expires_at)
-    SELECT * FROM unnest($29::bytea[], $30::text[], $31::bigint[], $32::bigint[])
+    SELECT * FROM unnest($33::bytea[], $34::text[], $35::bigint[], $36::bigint[])
     ON CONFLICT (key) DO UPDATE SET task_id = excluded.task_id, at = excluded.at, expires_at = excluded.expires_at
-    -- A receipt expires as long after its change as its window began before it.
-    WHERE receipts.at < 2 * excluded.at - excluded.expires_at
-        OR NOT EXISTS (SELECT 1 FROM tasks WHERE tasks.id = receipts.task_id)
+    -- A receipt expires as long after its change as its window began before it. Whether a task is deleted cannot be asked
+    -- here: a task that another process has just created is not visible to this statement.
+    WHERE receipts.at < 2 * excluded.at - excluded.expires_at OR receipts.task_id = ANY($52::text[])
     RETURNING 1
 ), stored_contexts AS (
     INSERT INTO contexts (tenant, owner, agent, context_id, value, updated_at)
-    SELECT * FROM unnest($33::text[], $34::text[], $35::text[], $36::text[], $37::bytea[], $38::bigint[])
+    SELECT * FROM unnest($37::text[], $38::text[], $39::text[], $40::text[], $41::bytea[], $42::bigint[])
     ON CONFLICT (tenant, owner, agent, context_id)
     DO UPDATE SET value = excluded.value, updated_at = excluded.updated_at
 ), stored_tallies AS (
     INSERT INTO tallies (scope, state, shard, tasks)
-    SELECT scope, state, $41::integer, difference
-    FROM unnest($39::bigint[], $40::text[], $42::bigint[]) AS moved (scope, state, difference)
+    SELECT scope, state, $45::integer, difference
+    FROM unnest($43::bigint[], $44::text[], $46::bigint[]) AS moved (scope, state, difference)
     ON CONFLICT (scope, state, shard) DO UPDATE SET tasks = tallies.tasks + excluded.tasks
 ), stored_batch AS (
-    INSERT INTO writers (process, lane, batch) VALUES ($45::text, $46::integer, $47::bigint)
+    INSERT INTO writers (process, lane, batch) VALUES ($49::text, $50::integer, $51::bigint)
     ON CONFLICT (process, lane) DO UPDATE SET batch = excluded.batch, at = now()
 )
 SELECT
     (SELECT count(*) FROM stored_tasks),
     (SELECT count(*) FROM stored_events),
     (SELECT count(*) FROM stored_receipts),
-    (SELECT count(pg_notify($43::text, payload)) FROM unnest($44::text[]) AS payload)
+    (SELECT count(pg_notify($47::text, payload)) FROM unnest($48::text[]) AS payload)
 
 -- name: begin_writing
--- Makes the row of a connection that is going to write, so that whoever asks for it waits for what is under way.
+-- Makes the row of a connection that is going to write, so that `last_batch` waits for a transaction under way.
 INSERT INTO writers (process, lane, batch) VALUES ($1, $2, 0) ON CONFLICT (process, lane) DO NOTHING
 
 -- name: note_batch
--- Leaves a batch's number behind, when this transaction has written something.
+-- Leaves a batch's number behind if this transaction has written something.
 INSERT INTO writers (process, lane, batch)
 SELECT $1::text, $2::integer, $3::bigint WHERE pg_current_xact_id_if_assigned() IS NOT NULL
 ON CONFLICT (process, lane) DO UPDATE SET batch = excluded.batch, at = now()
 RETURNING batch
 
 -- name: last_batch
--- What a connection that broke has written last; waits until the server has decided that.
+-- The last batch of a connection that broke; waits until the server has decided about it.
 SELECT batch FROM writers WHERE process = $1 AND lane = $2 FOR UPDATE
 
 -- name: end_writing
--- Removes the row of a connection that is closed.
+-- Deletes the row of a connection that is closed.
 DELETE FROM writers WHERE process = $1 AND lane = $2
 
--- name: forget_writers
--- Removes the rows of processes that died long ago.
+-- name: delete_writers
+-- Deletes the rows of processes that died long ago.
 DELETE FROM writers WHERE at < now() - interval '30 days'
 
 -- fragment: snapshot_and_tail
 -- Of a task's log. The second parameter is false for a tail without artifacts.
 FROM (
-    SELECT version, kind, data FROM events WHERE events.task = tasks.no AND events.version = 0
+    SELECT version, kind, data, at, lease FROM events WHERE events.task = tasks.no AND events.version = 0
     UNION ALL
-    SELECT version, kind, data FROM (
-        SELECT version, kind, data FROM events
+    SELECT version, kind, data, at, lease FROM (
+        SELECT version, kind, data, at, lease FROM events
         WHERE events.task = tasks.no AND events.version > tasks.folded AND ($2::boolean OR kind <> 'artifact')
             AND kind <> 'record'
         ORDER BY version
@@ -114,23 +124,21 @@ FROM (
 ) AS content
 
 -- fragment: content
--- Snapshot and tail as three arrays in one row.
-CROSS JOIN LATERAL (
-    SELECT array_agg(version) AS versions, array_agg(kind) AS kinds, array_agg(data) AS data {snapshot_and_tail}
-) AS log
+-- Snapshot and tail, at the end of the task's row.
+CROSS JOIN LATERAL (SELECT {log} {snapshot_and_tail}) AS log
 
 -- name: load
--- One task in one consistent look: its row, its snapshot and the tail of its log.
-SELECT {record}, log.versions, log.kinds, log.data FROM tasks {content} WHERE tasks.id = $1
+-- One task in one consistent view: its row, its snapshot and the tail of its log.
+SELECT {record}, {columns} FROM tasks {content} WHERE tasks.id = $1
 
 -- name: contents
 -- The same for several tasks.
-SELECT {record}, log.versions, log.kinds, log.data FROM tasks {content} WHERE tasks.id = ANY($1::text[])
+SELECT {record}, {columns} FROM tasks {content} WHERE tasks.id = ANY($1::text[])
 
 -- name: contents_within
 -- The same for the first of several tasks, in their order, each with its number in it: as many as have no more than so
--- many bytes, and one in any case. Of the others only the lengths are looked at.
-SELECT {record}, log.versions, log.kinds, log.data, tasks.place
+-- many bytes, and always the first. Of the others only the lengths are read.
+SELECT {record}, {columns}, tasks.place
 FROM (
     SELECT tasks.*, wanted.place, row_number() OVER so_far AS rank, sum(size.bytes) OVER so_far AS bytes
     FROM unnest($1::text[]) WITH ORDINALITY AS wanted (id, place)
@@ -142,15 +150,15 @@ WHERE tasks.bytes <= $3::bigint OR tasks.rank = 1
 ORDER BY tasks.place
 
 -- name: read
--- A slice of a log in one consistent look, as many events as begin within $4 bytes, and where its task stands.
-SELECT {record}, log.versions, log.kinds, log.data
+-- A slice of a log in one consistent view, as many events as begin within $4 bytes, after its task's row.
+SELECT {record}, {columns}
 FROM tasks
 CROSS JOIN LATERAL (
-    SELECT array_agg(version) AS versions, array_agg(kind) AS kinds, array_agg(data) AS data
+    SELECT {log}
     FROM (
-        SELECT version, kind, data, sum(length(data)) OVER (ORDER BY version) - length(data) AS begins
+        SELECT *, sum(length(data)) OVER (ORDER BY version) - length(data) AS begins
         FROM (
-            SELECT version, kind, data FROM events
+            SELECT version, kind, data, at, lease FROM events
             WHERE events.task = tasks.no AND events.version > greatest($2::integer, tasks.trimmed)
             ORDER BY version
             LIMIT $3::bigint
@@ -162,13 +170,12 @@ CROSS JOIN LATERAL (
 WHERE tasks.id = $1
 
 -- name: records
--- The records of a task, also those of the part that is trimmed.
-SELECT {record}, log.versions, log.kinds, log.data
+-- The records of a task, those of the trimmed part included.
+SELECT {record}, {columns}
 FROM tasks
 CROSS JOIN LATERAL (
-    SELECT array_agg(version ORDER BY version) AS versions, array_agg(kind) AS kinds,
-        array_agg(data ORDER BY version) AS data
-    FROM events WHERE events.task = tasks.no AND events.kind = 'record'
+    SELECT {log}
+    FROM (SELECT * FROM events WHERE events.task = tasks.no AND events.kind = 'record' ORDER BY version) AS records
 ) AS log
 WHERE tasks.id = $1
 
@@ -179,13 +186,13 @@ WHERE tasks.scope = $1::bigint AND tasks.state = states.state AND tasks.status_a
     AND tasks.tenant = $4::text AND tasks.owner = $5::text AND tasks.agent = $6::text
 
 -- fragment: in_order
--- The first phase of a listing: on from the last task, never past the moment the listing began.
+-- The first phase of a listing: the tasks after the last one, none newer than the listing.
 AND tasks.status_at <= $7::bigint AND tasks.status_at <= $8::bigint AND (tasks.status_at < $8::bigint OR tasks.id > $9::text)
 ORDER BY tasks.status_at DESC, tasks.id LIMIT $10::bigint
 
 -- fragment: since_changed
--- The second phase of a listing: what has left the order since the listing began. OFFSET has it looked for by when it
--- changed: PostgreSQL would else walk all tasks in the order of their ids, because that is the order of the page.
+-- The second phase of a listing: the tasks that have left the order since the listing began. With OFFSET they are found by
+-- the time of their change: otherwise PostgreSQL would walk all tasks by id, because that is the order of the page.
 AND tasks.status_at > $7::bigint AND tasks.created_at <= $7::bigint AND tasks.id > $8::text OFFSET 0
 
 -- name: list_scope_in_order
@@ -204,7 +211,7 @@ ORDER BY found.id LIMIT $9::bigint
 
 -- name: count_scope
 -- How many tasks of the scope have changed since a moment.
--- As the tallies do, it goes by the hash alone: then the index `tasks_listed` has all that is needed.
+-- Like the tallies it compares the hash alone, so that the index `tasks_listed` has everything that is needed.
 SELECT coalesce(sum(found.tasks), 0)::bigint
 FROM unnest($2::text[]) AS states (state)
 CROSS JOIN LATERAL (
@@ -213,7 +220,7 @@ CROSS JOIN LATERAL (
 ) AS found
 
 -- name: tally
--- How many tasks of the scope there are, without looking at them.
+-- How many tasks the scope has, without looking at them.
 SELECT coalesce(sum(tasks), 0)::bigint FROM tallies WHERE scope = $1::bigint AND state = ANY($2::text[])
 
 -- name: list_context_in_order
@@ -245,8 +252,8 @@ CROSS JOIN LATERAL (
 ) AS found
 
 -- name: asking
--- The tasks that wait for one user's answer; the index tasks_asking lists them and no other.
-SELECT {record}, log.versions, log.kinds, log.data
+-- The tasks that wait for one user's answer; only those are in the index tasks_asking.
+SELECT {record}, {columns}
 FROM (
     SELECT * FROM tasks
     WHERE asks <> '' AND ($1::text IS NULL OR id = $1) AND ($3::text IS NULL OR tenant = $3)
@@ -256,25 +263,27 @@ FROM (
 ORDER BY tasks.status_at, tasks.id
 
 -- name: some_tasks
--- The next tasks after an id, whosever they are.
-SELECT {record}, log.versions, log.kinds, log.data
+-- The next tasks of any scope after an id.
+SELECT {record}, {columns}
 FROM (SELECT * FROM tasks WHERE id > $1 ORDER BY id LIMIT $3::bigint) AS tasks {content}
 ORDER BY tasks.id
 
 -- name: load_context
--- What was last saved for a conversation.
+-- The context that was last saved for a conversation.
 SELECT value FROM contexts WHERE tenant = $1 AND owner = $2 AND agent = $3 AND context_id = $4
 
 -- name: due
--- The tasks of one agent that may be claimed, the longest due first; those that another claimer is taking are left out.
+-- The tasks of one agent that may be claimed, the longest due first, without those that another process is claiming.
 SELECT id, due_at FROM tasks WHERE agent = $1 AND due_at <= $2 ORDER BY due_at, id LIMIT $3 FOR UPDATE SKIP LOCKED
 
 -- name: lease
--- Gives tasks to a worker; the raised attempt is what refuses the former holder.
-UPDATE tasks SET attempt = attempt + 1, worker = $2, due_at = $3 WHERE id = ANY($1::text[])
+-- Leases tasks to a worker; the raised attempt is the fence against the former holder.
+UPDATE tasks
+SET attempt = attempt + 1, claimed = CASE worker WHEN '' THEN 'ready' ELSE 'expired' END, worker = $2, due_at = $3
+WHERE id = ANY($1::text[])
 
 -- name: extend
--- Extends those of a worker's leases that it still holds; tells which, and which are wanted canceled.
+-- Extends those leases that the worker still holds; returns which, and which are wanted canceled.
 WITH held AS (
     SELECT id FROM tasks WHERE id = ANY($1::text[]) AND worker = $3 ORDER BY id FOR UPDATE
 )
@@ -284,21 +293,21 @@ WHERE tasks.id = held.id AND tasks.attempt = wanted.attempt
 RETURNING tasks.id, tasks.attempt, tasks.cancel_requested
 
 -- name: longest_due
--- Since when the longest due task of some agents is due; NULL when none is.
+-- When the longest due task of some agents became due; NULL when none is due.
 SELECT min(first.due_at) FROM unnest($1::text[]) AS agents (agent), LATERAL (
     SELECT due_at FROM tasks WHERE tasks.agent = agents.agent AND due_at <= $2 ORDER BY due_at LIMIT 1
 ) AS first
 
 -- name: wanted_canceled
--- The tasks a worker holds that somebody wants canceled.
+-- The tasks that a worker holds and that are wanted canceled.
 SELECT id FROM tasks WHERE worker = $1 AND cancel_requested AND due_at IS NOT NULL
 
 -- name: running
--- The tasks that somebody holds; among the live ones, which the index tasks_due lists.
+-- The tasks that are leased now; only live ones are in the index tasks_due.
 SELECT {record} FROM tasks WHERE due_at IS NOT NULL AND due_at > $1 AND worker <> '' ORDER BY created_at, id
 
--- name: forget_tasks
--- Removes ended tasks, and counts them out. What a log has that is longer than the bound is left for later.
+-- name: delete_tasks
+-- Deletes ended tasks and updates the tallies. The events of a log that is longer than the bound are left for later.
 WITH gone AS (
     DELETE FROM tasks WHERE id = ANY($1::text[]) RETURNING no, version, scope, state
 ), whole AS (
@@ -315,23 +324,23 @@ WITH gone AS (
 SELECT count(*) FROM gone
 
 -- name: some_remains
--- A deleted task that has left something, and up to which version, unless somebody else is at it.
+-- A deleted task of which events are left, and up to which version, unless another process is removing them.
 SELECT task, version FROM remains ORDER BY task LIMIT 1 FOR UPDATE SKIP LOCKED
 
--- name: clear_events
--- Removes the events of one task between two versions, the second one included.
+-- name: delete_events
+-- Deletes the events of one task between two versions, the second one included.
 DELETE FROM events WHERE task = $1 AND version > $2::integer AND version <= $3::integer
 
 -- name: trim_events
--- The same for what is cut off a log that goes on: records stay.
+-- The same for the beginning of a log that is kept: records stay.
 DELETE FROM events WHERE task = $1 AND version > $2::integer AND version <= $3::integer AND kind <> 'record'
 
 -- name: note_remains
--- Notes up to which version a deleted task has still left something.
+-- Notes up to which version events of a deleted task are left.
 UPDATE remains SET version = $2 WHERE task = $1
 
--- name: forget_remains
--- Nothing is left of a deleted task.
+-- name: delete_remains
+-- Notes that no events of a deleted task are left.
 DELETE FROM remains WHERE task = $1
 
 -- fragment: ended
@@ -340,27 +349,27 @@ state IN ('TASK_STATE_COMPLETED', 'TASK_STATE_FAILED', 'TASK_STATE_CANCELED', 'T
 
 -- name: ended_before
 -- Tasks that ended in one state and have not changed since a moment, the oldest first, and how long their logs are;
--- those that somebody is writing to are left out.
-SELECT id, version FROM tasks WHERE {ended} AND state = $1 AND updated_at <= $2
-ORDER BY updated_at, id LIMIT $3 FOR UPDATE SKIP LOCKED
+-- those that are being written to are left out.
+SELECT id, version FROM tasks WHERE {ended} AND state = $1 AND status_at <= $2 AND updated_at <= $2
+ORDER BY status_at, id LIMIT $3 FOR UPDATE SKIP LOCKED
 
 -- name: longest_ended
--- The ended tasks that have not changed for the longest time: the oldest of each state, put together.
+-- The tasks that ended first: the oldest of each state, merged.
 SELECT id, version FROM tasks WHERE id IN (
     SELECT oldest.id FROM unnest(
         ARRAY['TASK_STATE_COMPLETED', 'TASK_STATE_FAILED', 'TASK_STATE_CANCELED', 'TASK_STATE_REJECTED']
     ) AS states (state), LATERAL (
-        SELECT id, updated_at FROM tasks WHERE {ended} AND state = states.state ORDER BY updated_at, id LIMIT $1
+        SELECT id, status_at FROM tasks WHERE {ended} AND state = states.state ORDER BY status_at, id LIMIT $1
     ) AS oldest
-    ORDER BY oldest.updated_at, oldest.id LIMIT $1
+    ORDER BY oldest.status_at, oldest.id LIMIT $1
 ) FOR UPDATE SKIP LOCKED
 
 -- name: count_ended
 -- How many ended tasks there are.
 SELECT coalesce(sum(tasks), 0)::bigint FROM tallies WHERE {ended}
 
--- name: forget_contexts
--- Removes some of what agents have not touched since a moment, in conversations without a live task; says how many.
+-- name: delete_contexts
+-- Deletes some contexts that have not changed since a moment, in conversations without a live task; returns how many.
 WITH gone AS (
     DELETE FROM contexts WHERE (tenant, owner, agent, context_id) IN (
         SELECT tenant, owner, agent, context_id FROM contexts
@@ -379,10 +388,10 @@ SELECT count(*) FROM gone
 -- Keeps the planner from walking whole tables or indexes for the rest of the transaction.
 SELECT set_config('enable_seqscan', 'off', true), set_config('enable_indexscan', 'off', true)
 
--- name: forget_expired_receipts
--- Removes some receipts whose window has passed, and says how many.
+-- name: delete_receipts
+-- Deletes some receipts whose window has passed; returns how many.
 WITH gone AS (
-    -- Asked again: the message may have come once more by the time that its receipt is locked.
+    -- Compared again, because the message may come once more until its receipt is locked.
     DELETE FROM receipts WHERE expires_at <= $1 AND ctid = ANY (ARRAY(
         SELECT ctid FROM receipts WHERE expires_at <= $1 LIMIT $2
     ))
@@ -398,25 +407,25 @@ WHERE agent = $1 AND state IN ('TASK_STATE_INPUT_REQUIRED', 'TASK_STATE_AUTH_REQ
 LIMIT $5::bigint
 
 -- name: overgrown
--- Of the next tasks after an id: the last of them, and those that hold more events than are to be kept.
+-- Of the next tasks after an id: the last one, and those that hold more events than are to be kept.
 SELECT max(id), array_agg(id ORDER BY id) FILTER (WHERE length > $1)
 FROM (SELECT id, version - trimmed AS length FROM tasks WHERE id > $2 ORDER BY id LIMIT $3) AS next
 
 -- name: overgrown_long
--- The same when that is many: their own index knows them.
-SELECT id FROM tasks WHERE version - trimmed > 1000 AND version - trimmed > $1 ORDER BY id
+-- The same when that is many events: these tasks have an index of their own.
+SELECT id FROM tasks WHERE is_long AND version - trimmed > $1 ORDER BY id
 
 -- name: save_snapshot
 -- Replaces the snapshot of one task.
-INSERT INTO events (task, version, kind, data) VALUES ($1, 0, 'snapshot', $2)
+INSERT INTO events (task, version, kind, data, at) VALUES ($1, 0, 'snapshot', $2, 0)
 ON CONFLICT (task, version) DO UPDATE SET data = excluded.data
 
 -- name: trim
--- Marks how far a log has been cut off, and that its snapshot reaches beyond that.
-UPDATE tasks SET trimmed = $2, folded = $3 WHERE id = $1
+-- Notes how far a log is trimmed, and how far its snapshot reaches.
+UPDATE tasks SET trimmed = $2, folded = $3, is_long = version - $2 > 1000 WHERE id = $1
 
 -- name: watch
--- Notes that a process has readers of these tasks, and says where they stand.
+-- Notes that a process has readers of these tasks; returns their versions.
 WITH watched AS (
     SELECT id FROM tasks WHERE id = ANY($1::text[]) ORDER BY id FOR UPDATE
 )
@@ -425,40 +434,40 @@ FROM watched WHERE tasks.id = watched.id
 RETURNING tasks.id, tasks.version
 
 -- name: versions
--- Where watched tasks stand.
+-- The versions of watched tasks.
 SELECT id, version FROM tasks WHERE id = ANY($1::text[])
 
 -- name: server_time
--- Milliseconds since 1970, as the server has it.
+-- The server's time in milliseconds since 1970.
 SELECT (extract(epoch FROM clock_timestamp()) * 1000)::bigint
 
 -- name: has_work
--- Whether any task is due or wanted canceled; among the live ones, which partial indexes list.
+-- Whether any task is due or wanted canceled; only live ones are in the partial indexes.
 SELECT EXISTS (SELECT 1 FROM tasks WHERE due_at IS NOT NULL AND due_at <= $1)
     OR EXISTS (SELECT 1 FROM tasks WHERE cancel_requested AND due_at IS NOT NULL)
 
 -- name: check
--- Fails when the tables cannot be read; says whether they cannot be written to.
+-- Whether the tables cannot be written to; fails when they cannot be read.
 SELECT current_setting('transaction_read_only')::boolean FROM schema_versions LIMIT 1
 
 -- name: probe
 -- Stores an event of a task that no sequence gives out; the transaction is rolled back.
-INSERT INTO events (task, version, kind, data) VALUES (-pg_backend_pid(), 0, 'probe', '')
+INSERT INTO events (task, version, kind, data, at) VALUES (-pg_backend_pid(), 0, 'probe', '', 0)
 
 -- name: note_session
 -- Leaves a note that only this connection can see.
 SELECT set_config('errands.session', $1, false)
 
 -- name: session_note
--- The note; another one, or none, on a connection that is not ours alone.
+-- That note; another one, or none, on a connection that others use, too.
 SELECT current_setting('errands.session', true)
 
 -- name: sweeper
--- Whether this connection may sweep now: one replica at a time.
+-- Whether this connection may sweep now; one replica at a time may.
 SELECT pg_try_advisory_lock(hashtext('errands sweep ' || current_schema()), 1)
 
 -- name: begin_sweep
--- Notes that retention is applied now; true unless it was just before. A note from far in the future is a wrong clock's.
+-- Notes that retention is applied now; true unless it was a moment ago. A time far in the future is a wrong clock's.
 INSERT INTO sweeps (one, at) VALUES (true, $1)
 ON CONFLICT (one) DO UPDATE SET at = excluded.at WHERE abs(excluded.at - sweeps.at) >= $2
 RETURNING true
@@ -472,15 +481,15 @@ SELECT pg_advisory_unlock(hashtext('errands sweep ' || current_schema()), 1)
 SELECT version, oldest FROM schema_versions ORDER BY version DESC LIMIT 1
 
 -- name: schema_exists
--- Whether there is a schema, whether it is ours, and whether somebody else's tables are in it.
+-- Whether there is a schema, whether it has the tables of errands, and whether it has tables at all.
 SELECT
     EXISTS (SELECT 1 FROM pg_namespace WHERE nspname = $1),
     EXISTS (SELECT 1 FROM pg_tables WHERE schemaname = $1 AND tablename = 'schema_versions'),
     EXISTS (SELECT 1 FROM pg_tables WHERE schemaname = $1)
 
 -- name: schema_lock
--- Lets one process at a time change the schema; held until the transaction ends. Whoever does not get it must not wait
--- in a transaction: an index that is built meanwhile would wait for that one.
+-- Lets one process at a time change the schema; held until the transaction ends. A process that does not get the lock
+-- must not wait for it in a transaction, because an index that is being built would wait for that transaction.
 SELECT pg_try_advisory_xact_lock(hashtext('errands schema ' || $1::text), 2)
 
 -- name: schema_lock_long
@@ -488,26 +497,26 @@ SELECT pg_try_advisory_xact_lock(hashtext('errands schema ' || $1::text), 2)
 SELECT pg_try_advisory_lock(hashtext('errands schema ' || $1::text), 2)
 
 -- name: schema_patience
--- Lets an upgrade take its time whatever the server allows others, in this transaction or on this connection. Not every
--- release of PostgreSQL has all of these bounds.
+-- Lifts the server's time limits for an upgrade, in this transaction or on this connection. Not every release of
+-- PostgreSQL has all of them.
 SELECT set_config(name, '0', $1) FROM pg_settings
 WHERE name IN ('statement_timeout', 'transaction_timeout', 'idle_session_timeout')
 
 -- name: schema_short_waits
--- While a lock is waited for that nobody else can have, everybody waits: rather try again. Whoever vanished lets go.
+-- While an upgrade waits for an exclusive lock, everybody else waits behind it: rather give up soon and try again.
 SET LOCAL lock_timeout TO '1s'; SET LOCAL idle_in_transaction_session_timeout TO '1min'
 
 -- name: schema_long_waits
--- Lets an index wait for transactions that began before it, as it must; nobody waits for that.
+-- Lets an index wait for the transactions that began before it, as it must; others do not wait for the index.
 SET lock_timeout TO 0
 
 -- name: index_is_valid
--- Whether an index is complete; false when whoever built it was interrupted, no row when there is none.
+-- Whether an index is complete: false when its building was interrupted, no row when there is no such index.
 SELECT indisvalid AND indisready FROM pg_index WHERE indexrelid = to_regclass($1)
 
 -- name: schema_pause
--- Holds replicas up until the upgrade is done. Before anything else: one that is in the middle of something could
--- otherwise wait for what the upgrade has, and the upgrade for what that one has.
+-- Holds replicas up until the upgrade is done. Taken before any other lock, so that a replica and the upgrade cannot wait
+-- for each other.
 LOCK TABLE tasks IN ACCESS EXCLUSIVE MODE
 
 -- name: schema_applied

@@ -1,17 +1,28 @@
-"""The tables: made in an empty database, brought forward on request, and compared with what this release knows."""
+"""The tables: made in an empty database, upgraded on request, and compared with what this release knows."""
 
 from __future__ import annotations
 
 import asyncio
+import re
+import secrets
 from collections.abc import Awaitable, Callable
 from functools import partial
+from importlib.resources import files
 from itertools import takewhile
 from typing import NamedTuple, TypeVar
 
 from errands.engines.base import Schema
-from errands.engines.postgres.connection import Connection, Options, check_session, connect, disconnect
-from errands.engines.postgres.failures import explain, is_in_the_way
-from errands.engines.postgres.sql import QUERIES, Migration, migrations
+from errands.engines.postgres.connection import (
+    POOLED,
+    Connection,
+    PostgresOptions,
+    connect,
+    disconnect,
+    explain,
+    is_in_the_way,
+)
+from errands.engines.postgres.queries import QUERIES
+from errands.engines.statements import read_migrations
 from errands.errors import StorageError
 
 _T = TypeVar("_T")
@@ -22,26 +33,76 @@ _TRIES, _PAUSE = 40, 0.5
 _LONGEST = 86_400.0
 
 
+_OLDEST = re.compile(r"^-- oldest: (\d+)$", re.MULTILINE)
+_INDEX = re.compile(r"CREATE (?:UNIQUE )?INDEX CONCURRENTLY (\w+) [^;]+")
+
+
+class Migration(NamedTuple):
+    version: int
+    #: The oldest schema version whose code can still run on this one.
+    oldest: int
+    script: str
+
+    @property
+    def indexes(self) -> dict[str, str]:
+        """The statements that build indexes while others write, by the names of the indexes.
+
+        A migration that has such statements has no others, and does not run in a transaction.
+        """
+        return {match[1]: match[0] for match in _INDEX.finditer(self.script)}
+
+    @property
+    def at_once(self) -> str:
+        """The script for tables that are not in use yet."""
+        return self.script.replace("INDEX CONCURRENTLY", "INDEX")
+
+
+def migrations() -> list[Migration]:
+    """Return the scripts in `migrations/`, in order."""
+    found: list[Migration] = []
+    for version, script in read_migrations(files(__package__)):
+        oldest = _OLDEST.search(script)
+        assert oldest is not None, f"migration {version} does not name the oldest code that can run on it"
+        found.append(Migration(version, int(oldest[1]), script))
+    return found
+
+
 class SchemaBusyError(StorageError):
     """Another process is changing the schema."""
 
-    def __init__(self, options: Options) -> None:
+    def __init__(self, options: PostgresOptions) -> None:
         super().__init__(
             f"Another process upgrades the tables of the database {options.name}. Try again when it is done"
         )
 
 
-class State(NamedTuple):
-    """How the database stands."""
+class SchemaState(NamedTuple):
+    """What is in the database."""
 
     has_schema: bool
-    #: 0: there are no tables of ours.
+    #: 0 when there are no tables of errands.
     version: int
     #: The oldest schema version whose code may use it.
     oldest: int
 
 
-async def look(connection: Connection, options: Options) -> State:
+async def check_session(connection: Connection, options: PostgresOptions) -> None:
+    """Raises `StorageError` when a pooler gives the connection to others after each transaction.
+
+    The schema of the session, what it listens to and its locks would get lost, or be those of another program.
+    """
+    other = await connect(options)
+    try:
+        note = secrets.token_hex(4)
+        await connection.fetchval(QUERIES["note_session"], note)
+        await other.fetchval(QUERIES["note_session"], "")
+        if await connection.fetchval(QUERIES["session_note"]) != note:
+            raise StorageError(f"The database {options.name} {POOLED}")
+    finally:
+        await disconnect(other)
+
+
+async def look(connection: Connection, options: PostgresOptions) -> SchemaState:
     has_schema, is_ours, is_used = await connection.fetchrow(QUERIES["schema_exists"], options.schema)
     if is_used and not is_ours:
         raise StorageError(
@@ -49,10 +110,10 @@ async def look(connection: Connection, options: Options) -> State:
             "is. Name another one with `?schema=NAME` in the storage URL"
         )
     found = await connection.fetchrow(QUERIES["schema_version"]) if is_ours else None
-    return State(has_schema, *(found or (0, 0)))
+    return SchemaState(has_schema, *(found or (0, 0)))
 
 
-def check(state: State, options: Options) -> None:
+def check(state: SchemaState, options: PostgresOptions) -> None:
     """Raises `StorageError` when this release cannot use the tables."""
     newest = migrations()[-1].version
     if state.version == 0:
@@ -62,7 +123,7 @@ def check(state: State, options: Options) -> None:
     if state.version < newest:
         raise StorageError(
             f"The database {options.name} has schema version {state.version}, but this release needs {newest}. "
-            "Run `errands db upgrade --storage URL`; replicas of the release before go on meanwhile"
+            "Run `errands db upgrade --storage URL`; replicas of the release before keep working during it"
         )
     if state.oldest > newest:
         raise StorageError(
@@ -71,8 +132,8 @@ def check(state: State, options: Options) -> None:
         )
 
 
-async def ensure_schema(connection: Connection, options: Options) -> None:
-    """Makes the tables when there are none; raises `StorageError` when those that are there do not fit."""
+async def ensure_schema(connection: Connection, options: PostgresOptions) -> None:
+    """Make the tables when there are none. Raises `StorageError` when this release cannot use those that exist."""
     state = await look(connection, options)
     if state.version == 0:
         await _apply(connection, options, only_when_empty=True)
@@ -80,8 +141,8 @@ async def ensure_schema(connection: Connection, options: Options) -> None:
     check(state, options)
 
 
-async def _apply(connection: Connection, options: Options, *, only_when_empty: bool = False) -> State:
-    """Applies what is missing; returns how the database stood before."""
+async def _apply(connection: Connection, options: PostgresOptions, *, only_when_empty: bool = False) -> SchemaState:
+    """Apply the missing migrations, and return what was in the database before."""
     before = await _try(lambda: _apply_once(connection, options, only_when_empty))
     while not only_when_empty and (missing := _missing(await look(connection, options))):
         if missing[0].indexes:
@@ -92,7 +153,7 @@ async def _apply(connection: Connection, options: Options, *, only_when_empty: b
 
 
 async def _try(step: Callable[[], Awaitable[_T]]) -> _T:
-    """Replicas at work may be in the way, for a moment; somebody else's open transaction may be for longer."""
+    """Try a step again while others are in the way: replicas for a moment, another program's transaction for longer."""
     for _ in range(_TRIES - 1):
         try:
             return await step()
@@ -103,14 +164,14 @@ async def _try(step: Callable[[], Awaitable[_T]]) -> _T:
     return await step()
 
 
-async def _apply_once(connection: Connection, options: Options, only_when_empty: bool) -> State:
-    """Applies, in one transaction, what is missing up to the first migration that must not be in one."""
+async def _apply_once(connection: Connection, options: PostgresOptions, only_when_empty: bool) -> SchemaState:
+    """Apply, in one transaction, the missing migrations up to the first one that must not be in a transaction."""
     async with connection.transaction():
         if not await connection.fetchval(QUERIES["schema_lock"], options.schema):
             raise SchemaBusyError(options)
         await connection.fetch(QUERIES["schema_patience"], True)
         await connection.execute(QUERIES["schema_short_waits"])
-        # Looked at under the lock: another process may have been faster.
+        # Read under the lock: another process may have been faster.
         state = await look(connection, options)
         if not state.has_schema:
             await connection.execute(f'CREATE SCHEMA "{options.schema}"')
@@ -125,18 +186,18 @@ async def _apply_once(connection: Connection, options: Options, only_when_empty:
         return state
 
 
-def _missing(state: State) -> list[Migration]:
+def _missing(state: SchemaState) -> list[Migration]:
     return [migration for migration in migrations() if migration.version > state.version]
 
 
-def _together(state: State) -> list[Migration]:
-    """The first of the missing migrations, those that may be in one transaction: in an empty database all of them."""
+def _together(state: SchemaState) -> list[Migration]:
+    """Return the first missing migrations that may be in one transaction: in an empty database all of them."""
     return list(takewhile(lambda migration: state.version == 0 or not migration.indexes, _missing(state)))
 
 
-async def _build_indexes(options: Options, migration: Migration) -> None:
-    """Builds indexes while others write. Begun again after a failure, it goes on where it was."""
-    # On a connection of its own, which has more patience than others, and with which the lock goes.
+async def _build_indexes(options: PostgresOptions, migration: Migration) -> None:
+    """Build indexes while others write. When it is called again after a failure, it continues where it was."""
+    # On a connection of its own, with a longer timeout; the lock ends with it.
     connection = await connect(options._replace(command_timeout=_LONGEST))
     try:
         if not await connection.fetchval(QUERIES["schema_lock_long"], options.schema):
@@ -157,7 +218,7 @@ async def _build_indexes(options: Options, migration: Migration) -> None:
 
 
 class PostgresSchema(Schema):
-    def __init__(self, options: Options) -> None:
+    def __init__(self, options: PostgresOptions) -> None:
         self._options = options
 
     async def upgrade(self) -> tuple[int, int]:
@@ -171,7 +232,7 @@ class PostgresSchema(Schema):
 
     async def _with_connection(self, work: Callable[[Connection], Awaitable[_T]]) -> _T:
         try:
-            # Making an index of many tasks takes its time.
+            # Building an index of many tasks takes long.
             connection = await connect(self._options._replace(command_timeout=_LONGEST))
             try:
                 await check_session(connection, self._options)
@@ -182,7 +243,7 @@ class PostgresSchema(Schema):
             raise explain(error, self._options.name) from error
 
     async def _upgrade(self, connection: Connection) -> tuple[int, int]:
-        # It waits for indexes that are built on another one.
+        # This connection waits while indexes are built on another one.
         await connection.fetch(QUERIES["schema_patience"], False)
         before = await _apply(connection, self._options)
         after = await look(connection, self._options)
@@ -200,10 +261,10 @@ class PostgresSchema(Schema):
         while missing := _missing(state):
             together = _together(state)
             lines += self._in_transaction(state, together) if together else self._beside_writers(missing[0])
-            state = State(has_schema=True, version=(together or missing[:1])[-1].version, oldest=state.oldest)
+            state = SchemaState(has_schema=True, version=(together or missing[:1])[-1].version, oldest=state.oldest)
         return "\n".join([*lines, ""]) if lines else ""
 
-    def _in_transaction(self, state: State, together: list[Migration]) -> list[str]:
+    def _in_transaction(self, state: SchemaState, together: list[Migration]) -> list[str]:
         lines = ["BEGIN;"] + ([] if state.has_schema else [f'CREATE SCHEMA "{self._options.schema}";'])
         lines.append(f'SET LOCAL search_path TO "{self._options.schema}";')
         lines += [_with_values("schema_patience", "true"), f"{QUERIES['schema_short_waits']};"]
@@ -215,7 +276,7 @@ class PostgresSchema(Schema):
 
     def _beside_writers(self, migration: Migration) -> list[str]:
         lines = [
-            "-- Not in a transaction, so that others write meanwhile. When it fails, run it again from here.",
+            "-- Not in a transaction, so that others can write. If it fails, run it again from here.",
             f'SET search_path TO "{self._options.schema}";',
             _with_values("schema_patience", "false"),
             f"{QUERIES['schema_long_waits']};",
@@ -230,7 +291,7 @@ def _applied(migration: Migration) -> str:
 
 
 def _with_values(query: str, *values: object) -> str:
-    """A statement as it is printed."""
+    """Return a statement with its parameters filled in."""
     statement = QUERIES[query]
     for number, value in enumerate(values, 1):
         statement = statement.replace(f"${number}", str(value))

@@ -1,4 +1,4 @@
-"""The way to the server: connections, what it must be like, and one call that runs jobs there."""
+"""Connections to the server: its address, what its errors mean, what it must be like, and calls of its scripts."""
 
 from __future__ import annotations
 
@@ -8,36 +8,173 @@ import re
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from typing import Any
+from urllib.parse import parse_qsl, unquote, urlsplit
 
+import msgspec
 from redis import exceptions as redis_errors
 from redis.asyncio import BlockingConnectionPool, Connection, Redis, SSLConnection
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 
 from errands.clock import Clock
-from errands.engines.probe import Probe
-from errands.engines.redis.failures import explain, is_passing, is_read_only, moved_to
-from errands.engines.redis.jobs import PROGRAM, Job, pack
-from errands.engines.redis.keys import Keys
-from errands.engines.redis.options import Options
-from errands.engines.store_clock import StoreClock
-from errands.errors import StorageError
+from errands.engines.connection import Probe, StoreClock, without_password
+from errands.engines.redis.schema import PROGRAM, SCHEMA, Keys, Request, pack
+from errands.errors import ConfigurationError, StorageError
 
 logger = logging.getLogger(__name__)
 
-#: The arrangement of keys that this code reads and writes.
-SCHEMA = "1"
+DEFAULT_PREFIX = "errands"
+
+_PREFIX = re.compile(r"[A-Za-z0-9_.:-]{1,64}")
+_TLS_OPTIONS = ("ssl_ca_certs", "ssl_certfile", "ssl_keyfile")
+_OPTIONS = ("prefix", *_TLS_OPTIONS)
+
+
 #: The first release that has all that is used here.
 OLDEST = (6, 2)
 MAX_CONNECTIONS = 32
 #: Seconds between two tries to reach a server that is away.
 RETRY_AFTER = 0.05
 
+_AWAY = "cannot be reached. Check that it runs, its address, its certificate if it has one, and the network"
+_READ_ONLY = "is a read-only replica. Put the address of the primary into the URL, or one that follows it"
+_FORBIDDEN = "does not allow this user a command that is needed. Give it the rights that docs/redis.md lists"
+_FULL = (
+    "is out of memory and takes no writes; nothing was changed. Raise its maxmemory, or keep less: see "
+    "keep_ended_for and keep_events"
+)
 
-class Link:
+#: By exception: what happened and what to do, to be read after the server's name. The first that fits counts.
+_EXPLANATIONS: list[tuple[type[Exception], str]] = [
+    (
+        redis_errors.AuthenticationError,
+        "refused the user or the password. Put the right ones into the URL: redis://user:password@host:6379",
+    ),
+    (redis_errors.NoPermissionError, _FORBIDDEN),
+    (redis_errors.BusyLoadingError, "is still reading its data from the disk. Wait until it has started"),
+    (redis_errors.ReadOnlyError, _READ_ONLY),
+    # Valkey says it of a script as a whole, Redis in the middle of the text.
+    (redis_errors.OutOfMemoryError, _FULL),
+    (
+        redis_errors.MovedError,
+        "is a node of a cluster that does not agree on who holds these keys. Look at CLUSTER INFO",
+    ),
+    (redis_errors.ClusterDownError, "is part of a cluster that is down. Look at CLUSTER INFO"),
+    (redis_errors.TimeoutError, "did not answer in time. Check its load and the network"),
+    (redis_errors.ConnectionError, _AWAY),
+    (OSError, _AWAY),
+]
+
+#: By the code that Redis begins an error with; in a script it stands in the middle of the text.
+_CODES = {
+    "OOM": _FULL,
+    "READONLY": _READ_ONLY,
+    "MISCONF": "cannot write to its disk and takes no writes; nothing was changed. Look into its log, free some space",
+    "NOREPLICAS": "has too few replicas to take writes (min-replicas-to-write); nothing was changed. Start one",
+    "NOPERM": _FORBIDDEN,
+    "DB index is out of range": "has no database of this number. Name another one at the end of the URL",
+    "NOAUTH": "wants a user and a password. Put them into the URL: redis://user:password@host:6379",
+}
+_CODE = re.compile(rf"\b({'|'.join(_CODES)})\b")
+
+#: Errors that may be over in a moment, so that the same is tried again. None of them says whether a write was done.
+_PASSING = (
+    redis_errors.ConnectionError,
+    redis_errors.TimeoutError,
+    redis_errors.ClusterDownError,
+    redis_errors.TryAgainError,
+    OSError,
+)
+
+
+def explain(error: Exception, server: str) -> StorageError:
+    """Return the `StorageError` for what went wrong with the server of this name."""
+    explanation = next((text for kind, text in _EXPLANATIONS if isinstance(error, kind)), None)
+    if explanation is None:
+        code = _CODE.search(str(error))
+        explanation = "refused an operation" if code is None else _CODES[code[1]]
+    return StorageError(f"Redis at {server} {explanation} ({type(error).__name__}: {error})")
+
+
+def is_passing(error: Exception) -> bool:
+    """Return whether the same may succeed in a moment."""
+    return isinstance(error, _PASSING) and not isinstance(error, redis_errors.AuthenticationError)
+
+
+def is_read_only(error: Exception) -> bool:
+    return "READONLY" in str(error) or isinstance(error, redis_errors.ReadOnlyError)
+
+
+def moved_to(error: Exception) -> tuple[str, int] | None:
+    """Return where a node of a cluster says that the keys are; the host may be left out."""
+    # Older releases of the client library have no exception for it outside of their own cluster client.
+    if not isinstance(error, redis_errors.MovedError) and not str(error).startswith("MOVED "):
+        return None
+    host, _, port = str(error).rpartition(" ")[2].rpartition(":")
+    return host, int(port)
+
+
+class RedisOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """Where the store is."""
+
+    host: str = "localhost"
+    port: int = 6379
+    db: int = 0
+    username: str | None = None
+    password: str | None = None
+    tls: bool = False
+    #: Files: the authorities that are trusted, and the certificate of this process, with its key.
+    ssl_ca_certs: str | None = None
+    ssl_certfile: str | None = None
+    ssl_keyfile: str | None = None
+    prefix: str = DEFAULT_PREFIX
+
+    @property
+    def server(self) -> str:
+        """The server's name for messages, without the password."""
+        return f"{self.host}:{self.port}/{self.db}"
+
+    @classmethod
+    def from_url(cls, url: str) -> RedisOptions:
+        """Read a storage URL. Raises `ConfigurationError` for what is not understood: nothing is ever ignored."""
+        parts = urlsplit(url)
+        shown = without_password(url.partition("?")[0])
+        try:
+            port, db = parts.port or cls().port, int(parts.path.strip("/") or 0)
+        except ValueError:
+            raise ConfigurationError(
+                f"storage {shown!r}: write redis://user:password@host:port/0, the last being a database's number"
+            ) from None
+        given = dict(parse_qsl(parts.query, keep_blank_values=True))
+        if unknown := sorted(set(given) - set(_OPTIONS)):
+            raise ConfigurationError(
+                f"storage {shown!r}: unknown option {', '.join(unknown)}; possible are {', '.join(_OPTIONS)}"
+            )
+        prefix = given.get("prefix", DEFAULT_PREFIX)
+        if not _PREFIX.fullmatch(prefix):
+            raise ConfigurationError(
+                f"storage {shown!r}: a prefix has 1 to 64 letters, digits or any of _ . : -, not {prefix!r}"
+            )
+        tls = parts.scheme.lower().partition("+")[0] == "rediss"
+        files = {name: given[name] for name in _TLS_OPTIONS if name in given}
+        if files and not tls:
+            raise ConfigurationError(f"storage {shown!r}: {', '.join(files)} goes with TLS: write rediss://")
+        return cls(
+            host=parts.hostname or "localhost",
+            port=port,
+            db=db,
+            username=unquote(parts.username) if parts.username else None,
+            password=unquote(parts.password) if parts.password else None,
+            tls=tls,
+            prefix=prefix,
+            **files,
+        )
+
+
+class RedisServer:
     """Connections to the server. One that breaks is replaced by the next call that needs one."""
 
-    def __init__(self, options: Options, keys: Keys, *, timeout: float, patience: float) -> None:
+    def __init__(self, options: RedisOptions, keys: Keys, *, timeout: float, patience: float) -> None:
         self._options = options
         self._keys = keys
         self._timeout = timeout
@@ -52,7 +189,8 @@ class Link:
         self.check = Probe(f"Redis at {options.server}", self._check, self._try_to_write)
 
     @property
-    def server(self) -> str:
+    def name(self) -> str:
+        """The server's name for messages."""
         return self._options.server
 
     def _connect(self) -> Redis:
@@ -65,7 +203,7 @@ class Link:
             "socket_timeout": self._timeout,
             "socket_connect_timeout": self._timeout,
             "protocol": 2,
-            # Who asks again and when is decided here: not everything may be done twice.
+            # Retries are decided here: not everything may be done twice.
             "retry": Retry(NoBackoff(), 0),
         }
         if self._options.tls:
@@ -79,7 +217,7 @@ class Link:
         return Redis.from_pool(pool)
 
     def own_connection(self) -> Connection:
-        """A connection beside the others, for somebody who keeps it. Not yet connected."""
+        """Return a connection outside of the pool, not yet connected."""
         pool: Any = self.client.connection_pool
         connection: Connection = pool.make_connection()
         return connection
@@ -90,7 +228,7 @@ class Link:
         except StorageError as error:
             if not isinstance(error.__cause__, redis_errors.ResponseError):
                 raise
-            # It does not say what it is like, but it may answer.
+            # It does not tell its setup, but it may answer.
             await self.guard(lambda: self.client.ping(), patience=0)
             return
         if is_replica(info):
@@ -108,26 +246,26 @@ class Link:
             await self.client.aclose()
         await self.check.stop()
 
-    async def call(self, jobs: Sequence[bytes], *, answer: str = "", number: int | None = None) -> list[Any]:
-        """Runs packed jobs in one go and returns their answers, an exception for a job that failed alone.
+    async def call(self, requests: Sequence[bytes], *, answer: str = "", number: int | None = None) -> list[Any]:
+        """Run packed requests in one script and return their answers, an exception for one that failed alone.
 
         `number` makes it a batch that is done only once. Raises the client library's errors.
         """
         key = answer or self._keys.schema
-        arguments: list[str | bytes] = [self._keys.base, "" if number is None else str(number), *jobs]
+        arguments: list[str | bytes] = [self._keys.base, "" if number is None else str(number), *requests]
         while True:
             try:
                 answers: list[Any] = await self.client.evalsha(self._sha, 1, key, *arguments)
                 return answers
             except redis_errors.NoScriptError:
-                # A server that was restarted has forgotten the program.
+                # A server that was restarted has lost the script.
                 self._sha = await self.client.script_load(PROGRAM)
             except redis_errors.ResponseError as error:
                 if not await self._follows(error):
                     raise
 
     async def _follows(self, error: Exception) -> bool:
-        """All keys of the store are in one slot, so a cluster is one server whose address may change."""
+        """Follow a redirect: all keys are in one slot, so a cluster is one server with a changing address."""
         moved = moved_to(error)
         if moved is None:
             return False
@@ -138,28 +276,28 @@ class Link:
         await self._turn_to(address)
         return True
 
-    async def ask(self, job: Job) -> Any:
-        """The answer to one job that reads, or may be done twice. Raises `StorageError`."""
-        (answer,) = await self.ask_all([job])
+    async def ask(self, request: Request) -> Any:
+        """Return the answer to one request that reads, or may be done twice. Raises `StorageError`."""
+        (answer,) = await self.ask_all([request])
         return answer
 
-    async def ask_all(self, jobs: Sequence[Job]) -> list[Any]:
-        packed = [pack(job) for job in jobs]
+    async def ask_all(self, requests: Sequence[Request]) -> list[Any]:
+        packed = [pack(request) for request in requests]
         answers: list[Any] = await self.guard(lambda: self.call(packed))
         for answer in answers:
             if isinstance(answer, Exception):
-                raise explain(answer, self.server)
+                raise explain(answer, self.name)
         return answers
 
     async def do(self, command: str, *arguments: Any, **options: Any) -> Any:
-        """A plain command of the client library that reads, or may be done twice. Raises `StorageError`."""
+        """Run a command of the client library that reads, or may be done twice. Raises `StorageError`."""
         return await self.guard(lambda: getattr(self.client, command)(*arguments, **options))
 
     async def guard(self, call: Callable[[], Awaitable[Any]], *, patience: float | None = None) -> Any:
-        """Does what may be done twice: again when the connection was broken. Raises `StorageError`.
+        """Do what may be done twice, again when the connection was broken. Raises `StorageError`.
 
-        In a task of its own: a caller that is canceled goes away at once, and the client library, which can swallow a
-        cancellation on Python 3.11 (`asyncio.wait_for`), never sees one.
+        It runs in a task of its own: a caller that is canceled returns at once, and the client library, which can
+        swallow a cancellation on Python 3.11 (`asyncio.wait_for`), never sees one.
         """
         task = asyncio.ensure_future(self._persist(call, self._patience if patience is None else patience))
         self._calls.add(task)
@@ -172,7 +310,7 @@ class Link:
                 answer = await call()
             except (redis_errors.RedisError, OSError) as error:
                 if not await self.may_try_again(error, patience):
-                    raise explain(error, self.server) from error
+                    raise explain(error, self.name) from error
             else:
                 self.was_reached()
                 return answer
@@ -181,9 +319,9 @@ class Link:
         self._away_since = None
 
     async def may_try_again(self, error: Exception, patience: float | None = None) -> bool:
-        """After a failure: whether the same may be asked again now, on another connection.
+        """Return, after a failure and a pause, whether the same may be tried again on another connection.
 
-        Patience counts once for the whole absence of a server, not for each call: what comes later fails at once.
+        Patience counts once for the whole absence of a server, not for each call: later calls fail at once.
         """
         if await self._follows(error):
             return True
@@ -198,20 +336,20 @@ class Link:
             self._away_since = now
         away = now - self._away_since
         await self._recover()
-        is_back = self._away_since is None  # somebody else has reached it meanwhile
+        is_back = self._away_since is None  # another call has reached it
         if not first and not is_back and away >= (self._patience if patience is None else patience):
             return False
         await asyncio.sleep(RETRY_AFTER)
         return True
 
     async def compare_clock(self, clock: Clock) -> None:
-        """Puts a clock right that goes by the server's, when that says what time it is."""
+        """Correct a `StoreClock` by the server's time, if the server tells it."""
         if isinstance(clock, StoreClock):
             asked = clock.own()
             with suppress(StorageError):
                 theirs = (await self.do("info", "server")).get("server_time_usec")
                 if theirs is not None:
-                    clock.compare(asked, theirs // 1000, clock.own(), f"Redis at {self.server}")
+                    clock.compare(asked, theirs // 1000, clock.own(), f"Redis at {self.name}")
 
     async def _turn_to(self, address: tuple[str, int]) -> None:
         former, self._address = self.client, address
@@ -219,13 +357,13 @@ class Link:
         await former.aclose()
 
     async def _recover(self) -> None:
-        """Lets go of connections that may be as broken as the last one."""
+        """Close connections that may be as broken as the last one."""
         home = self._options.host, self._options.port
         with suppress(redis_errors.RedisError, OSError):
             if self._address == home:
                 await self.client.connection_pool.disconnect(inuse_connections=False)
             else:
-                # The node of a cluster that held the keys may be gone; the address that was given knows who does now.
+                # The node of a cluster that held the keys may be gone; the configured address knows which one does now.
                 await self._turn_to(home)
 
     # Opening
@@ -235,15 +373,15 @@ class Link:
         try:
             await self.client.ping()
             await self._examine_setup()
-            await self.call([])  # loads the program and finds the node of a cluster
+            await self.call([])  # loads the script and finds the node of a cluster
             await self.client.set(self._keys.schema, SCHEMA, nx=True)
             found: Any = await self.client.get(self._keys.schema)
             schema = found.decode()
         except (redis_errors.RedisError, OSError) as error:
-            raise explain(error, self.server) from error
+            raise explain(error, self.name) from error
         if schema != SCHEMA:
             raise StorageError(
-                f"Redis at {self.server} holds tasks of schema {schema!r} under {self._keys.base!r}, and this release "
+                f"Redis at {self.name} holds tasks of schema {schema!r} under {self._keys.base!r}, and this release "
                 f"reads schema {SCHEMA}. Use the release that wrote them, or another prefix"
             )
 
@@ -254,7 +392,7 @@ class Link:
             logger.warning(
                 "Redis at %s does not let this user see its setup (%s): make sure that maxmemory-policy is noeviction "
                 "and appendonly is yes, or tasks may be lost",
-                self.server,
+                self.name,
                 error,
             )
             return
@@ -264,20 +402,20 @@ class Link:
             logger.warning(
                 "Redis at %s writes no append-only file: what was accepted since its last snapshot is lost when it "
                 "stops. Set appendonly yes (CONFIG SET appendonly yes)",
-                self.server,
+                self.name,
             )
 
     def _examine_use(self, info: dict[str, Any]) -> None:
-        """What may change while it runs."""
+        """Check what may change while the server runs."""
         if is_replica(info):
             raise StorageError(
-                f"Redis at {self.server} is a read-only replica of {info.get('master_host')}:"
+                f"Redis at {self.name} is a read-only replica of {info.get('master_host')}:"
                 f"{info.get('master_port')}. Put the address of the primary into the URL"
             )
         policy = info.get("maxmemory_policy", "noeviction")
         if info.get("maxmemory") and policy != "noeviction":
             raise StorageError(
-                f"Redis at {self.server} may evict tasks when its memory is full: maxmemory-policy is {policy}. "
+                f"Redis at {self.name} may evict tasks when its memory is full: maxmemory-policy is {policy}. "
                 "Set it to noeviction (CONFIG SET maxmemory-policy noeviction), or use a server of its own for tasks"
             )
 
@@ -285,7 +423,7 @@ class Link:
         numbers = tuple(int(part) for part in re.findall(r"\d+", version)[:2])
         if numbers and numbers < OLDEST:
             raise StorageError(
-                f"Redis at {self.server} is release {version}, and errands needs 6.2 or newer (or Valkey). Upgrade it"
+                f"Redis at {self.name} is release {version}, and errands needs 6.2 or newer (or Valkey). Upgrade it"
             )
 
 

@@ -1,5 +1,8 @@
-"""The SQLite engine. Its files: `engine` is what users meet, `writer` and `readers` are its threads, `changes`, `jobs`
-and `reading` what they do, `queries.sql` and `migrations/` all of its SQL."""
+"""The SQLite engine.
+
+`engine` is what users meet; `store` is the thread that writes; `queries` are the functions that read; `retention`
+deletes; `connection` opens the file and `schema` makes its tables. All SQL is in `queries.sql` and `migrations/`.
+"""
 
 from errands.engines.sqlite.engine import SQLiteEngine
 

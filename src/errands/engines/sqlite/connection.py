@@ -1,73 +1,84 @@
-"""Opening the file: whose it is, which schema it has, and how SQLite is to treat it."""
+"""Connections to the file: how they are opened, what their errors mean, and the threads that read."""
 
 from __future__ import annotations
 
+import asyncio
 import os
 import sqlite3
-import time
-from contextlib import suppress
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import Concatenate, Literal, NamedTuple, ParamSpec, TypeVar
 from urllib.parse import quote
 
-from errands.engines.sqlite import sql
-from errands.engines.sqlite.failures import FileGoneError, explain
 from errands.errors import StorageError
 
-#: "erra": how `file` and we ourselves recognise the database.
-APPLICATION_ID = 0x65727261
+_P = ParamSpec("_P")
+_T = TypeVar("_T")
 
+READERS = 4
 #: Statements differ by their number of rows, so there are many; preparing one costs more than running it.
 _CACHED_STATEMENTS = 512
 
-_WRITER_PRAGMAS = (
-    "PRAGMA temp_store = MEMORY",
-    "PRAGMA cache_size = -32768",
-    # 16 MB of log between checkpoints: pages that change again and again are copied back once.
-    "PRAGMA wal_autocheckpoint = 4000",
-    "PRAGMA journal_size_limit = 67108864",
-    # Deleted content is overwritten where that costs no further write.
-    "PRAGMA secure_delete = FAST",
-)
+#: By primary result code: what happened and what to do, to be read after the file's name.
+_EXPLANATIONS = {
+    sqlite3.SQLITE_BUSY: (
+        "is locked: another process has held it for longer than the busy timeout. "
+        "Find the program that keeps a transaction open (a backup, a database browser), or raise `busy_timeout`"
+    ),
+    sqlite3.SQLITE_LOCKED: "is locked by another connection. Close the program that holds it and try again",
+    sqlite3.SQLITE_READONLY: (
+        "cannot be written: the file, its directory or the file system is read-only for this user. "
+        "Give this user write permission to the file and to the directory around it"
+    ),
+    sqlite3.SQLITE_PERM: "cannot be used: this user lacks the permission. Check the file's owner and mode",
+    sqlite3.SQLITE_CANTOPEN: (
+        "cannot be opened: the directory is missing, the path is a directory, or this user may not write there. "
+        "Check the path and its permissions"
+    ),
+    sqlite3.SQLITE_NOTADB: (
+        "is not a SQLite database, or its first bytes were overwritten. "
+        "Name another file, or restore this one from a backup"
+    ),
+    sqlite3.SQLITE_CORRUPT: (
+        "is damaged. Restore it from a backup, or save what can be read with `sqlite3 FILE .recover | sqlite3 NEW_FILE`"
+    ),
+    sqlite3.SQLITE_FULL: "cannot grow: the disk or the quota is full. Free some space; nothing was half-written",
+    sqlite3.SQLITE_IOERR: "could not be read or written: the disk reported an error. Check the disk and its mount",
+    sqlite3.SQLITE_PROTOCOL: (
+        "cannot be locked: its file system does not support the locks SQLite needs. Use a local disk"
+    ),
+}
 
 
-class Options(NamedTuple):
+class FileGoneError(StorageError):
+    """The file was deleted, moved or replaced while it was in use."""
+
+
+def explain(error: Exception, path: str) -> StorageError:
+    """Return the `StorageError` for what went wrong with the file at `path`."""
+    code = getattr(error, "sqlite_errorcode", None)
+    explanation = _EXPLANATIONS.get(code & 0xFF) if code is not None else None
+    if explanation is None:
+        explanation = "refused an operation; nothing was changed"
+    return StorageError(f"The database {path} {explanation} ({type(error).__name__}: {error})")
+
+
+def is_about_file(error: Exception) -> bool:
+    """Return whether the file is the cause, so that another try with less to write would fail just the same."""
+    # The subclasses of DatabaseError are about what was passed; only these two are about the file.
+    return isinstance(error, sqlite3.OperationalError | FileGoneError) or type(error) is sqlite3.DatabaseError
+
+
+class SQLiteOptions(NamedTuple):
     path: str
     synchronous: Literal["NORMAL", "FULL"]
     busy_timeout: float
 
-    def absolute(self) -> Options:
-        """The same, independent of the directory that the process is in."""
+    def absolute(self) -> SQLiteOptions:
+        """Return the same options, independent of the directory that the process is in."""
         return self._replace(path=os.path.abspath(self.path))
-
-
-def open_writer(options: Options) -> sqlite3.Connection:
-    """The connection that writes, with the schema of this version. Raises `StorageError`."""
-    _make_private(options.path)
-    connection = _connect(options)
-    try:
-        check_ownership(connection, options.path)
-        _use_wal(connection, options)
-        for pragma in _WRITER_PRAGMAS:
-            connection.execute(pragma)
-        connection.execute(f"PRAGMA synchronous = {options.synchronous}")
-        _migrate(connection)
-    except sqlite3.Error as error:
-        connection.close()
-        raise explain(error, options.path) from error
-    except BaseException:
-        connection.close()
-        raise
-    return connection
-
-
-def open_reader(options: Options) -> sqlite3.Connection:
-    """A connection that cannot write. `open_writer` must have succeeded before."""
-    connection = _connect(options, existing=True)
-    connection.execute("PRAGMA query_only = ON")
-    connection.execute("PRAGMA temp_store = MEMORY")
-    return connection
 
 
 class ServedFile:
@@ -90,15 +101,15 @@ class ServedFile:
 
 
 def _identity(path: str) -> tuple[int, ...]:
-    """The inode and device of a file; empty when there is no such file."""
+    """Return the inode and device of a file; empty when there is no such file."""
     try:
         return os.stat(path)[1:3]
     except OSError:
         return ()
 
 
-def _connect(options: Options, *, existing: bool = False) -> sqlite3.Connection:
-    """Connects to the file; with `existing`, makes none where there is none."""
+def connect(options: SQLiteOptions, *, existing: bool = False) -> sqlite3.Connection:
+    """Connect to the file; with `existing`, fail rather than create it."""
     try:
         connection = sqlite3.connect(
             f"file:{quote(options.path)}?mode=rw" if existing else options.path,
@@ -108,95 +119,58 @@ def _connect(options: Options, *, existing: bool = False) -> sqlite3.Connection:
             cached_statements=_CACHED_STATEMENTS,
             uri=existing,
         )
-        # In a damaged file a text may not be UTF-8. That must not fail the whole query.
-        connection.text_factory = partial(str, encoding="utf-8", errors="replace")
-        return connection
     except sqlite3.Error as error:
         raise explain(error, options.path) from error
+    # In a damaged file a text may not be UTF-8. That must not fail the whole query.
+    connection.text_factory = partial(str, encoding="utf-8", errors="replace")
+    return connection
 
 
-def _make_private(path: str) -> None:
-    """A new file is its owner's alone, for it holds what everybody has said; SQLite gives the log the same rights."""
-    # It may be there already, with rights that somebody chose; and SQLite says what is wrong with a path.
-    with suppress(OSError):
-        os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
+def open_reader(options: SQLiteOptions) -> sqlite3.Connection:
+    """Return a connection that cannot write. `open_writer` must have succeeded before."""
+    connection = connect(options, existing=True)
+    connection.execute("PRAGMA query_only = ON")
+    connection.execute("PRAGMA temp_store = MEMORY")
+    return connection
 
 
-def _number(connection: sqlite3.Connection, query: str) -> int:
-    number: int = connection.execute(query).fetchone()[0]
-    return number
+class ReaderThreads:
+    """A few threads that read, each with its own connection: readers wait neither for the writer nor for each other."""
 
+    def __init__(self, options: SQLiteOptions, file: ServedFile) -> None:
+        self._options = options
+        self._file = file
+        self._executor = ThreadPoolExecutor(READERS, thread_name_prefix="errands-sqlite-reader")
+        self._local = threading.local()
+        self._connections: list[sqlite3.Connection] = []
 
-def check_ownership(connection: sqlite3.Connection, path: str) -> int:
-    """The schema's version, 0 when there is none. Raises `StorageError` for what this release must not touch."""
-    # In one transaction: another process may make the tables at this very moment.
-    connection.execute("BEGIN")
-    try:
-        application = _number(connection, "PRAGMA application_id")
-        version = _number(connection, "PRAGMA user_version")
-        tables = _number(connection, "SELECT count(*) FROM sqlite_master")
-    finally:
-        # Some errors have ended it already.
-        if connection.in_transaction:
-            connection.execute("ROLLBACK")
-    if application == APPLICATION_ID:
-        newest = sql.migrations()[-1][0]
-        if version > newest:
-            raise StorageError(
-                f"The database {path} has schema version {version}, but this version of errands knows only "
-                f"{newest}: a newer errands wrote it. Upgrade errands, or name another file"
-            )
-    elif application or version or tables:
-        raise StorageError(
-            f"The database {path} belongs to another program; it was left as it is. "
-            "Name a file of its own for errands; it is created when it does not exist"
-        )
-    return version
+    def submit(
+        self, function: Callable[Concatenate[sqlite3.Connection, _P], _T], *args: _P.args, **kwargs: _P.kwargs
+    ) -> asyncio.Future[_T]:
+        """Call a function of `queries` in one of the threads. Raises `StorageError` when the file cannot be read."""
 
+        def call() -> _T:
+            try:
+                return function(self._connection(), *args, **kwargs)
+            except sqlite3.Error as error:
+                self._file.check()
+                raise explain(error, self._options.path) from error
 
-def _use_wal(connection: sqlite3.Connection, options: Options) -> None:
-    deadline = time.monotonic() + options.busy_timeout
-    while True:
-        try:
-            mode = connection.execute("PRAGMA journal_mode = WAL").fetchone()[0]
-            break
-        except sqlite3.OperationalError as error:
-            # Two processes that create the file at once: here SQLite does not wait by itself.
-            if error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_BUSY or time.monotonic() > deadline:
-                raise
-            time.sleep(0.01)
-    if mode != "wal":
-        raise StorageError(
-            f"The database {options.path} cannot use a write-ahead log on this file system. Use a local disk"
-        )
+        return asyncio.get_running_loop().run_in_executor(self._executor, call)
 
+    def _connection(self) -> sqlite3.Connection:
+        connection: sqlite3.Connection | None = getattr(self._local, "connection", None)
+        if connection is None:
+            try:
+                connection = open_reader(self._options)
+                self._connections.append(connection)
+            finally:
+                # It must not read from another file than the one that is written.
+                self._file.check()
+            self._local.connection = connection
+        return connection
 
-def _migrate(connection: sqlite3.Connection) -> None:
-    """Brings the schema up to date in one transaction; also the proof that the file can be written."""
-    connection.execute("BEGIN IMMEDIATE")
-    try:
-        # Looked at again under the lock: another process may have been faster.
-        version = _number(connection, "PRAGMA user_version")
-        for number, script in sql.migrations():
-            if number > version:
-                for statement in sql.statements(script):
-                    connection.execute(statement)
-                version = number
-        # Written even when nothing has changed: a file that is read-only refuses no transaction, only a write.
-        connection.execute(f"PRAGMA user_version = {version}")
-        connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
-        connection.execute("COMMIT")
-    except BaseException:
-        if connection.in_transaction:
-            connection.execute("ROLLBACK")
-        raise
-
-
-def make_directory(directory: Path) -> None:
-    try:
-        directory.mkdir(0o700, parents=True, exist_ok=True)
-    except OSError as error:
-        raise StorageError(
-            f"The directory {directory} for the database cannot be made: {error.strerror}. "
-            "Create it, or name a path that this user may write to"
-        ) from error
+    async def close(self) -> None:
+        await asyncio.get_running_loop().run_in_executor(None, self._executor.shutdown)
+        for connection in self._connections:
+            connection.close()

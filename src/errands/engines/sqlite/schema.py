@@ -1,21 +1,156 @@
-"""The tables of a file, for whoever looks after them. Opening the engine brings them forward by itself."""
+"""The tables of a file: made and brought forward by opening it to write, and looked after by `errands db`."""
 
 from __future__ import annotations
 
 import asyncio
+import os
 import sqlite3
-from contextlib import closing
+import time
+from collections.abc import Iterator
+from contextlib import closing, suppress
+from importlib.resources import files
 from pathlib import Path
 
 from errands.engines.base import Schema
-from errands.engines.sqlite import sql
-from errands.engines.sqlite.connection import APPLICATION_ID, Options, check_ownership, make_directory, open_writer
-from errands.engines.sqlite.failures import explain
+from errands.engines.sqlite.connection import SQLiteOptions, connect, explain
+from errands.engines.statements import read_migrations
 from errands.errors import StorageError
+
+#: "erra": how `file` and errands itself recognise the database.
+APPLICATION_ID = 0x65727261
+
+_PRAGMAS = (
+    "PRAGMA temp_store = MEMORY",
+    "PRAGMA cache_size = -32768",
+    # 16 MB of log between checkpoints: pages that change again and again are copied back once.
+    "PRAGMA wal_autocheckpoint = 4000",
+    "PRAGMA journal_size_limit = 67108864",
+    # Deleted content is overwritten where that costs no further write.
+    "PRAGMA secure_delete = FAST",
+)
+
+
+def migrations() -> list[tuple[int, str]]:
+    """Return the scripts in `migrations/` with their numbers, in order."""
+    return read_migrations(files(__package__))
+
+
+def open_writer(options: SQLiteOptions) -> sqlite3.Connection:
+    """Return the connection that writes, with the schema of this release. Raises `StorageError`."""
+    # A new file is its owner's alone, because it holds everybody's messages; SQLite gives the log the same rights. If
+    # the file exists, its rights stay; SQLite itself says what is wrong with a path.
+    with suppress(OSError):
+        os.close(os.open(options.path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
+    connection = connect(options)
+    try:
+        check_ownership(connection, options.path)
+        _use_wal(connection, options)
+        for pragma in _PRAGMAS:
+            connection.execute(pragma)
+        connection.execute(f"PRAGMA synchronous = {options.synchronous}")
+        _migrate(connection)
+    except sqlite3.Error as error:
+        connection.close()
+        raise explain(error, options.path) from error
+    except BaseException:
+        connection.close()
+        raise
+    return connection
+
+
+def check_ownership(connection: sqlite3.Connection, path: str) -> int:
+    """Return the schema's version, 0 when there is none. Raises `StorageError` for a file that must not be touched."""
+    # In one transaction: another process may make the tables at this very moment.
+    connection.execute("BEGIN")
+    try:
+        application = _number(connection, "PRAGMA application_id")
+        version = _number(connection, "PRAGMA user_version")
+        tables = _number(connection, "SELECT count(*) FROM sqlite_master")
+    finally:
+        # Some errors have ended it already.
+        if connection.in_transaction:
+            connection.execute("ROLLBACK")
+    if application == APPLICATION_ID:
+        newest = migrations()[-1][0]
+        if version > newest:
+            raise StorageError(
+                f"The database {path} has schema version {version}, but this version of errands knows only "
+                f"{newest}: a newer errands wrote it. Upgrade errands, or name another file"
+            )
+    elif application or version or tables:
+        raise StorageError(
+            f"The database {path} belongs to another program; it was left as it is. "
+            "Name a file of its own for errands; it is created when it does not exist"
+        )
+    return version
+
+
+def _number(connection: sqlite3.Connection, query: str) -> int:
+    number: int = connection.execute(query).fetchone()[0]
+    return number
+
+
+def _use_wal(connection: sqlite3.Connection, options: SQLiteOptions) -> None:
+    deadline = time.monotonic() + options.busy_timeout
+    while True:
+        try:
+            mode = connection.execute("PRAGMA journal_mode = WAL").fetchone()[0]
+            break
+        except sqlite3.OperationalError as error:
+            # Two processes create the file at once: here SQLite does not wait by itself.
+            if error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_BUSY or time.monotonic() > deadline:
+                raise
+            time.sleep(0.01)
+    if mode != "wal":
+        raise StorageError(
+            f"The database {options.path} cannot use a write-ahead log on this file system. Use a local disk"
+        )
+
+
+def _migrate(connection: sqlite3.Connection) -> None:
+    """Bring the schema up to date in one transaction; also the proof that the file can be written."""
+    connection.execute("BEGIN IMMEDIATE")
+    try:
+        # Read again under the lock: another process may have been faster.
+        version = _number(connection, "PRAGMA user_version")
+        for number, script in migrations():
+            if number > version:
+                for statement in _statements(script):
+                    connection.execute(statement)
+                version = number
+        # Written even when nothing has changed: a read-only file refuses no transaction, only a write.
+        connection.execute(f"PRAGMA user_version = {version}")
+        connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
+        connection.execute("COMMIT")
+    except BaseException:
+        if connection.in_transaction:
+            connection.execute("ROLLBACK")
+        raise
+
+
+def _statements(script: str) -> Iterator[str]:
+    """Iterate over the statements of a script: `executescript` would end the transaction around them."""
+    statement = ""
+    for line in script.splitlines(keepends=True):
+        statement += line
+        if sqlite3.complete_statement(statement):
+            yield statement
+            statement = ""
+
+
+def make_directory(directory: Path) -> None:
+    """Create the directory of a database file. Raises `StorageError`."""
+    try:
+        directory.mkdir(0o700, parents=True, exist_ok=True)
+    except OSError as error:
+        raise StorageError(
+            f"The directory {directory} for the database cannot be made: {error.strerror}. "
+            "Create it, or name a path that this user may write to"
+        ) from error
 
 
 class SQLiteSchema(Schema):
-    def __init__(self, options: Options) -> None:
+    def __init__(self, options: SQLiteOptions) -> None:
         self._options = options
 
     async def upgrade(self) -> tuple[int, int]:
@@ -32,12 +167,11 @@ class SQLiteSchema(Schema):
 
     async def sql(self) -> str:
         version = await asyncio.to_thread(self._version)
-        scripts = [script for number, script in sql.migrations() if number > version]
-        if not scripts:
+        missing = [(number, script) for number, script in migrations() if number > version]
+        if not missing:
             return ""
-        newest = sql.migrations()[-1][0]
-        marks = f"PRAGMA user_version = {newest};\nPRAGMA application_id = {APPLICATION_ID};\n"
-        return "BEGIN;\n" + "\n".join(scripts) + marks + "COMMIT;\n"
+        marks = f"PRAGMA user_version = {missing[-1][0]};\nPRAGMA application_id = {APPLICATION_ID};\n"
+        return "BEGIN;\n" + "\n".join(script for _, script in missing) + marks + "COMMIT;\n"
 
     def _upgrade(self) -> tuple[int, int]:
         before = self._version()
@@ -46,7 +180,7 @@ class SQLiteSchema(Schema):
         return before, self._version()
 
     def _version(self) -> int:
-        """0 when there is no file, or nothing in it. Raises `StorageError` for what this release must not touch."""
+        """Return 0 when there is no file, or an empty one. Raises `StorageError` for another program's file."""
         path = self._options.path
         if not Path(path).exists():
             return 0

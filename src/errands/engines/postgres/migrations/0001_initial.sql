@@ -33,6 +33,7 @@ CREATE TABLE tasks (
     given_back       integer NOT NULL,
     worker           text    COLLATE "C" NOT NULL,
     due_at           bigint,
+    claimed          text    COLLATE "C" NOT NULL,
     unread           integer NOT NULL,
     cancel_requested boolean NOT NULL,
     direct           boolean NOT NULL,
@@ -46,8 +47,14 @@ CREATE TABLE tasks (
     trimmed          integer NOT NULL,
     -- The process that has readers of this task, '*' when there are several, '' when there is none. A writer notifies
     -- the others only then.
-    watcher          text    COLLATE "C" NOT NULL
-) WITH (autovacuum_vacuum_scale_factor = 0.02, autovacuum_analyze_scale_factor = 0.05);
+    watcher          text    COLLATE "C" NOT NULL,
+    -- Whether more than 1000 events are kept.
+    is_long          boolean NOT NULL
+) WITH (fillfactor = 80, autovacuum_vacuum_scale_factor = 0.02, autovacuum_analyze_scale_factor = 0.05);
+
+-- No index has a column that a streamed chunk changes (`version`, `updated_at`): then PostgreSQL updates a row within its
+-- page, without touching any index.
+
 
 -- Only live tasks are in these two, so they do not grow with the number of ended tasks.
 CREATE INDEX tasks_due ON tasks (agent, due_at, id) WHERE due_at IS NOT NULL;
@@ -59,9 +66,9 @@ CREATE INDEX tasks_paused ON tasks (agent, status_at, created_at)
 -- A listing walks one of these two once for each state and merges.
 CREATE INDEX tasks_listed ON tasks (scope, state, status_at DESC, id);
 CREATE INDEX tasks_of_context ON tasks (context_id, scope, state, status_at DESC, id);
-CREATE INDEX tasks_ended ON tasks (state, updated_at, id)
+CREATE INDEX tasks_ended ON tasks (state, status_at, id)
     WHERE state IN ('TASK_STATE_COMPLETED', 'TASK_STATE_FAILED', 'TASK_STATE_CANCELED', 'TASK_STATE_REJECTED');
-CREATE INDEX tasks_long ON tasks (id) WHERE version - trimmed > 1000;
+CREATE INDEX tasks_long ON tasks (id) WHERE is_long;
 
 -- The logs. Version 0 is the snapshot, of kind 'snapshot'.
 CREATE TABLE events (
@@ -69,6 +76,10 @@ CREATE TABLE events (
     version integer NOT NULL,
     kind    text    COLLATE "C" NOT NULL,
     data    bytea   NOT NULL,
+    -- The time of the commit.
+    at      bigint  NOT NULL,
+    -- The lease that was taken since the event before, as a JSON array: `errands.model.log.LeaseRecord`.
+    lease   text,
     PRIMARY KEY (task, version)
 );
 

@@ -1,15 +1,16 @@
 -- What is stored, and where. Every name begins with BASE, `{prefix}:`, so that all keys of one store are in one slot
--- of a cluster and one script may touch them together. Python builds the same names in keys.py.
+-- of a cluster and one script may touch them together. Python builds the same names in schema.py.
 --
---   task:ID              hash: record, attempt, worker, due_at, agent, snapshot, folded, and `r:SCOPE:DIGEST` for each
---                        receipt. `record` is JSON and changes with commits only; attempt, worker and due_at are fields
---                        of their own because claims and heartbeats write them here, without knowing JSON.
---   log:ID               stream: the events; an id is `VERSION-0`, the one field is the kind, its value the data
+--   task:ID              hash: record, attempt, worker, due_at, claimed, agent, snapshot, folded. `record` is JSON and
+--                        changes with commits only; attempt, worker, due_at and claimed are fields of their own because
+--                        claims and heartbeats write them here, without knowing JSON.
+--   log:ID               stream: the events; an id is `VERSION-TIME`, the first field is the kind, its value the data; the
+--                        field `lease` is a JSON array, see `errands.model.log.LeaseRecord`
 --   queue:AGENT          sorted set of ids by due_at: what is ready and what is leased
---   records:ID           stream: the records among the events that were cut off, under their former ids
+--   records:ID           stream: the records among the events that were trimmed, under their former ids
 --   agents               set of the agents that have, or had, a queue
 --   list:SCOPE[:...]     sorted sets of ids by -status_at, so that the newest come first and ties go by id
---   receipt:SCOPE:DIGEST "AT ID" of an accepted message; expires
+--   receipt:SCOPE:DIGEST "AT ID" of an accepted message; expires; does not count once its task is deleted
 --   canceling            set of live tasks that are wanted canceled
 --   asking               sorted set of tasks that wait for one user's answer, by status_at
 --   paused:AGENT         sorted set of paused tasks that no worker holds, by status_at
@@ -19,32 +20,36 @@
 --   context:SCOPE:ID     what an agent remembers; `contexts` is the sorted set of them by time
 --   answer:PROCESS       the number of the last batch of a process and what it was answered; expires
 --   schema               the version of all this
---   sweeper, swept       who applies retention right now, expires; when it was last begun
+--   sweeper, swept       which process applies retention right now, expires; when that last began
 --   probe                written by readiness, expires
 --
--- ARGV[1] is BASE, ARGV[2] a batch's number or '' for reading, the others are jobs in MessagePack, done one after the
--- other. KEYS[1] is where the batch's answer is kept.
+-- ARGV[1] is BASE, ARGV[2] a batch's number or '' for reading, the others are requests in MessagePack, answered one after
+-- the other. KEYS[1] is where the batch's answer is kept.
 
 local BASE = ARGV[1]
-local jobs = {}
+local requests = {}
 
--- What a commit is judged against, in the order of records.FIELDS; '' for what is missing.
-local function stand_of(id)
-    local found = redis.pcall('HMGET', BASE .. 'task:' .. id, 'record', 'attempt', 'worker', 'due_at')
-    local stand = {}
-    for n = 1, 4 do
-        stand[n] = found[n] or ''
+-- What a change is judged against, in the order of schema.FIELDS; '' for what is missing.
+local function fields_of(id)
+    local fields = redis.pcall('HMGET', BASE .. 'task:' .. id, 'record', 'attempt', 'worker', 'due_at', 'claimed')
+    for n = 1, 5 do
+        fields[n] = fields[n] or ''
     end
-    return stand
+    return fields
 end
 
 local function same(found, expected)
-    for n = 1, 4 do
+    for n = 1, 5 do
         if found[n] ~= expected[n] then
             return false
         end
     end
     return true
+end
+
+-- The id before the first event after a version.
+local function after_version(version)
+    return '(' .. version .. '-18446744073709551615'
 end
 
 -- Those of a log's entries that are records.

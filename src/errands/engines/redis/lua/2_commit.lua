@@ -1,32 +1,28 @@
--- Writes one change, if the task still stands as it stood when Python judged the change; otherwise tells how it stands.
--- Without `expected` it only looks. A receipt is checked first, as the port wants it.
-
-local function known_receipt(job)
-    local known = job.receipt and redis.call('GET', job.receipt)
-    if known then
-        local at, task = string.match(known, '^(%-?%d+) (.*)$')
-        if at and tonumber(at) >= job.receipt_since and redis.call('EXISTS', BASE .. 'task:' .. task) == 1 then
-            return task
-        end
-    end
+-- The message's receipt as it is stored, '' if there is none that counts.
+local function receipt_of(request)
+    local receipt = request.receipt and redis.call('GET', request.receipt)
+    local task = receipt and string.match(receipt, '^%-?%d+ (.*)$')
+    return task and redis.call('EXISTS', BASE .. 'task:' .. task) == 1 and receipt or ''
 end
 
-jobs.commit = function(job)
-    local task = known_receipt(job)
-    if task then
-        return {'duplicate', task}
+-- Writes one change, if its task and receipt are still what Python judged the change against; otherwise answers what they
+-- are. Without `expected` it only looks.
+requests.commit = function(request)
+    local found, receipt = fields_of(request.id), receipt_of(request)
+    if not request.expected or receipt ~= request.expected_receipt or not same(found, request.expected) then
+        return {'stale', receipt, unpack(found)}
     end
-    local found = stand_of(job.id)
-    if not job.expected or not same(found, job.expected) then
-        return {'stale', unpack(found)}
-    end
-    local events, log = job.events, BASE .. 'log:' .. job.id
+    local events, log = request.events, BASE .. 'log:' .. request.id
     for n = 1, #events, 2 do
-        local version = string.format('%d-0', job.first + (n - 1) / 2)
-        redis.call('XADD', log, version, events[n], events[n + 1])
+        local id = string.format('%d-%s', request.first + (n - 1) / 2, request.at)
+        if n == 1 and request.lease ~= '' then
+            redis.call('XADD', log, id, events[n], events[n + 1], 'lease', request.lease)
+        else
+            redis.call('XADD', log, id, events[n], events[n + 1])
+        end
     end
-    run(job.commands)
-    if job.ends then
+    run(request.commands)
+    if request.ends then
         -- A stream that grows keeps 4 kB ready for what comes next; stored anew it takes what it needs. Where these
         -- commands are not allowed it stays as it is.
         local content = redis.pcall('DUMP', log)
@@ -35,36 +31,24 @@ jobs.commit = function(job)
         end
     end
     if #events > 0 then
-        local news = cmsgpack.pack({job.origin, job.first, job.state, events})
-        redis.call('PUBLISH', BASE .. 'events:' .. job.id, news)
+        local news = {request.origin, request.first, request.state, request.at, request.lease, events}
+        redis.call('PUBLISH', BASE .. 'events:' .. request.id, cmsgpack.pack(news))
     end
     return {'written'}
 end
 
--- Removes a task that still stands as expected, with its log and those of its receipts that no other task has replaced.
--- Their memory is freed beside the commands of others; receipts that are too many for that are left to expire.
-jobs.forget = function(job)
-    local found = stand_of(job.id)
-    if not same(found, job.expected) then
+-- Deletes a task that is still as expected, with its log. Its receipts no longer count, and expire.
+requests.delete = function(request)
+    local found = fields_of(request.id)
+    if not same(found, request.expected) then
         return {'stale', unpack(found)}
     end
-    local task = BASE .. 'task:' .. job.id
-    local fields = redis.call('HLEN', task) > job.most and {} or redis.call('HKEYS', task)
-    for _, field in ipairs(fields) do
-        if string.sub(field, 1, 2) == 'r:' then
-            local receipt = BASE .. 'receipt:' .. string.sub(field, 3)
-            local known = redis.call('GET', receipt)
-            if known and string.match(known, '^%-?%d+ (.*)$') == job.id then
-                redis.call('DEL', receipt)
-            end
-        end
-    end
-    run(job.commands)
+    run(request.commands)
     return {'written'}
 end
 
--- What needs no judgement: all of it, at once.
-jobs.run = function(job)
-    run(job.commands)
+-- Runs commands that need no judgement.
+requests.run = function(request)
+    run(request.commands)
     return {'written'}
 end

@@ -1,30 +1,30 @@
--- Looking: each job is one consistent look.
+-- Reading: each answer is one consistent view.
 
 -- Tasks with snapshot and tail, in the given order; {} for one that does not exist. `most` bytes of them, if it is given,
 -- but one task in any case.
-jobs.load = function(job)
+requests.load = function(request)
     local tasks, bytes = {}, 0
-    for n, id in ipairs(job.ids) do
-        local task = stand_of(id)
+    for n, id in ipairs(request.ids) do
+        local task = fields_of(id)
         if task[1] ~= '' then
             local content = redis.call('HMGET', BASE .. 'task:' .. id, 'snapshot', 'folded')
-            local tail = redis.pcall('XRANGE', BASE .. 'log:' .. id, '(' .. (content[2] or '0'), '+')
+            local tail = redis.pcall('XRANGE', BASE .. 'log:' .. id, after_version(content[2] or '0'), '+')
             if tail.err then
-                content[1] = '' -- without the log nothing can be told from it: Python takes the task for damaged
+                content[1] = '' -- nothing can be told without the log: Python takes the task for damaged
             end
             local wanted, before = {}, bytes
             bytes = bytes + #(content[1] or '')
             for _, entry in ipairs(tail) do
                 local kind = entry[2][1]
-                if kind ~= 'record' and (job.with_artifacts or kind ~= 'artifact') then
+                if kind ~= 'record' and (request.with_artifacts or kind ~= 'artifact') then
                     wanted[#wanted + 1] = entry
                     bytes = bytes + #entry[2][2]
                 end
             end
-            if job.most and before > 0 and bytes > job.most then
+            if request.most and before > 0 and bytes > request.most then
                 break
             end
-            task[5], task[6] = content[1] or '', wanted
+            task[6], task[7] = content[1] or '', wanted
             tasks[n] = task
         else
             tasks[n] = {}
@@ -33,62 +33,62 @@ jobs.load = function(job)
     return tasks
 end
 
--- A slice of a log, as many events as begin within `bytes`, and the record, which tells whose task it is and how far its
--- log is cut off.
-jobs.read = function(job)
-    local record = redis.call('HGET', BASE .. 'task:' .. job.id, 'record')
+-- A slice of a log, as many events as begin within `bytes`, after the record, which tells the scope and how far the log is
+-- trimmed.
+requests.read = function(request)
+    local record = redis.call('HGET', BASE .. 'task:' .. request.id, 'record')
     if not record then
         return {}
     end
-    local events, bytes, after = {}, 0, job.after
+    local events, bytes, after = {}, 0, after_version(request.after)
     repeat
-        local count = math.min(job.limit - #events, 32) -- a few at a time, because they may be large
-        local found = redis.call('XRANGE', BASE .. 'log:' .. job.id, '(' .. after, '+', 'COUNT', count)
+        local count = math.min(request.limit - #events, 32) -- a few at a time, because they may be large
+        local found = redis.call('XRANGE', BASE .. 'log:' .. request.id, after, '+', 'COUNT', count)
         for _, entry in ipairs(found) do
-            if bytes < job.bytes then
+            if bytes < request.bytes then
                 events[#events + 1] = entry
                 bytes = bytes + #entry[2][2]
-                after = entry[1]
+                after = '(' .. entry[1]
             end
         end
-    until #found < count or #events >= job.limit or bytes >= job.bytes
+    until #found < count or #events >= request.limit or bytes >= request.bytes
     return {record, events}
 end
 
--- The records of a task, those of the part that was cut off first.
-jobs.records = function(job)
-    local record = redis.call('HGET', BASE .. 'task:' .. job.id, 'record')
+-- The records of a task, those of the trimmed part first.
+requests.records = function(request)
+    local record = redis.call('HGET', BASE .. 'task:' .. request.id, 'record')
     if not record then
         return {}
     end
-    local records = redis.call('XRANGE', BASE .. 'records:' .. job.id, '-', '+')
-    for _, entry in ipairs(records_in(redis.call('XRANGE', BASE .. 'log:' .. job.id, '-', '+'))) do
+    local records = redis.call('XRANGE', BASE .. 'records:' .. request.id, '-', '+')
+    for _, entry in ipairs(records_in(redis.call('XRANGE', BASE .. 'log:' .. request.id, '-', '+'))) do
         records[#records + 1] = entry
     end
     return {record, records}
 end
 
--- How some tasks stand, without their content.
-jobs.stands = function(job)
-    local stands = {}
-    for n, id in ipairs(job.ids) do
-        stands[n] = stand_of(id)
+-- Some tasks without their content.
+requests.look = function(request)
+    local tasks = {}
+    for n, id in ipairs(request.ids) do
+        tasks[n] = fields_of(id)
     end
-    return stands
+    return tasks
 end
 
 local function is_as_old(record, as_of)
     return cjson.decode(record).head.created_at <= as_of
 end
 
--- A step of the second phase of a listing: ids of tasks whose status is newer than the listing, but which are not. Before
--- them how many were looked at, and the score of the last. Towards the newest, where those go that change meanwhile.
-jobs.changed = function(job)
+-- A step of the second phase of a listing: how many tasks were looked at, the score of the last, and the ids of those that
+-- are older than the listing but have a newer status. It walks towards the newest, where tasks go that change now.
+requests.since_changed = function(request)
     local ids = {}
-    local found = redis.call('ZREVRANGEBYSCORE', job.listing, job.newer, '-inf', 'WITHSCORES', 'LIMIT', 0, job.limit)
+    local found = redis.call('ZREVRANGEBYSCORE', request.listing, request.newer, '-inf', 'WITHSCORES', 'LIMIT', 0, request.limit)
     for n = 1, #found, 2 do
         local record = redis.call('HGET', BASE .. 'task:' .. found[n], 'record')
-        local readable, is_old = pcall(is_as_old, record, job.as_of)
+        local readable, is_old = pcall(is_as_old, record, request.as_of)
         if record and (not readable or is_old) then
             ids[#ids + 1] = found[n]
         end
@@ -96,12 +96,12 @@ jobs.changed = function(job)
     return {#found / 2, found[#found] or '', ids}
 end
 
--- The tasks that somebody holds: ids and how they stand. What is ready was due before, so only leases are looked at.
-jobs.running = function(job)
+-- The tasks that are leased now: ids and fields. Tasks that are ready were due before, so only leases are looked at.
+requests.running = function(request)
     local held = {}
     for _, agent in ipairs(redis.call('SMEMBERS', BASE .. 'agents')) do
-        for _, id in ipairs(redis.call('ZRANGEBYSCORE', BASE .. 'queue:' .. agent, '(' .. job.now, '+inf')) do
-            local found = stand_of(id)
+        for _, id in ipairs(redis.call('ZRANGEBYSCORE', BASE .. 'queue:' .. agent, '(' .. request.now, '+inf')) do
+            local found = fields_of(id)
             if found[3] ~= '' then
                 held[#held + 1] = {id, unpack(found)}
             end
@@ -110,11 +110,11 @@ jobs.running = function(job)
     return held
 end
 
--- The tasks a worker holds that somebody wants canceled.
-jobs.canceling = function(job)
+-- The tasks that a worker holds and that are wanted canceled.
+requests.canceling = function(request)
     local ids = {}
     for _, id in ipairs(redis.call('SMEMBERS', BASE .. 'canceling')) do
-        if redis.call('HGET', BASE .. 'task:' .. id, 'worker') == job.worker then
+        if redis.call('HGET', BASE .. 'task:' .. id, 'worker') == request.worker then
             ids[#ids + 1] = id
         end
     end

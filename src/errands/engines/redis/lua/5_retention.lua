@@ -1,17 +1,17 @@
--- Cuts a log off, if its task still stands as expected; the records of that part are moved out of it.
-jobs.trim = function(job)
-    local found = stand_of(job.id)
-    if not same(found, job.expected) then
+-- Trims a log, if its task is still as expected; the records of that part are moved out of it.
+requests.trim = function(request)
+    local found = fields_of(request.id)
+    if not same(found, request.expected) then
         return {'stale', unpack(found)}
     end
-    local log, records = BASE .. 'log:' .. job.id, BASE .. 'records:' .. job.id
-    local kept = records_in(redis.call('XRANGE', log, '-', job.upto))
-    -- First, because a server whose memory is full takes what frees some, and then the rest.
-    redis.call('XTRIM', log, 'MINID', string.format('%d', job.upto + 1))
+    local log, records = BASE .. 'log:' .. request.id, BASE .. 'records:' .. request.id
+    local kept = records_in(redis.call('XRANGE', log, '-', request.upto))
+    -- First, because a server whose memory is full accepts commands that free some, and then the others.
+    redis.call('XTRIM', log, 'MINID', string.format('%d', request.upto + 1))
     for _, entry in ipairs(kept) do
-        redis.call('XADD', records, entry[1], 'record', entry[2][2])
+        redis.call('XADD', records, entry[1], unpack(entry[2]))
     end
-    run(job.commands)
+    run(request.commands)
     return {'written'}
 end
 
@@ -26,12 +26,12 @@ local function is_live(context, states)
     return false
 end
 
--- Removes some contexts that have not changed since a moment; says how many it looked at, and how many it left.
-jobs.forget_contexts = function(job)
-    local old = redis.call('ZRANGEBYSCORE', BASE .. 'contexts', '-inf', job.before, 'LIMIT', job.skip, job.limit)
+-- Deletes some contexts that have not changed since a moment; answers how many it looked at, and how many it left.
+requests.delete_contexts = function(request)
+    local old = redis.call('ZRANGEBYSCORE', BASE .. 'contexts', '-inf', request.before, 'LIMIT', request.skip, request.limit)
     local left = 0
     for _, context in ipairs(old) do
-        if is_live(context, job.live) then
+        if is_live(context, request.live) then
             left = left + 1
         else
             redis.call('DEL', BASE .. 'context:' .. context)

@@ -1,6 +1,6 @@
--- Runs the jobs. The answer to a batch that writes is kept beside what it wrote: when the connection breaks before the
--- answer arrives, the same batch is sent again, and one that was done is not done twice but answered again. Numbers only
--- rise, so one that was held up on its way and arrives late does nothing either.
+-- Answers the requests. The answer to a batch that writes is kept beside what it wrote: when the connection breaks before
+-- the answer arrives, the same batch is sent again, and one that was done is not done twice but answered again. Numbers
+-- only rise, so a batch that was delayed on its way and arrives late does nothing either.
 
 local number = tonumber(ARGV[2])
 if number then
@@ -12,10 +12,10 @@ if number then
 end
 local answers = {}
 for n = 3, #ARGV do
-    local job = cmsgpack.unpack(ARGV[n])
-    local done, answer = pcall(jobs[job.job], job)
+    local request = cmsgpack.unpack(ARGV[n])
+    local done, answer = pcall(requests[request.request], request)
     if not done then
-        -- It fails alone: what the others wrote cannot be taken back, and must not be called failed.
+        -- It fails alone: what the others wrote cannot be undone, and must not be called failed.
         answer = redis.error_reply(type(answer) == 'table' and answer.err or tostring(answer))
     end
     answers[#answers + 1] = answer

@@ -17,6 +17,7 @@ CREATE TABLE tasks (
     given_back       INTEGER NOT NULL,
     worker           TEXT    NOT NULL,
     due_at           INTEGER,
+    claimed          TEXT    NOT NULL,
     unread           INTEGER NOT NULL,
     cancel_requested INTEGER NOT NULL,
     direct           INTEGER NOT NULL,
@@ -50,8 +51,12 @@ CREATE INDEX tasks_ended ON tasks (state, updated_at)
 -- Version 0 is the snapshot, of kind 'snapshot'.
 CREATE TABLE events (
     place INTEGER PRIMARY KEY,
-    kind  TEXT NOT NULL,
-    data  BLOB NOT NULL
+    kind  TEXT    NOT NULL,
+    data  BLOB    NOT NULL,
+    -- The time of the commit.
+    at    INTEGER NOT NULL,
+    -- The lease that was taken since the event before, as a JSON array: `errands.model.log.LeaseRecord`.
+    lease TEXT
 );
 
 -- Deleted tasks whose events are not all removed yet: readers do not see them, and retention removes them in steps.

@@ -1,4 +1,5 @@
-"""From what is stored of a task to the task: the one place where every engine decodes heads, snapshots and logs.
+"""Decoding stored tasks, and quarantining those that are damaged: the one place where every engine reads heads,
+snapshots and logs.
 
 Stored data may be unreadable: a damaged file, a bug, another release. One such task must not keep an engine from
 reading the others, so it is not an error here. It becomes a task that has failed and says so, marked by
@@ -28,7 +29,7 @@ from errands.model.core import (
     TaskStatus,
     TaskStatusUpdateEvent,
 )
-from errands.model.log import Draft, Event, Head, Scope, StoredTask
+from errands.model.log import Draft, Event, Head, LeaseRecord, Scope, StoredTask
 
 logger = logging.getLogger(__name__)
 
@@ -39,13 +40,14 @@ EXPLANATION = "The stored data of this task cannot be read, so it has failed. Th
 _LATEST = 253_402_300_799_999
 
 _read_task = msgspec.json.Decoder(Task).decode
+_read_lease = msgspec.json.Decoder(LeaseRecord).decode
 
 
 def stored_task(task_id: str, context_id: str, scope: Scope, head: Head, content: Sequence[Event]) -> StoredTask:
-    """Return a task from its head, its snapshot, if there is one, as an event of version 0, and the tail of its log."""
+    """Return a task from its head and its content: a snapshot, if any, as version 0, and the tail of the log."""
     try:
         if head.state is UNSPECIFIED:
-            raise ValueError("where it stands cannot be read")
+            raise ValueError("its state cannot be read")
         if not content or content[0].version:
             task = lifecycle.fold(None, content)
         else:
@@ -53,7 +55,7 @@ def stored_task(task_id: str, context_id: str, scope: Scope, head: Head, content
             if len(content) > 1:
                 task = lifecycle.fold(task, content[1:])
         if task.id != task_id:
-            raise ValueError(f"it is that of task {task.id}")
+            raise ValueError(f"its content is that of task {task.id}")
     except UNREADABLE as error:
         return damaged_task(task_id, context_id, scope, head, error)
     return StoredTask(task=task, head=head, scope=scope)
@@ -99,6 +101,14 @@ def _log_once(task_id: str, reason: str) -> None:
         task_id,
         reason,
     )
+
+
+def read_lease(text: str | bytes | None) -> LeaseRecord | None:
+    """Return the lease that is stored with an event, None if there is none, or one that cannot be read."""
+    try:
+        return _read_lease(text) if text else None
+    except UNREADABLE:
+        return None
 
 
 def salvaged_head(fields: Any) -> Head:

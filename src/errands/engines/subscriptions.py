@@ -1,8 +1,8 @@
-"""Feeding the subscribers of this process: shared by every engine.
+"""Subscriptions of this process to the logs of tasks, and waits for their states: shared by every engine.
 
-A publisher never waits. Each subscription has a bounded buffer; one that overflows is emptied and its reader
-goes back to the log. Versions without gaps are what makes this safe: an event is handed out only when it is
-the next one, so whatever was missed, reordered or published twice is simply read from the log.
+A publisher never waits. Each subscription has a bounded buffer; one that overflows is emptied, and its reader returns
+to the log. Versions without gaps make this safe: an event is handed out only when it is the next one, so whatever was
+missed, reordered or published twice is simply read from the log.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ BUFFER_SIZE = 1000
 BUFFER_BYTES = 1024 * 1024
 #: Events read from the log at a time.
 READ_SIZE = 1000
-#: Bytes of events after which such a read takes no further event. Each reader whose client does not read holds as many.
+#: Bytes of events after which such a read takes no further event. A reader whose client does not read holds as many.
 READ_BYTES = 256 * 1024
 
 _decode = msgspec.json.Decoder(StreamResponse).decode
@@ -38,20 +38,20 @@ Load = Callable[[str, Scope], Awaitable[StoredTask]]
 class LocalSubscription(Subscription):
     """A subscription fed from memory after each commit, and from the log when that is not enough."""
 
-    def __init__(self, fanout: Fanout, task_id: str, after: int, read: Read, caught_up: bool) -> None:
-        self._fanout = fanout
+    def __init__(self, subscribers: Subscribers, task_id: str, after: int, read: Read, caught_up: bool) -> None:
+        self._subscribers = subscribers
         self._task_id = task_id
         self._cursor = after
         self._read = read
         self._buffer: deque[Event] = deque()
         self._buffered_bytes = 0
-        #: The log may hold events that were not published to us.
+        #: Whether the log may hold events that were not published here.
         self._behind = not caught_up
         self._closed = False
         self._ending = False
         self._gap = False
         self._waiter: asyncio.Future[bool] | None = None
-        #: What is shown without being in the log.
+        #: An event that is shown without being in the log.
         self._told: Event | None = None
 
     @property
@@ -76,24 +76,24 @@ class LocalSubscription(Subscription):
         self._wake()
 
     def tell(self, event: Event) -> None:
-        """Shows an event that is not in the log; of several that the reader has not seen, the last."""
+        """Show an event that is not in the log; of several that the reader has not seen, the last."""
         self._told = event
         self._wake()
 
     def nudge(self) -> None:
-        """Somebody else may have written: look into the log."""
+        """Have the reader look into the log: another process may have written."""
         self._behind = True
         self._wake()
 
     def end(self) -> None:
-        """Closes it once its reader has what was published."""
+        """Close the subscription once its reader has what was published."""
         self._ending = True
         self._wake()
 
     def close(self) -> None:
         if not self._closed:
             self._closed = True
-            self._fanout.remove(self._task_id, self)
+            self._subscribers.remove(self._task_id, self)
             self._wake()
 
     async def __aiter__(self) -> AsyncIterator[list[Event]]:
@@ -110,7 +110,7 @@ class LocalSubscription(Subscription):
             if events:
                 self._cursor = events[-1].version
             if self._told is not None:
-                # First: what comes with it may end the stream.
+                # First, because the events after it may end the stream.
                 events, self._told = [self._told, *events], None
             if events:
                 return events
@@ -135,14 +135,14 @@ class LocalSubscription(Subscription):
         return events
 
     async def _from_log(self) -> list[Event]:
-        # Cleared before reading: what is published meanwhile goes to the buffer and is not lost.
+        # Cleared before reading, so that what is published in between goes to the buffer and is not lost.
         self._behind = False
         try:
             log = await self._read(self._cursor)
         except BaseException as error:
             self._behind = True
             if self._ending and isinstance(error, StorageError):
-                # The store was closed before its readers had looked.
+                # The store was closed before its readers could look.
                 return []
             raise
         if log.gap or not _are_readable(log.events):
@@ -159,7 +159,7 @@ class LocalSubscription(Subscription):
 
     async def _wait(self, deadline: float | None) -> bool:
         if self._closed or self._ending:
-            # It was told so while the log was read: the wake-up found nobody waiting and will not come again.
+            # It was closed while the log was read, when no waiter could be woken.
             return not self._closed
         loop = asyncio.get_running_loop()
         waiter: asyncio.Future[bool] = loop.create_future()
@@ -179,7 +179,7 @@ def may_go_on(events: Sequence[Event]) -> bool:
 
 
 def _are_readable(events: Sequence[Event]) -> bool:
-    """Return whether readers can be shown these events: one that is damaged would end every stream that comes to it."""
+    """Return whether readers can be shown these events: a damaged one would end every stream that reaches it."""
     try:
         for event in events:
             if event.kind in STREAMED_KINDS:
@@ -195,12 +195,14 @@ def _expire(waiter: asyncio.Future[bool]) -> None:
 
 
 class LocalExpectation(Expectation):
-    """Resolved by the next fitting change; the writer hands the task over when it has it at hand."""
+    """Resolved by the next change to one of the states; the writer passes the task along when it has it."""
 
-    __slots__ = ("_abandoned", "_fanout", "_future", "_load", "_scope", "_task_id", "states")
+    __slots__ = ("_abandoned", "_future", "_load", "_scope", "_subscribers", "_task_id", "states")
 
-    def __init__(self, fanout: Fanout, task_id: str, scope: Scope, states: frozenset[TaskState], load: Load) -> None:
-        self._fanout = fanout
+    def __init__(
+        self, subscribers: Subscribers, task_id: str, scope: Scope, states: frozenset[TaskState], load: Load
+    ) -> None:
+        self._subscribers = subscribers
         self._task_id = task_id
         self._scope = scope
         self._load = load
@@ -210,7 +212,7 @@ class LocalExpectation(Expectation):
 
     def settle(self, stored: StoredTask | None) -> None:
         if self._future.done():
-            # Nobody has waited since, or the wait timed out: the newest change counts.
+            # No wait has seen the last change: the newest one counts.
             self._future = asyncio.get_running_loop().create_future()
         self._future.set_result(stored)
 
@@ -219,11 +221,11 @@ class LocalExpectation(Expectation):
         self.settle(None)
 
     def close(self) -> None:
-        self._fanout.dismiss(self._task_id, self)
+        self._subscribers.dismiss(self._task_id, self)
 
-    # As in the port, without the detour: every message passes here.
+    # As in the port, without one call more: every message passes here.
     def __exit__(self, *_: object) -> None:
-        self._fanout.dismiss(self._task_id, self)
+        self._subscribers.dismiss(self._task_id, self)
 
     def wait(self, after: int, timeout: float | None) -> Coroutine[Any, Any, StoredTask | None]:
         return self._wait(after) if timeout is None else self._wait_for(timeout, after)
@@ -256,8 +258,8 @@ class LocalExpectation(Expectation):
             self._future = asyncio.get_running_loop().create_future()
 
 
-class Fanout:
-    """Who in this process wants to hear about which task."""
+class Subscribers:
+    """The subscriptions and waits of this process, by task."""
 
     def __init__(self) -> None:
         self._subscriptions: dict[str, set[LocalSubscription]] = {}
@@ -292,7 +294,7 @@ class Fanout:
                 del self._waiters[task_id]
 
     def publish(self, task_id: str, events: Sequence[Event], state: TaskState, stored: StoredTask | None) -> None:
-        """Tells this process about a durable change. `stored` is the whole task when the writer knows it."""
+        """Tell this process about a durable change. `stored` is the whole task, if the writer knows it."""
         subscriptions = self._subscriptions.get(task_id)
         if subscriptions and events:
             for subscription in subscriptions:
@@ -304,24 +306,24 @@ class Fanout:
                     waiter.settle(stored)
 
     def tell(self, task_id: str, event: Event) -> None:
-        """Shows those who follow a task an event that is not in its log."""
+        """Show the subscribers of a task an event that is not in its log."""
         for subscription in self._subscriptions.get(task_id, ()):
             subscription.tell(event)
 
     def watches(self, task_id: str) -> bool:
-        """Whether somebody in this process wants to hear about a task."""
+        """Return whether a task has subscribers or waits in this process."""
         return task_id in self._waiters or task_id in self._subscriptions
 
     def awaits(self, task_id: str, state: TaskState) -> bool:
-        """Whether somebody in this process waits for a task to be in this state."""
+        """Return whether a wait in this process is for a task to be in this state."""
         return any(state in waiter.states for waiter in self._waiters.get(task_id, ()))
 
     def watched(self) -> list[str]:
-        """The tasks that somebody in this process wants to hear about."""
+        """Return the tasks that have subscribers or waits in this process."""
         return list({*self._subscriptions, *self._waiters})
 
     def nudge(self, task_ids: Iterable[str]) -> None:
-        """Another process may have written to these tasks: whoever watches them looks for themselves."""
+        """Have the readers of these tasks look into the log: another process may have written."""
         for task_id in task_ids:
             for subscription in self._subscriptions.get(task_id, ()):
                 subscription.nudge()

@@ -1,10 +1,11 @@
-"""What other processes write, as this one hears of it: one connection that is subscribed to channels.
+"""Hearing of other processes: one connection that is subscribed to channels.
 
-The channel `work` is always heard, the channel of a task while somebody here watches it. A task that is watched only
-for a moment, like one that a blocking send waits for, is never asked for: what this process writes it knows anyway.
-Whatever was told before a channel was heard, or while the connection was away, is looked up: a subscription that begins
-makes the watchers look into the log, and as long as there is no connection they do so at every poll interval. Nobody
-tells of a task that the server has lost, in a failover or by FLUSHALL: that is looked up from time to time.
+The channel `work` is always heard, the channel of a task while it has readers here. The channel of a task that has
+readers only for a moment, like one that a blocking send waits for, is never subscribed to: what this process writes it
+knows anyway. Whatever was sent before a channel was heard, or while the connection was away, is looked up: when a
+subscription begins, the readers look into the log, and as long as there is no connection they do so at every poll
+interval. The server does not tell of tasks that it has lost, in a failover or by FLUSHALL: they are looked for from
+time to time.
 """
 
 from __future__ import annotations
@@ -19,43 +20,51 @@ import msgspec
 from redis import exceptions as redis_errors
 from redis.asyncio import Connection
 
-from errands.engines.fanout import Fanout
-from errands.engines.redis.connection import Link
-from errands.engines.redis.jobs import Stands
-from errands.engines.redis.keys import Keys
-from errands.engines.redis.reading import LOOK
-from errands.engines.redis.records import read_record
+from errands.engines.damage import read_lease
+from errands.engines.redis.connection import RedisServer
+from errands.engines.redis.queries import LOOK, RedisReader
+from errands.engines.redis.schema import Keys
+from errands.engines.subscriptions import Subscribers
 from errands.errors import StorageError
 from errands.model.core import TaskState
 from errands.model.log import Event
 
 logger = logging.getLogger(__name__)
 
-#: Seconds a task must have been watched before its channel is asked for.
+#: Seconds for which a task must have readers before its channel is subscribed to.
 SETTLE_AFTER = 0.02
-#: Seconds between two looks at what is no longer watched, and at what the server may have lost.
+#: Seconds between two looks for tasks without readers, and for tasks that the server has lost.
 TIDY_AFTER = 1.0
-#: Seconds of silence after which the connection is tried, and again after which it is given up.
+#: Seconds of silence after which the connection is tested, and again after which it is given up.
 SILENCE = 2.0
 
-#: Who wrote, the first version, the state after it, and kinds and data in turn.
-_read_news = msgspec.msgpack.Decoder(tuple[str, int, TaskState, list[str]]).decode
+#: Who wrote, the first version, the state after it, the time, the lease, and kinds and data in turn.
+_read_message = msgspec.msgpack.Decoder(tuple[str, int, TaskState, str, str, list[str]]).decode
 
 
-class Listener:
+class RedisNotifications:
     def __init__(
-        self, link: Link, keys: Keys, fanout: Fanout, *, origin: str, wake: Callable[[], None], poll_interval: float
+        self,
+        server: RedisServer,
+        keys: Keys,
+        reader: RedisReader,
+        subscribers: Subscribers,
+        *,
+        origin: str,
+        wake: Callable[[], None],
+        poll_interval: float,
     ) -> None:
-        self._link = link
+        self._server = server
         self._keys = keys
-        self._fanout = fanout
+        self._reader = reader
+        self._subscribers = subscribers
         self._origin = origin
         self._wake = wake
         self._poll_interval = poll_interval
         self._connection: Connection | None = None
-        #: The tasks whose channels are asked for.
+        #: The tasks whose channels are subscribed to.
         self._heard: set[str] = set()
-        #: What was watched at the last look.
+        #: The tasks that had readers at the last look.
         self._seen: set[str] = set()
         self._watching = asyncio.Event()
         self._tasks = [
@@ -65,7 +74,7 @@ class Listener:
         ]
 
     def watch(self) -> None:
-        """Somebody watches a task."""
+        """Note that a task has a new reader."""
         self._watching.set()
 
     async def stop(self) -> None:
@@ -81,8 +90,9 @@ class Listener:
     async def _listen(self) -> None:
         heard = True
         while True:
-            # Not the library's own `PubSub`: that one connects again by itself, and nobody hears what it missed.
-            connection = self._link.own_connection()
+            # Not the library's own `PubSub`: that one connects again by itself without telling that it missed
+            # something.
+            connection = self._server.own_connection()
             try:
                 await connection.connect()  # type: ignore[no-untyped-call]
                 self._connection = connection
@@ -90,8 +100,8 @@ class Listener:
                 heard = True
                 await self._hear(connection)
             except (redis_errors.RedisError, OSError) as error:
-                if heard:  # said once for the whole absence
-                    logger.warning("Redis at %s is not heard (%s): polling", self._link.server, error)
+                if heard:  # logged once for the whole absence
+                    logger.warning("Redis at %s cannot be listened to (%s): polling", self._server.name, error)
                 heard = False
             finally:
                 self._connection = None
@@ -101,12 +111,12 @@ class Listener:
             await asyncio.sleep(self._poll_interval)
 
     async def _say(self, *command: str) -> None:
-        """Sends a command if there is a connection; its answer is heard like everything else."""
+        """Send a command if there is a connection; its answer is heard like everything else."""
         if self._connection is not None and self._connection.is_connected:
             await self._connection.send_command(*command, check_health=False)
 
     def _look(self) -> None:
-        self._fanout.nudge(self._fanout.watched())
+        self._subscribers.nudge(self._subscribers.watched())
         self._wake()
 
     async def _hear(self, connection: Connection) -> None:
@@ -128,7 +138,7 @@ class Listener:
         task_id = self._keys.task_of(channel.decode())
         if kind == b"subscribe":
             # From here on everything is heard; what was written before may have been missed.
-            self._wake() if task_id is None else self._fanout.nudge([task_id])
+            self._wake() if task_id is None else self._subscribers.nudge([task_id])
         elif task_id is None:
             if data.decode() != self._origin:
                 self._wake()
@@ -137,18 +147,18 @@ class Listener:
 
     def _publish(self, task_id: str, data: bytes) -> None:
         try:
-            origin, first, state, flat = _read_news(data)
+            origin, first, state, at, lease, flat = _read_message(data)
         except (msgspec.MsgspecError, ValueError):
             # Of another release: the log is what all agree on.
-            self._fanout.nudge([task_id])
+            self._subscribers.nudge([task_id])
             return
         if origin == self._origin:
             return
-        events = [
-            Event(first + n // 2, flat[n], flat[n + 1].encode())  # type: ignore[arg-type]
-            for n in range(0, len(flat), 2)
-        ]
-        self._fanout.publish(task_id, events, state, None)
+        events: list[Event] = []
+        for number, (kind, content) in enumerate(zip(flat[::2], flat[1::2], strict=True)):
+            taken = None if number else read_lease(lease)
+            events.append(Event(first + number, kind, content.encode(), int(at), taken))  # type: ignore[arg-type]
+        self._subscribers.publish(task_id, events, state, None)
 
     # Watching
 
@@ -156,12 +166,12 @@ class Listener:
         while True:
             await self._watching.wait()
             self._watching.clear()
-            while not self._fanout.idle or self._heard:
+            while not self._subscribers.idle or self._heard:
                 await self._adjust()
                 await self._rest()
 
     async def _rest(self) -> None:
-        """Until there may be something to adjust."""
+        """Wait until there may be something to adjust."""
         if self._watching.is_set() or self._seen - self._heard:
             self._watching.clear()
             await asyncio.sleep(SETTLE_AFTER)
@@ -171,13 +181,13 @@ class Listener:
                 await self._watching.wait()
 
     async def _adjust(self) -> None:
-        """Asks for the channels of what is still watched, and lets go of the others."""
-        watched = set(self._fanout.watched())
+        """Subscribe to the channels of tasks that still have readers, and unsubscribe from the others."""
+        watched = set(self._subscribers.watched())
         wanted = watched & (self._seen | self._heard)
         self._seen = watched
         added, dropped = wanted - self._heard, self._heard - wanted
         self._heard = wanted
-        # A connection that is away asks for all of them when it is back.
+        # A connection that is away subscribes to all of them when it is back.
         with suppress(redis_errors.RedisError, OSError):
             if added:
                 await self._say("SUBSCRIBE", *map(self._keys.events, added))
@@ -185,20 +195,18 @@ class Listener:
                 await self._say("UNSUBSCRIBE", *map(self._keys.events, dropped))
 
     async def _look_for_losses(self) -> None:
-        """Whoever waits for a task that the server no longer has finds out."""
+        """Let the readers of a task that the server no longer has find out."""
         while True:
             await asyncio.sleep(TIDY_AFTER)
             heard = list(self._heard)
-            # A server that is away is the others' concern.
+            # A server that is away is dealt with by others.
             with suppress(StorageError):
                 for start in range(0, len(heard), LOOK):
                     await self._look_for(heard[start : start + LOOK])
 
     async def _look_for(self, task_ids: list[str]) -> None:
         keys = [self._keys.task(task_id) for task_id in task_ids]
-        there = await self._link.guard(lambda: self._link.client.exists(*keys), patience=0)
+        there = await self._server.guard(lambda: self._server.client.exists(*keys), patience=0)
         if there < len(keys):
-            stands = await self._link.ask(Stands(ids=task_ids))
-            self._fanout.nudge(
-                task_id for task_id, stand in zip(task_ids, stands, strict=True) if read_record(stand) is None
-            )
+            found = await self._reader.look(task_ids)
+            self._subscribers.nudge(task_id for task_id in task_ids if task_id not in found)

@@ -1,52 +1,95 @@
-"""Hearing what other processes do: one connection that listens, and a look from time to time in case a note was lost.
+"""Hearing of other processes: notifications over `NOTIFY`, and a look from time to time in case one was lost.
 
-A task's row names the process that has readers of it, so that whoever writes tells others only when one of them
-wants to know. A note says that a task has news; they are read once, whatever the number of readers.
+A task's row names the process that has readers of it, so that a writer notifies others only when one of them wants to
+know. A notification says that a task has changed; its events are read once, whatever the number of readers.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
+
+import msgspec
 
 from errands.clock import Clock
-from errands.engines.fanout import READ_SIZE, Fanout, may_go_on
-from errands.engines.postgres import reading
-from errands.engines.postgres.connection import Connection, Options, connect
-from errands.engines.postgres.failures import is_lost
-from errands.engines.postgres.link import FIRST_PAUSE, LONGEST_PAUSE
-from errands.engines.postgres.news import News, read_news
-from errands.engines.postgres.readers import Readers
-from errands.engines.postgres.records import is_text, readable, storable
-from errands.engines.postgres.sql import QUERIES
+from errands.engines.postgres import queries
+from errands.engines.postgres.connection import (
+    FIRST_PAUSE,
+    LONGEST_PAUSE,
+    Connection,
+    PostgresOptions,
+    ReaderPool,
+    connect,
+    is_lost,
+)
+from errands.engines.postgres.queries import QUERIES, is_text, readable, storable
+from errands.engines.subscriptions import READ_SIZE, Subscribers, may_go_on
 from errands.errors import ErrandsError, TaskNotFoundError
 
 logger = logging.getLogger(__name__)
 
-#: Seconds after which the row of a task that somebody reads says so. A task that this process writes to meanwhile,
-#: as it does for the most part, says so by that write.
+#: PostgreSQL takes less than 8000 bytes per notification.
+_MAX_BYTES = 7900
+#: Seconds after which the row of a task with readers says so. A task that this process writes to until then, as it
+#: mostly does, says so by that write.
 MARK_DELAY = 0.05
 
 
-class Watching:
+class ChangedTask(NamedTuple):
+    """A task with new events that other processes watch."""
+
+    task_id: str
+    #: The version before the first of them.
+    before: int
+
+
+class Notification(msgspec.Struct, array_like=True):
+    sender: str
+    #: A task may be due, or a cancel wanted.
+    work: bool = False
+    tasks: list[ChangedTask] = []
+    #: More tasks than could be named have new events.
+    more: bool = False
+
+
+_encode = msgspec.json.Encoder().encode
+_decode = msgspec.json.Decoder(Notification).decode
+
+
+def payloads(sender: str, work: bool, tasks: Sequence[ChangedTask]) -> list[str]:
+    """Return the notifications to send, as few as possible."""
+    if not tasks:
+        return [_encode(Notification(sender, work)).decode()] if work else []
+    payload = _encode(Notification(sender, work, list(tasks)))
+    if len(payload) <= _MAX_BYTES:
+        return [payload.decode()]
+    if len(tasks) == 1:
+        return [_encode(Notification(sender, work, more=True)).decode()]
+    half = len(tasks) // 2
+    return payloads(sender, work, tasks[:half]) + payloads(sender, False, tasks[half:])
+
+
+class Notifications:
+    """Tells the rows of tasks that they have readers here, and the readers what other processes have written."""
+
     def __init__(
         self,
-        options: Options,
+        options: PostgresOptions,
         name: str,
-        readers: Readers,
-        fanout: Fanout,
+        readers: ReaderPool,
+        subscribers: Subscribers,
         wake_workers: Callable[[], None],
         clock: Clock,
         poll_interval: float,
     ) -> None:
         self._options = options
-        #: What this process is called in notes and rows.
+        #: The name of this process in notifications and rows.
         self._name = name
         self._readers = readers
-        self._fanout = fanout
+        self._subscribers = subscribers
         self._wake_workers = wake_workers
         self._clock = clock
         self._poll_interval = poll_interval
@@ -68,7 +111,7 @@ class Watching:
         self._listening = asyncio.get_running_loop().create_task(self._listen(), name="errands-postgres-listener")
 
     async def stop(self) -> None:
-        # Whoever begins to watch from now on hears nothing more, and must not leave anything behind in the loop.
+        # A reader that comes now hears nothing more, and must not leave anything behind in the loop.
         self._stopped = True
         if self._marking is not None:
             self._marking.cancel()
@@ -77,23 +120,23 @@ class Watching:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
-    # Saying that somebody here reads
+    # Telling the rows that there are readers
 
     def watch(self, task_id: str) -> None:
-        """Somebody here wants to hear about this task."""
+        """Note that a task has a reader here."""
         if task_id not in self._seen and not self._stopped:
             self._unmarked.add(task_id)
             if self._marking is None:
                 self._marking = asyncio.get_running_loop().call_later(MARK_DELAY, self._start_marking)
 
     def note(self, task_id: str, version: int) -> None:
-        """This process has written to a task it watches, and the row says now that it does."""
+        """Note that this process has written to a task with readers, and that the row says so by now."""
         self._seen[task_id] = version
         self._unmarked.discard(task_id)
 
     def _start_marking(self) -> None:
         self._marking = None
-        wanted = [task_id for task_id in self._unmarked if self._fanout.watches(task_id) and is_text(task_id)]
+        wanted = [task_id for task_id in self._unmarked if self._subscribers.watches(task_id) and is_text(task_id)]
         self._unmarked.clear()
         if wanted:
             self._spawn(partial(self._mark, wanted))
@@ -104,13 +147,13 @@ class Watching:
         marked = {readable(key): version for key, version in rows}
         for task_id, version in marked.items():
             self._seen[task_id] = max(version, self._seen.get(task_id, 0))
-        # What was written before the row said so was not told to us.
-        self._fanout.nudge(marked)
+        # Nobody notified this process of what was written before the row said so.
+        self._subscribers.nudge(marked)
 
     # Hearing of others
 
     async def _listen(self) -> None:
-        """Keeps one connection listening, whatever happens to it."""
+        """Keep one connection listening, whatever happens to it."""
         pause = FIRST_PAUSE
         while True:
             connection: Connection | None = None
@@ -130,7 +173,7 @@ class Watching:
                     await _wait(self._broken, self._poll_interval)
             except Exception as error:
                 log = logger.info if is_lost(error) else logger.error
-                log("the connection that listens broke; making it again: %s", error)
+                log("the connection that listens for notifications broke and is made again: %s", error)
             finally:
                 self.is_listening.clear()
                 if connection is not None:
@@ -139,46 +182,48 @@ class Watching:
             pause = min(2 * pause, LONGEST_PAUSE)
 
     def _hear(self, connection: Connection, pid: int, channel: str, payload: str) -> None:
-        news = read_news(payload)
-        if news is None:
-            news = News("", work=True, more=True)
-        if news.sender == self._name:
+        try:
+            notification = _decode(payload)
+        except msgspec.MsgspecError:
+            # Of another release, perhaps.
+            notification = Notification("", work=True, more=True)
+        if notification.sender == self._name:
             return
-        for task_id, before in news.tasks:
-            if self._fanout.watches(task_id):
+        for task_id, before in notification.tasks:
+            if self._subscribers.watches(task_id):
                 self._follow(task_id, before)
-        if news.more:
-            self._fanout.nudge(self._fanout.watched())
-        if news.work:
+        if notification.more:
+            self._subscribers.nudge(self._subscribers.watched())
+        if notification.work:
             self._wake_workers()
 
     async def _poll(self, connection: Connection) -> None:
-        """Looks whether there is anything of which no note came; also the proof that the connection works."""
-        watched = self._fanout.watched()
+        """Look for changes of which no notification came; also the proof that the connection works."""
+        watched = self._subscribers.watched()
         self._seen = {task_id: self._seen[task_id] for task_id in watched if task_id in self._seen}
         seen = list(self._seen)
-        found = await reading.versions(connection, watched) if watched else {}
+        found = await queries.versions(connection, watched) if watched else {}
         for task_id, version in found.items():
             if task_id not in self._seen:
                 self.watch(task_id)
             elif version > self._seen[task_id]:
                 self._follow(task_id, self._seen[task_id])
-        # Gone with a failover to a standby that had not heard of it, say: whoever waits for it finds out.
-        self._fanout.nudge(task_id for task_id in seen if task_id not in found)
-        await reading.compare_clock(connection, self._clock, f"the database {self._options.name}")
+        # Lost in a failover, perhaps: its readers find out.
+        self._subscribers.nudge(task_id for task_id in seen if task_id not in found)
+        await queries.compare_clock(connection, self._clock, f"the database {self._options.name}")
         if await connection.fetchval(QUERIES["has_work"], self._clock()):
             self._wake_workers()
 
-    # Reading the news of a task, once for all of its readers
+    # Reading the new events of a task, once for all of its readers
 
     def _follow(self, task_id: str, before: int) -> None:
         if task_id in self._following:
             self._following[task_id] = True
         else:
             self._following[task_id] = False
-            self._spawn(partial(self._read_news, task_id, before))
+            self._spawn(partial(self._read_events, task_id, before))
 
-    async def _read_news(self, task_id: str, after: int) -> None:
+    async def _read_events(self, task_id: str, after: int) -> None:
         try:
             going = True
             while going:
@@ -186,29 +231,29 @@ class Watching:
                 after, is_full = await self._publish_after(task_id, after)
                 going = is_full or self._following[task_id]
         except ErrandsError as error:
-            logger.info("news of task %s could not be read: %s", task_id, error)
-            self._fanout.nudge([task_id])
+            logger.info("new events of task %s could not be read: %s", task_id, error)
+            self._subscribers.nudge([task_id])
         finally:
             del self._following[task_id]
 
     async def _publish_after(self, task_id: str, after: int) -> tuple[int, bool]:
-        """Hands the events after a version to the readers here; the last version, and whether there may be more."""
-        found = await self._readers.call(reading.tail, task_id, after, READ_SIZE)
+        """Publish the events after a version; return the last version, and whether there may be more."""
+        found = await self._readers.call(queries.tail, task_id, after, READ_SIZE)
         if found is None:
-            # It is gone, or the events are: whoever reads it finds out.
-            self._fanout.nudge([task_id])
+            # The task or its events are gone: its readers find out.
+            self._subscribers.nudge([task_id])
             return after, False
         events, state = found
         if events:
             after = events[-1].version
             self._seen[task_id] = max(after, self._seen.get(task_id, 0))
         stored = None
-        if self._fanout.awaits(task_id, state):
+        if self._subscribers.awaits(task_id, state):
             try:
-                stored = await self._readers.call(reading.load, task_id, None)
+                stored = await self._readers.call(queries.load, task_id, None)
             except TaskNotFoundError:
                 return after, False
-        self._fanout.publish(task_id, events, state if stored is None else stored.state, stored)
+        self._subscribers.publish(task_id, events, state if stored is None else stored.state, stored)
         return after, may_go_on(events)
 
     def _spawn(self, work: Callable[[], Awaitable[None]]) -> None:
@@ -217,11 +262,11 @@ class Watching:
         task.add_done_callback(self._background.discard)
 
     async def _guarded(self, work: Callable[[], Awaitable[None]]) -> None:
-        # Called only here: a task that is canceled before it begins must not leave a coroutine behind.
+        # Called only here, so that a task that is canceled before it begins leaves no coroutine behind.
         try:
             await work()
         except ErrandsError as error:
-            logger.info("watching for other processes failed; the next look will tell: %s", error)
+            logger.info("looking for changes of other processes failed and will be done again: %s", error)
 
 
 async def _watch(connection: Connection, ids: list[str], name: str) -> list[Any]:

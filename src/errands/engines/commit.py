@@ -1,0 +1,292 @@
+"""From a change to its subscribers: the part of writing that is the same in every engine.
+
+`CommitQueue` holds what waits to be written and cuts it into batches; `Batch` judges the changes of a batch, each
+against what the ones before it leave; `LocalEngine` tells this process what has become durable. An engine looks tasks
+up, stores a judged batch, and notifies other processes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from abc import abstractmethod
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
+from typing import Any
+
+import msgspec
+
+from errands.clock import Clock, system_clock
+from errands.engines.base import Engine, Retention, Tasks
+from errands.engines.damage import failed_draft
+from errands.engines.subscriptions import LocalExpectation, LocalSubscription, Subscribers
+from errands.errors import ConcurrencyError, ErrandsError, LeaseLostError, StorageError, TaskTerminalStateError
+from errands.lifecycle import Judged, Receipt, judge
+from errands.model.base import encode
+from errands.model.core import FAILED, TaskState
+from errands.model.log import IDLE, LEASE, Change, Event, Head, Scope, StoredTask
+
+logger = logging.getLogger(__name__)
+
+
+class Job(msgspec.Struct):
+    """Something to write, and who waits for it."""
+
+    #: A change, or whatever else the engine can do in a transaction.
+    work: Any
+    future: asyncio.Future[Any]
+    #: No two batches with a job of the same key are under way at the same time; None goes with any.
+    key: object = None
+    #: When it was submitted, on the event loop's clock.
+    at: float = 0.0
+    #: Whether it must be a batch by itself.
+    alone: bool = False
+
+
+#: A job and what came of it: `Judged` for a change, another result, or the error.
+Outcome = tuple[Job, Any]
+
+
+class CommitQueue:
+    """Jobs that wait, in order, cut into batches by their number and bytes.
+
+    A batch that has enough takes no more jobs, so that its first one does not wait for ever, and stores limit how much
+    they take at once. When a batch fails because of one of its jobs, `retry_alone` puts them back one by one, so that
+    each succeeds or fails for itself.
+    """
+
+    def __init__(self, max_jobs: int, max_bytes: int) -> None:
+        self._max_jobs = max_jobs
+        self._max_bytes = max_bytes
+        self._jobs: deque[Job] = deque()
+        #: The keys of batches that are under way.
+        self._busy: set[object] = set()
+
+    def __bool__(self) -> bool:
+        return bool(self._jobs)
+
+    def append(self, job: Job) -> None:
+        self._jobs.append(job)
+
+    def extend(self, jobs: Iterable[Job]) -> None:
+        self._jobs.extend(jobs)
+
+    def take(self) -> list[Job]:
+        """Return the next batch. Jobs whose keys are busy keep their place in the queue."""
+        taken: list[Job] = []
+        left: list[Job] = []
+        size = 0
+        while self._jobs and len(taken) < self._max_jobs and len(left) < self._max_jobs and size < self._max_bytes:
+            job = self._jobs.popleft()
+            if job.alone and taken:
+                left.append(job)
+                break
+            if job.key in self._busy:
+                left.append(job)
+                continue
+            taken.append(job)
+            if job.alone:
+                break
+            if type(job.work) is Change:
+                size += sum([len(draft.data) for draft in job.work.events]) + len(job.work.context or b"")
+        self._jobs.extendleft(reversed(left))
+        self._busy.update([job.key for job in taken if job.key is not None])
+        return taken
+
+    def release(self, jobs: Sequence[Job]) -> None:
+        """Note that a batch is no longer under way."""
+        self._busy.difference_update([job.key for job in jobs])
+
+    def put_back(self, jobs: Sequence[Job]) -> None:
+        """Put a batch back in front of the others."""
+        self._jobs.extendleft(reversed(jobs))
+        self.release(jobs)
+
+    def retry_alone(self, jobs: Sequence[Job]) -> bool:
+        """Put the jobs of a failed batch back, each to be tried by itself; false when there is only one."""
+        if len(jobs) < 2:
+            return False
+        for job in jobs:
+            job.alone = True
+        self.put_back(jobs)
+        return True
+
+
+class TaskRow(msgspec.Struct, array_like=True, gc=False):
+    """A task as the SQL engines keep it beside its log."""
+
+    #: Names the task's log; counted up in the order of creation.
+    no: int
+    id: str
+    scope: Scope
+    context_id: str
+    #: The snapshot holds the events up to this version; 0 means that there is no snapshot.
+    folded: int
+    #: The events up to this version are no longer kept.
+    trimmed: int
+    head: Head
+    #: PostgreSQL only: the process that has readers of the task.
+    watcher: str = ""
+
+
+class Accepted(msgspec.Struct):
+    """An accepted change with the row of its task, as it is after the change."""
+
+    row: TaskRow
+    judged: Judged
+    #: The encoded task, if the change brought it along.
+    snapshot: bytes | None
+
+
+class Batch:
+    """Changes that share a transaction: judged in order, each against what the ones before it leave."""
+
+    def __init__(
+        self,
+        rows: dict[str, TaskRow],
+        receipts: dict[tuple[Scope, bytes], Receipt],
+        next_number: Callable[[], int],
+        max_version: int,
+    ) -> None:
+        """`rows` and `receipts` are what was found of the changes' tasks and messages."""
+        self.rows = rows
+        self._receipts = receipts
+        self._next_number = next_number
+        self._max_version = max_version
+        #: What is to be stored.
+        self.accepted: list[Accepted] = []
+
+    def judge(self, changes: Iterable[Change]) -> list[Judged | ErrandsError]:
+        """Return what came of each change; those that are accepted are added to `accepted`."""
+        outcomes: list[Judged | ErrandsError] = []
+        for change in changes:
+            try:
+                outcomes.append(self._add(change))
+            except ErrandsError as error:
+                outcomes.append(error)
+        return outcomes
+
+    def _add(self, change: Change) -> Judged:
+        row = self.rows.get(change.task_id)
+        message = None if change.receipt is None else (change.scope, change.receipt)
+        receipt = None if message is None else self._receipts.get(message)
+        scope, head = (None, None) if row is None else (row.scope, row.head)
+        judged = judge(scope, head, receipt, change)
+        if judged.head.version > self._max_version:
+            raise StorageError(f"the log of task {change.task_id} is full: it holds {self._max_version} events")
+        # Before anything is changed: a task that cannot be encoded must leave no trace.
+        snapshot = None if change.fold is None else encode(change.fold)
+        if row is None:
+            row = TaskRow(self._next_number(), change.task_id, change.scope, change.context_id, 0, 0, judged.head)
+            self.rows[change.task_id] = row
+        row.head = judged.head
+        if snapshot is not None:
+            row.folded = judged.head.version
+        if message is not None:
+            self._receipts[message] = Receipt(change.task_id, change.at)
+        self.accepted.append(Accepted(row, judged, snapshot))
+        return judged
+
+
+class LocalEngine(Engine):
+    """An engine that tells the subscribers, callers and workers of this process what has become durable."""
+
+    def __init__(self, *, clock: Clock = system_clock, retention: Retention | None = None) -> None:
+        super().__init__(clock=clock, retention=retention)
+        self._subscribers = Subscribers()
+        self._wakers: list[Callable[[], None]] = []
+
+    def on_work(self, wake: Callable[[], None]) -> None:
+        self._wakers.append(wake)
+
+    def _wake_workers(self) -> None:
+        for wake in self._wakers:
+            wake()
+
+    def _deliver(self, outcomes: Iterable[Outcome]) -> None:
+        """Publish what has become durable, answer those who wait for it, and wake workers."""
+        wake = False
+        for job, result in outcomes:
+            if type(result) is Judged:
+                self._subscribers.publish(result.change.task_id, result.events, result.head.state, result.stored)
+                wake = wake or result.wakes_workers
+                result = result.head.version
+            if job.future.done():
+                continue  # the caller was canceled
+            if isinstance(result, Exception):
+                job.future.set_exception(result)
+            else:
+                job.future.set_result(result)
+        if wake:
+            self._wake_workers()
+
+    async def claim(self, worker: str, agents: Sequence[str], limit: int, until: int) -> Tasks:
+        claimed: list[StoredTask] = []
+        while len(claimed) < limit:
+            leased = await self._lease_due(worker, agents, limit - len(claimed), until)
+            damaged = [stored for stored in leased if stored.damage]
+            claimed += [stored for stored in leased if not stored.damage]
+            for stored in damaged:
+                try:
+                    await self.set_aside(stored, worker)
+                except ErrandsError:
+                    # Tasks that can be run must not wait for it. Its lease keeps it away for a while.
+                    logger.exception("task %s is damaged and could not be ended", stored.task.id)
+                    return claimed
+            if claimed or not damaged:
+                break
+        return claimed
+
+    @abstractmethod
+    async def _lease_due(self, worker: str, agents: Sequence[str], limit: int, until: int) -> Tasks:
+        """Do what `claim` does, and return damaged tasks as well."""
+
+    async def set_aside(self, stored: StoredTask, worker: str = "") -> None:
+        now, head = self.clock(), stored.head
+        if head.worker not in ("", worker) and head.due_at is not None and head.due_at > now:
+            return
+        # Only the holder of the lease may fail any task, so it is leased first.
+        lease = Change(
+            task_id=stored.task.id,
+            scope=stored.scope,
+            fence=head.attempt,
+            at=now,
+            work=LEASE,
+            due_at=now,
+            worker="set aside",
+        )
+        end = Change(
+            task_id=stored.task.id,
+            scope=stored.scope,
+            events=(failed_draft(stored, now),),
+            fence=head.attempt + 1,
+            at=now,
+            state=FAILED,
+            work=IDLE,
+            cancel_requested=False,
+        )
+        with suppress(ConcurrencyError, LeaseLostError, TaskTerminalStateError):
+            await self.commit(lease)
+            try:
+                await self.commit(end)
+            except StorageError:
+                # Its log may be what is damaged.
+                await self.commit(msgspec.structs.replace(end, events=()))
+
+    def subscribe(self, task_id: str, scope: Scope, after: int, *, caught_up: bool = False) -> LocalSubscription:
+        self._watch(task_id)
+        return self._subscribers.subscribe(task_id, after, lambda cursor: self.read(task_id, scope, cursor), caught_up)
+
+    def tell(self, task_id: str, data: bytes) -> None:
+        self._subscribers.tell(task_id, Event(0, "status", data))
+
+    def expect(self, task_id: str, scope: Scope, states: frozenset[TaskState]) -> LocalExpectation:
+        self._watch(task_id)
+        return self._subscribers.expect(task_id, scope, states, self.load)
+
+    def _watch(self, task_id: str) -> None:
+        """Prepare for a reader of this task: an engine that hears of other processes listens to it from now on."""
+
+    def disconnect(self) -> None:
+        self._subscribers.close()

@@ -1,0 +1,425 @@
+"""Writing: whatever is submitted while a batch is on its way becomes the next batch.
+
+Redis cannot call `lifecycle.judge`, so judging is optimistic: Python judges a change against the task as it knows it,
+and the script writes only if the task and the receipt are still exactly so, byte for byte; otherwise it answers what
+they are and the change is judged again. Rules in Lua would be a second lifecycle that has to agree with the first.
+Since everything that is judged is also compared, a write is always one that was accepted at that very moment.
+
+One batch at a time keeps the changes to one task in the order of their calls, and lets one round trip serve many tasks.
+A task that is run here is remembered as of the last answer, so that a change to it is usually judged without asking
+first.
+
+A batch whose answer was lost with the connection is sent again under the same number: the server knows whether it was
+done (see `lua/6_batch.lua`), so that a caller hears the truth. Only when the server stays away does the caller hear
+that it is not known.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import secrets
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import msgspec
+from redis import exceptions as redis_errors
+
+from errands.engines.commit import CommitQueue, Job, Outcome
+from errands.engines.redis.connection import RedisServer, explain, is_passing
+from errands.engines.redis.schema import (
+    FIELDS,
+    NEW_TASK,
+    Blob,
+    Command,
+    Commit,
+    Fields,
+    Keys,
+    KnownTask,
+    Request,
+    TaskHash,
+    Trim,
+    blob,
+    pack,
+    read_known,
+)
+from errands.errors import ErrandsError, StorageError
+from errands.lifecycle import Judged, Receipt, judge
+from errands.model.base import encode
+from errands.model.core import FAILED, PAUSED_STATES, TERMINAL_STATES
+from errands.model.log import LEASE, Change, EventKind, Head
+
+logger = logging.getLogger(__name__)
+
+#: The server does nothing else while it runs a batch.
+MAX_JOBS = 128
+MAX_BYTES = 4_000_000
+#: Tasks that are remembered.
+MAX_KNOWN = 10_000
+#: A receipt is kept longer than its window by this much: clocks differ, and a window may be configured anew.
+RECEIPT_SLACK_MS = 3_600_000
+#: A log with more events than this is noted in `long`, for retention to look at.
+LONG_LOG = 100
+
+
+class RoundEntry(msgspec.Struct):
+    """A job of the round that is being prepared."""
+
+    job: Job
+    packed: bytes
+    #: None for what is not a change, and for a change whose task has to be looked up first.
+    judged: Judged | None
+    #: The task after the change.
+    after: KnownTask | None
+
+
+class Found(msgspec.Struct):
+    """What the last answer said: no guess."""
+
+    tasks: dict[str, KnownTask] = {}
+    #: By key, as they are stored.
+    receipts: dict[str, str] = {}
+
+
+class RedisStore:
+    """The queue and the task that writes. `deliver` hears of what is durable.
+
+    A job is a change, or a request that the scripts understand.
+    """
+
+    def __init__(
+        self,
+        server: RedisServer,
+        keys: Keys,
+        commands: CommandBuilder,
+        deliver: Callable[[Iterable[Outcome]], None],
+    ) -> None:
+        self._server = server
+        self._keys = keys
+        self._commands = commands
+        self._deliver = deliver
+        self._answer = keys.answer(secrets.token_hex(8))
+        self._number = 0
+        self._loop = asyncio.get_running_loop()
+        self._queue = CommitQueue(MAX_JOBS, MAX_BYTES)
+        self._wanted = asyncio.Event()
+        self._known: dict[str, KnownTask] = {}
+        self._closing = False
+        self._task = self._loop.create_task(self._run(), name="errands-redis-writer")
+        #: How many batches were sent.
+        self.batches = 0
+
+    def submit(self, work: Change | Request) -> asyncio.Future[Any]:
+        if self._closing:
+            raise StorageError(f"The connection to Redis at {self._server.name} is closed")
+        future = self._loop.create_future()
+        self._queue.append(Job(work, future))
+        self._wanted.set()
+        return future
+
+    async def stop(self) -> None:
+        """Write what is queued, then end."""
+        self._closing = True
+        self._wanted.set()
+        await self._task
+
+    def know(self, task_id: str, known: KnownTask) -> None:
+        """Remember a task as long as it is run here: it is written to again and again."""
+        self._known.pop(task_id, None)
+        if known.task is None or not known.task.head.worker or known.task.head.state in TERMINAL_STATES:
+            return
+        self._known[task_id] = known
+        if len(self._known) > MAX_KNOWN:
+            del self._known[next(iter(self._known))]
+
+    def _learn(self, change: Change, known: KnownTask) -> None:
+        # A change by anyone but the holder of the lease is hardly followed by more.
+        if change.fence is not None or change.work is LEASE or change.task_id in self._known:
+            self.know(change.task_id, known)
+
+    async def _run(self) -> None:
+        while self._queue or not self._closing:
+            if not self._queue:
+                self._wanted.clear()
+                await self._wanted.wait()
+                # Whatever else this turn of the event loop submits goes with it.
+                await asyncio.sleep(0)
+                continue
+            jobs = self._queue.take()
+            try:
+                await self._write(jobs)
+            except Exception as error:
+                if not isinstance(error, StorageError):
+                    logger.exception("a batch failed")
+                failure = error if isinstance(error, StorageError) else explain(error, self._server.name)
+                self._deliver([(job, _copy(failure, error)) for job in jobs])
+
+    async def _write(self, jobs: list[Job]) -> None:
+        """Send rounds until each job has come to its end."""
+        found = Found()
+        while jobs:
+            round_ = self._prepare(jobs, found)
+            if not round_:
+                return
+            answers = await self._send([entry.packed for entry in round_])
+            jobs, found = [], Found()
+            outcomes: list[Outcome] = []
+            for entry, answer in zip(round_, answers, strict=True):
+                change = entry.job.work
+                if isinstance(answer, Exception):
+                    outcomes.append((entry.job, explain(answer, self._server.name)))
+                elif not isinstance(change, Change):
+                    outcomes.append((entry.job, answer))
+                elif answer[0] == b"stale":
+                    known = found.tasks[change.task_id] = read_known(answer[2:])
+                    if (key := self._receipt_key(change)) is not None:
+                        found.receipts[key] = answer[1].decode()
+                    self._learn(change, known)
+                    jobs.append(entry.job)
+                else:
+                    assert entry.after is not None
+                    self._learn(change, entry.after)
+                    outcomes.append((entry.job, entry.judged))
+            self._deliver(outcomes)
+
+    def _prepare(self, jobs: list[Job], found: Found) -> list[RoundEntry]:
+        """Return the jobs of one round. A refusal counts only for what was found, never for a guess."""
+        round_: list[RoundEntry] = []
+        failed: list[Outcome] = []
+        #: Tasks as they will be after the jobs before; None when one of these has to look first, and so the next.
+        assumed: dict[str, KnownTask | None] = {}
+        for job in jobs:
+            try:
+                if isinstance(job.work, Change):
+                    round_.append(self._entry(job, job.work, found, assumed))
+                else:
+                    round_.append(RoundEntry(job, pack(job.work), None, None))
+            except ErrandsError as error:
+                failed.append((job, error))
+            except (ValueError, TypeError, OverflowError) as error:
+                # What cannot be encoded fails alone.
+                failed.append((job, StorageError(f"this cannot be stored: {error}")))
+        self._deliver(failed)
+        return round_
+
+    def _entry(self, job: Job, change: Change, found: Found, assumed: dict[str, KnownTask | None]) -> RoundEntry:
+        task_id, key = change.task_id, self._receipt_key(change)
+        receipt = "" if key is None else found.receipts.get(key, "")
+        if task_id in assumed:
+            known = assumed[task_id]
+        else:
+            known = found.tasks.get(task_id) or self._known.get(task_id) or (NEW_TASK if change.expected == 0 else None)
+        is_guess = task_id in assumed or task_id not in found.tasks
+        assumed[task_id] = None
+        if known is not None:
+            task = known.task
+            try:
+                judged = judge(
+                    None if task is None else task.scope,
+                    None if task is None else task.head,
+                    read_receipt(receipt),
+                    change,
+                )
+            except ErrandsError:
+                if not is_guess:
+                    raise
+            else:
+                after, commit = self._commands.commit(judged, known, key, receipt)
+                assumed[task_id] = after
+                return RoundEntry(job, pack(commit), judged, after)
+        return RoundEntry(job, pack(Commit(id=task_id, receipt=key)), None, None)
+
+    def _receipt_key(self, change: Change) -> str | None:
+        return None if change.receipt is None else self._keys.receipt(change.scope, change.receipt)
+
+    async def _send(self, requests: list[bytes]) -> list[Any]:
+        """Raises `StorageError` when the server stays away or refuses."""
+        self._number += 1
+        while True:
+            try:
+                answers = await self._server.call(requests, answer=self._answer, number=self._number)
+            except (redis_errors.RedisError, OSError) as error:
+                if await self._server.may_try_again(error):
+                    continue
+                failure = explain(error, self._server.name)
+                if is_passing(error):
+                    failure = StorageError(
+                        f"{failure}. What was on its way may have been written or not; to send it again is safe"
+                    )
+                raise failure from error
+            self._server.was_reached()
+            self.batches += 1
+            return answers
+
+
+def _copy(failure: StorageError, error: Exception) -> StorageError:
+    """Return a new error for each caller: a traceback grows with every raise."""
+    copy = StorageError(*failure.args)
+    copy.__cause__ = error.__cause__ or error
+    return copy
+
+
+def read_receipt(stored: str) -> Receipt | None:
+    """Return a receipt as it is stored: the time, a space, and the task's id."""
+    at, _, task_id = stored.partition(" ")
+    return Receipt(task_id, int(at)) if stored else None
+
+
+class CommandBuilder:
+    """Builds the commands that store a judged change, delete a task or trim a log."""
+
+    def __init__(self, keys: Keys, origin: str, long_log: int = LONG_LOG) -> None:
+        self._keys = keys
+        self._origin = origin
+        self._long_log = long_log
+
+    def commit(self, judged: Judged, known: KnownTask, key: str | None, receipt: str) -> tuple[KnownTask, Commit]:
+        """Return the task after a change, and the request that writes it."""
+        change, head = judged.change, judged.head
+        snapshot = None if change.fold is None else encode(change.fold)
+        after = TaskHash(change.scope, change.context_id, 0, head)
+        if known.task is not None:
+            after.context_id, after.trimmed = known.task.context_id, known.task.trimmed
+        fields = after.fields()
+        events: list[EventKind | Blob] = []
+        for event in judged.events:
+            events += (event.kind, blob(event.data))
+        first = judged.events[0] if judged.events else None
+        return KnownTask(after, fields), Commit(
+            id=change.task_id,
+            expected=known.fields,
+            receipt=key,
+            expected_receipt=receipt,
+            events=events,
+            first=0 if first is None else first.version,
+            at=str(max(change.at, 0)),
+            lease="" if first is None or first.lease is None else encode(first.lease).decode(),
+            commands=self._store(judged, known.task is None, after, fields, snapshot, key),
+            ends=head.state in TERMINAL_STATES and head.version - after.trimmed <= LONG_LOG,
+            origin=self._origin,
+            state=head.state.value,
+        )
+
+    def _store(
+        self,
+        judged: Judged,
+        is_new: bool,
+        after: TaskHash,
+        fields: Fields,
+        snapshot: bytes | None,
+        key: str | None,
+    ) -> list[Command]:
+        keys, change, task_id = self._keys, judged.change, judged.change.task_id
+        hash_fields: Command = ["HSET", keys.task(task_id)]
+        for name, value in zip(FIELDS, fields, strict=True):
+            hash_fields += (name, value)
+        commands = [hash_fields]
+        if is_new:
+            hash_fields += ("agent", after.scope.agent)
+            commands.append(["SADD", keys.agents, after.scope.agent])
+        if snapshot is not None:
+            hash_fields += ("snapshot", blob(snapshot), "folded", str(after.head.version))
+        if key is not None:
+            lasts = max(change.receipt_until - change.at, 0) + RECEIPT_SLACK_MS
+            commands.append(["SET", key, f"{change.at} {task_id}", "PX", str(lasts)])
+        if change.context is not None:
+            name = keys.context_name(after.scope, after.context_id)
+            commands.append(["SET", keys.context(name), blob(change.context)])
+            commands.append(["ZADD", keys.contexts, str(change.at), name])
+        commands += self._index(task_id, judged.before, after)
+        commands += self._list(task_id, None if is_new else judged.before, after)
+        if judged.wakes_workers:
+            commands.append(["PUBLISH", keys.work, self._origin])
+        return commands
+
+    def _index(self, task_id: str, before: Head, after: TaskHash) -> list[Command]:
+        """Move a task in the queue and in the sets of canceling, asking, paused, ended and long tasks."""
+        keys, head, agent = self._keys, after.head, after.scope.agent
+        commands: list[Command] = []
+        if head.due_at is None:
+            if before.due_at is not None:
+                commands.append(["ZREM", keys.queue(agent), task_id])
+        elif head.due_at != before.due_at:
+            commands.append(["ZADD", keys.queue(agent), str(head.due_at), task_id])
+        ended = head.state in TERMINAL_STATES
+        if ended:
+            commands.append(["ZADD", keys.ended(head.state), str(head.updated_at), task_id])
+        if head.cancel_requested and not ended:
+            commands.append(["SADD", keys.canceling, task_id])
+        elif before.cancel_requested:
+            commands.append(["SREM", keys.canceling, task_id])
+        if head.asks:
+            commands.append(["ZADD", keys.asking, str(head.status_at), task_id])
+        elif before.asks:
+            commands.append(["ZREM", keys.asking, task_id])
+        if head.due_at is None and head.state in PAUSED_STATES:
+            commands.append(["ZADD", keys.paused(agent), str(head.status_at), task_id])
+            commands.append(["ZADD", keys.aging(agent), str(head.created_at), task_id])
+        elif before.due_at is None and before.state in PAUSED_STATES:
+            commands += [["ZREM", keys.paused(agent), task_id], ["ZREM", keys.aging(agent), task_id]]
+        kept = head.version - after.trimmed
+        if kept > self._long_log:
+            commands.append(["ZADD", keys.long, str(kept), task_id])
+        return commands
+
+    def _list(self, task_id: str, before: Head | None, after: TaskHash) -> list[Command]:
+        """Move a task in the listings, if its status changed."""
+        keys, head = self._keys, after.head
+        commands: list[Command] = []
+        if before is not None:
+            if (before.state, before.status_at) == (head.state, head.status_at):
+                return commands
+            if before.state is not head.state:
+                former = [
+                    keys.listing(after.scope, context_id, before.state) for context_id in (None, after.context_id)
+                ]
+                commands += [["ZREM", listing, task_id] for listing in former]
+        score = str(-head.status_at)
+        listings = keys.listings(after.scope, after.context_id, head.state)
+        return commands + [["ZADD", listing, score, task_id] for listing in listings]
+
+    def delete(self, task_id: str, task: TaskHash) -> list[Command]:
+        """Return the commands that delete a task."""
+        keys, agent = self._keys, task.scope.agent
+        commands: list[Command] = [
+            ["UNLINK", keys.task(task_id), keys.log(task_id), keys.records(task_id)],
+            ["ZREM", keys.queue(agent), task_id],
+            ["SREM", keys.canceling, task_id],
+            ["ZREM", keys.asking, task_id],
+            ["ZREM", keys.long, task_id],
+        ]
+        states = [task.head.state] if task.head.state in TERMINAL_STATES else TERMINAL_STATES
+        commands += [["ZREM", keys.ended(state), task_id] for state in states]
+        listings = keys.listings(task.scope, task.context_id, task.head.state)
+        return commands + [["ZREM", listing, task_id] for listing in listings]
+
+    def end_lost(self, task_id: str, agents: Iterable[str], now: int) -> list[Command]:
+        """Return the commands that end a task whose record cannot be read, and so cannot be written anew."""
+        keys = self._keys
+        commands: list[Command] = [["ZREM", keys.queue(agent), task_id] for agent in agents]
+        return [
+            *commands,
+            ["SREM", keys.canceling, task_id],
+            ["ZREM", keys.asking, task_id],
+            ["HSET", keys.task(task_id), "worker", "", "due_at", ""],
+            ["ZADD", keys.ended(FAILED), str(now), task_id],
+        ]
+
+    def trim(self, task_id: str, known: KnownTask, upto: int, snapshot: bytes | None) -> tuple[KnownTask, Trim]:
+        """Return the task after its log is trimmed up to a version, and the request that does it.
+
+        What is trimmed must be in the snapshot; without one, the stored snapshot reaches far enough.
+        """
+        assert known.task is not None
+        keys, head = self._keys, known.task.head
+        task = msgspec.structs.replace(known.task, trimmed=upto)
+        fields = task.fields()
+        hash_fields: Command = ["HSET", keys.task(task_id), "record", fields[0]]
+        if snapshot is not None:
+            hash_fields += ("snapshot", blob(snapshot), "folded", str(head.version))
+        kept = head.version - upto
+        long: Command = ["ZREM", keys.long, task_id]
+        if kept > self._long_log:
+            long = ["ZADD", keys.long, str(kept), task_id]
+        request = Trim(id=task_id, expected=known.fields, upto=str(upto), commands=[hash_fields, long])
+        return KnownTask(task, fields), request

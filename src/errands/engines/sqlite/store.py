@@ -1,0 +1,416 @@
+"""The one thread that writes. It stores whatever is queued as one transaction: group commit.
+
+The event loop queues jobs and hears of them once they are durable; the thread touches nothing of the loop's.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+import threading
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from itertools import groupby
+from queue import Empty, SimpleQueue
+from typing import Any
+
+import msgspec
+
+from errands import lifecycle
+from errands.engines.commit import Batch, CommitQueue, Job, Outcome, TaskRow
+from errands.engines.sqlite.connection import FileGoneError, ServedFile, SQLiteOptions, explain, is_about_file
+from errands.engines.sqlite.queries import (
+    MAX_VERSION,
+    QUERIES,
+    VERSION_BITS,
+    contents,
+    json_text,
+    read_row,
+    read_rows,
+    read_stored,
+    repeated,
+    task_row,
+)
+from errands.engines.sqlite.schema import open_writer
+from errands.errors import ConcurrencyError, ErrandsError, StorageError, TaskNotFoundError
+from errands.lifecycle import Judged, Receipt
+from errands.model.core import TERMINAL_STATES, UNSPECIFIED
+from errands.model.log import Change, Lease, LeaseSignal, Scope, StoredTask
+
+MAX_JOBS = 512
+MAX_BYTES = 8_000_000
+#: Seconds between checks that the files are still those that were opened. A check at every commit costs a twentieth of
+#: a send's time, and what was acknowledged before the file was deleted is lost with it in any case.
+CHECK_FILE_EVERY = 0.002
+#: Rows per statement: beyond that a longer statement gains nothing and is prepared anew too often.
+ROWS = 64
+#: Bytes that are bound to a statement at most. Statements are cached with a copy of what was last bound to them.
+MAX_BOUND = 16 * 1024
+#: More than fits one page of the file.
+PROBE_BYTES = 8192
+
+
+class SQLiteStore:
+    """The thread and its queue. `deliver` and `others_wrote` are called on the event loop.
+
+    A job is a change, or a function that is called with the connection inside the transaction.
+    """
+
+    def __init__(
+        self,
+        options: SQLiteOptions,
+        poll_interval: float,
+        deliver: Callable[[list[Outcome]], None],
+        others_wrote: Callable[[], None],
+    ) -> None:
+        self._options = options
+        self._poll_interval = poll_interval
+        self._deliver = deliver
+        self._others_wrote = others_wrote
+        self._loop = asyncio.get_running_loop()
+        #: Submitted in this turn of the event loop.
+        self._pending: list[Job] = []
+        #: On their way to the thread; None ends it.
+        self._flushed: SimpleQueue[list[Job] | None] = SimpleQueue()
+        #: The thread's own.
+        self._queue = CommitQueue(MAX_JOBS, MAX_BYTES)
+        self._thread = threading.Thread(target=self._run, name="errands-sqlite-writer", daemon=True)
+        self._opened: asyncio.Future[None] = self._loop.create_future()
+        self._stopped: asyncio.Future[None] = self._loop.create_future()
+        self._data_version = 0
+        self._polled_at = time.monotonic()
+        #: Whether the files were not where they were opened when they were last looked for.
+        self._is_gone = False
+        self._checked_at = 0.0
+        #: How many transactions were committed; this shows what group commit saves.
+        self.transactions = 0
+
+    @property
+    def alive(self) -> bool:
+        return self._thread.is_alive()
+
+    async def start(self) -> None:
+        """Open the file. Raises `StorageError`; then no thread is left."""
+        self._thread.start()
+        try:
+            await self._opened
+        except BaseException:
+            self._flushed.put(None)
+            self._thread.join()
+            raise
+
+    def submit(self, work: Change | Callable[[sqlite3.Connection], Any]) -> asyncio.Future[Any]:
+        """Queue work at the end of this turn of the event loop.
+
+        Whatever else the turn submits goes with it, and the thread does not compete for the interpreter's lock with a
+        loop that is about to give it more to do.
+        """
+        future = self._loop.create_future()
+        if not self._pending:
+            self._loop.call_soon(self._flush)
+        self._pending.append(Job(work, future))
+        return future
+
+    def _flush(self) -> None:
+        if self._pending:
+            self._flushed.put(self._pending)
+            self._pending = []
+
+    async def stop(self) -> None:
+        """Write what is queued, then end the thread."""
+        self._flush()
+        self._flushed.put(None)
+        await self._stopped
+        self._thread.join()
+
+    # In the thread
+
+    def _run(self) -> None:
+        try:
+            connection = open_writer(self._options)
+        except BaseException as error:
+            self._tell(_settle, self._opened, error)
+            return
+        try:
+            self.file = ServedFile(self._options.path)
+            self._data_version = _data_version(connection)
+            self._tell(_settle, self._opened, None)
+            goes_on = True
+            while (goes_on or self._queue) and not self._loop.is_closed():
+                goes_on = self._collect() and goes_on
+                if jobs := self._queue.take():
+                    self._write(connection, jobs)
+                if not jobs or time.monotonic() - self._polled_at >= self._poll_interval:
+                    self._poll(connection)
+        finally:
+            with suppress(sqlite3.Error):
+                connection.execute("PRAGMA wal_checkpoint(PASSIVE)")
+            connection.close()
+            self._tell(_settle, self._stopped, None)
+
+    def _collect(self) -> bool:
+        """Queue what was submitted, after waiting for it for one poll interval; false when nothing will follow."""
+        with suppress(Empty):
+            jobs = self._flushed.get_nowait() if self._queue else self._flushed.get(timeout=self._poll_interval)
+            while jobs is not None:
+                self._queue.extend(jobs)
+                jobs = self._flushed.get_nowait()
+            return False
+        return True
+
+    def _write(self, connection: sqlite3.Connection, jobs: list[Job]) -> None:
+        """Store a batch and deliver what came of it."""
+        try:
+            outcomes = self._transact(connection, jobs)
+        except Exception as error:
+            with suppress(sqlite3.Error):
+                if connection.in_transaction:
+                    connection.execute("ROLLBACK")
+            if not is_about_file(error) and self._queue.retry_alone(jobs):
+                return
+            outcomes = [(job, self._failure(error)) for job in jobs]
+        self._tell(self._deliver, outcomes)
+
+    def _transact(self, connection: sqlite3.Connection, jobs: list[Job]) -> list[Outcome]:
+        outcomes: list[Outcome] = []
+        if self._is_gone:
+            self._check_file()
+        connection.execute("BEGIN IMMEDIATE")
+        for are_changes, run in groupby(jobs, lambda job: type(job.work) is Change):
+            if are_changes:
+                group = list(run)
+                outcomes += zip(group, write_changes(connection, [job.work for job in group]), strict=True)
+                continue
+            for job in run:
+                try:
+                    outcomes.append((job, job.work(connection)))
+                except ErrandsError as error:
+                    outcomes.append((job, error))
+        connection.execute("COMMIT")
+        # After the commit, so that nothing is acknowledged that went into a file that is gone.
+        if time.monotonic() - self._checked_at >= CHECK_FILE_EVERY:
+            self._check_file()
+        self.transactions += 1
+        return outcomes
+
+    def _check_file(self) -> None:
+        self._is_gone = True
+        self.file.check()
+        self._is_gone = False
+        self._checked_at = time.monotonic()
+
+    def _failure(self, error: Exception) -> ErrandsError:
+        if isinstance(error, StorageError):
+            # A new one for each job: callers may add to it.
+            return type(error)(*error.args)
+        failure = explain(error, self._options.path)
+        failure.__cause__ = error
+        return failure
+
+    def _poll(self, connection: sqlite3.Connection) -> None:
+        """Find out whether another process has written: only that changes the data version."""
+        self._polled_at = time.monotonic()
+        with suppress(FileGoneError):
+            self._check_file()
+        with suppress(sqlite3.Error):
+            version = _data_version(connection)
+            if version != self._data_version:
+                self._data_version = version
+                self._tell(self._others_wrote)
+
+    def _tell(self, function: Callable[..., object], *arguments: object) -> None:
+        with suppress(RuntimeError):  # the loop is closed
+            self._loop.call_soon_threadsafe(function, *arguments)
+
+
+def _data_version(connection: sqlite3.Connection) -> int:
+    version: int = connection.execute("PRAGMA data_version").fetchone()[0]
+    return version
+
+
+def _settle(future: asyncio.Future[None], error: BaseException | None) -> None:
+    if future.done():
+        return
+    if error is None:
+        future.set_result(None)
+    else:
+        future.set_exception(error)
+
+
+# Changes. The caller of these functions holds the transaction.
+
+
+def write_changes(connection: sqlite3.Connection, changes: Sequence[Change]) -> list[Judged | ErrandsError]:
+    """Write the changes that are accepted, and return what came of each."""
+    ids = json_text(list({change.task_id for change in changes}))
+    rows, last_no = connection.execute(QUERIES["look"], (ids,)).fetchone()
+
+    def next_number() -> int:
+        nonlocal last_no
+        last_no += 1
+        number: int = last_no
+        return number
+
+    receipts = _known_receipts(connection, [change.receipt for change in changes if change.receipt is not None])
+    batch = Batch({row.id: row for row in read_rows(rows)}, receipts, next_number, MAX_VERSION)
+    outcomes = batch.judge(changes)
+    if batch.accepted:
+        _store(connection, batch)
+    return outcomes
+
+
+def _known_receipts(connection: sqlite3.Connection, digests: list[bytes]) -> dict[tuple[Scope, bytes], Receipt]:
+    known: dict[tuple[Scope, bytes], Receipt] = {}
+    for start in range(0, len(digests), ROWS):
+        chunk = digests[start : start + ROWS]
+        for digest, at, task_id, *scope in connection.execute(repeated("known_receipts", len(chunk)), chunk).fetchall():
+            key = Scope(*scope), digest
+            if key not in known or known[key].at < at:
+                known[key] = Receipt(task_id, at)
+    return known
+
+
+def _store(connection: sqlite3.Connection, batch: Batch) -> None:
+    # Flat, as they are bound: row after row in one list.
+    events: list[object] = []
+    receipts: list[object] = []
+    #: Events and snapshots that are too large to be bound.
+    large: list[tuple[int, str, bytes, int, str | None]] = []
+    contexts: list[tuple[object, ...]] = []
+    touched: dict[int, TaskRow] = {}
+    snapshots: dict[int, bytes] = {}
+    for accepted in batch.accepted:
+        row, change = accepted.row, accepted.judged.change
+        base = row.no << VERSION_BITS
+        touched[row.no] = row
+        for event in accepted.judged.events:
+            lease = None if event.lease is None else json_text(event.lease)
+            if len(event.data) <= MAX_BOUND:
+                events += (base + event.version, event.kind, event.data, event.at, lease)
+            else:
+                large.append((base + event.version, event.kind, event.data, event.at, lease))
+        if accepted.snapshot is not None:
+            snapshots[base] = accepted.snapshot
+        if change.receipt is not None:
+            receipts += (change.receipt, row.id, change.at, change.receipt_until)
+        if change.context is not None:
+            contexts.append((*row.scope, row.context_id, change.context, change.at))
+    for base, snapshot in snapshots.items():
+        if len(snapshot) <= MAX_BOUND:
+            events += (base, "snapshot", snapshot, 0, None)
+        else:
+            large.append((base, "snapshot", snapshot, 0, None))
+    tasks: list[object] = []
+    for row in touched.values():
+        tasks += _columns(row)
+    _write(connection, "insert_events", events, 5)
+    for place, kind, data, at, lease in large:
+        write_large(connection, place, kind, data, at, lease)
+    _write(connection, "upsert_tasks", tasks, 23)
+    _write(connection, "upsert_receipts", receipts, 4)
+    if contexts:
+        connection.executemany(QUERIES["save_context"], contexts)
+
+
+def _write(connection: sqlite3.Connection, query: str, values: list[object], width: int) -> None:
+    step = ROWS * width
+    for start in range(0, len(values), step):
+        chunk = values if len(values) <= step else values[start : start + step]
+        rows = len(chunk) // width
+        if connection.execute(repeated(query, rows), chunk).rowcount != rows:
+            raise StorageError(f"{query}: a row has changed since it was looked up; nothing was written")
+
+
+def write_large(
+    connection: sqlite3.Connection, place: int, kind: str, data: bytes, at: int = 0, lease: str | None = None
+) -> None:
+    """Write one event or snapshot straight into its row, so that no cached statement keeps a copy of it."""
+    if connection.execute(QUERIES["reserve_event"], (place, kind, len(data), at, lease)).rowcount != 1:
+        raise StorageError("reserve_event: a row has changed since it was looked up; nothing was written")
+    with connection.blobopen("events", "data", place) as blob:
+        blob.write(data)
+
+
+def _columns(row: TaskRow) -> tuple[object, ...]:
+    head = row.head
+    return (
+        row.no,
+        row.id,
+        *row.scope,
+        row.context_id,
+        head.version,
+        # Plain strings and numbers: SQLite's module is slow with subclasses of them.
+        head.state.value,
+        head.attempt,
+        head.attempt_base,
+        head.given_back,
+        head.worker,
+        head.due_at,
+        head.claimed,
+        head.unread,
+        int(head.cancel_requested),
+        int(head.direct),
+        head.asks,
+        head.created_at,
+        head.updated_at,
+        head.status_at,
+        row.folded,
+        row.trimmed,
+    )
+
+
+# Everything else that is written, beside retention
+
+
+def claim(
+    connection: sqlite3.Connection, worker: str, agents: Sequence[str], limit: int, now: int, until: int
+) -> list[StoredTask]:
+    due: list[TaskRow] = []
+    for agent in set(agents):
+        found = connection.execute(QUERIES["due"], (agent, now, limit)).fetchall()
+        due += [read_row(row[0]) for row in found]
+    due.sort(key=lambda row: (row.head.due_at or 0, row.id))
+    del due[limit:]
+    if not due:
+        return []
+    connection.execute(QUERIES["lease"], (worker, until, json_text([row.no for row in due])))
+    for row in due:
+        row.head = lifecycle.claimed(row.head, worker, until)
+    content = contents(connection, due)
+    return [read_stored(row, content[row.no]) for row in due]
+
+
+# The last two are numbers, unless the row is damaged.
+_read_held = msgspec.json.Decoder(list[tuple[int, str, Any, Any]]).decode
+
+
+def extend(connection: sqlite3.Connection, worker: str, leases: Sequence[Lease], until: int) -> list[LeaseSignal]:
+    task_ids = json_text([lease.task_id for lease in leases])
+    held = _read_held(connection.execute(QUERIES["held"], (task_ids, worker)).fetchone()[0])
+    wanted = set(leases)
+    held = [row for row in held if Lease(row[1], row[2]) in wanted]
+    if held:
+        connection.execute(QUERIES["extend"], (until, json_text([row[0] for row in held])))
+    cancels = {Lease(task_id, attempt): bool(cancel) for _, task_id, attempt, cancel in held}
+    return [
+        LeaseSignal(lease.task_id, lost=lease not in cancels, cancel_requested=cancels.get(lease, False))
+        for lease in leases
+        if cancels.get(lease, True)
+    ]
+
+
+def find_ended(connection: sqlite3.Connection, task_id: str, scope: Scope) -> TaskRow:
+    """Return the row of a task that may be deleted. Raises `TaskNotFoundError` or `ConcurrencyError`."""
+    row = task_row(connection, task_id)
+    if row is None or row.scope != scope:
+        raise TaskNotFoundError(taskId=task_id)
+    if row.head.state not in TERMINAL_STATES | {UNSPECIFIED}:
+        raise ConcurrencyError(f"task {task_id} is {row.head.state.short}: only ended tasks can be deleted")
+    return row
+
+
+def probe(connection: sqlite3.Connection) -> None:
+    """Write an event that belongs to no task and remove it: fails where a small message could not be stored."""
+    connection.execute(QUERIES["reserve_event"], (-1, "probe", PROBE_BYTES, 0, None))
+    connection.execute(QUERIES["delete_events"], (-1, 0))
