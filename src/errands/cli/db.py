@@ -12,7 +12,7 @@ import typer
 from errands.cli.failures import ExitCode, UsageError, run
 from errands.cli.options import AsJson, Storage, existing_store
 from errands.cli.output import clean, err, one_line, out, print_json, table
-from errands.engines import stored as stored_tasks
+from errands.engines import damage
 from errands.engines.base import Engine, Schema
 from errands.engines.urls import engine_from_url
 from errands.errors import StorageError
@@ -126,11 +126,11 @@ async def _list_damaged(storage: str | None, as_json: bool) -> ExitCode:
 @contextmanager
 def _without_log() -> Iterator[None]:
     """Keep damaged tasks out of the log, because the command prints them."""
-    stored_tasks.logger.disabled = True
+    damage.logger.disabled = True
     try:
         yield
     finally:
-        stored_tasks.logger.disabled = False
+        damage.logger.disabled = False
 
 
 def _document(stored: StoredTask) -> dict[str, str]:
