@@ -1,4 +1,4 @@
-"""The servers that are compared: how each is installed, started, waited for and stopped."""
+"""The compared servers: how each is installed, started, awaited and stopped."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ STOP_S = 5.0
 CARD = "/.well-known/agent-card.json"
 READY = "/health/ready"
 
-#: The HTTP stack is the same everywhere, in the versions of the interpreter that runs the benchmark.
+#: All contenders use the same HTTP stack, in the versions of the interpreter that runs the benchmark.
 HTTP_STACK = ("uvicorn", "uvloop", "httptools")
 UVICORN = ("--loop", "uvloop", "--http", "httptools", "--no-access-log", "--log-level", "warning")
 
@@ -42,17 +42,17 @@ class Contender:
     #: The protocol version it speaks best.
     dialect: str
     storages: tuple[str, ...] = (MEMORY, SQLITE)
-    #: What its own virtual environment holds; empty means the interpreter that runs the benchmark.
+    #: The packages of its virtual environment; empty means the interpreter that runs the benchmark.
     requirements: tuple[str, ...] = ()
-    #: Served by its own command, as its users do it, and not by uvicorn's.
+    #: Whether it is served by its own command, as its users do, instead of uvicorn's.
     has_command: bool = False
-    #: Measured by nothing but the work that names it.
+    #: Whether only the workloads that name it measure it.
     has_own_work: bool = False
-    #: Settings that make a peer faster than it is as installed.
+    #: Settings that make a peer faster than its defaults.
     tuning: Mapping[str, str] = field(default_factory=dict)
-    #: What its command is told beside where to listen.
+    #: Additional options of its command.
     options: tuple[str, ...] = ()
-    #: The options of another process of it that runs tasks beside the first one.
+    #: The options of a second process that runs tasks.
     beside: tuple[str, ...] = ()
     environment: Mapping[str, str] = field(default_factory=dict)
 
@@ -62,7 +62,7 @@ class Contender:
 
 
 def split(name: str, workers: int) -> Contender:
-    """errands in two roles. The handler waits, as for a model or another service, and few turns run in one process."""
+    """Return errands in two roles. The handler waits, as for a model, and few turns run in one process."""
     return Contender(
         name,
         "errands_server",
@@ -78,15 +78,15 @@ def split(name: str, workers: int) -> Contender:
 
 @dataclass(frozen=True)
 class Running:
-    """A server that is up."""
+    """A running server."""
 
-    #: Its processes; what they have started is not among them.
+    #: Its processes, without their children.
     pids: tuple[int, ...]
     port: int
     grpc_port: int
 
     def beside(self, pid: int | None) -> Running:
-        """The same, with the server of its store."""
+        """Its processes and that of its store."""
         return self if pid is None else replace(self, pids=(*self.pids, pid))
 
 
@@ -129,7 +129,7 @@ def old_errands(revision: str, bench_dir: Path) -> Contender:
 
 
 def install(contender: Contender, bench_dir: Path) -> Path:
-    """The interpreter for this contender; its environment is kept while the pinned versions stay the same."""
+    """Return the contender's interpreter. Its environment is reused while the pinned versions stay the same."""
     if not contender.requirements:
         return Path(sys.executable)
     requirements = [*contender.requirements, *(f"{package}=={version(package)}" for package in HTTP_STACK)]
@@ -141,7 +141,7 @@ def install(contender: Contender, bench_dir: Path) -> Path:
 
 
 def cores() -> tuple[int, ...]:
-    """One core for the server and one for the load; none where they cannot be set apart."""
+    """Return one core for the server and one for the load, or none if they cannot be separated."""
     if not hasattr(os, "sched_getaffinity"):
         return ()
     available = sorted(os.sched_getaffinity(0))
@@ -231,7 +231,7 @@ def serving(
 def _started(
     command: list[str], path: str, environment: Mapping[str, str], directory: Path
 ) -> Iterator[tuple[subprocess.Popen[bytes], int]]:
-    """A process that listens on a free port, from when it answers at `path` on."""
+    """Start a process on a free port and wait until it responds at `path`."""
     port = free_port()
     log = directory / f"server-{port}.log"
     command = [*command, "--host", "127.0.0.1", "--port", str(port)]

@@ -1,8 +1,7 @@
-"""How long commits wait while a task with a very long log is deleted: python benchmarks/deleting.py EVENTS URL...
+"""Measure commits while a task with a very long log is deleted: python benchmarks/deleting.py EVENTS URL...
 
-Fills a store with one ended task of so many events, then sweeps it away while short tasks are written beside it one
-after the other, and prints how long those commits took, before and meanwhile. Use an empty store: what has ended in it
-is deleted.
+Fills a store with one ended task of that many events, deletes it while short tasks are written one after the other,
+and prints how long those commits took before and during the deletion. Use an empty store: its ended tasks are deleted.
 """
 
 from __future__ import annotations
@@ -55,7 +54,7 @@ async def _fill(engine: Engine, task_id: str, events: int) -> None:
 
 
 async def _commits(engine: Engine, until: asyncio.Future[int]) -> list[float]:
-    """Milliseconds of each commit, one after the other."""
+    """Return the milliseconds of each commit in order."""
     took: list[float] = []
     while not until.done():
         began = time.perf_counter()

@@ -1,9 +1,9 @@
-"""How claim, list and commit on PostgreSQL depend on how many tasks are stored: `python benchmarks/growth.py [URL]`.
+"""Measure claim, list and commit on PostgreSQL by the number of stored tasks: `python benchmarks/growth.py [URL]`.
 
-Fills the schema `errands_growth` of the database at URL with 1 k, 100 k and 1 M tasks of ten owners in turn, of whom
-one has a single conversation, prints the median latency of each operation and the plans of a claim and of listings, and
-drops the schema again. Without a URL it starts a server of its own. Ends with an error when a claim or a page of a
-listing takes more than twice as long with the most tasks.
+Fills the schema `errands_growth` of the database at URL with 1 k, 100 k and 1 M tasks of ten owners, one of whom has a
+single conversation; prints the median latency of each operation and the plans of a claim and of listings; and drops the
+schema again. Without a URL it starts a server. Fails if a claim or a page of a listing takes more than twice as long
+with the most tasks.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ from errands.model.log import Change, Draft, ListQuery, Scope, Work
 
 SCHEMA = "errands_growth"
 SIZES = (1_000, 100_000, 1_000_000)
-#: A tenth of the tasks each; the first of them is who asks.
+#: Each owns a tenth of the tasks; the first one asks.
 SCOPES = [Scope("", f"owner {number}", "agent") for number in range(10)]
 SCOPE = SCOPES[0]
-#: Whose tasks are all of one conversation.
+#: The owner whose tasks all belong to one conversation.
 TALKER = SCOPES[1]
-#: Somebody with a few tasks among all these.
+#: An owner with only a few tasks.
 NEWCOMER = Scope("", "newcomer", "agent")
 FEW = 5
 ROUNDS = 200
@@ -73,7 +73,7 @@ async def median_ms(operation: Callable[[int], Awaitable[Any]]) -> float:
 
 
 async def measure(engine: Engine, stored: int, ids: Sequence[str]) -> dict[str, float]:
-    """`ids` are some tasks of `SCOPE` among those stored."""
+    """`ids` are some of the stored tasks of `SCOPE`."""
     now = system_clock()
 
     async def create(number: int, scope: Scope = SCOPE) -> None:
@@ -142,7 +142,7 @@ async def measure(engine: Engine, stored: int, ids: Sequence[str]) -> dict[str, 
     return {name: await median_ms(operation) for name, operation in operations.items()}
 
 
-#: What is planned, with values that stand for a claim of ten tasks and the first page of a listing.
+#: The statements to plan, with values for a claim of ten tasks and the first page of a listing.
 PLANNED: dict[str, tuple[Any, ...]] = {
     "due": ("agent", 2**62, 10),
     "list_scope_in_order": (scope_key(SCOPE), STATES, 0, *SCOPE, 2**62, 2**62, "", 51),
@@ -153,7 +153,7 @@ PLANNED: dict[str, tuple[Any, ...]] = {
 
 
 async def plans(url: str) -> str:
-    """As the engine's connections plan these statements."""
+    """Plan these statements with the settings of the engine's connections."""
     connection = await connect(Options.parse(url))
     lines: list[str] = []
     for name, values in PLANNED.items():
@@ -202,7 +202,7 @@ def show(results: dict[int, dict[str, float]]) -> None:
 
 
 def check(results: dict[int, dict[str, float]]) -> None:
-    """Ends with an error when it grows."""
+    """Fail if the latency grows."""
     least, most = results[min(results)], results[max(results)]
     for name in ("claim", *(name for name in least if name.startswith("list"))):
         if most[name] > 2 * least[name]:

@@ -1,9 +1,8 @@
-"""How Redis does with more and more tasks: `python benchmarks/growth_redis.py [URL]`.
+"""Measure operations on Redis by the number of stored tasks: `python benchmarks/growth_redis.py [URL]`.
 
-Fills the store at URL, under the prefix `errands_growth`, with 1 k, 10 k and 100 k tasks that an agent has worked on,
-of ten owners. Prints the median latency of each operation, the memory and the processor time that the server needs for
-a task, and removes the tasks again. Without a URL it starts a server of its own. Ends with an error when a claim or a
-listing takes more than twice as long with the most tasks.
+Fills the store at URL, under the prefix `errands_growth`, with 1 k, 10 k and 100 k finished tasks of ten owners.
+Prints the median latency of each operation and the memory and processor time per task, and removes the tasks again.
+Without a URL it starts a server. Fails if a claim or a listing takes more than twice as long with the most tasks.
 """
 
 from __future__ import annotations
@@ -38,7 +37,7 @@ class Agent(Worker):
 
 
 async def fill(url: str, first: int, last: int) -> list[str]:
-    """Has an agent work on so many tasks; the ids of those of the owner who asks."""
+    """Let an agent work on that many tasks, and return the ids of those of the owner who asks."""
     server = A2AServer(
         worker=Agent(), agent_card=AgentCardConfig(name=SCOPE.agent, description=""), storage=RedisEngine(url)
     )
@@ -83,7 +82,7 @@ async def main(url: str) -> None:
 
 
 async def processor_time(console: Any) -> float:
-    """Microseconds that the server has used so far."""
+    """Return the processor time of the server so far, in microseconds."""
     info = await console.info("cpu")
     return float(info["used_cpu_sys"] + info["used_cpu_user"]) * 1e6
 

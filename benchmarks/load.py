@@ -1,7 +1,7 @@
 """The load generator: one process, N keep-alive connections, one request in flight on each.
 
-run.py starts it beside a server; it prints one line of JSON. Every answer is checked, and one that is not
-what the agent should have said counts as an error, never as a request. It knows the wire, not the servers.
+run.py starts it next to a server; it prints one line of JSON. Every response is checked, and a wrong one counts as an
+error, not as a request. It depends on the wire format, not on the servers.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ import httptools
 import msgspec
 import uvloop
 
-#: Seconds that requests already in flight may take once the measured time is over.
+#: Seconds that requests in flight may take after the measured time.
 DRAIN_S = 30.0
 ID_MARK = b"@ID@"
 CHUNK = re.compile(rb"chunk (\d{8}) text ")
@@ -62,7 +62,7 @@ decode_v03 = msgspec.json.Decoder(AnswerV03).decode
 
 @dataclass(frozen=True)
 class Dialect:
-    """What differs on the wire between the protocol versions."""
+    """The differences on the wire between the protocol versions."""
 
     version: str
     send: str
@@ -105,11 +105,11 @@ DIALECTS = {
 
 
 class WrongAnswerError(Exception):
-    """The server answered, but not what the agent should have said."""
+    """The server's response was wrong."""
 
 
 class Work(Protocol):
-    """A kind of request: its bytes, and what a right answer to it looks like."""
+    """A kind of request: its bytes, and the check of its response."""
 
     template: bytes
 
@@ -117,7 +117,7 @@ class Work(Protocol):
 
 
 def request_template(dialect: Dialect, port: int, method: str, text: str) -> bytes:
-    """A whole HTTP request in which only the message id is left open; all ids have the same length."""
+    """Return an HTTP request with a placeholder for the message id; all ids have the same length."""
     message = {
         **dialect.message,
         "messageId": "@ID@",
@@ -141,7 +141,7 @@ def message_id(run: str, number: int) -> bytes:
 
 
 class SendWork:
-    """A blocking send: the answer is the completed task with the echo of exactly this request."""
+    """A blocking send: the response is the completed task with the echo of exactly this request."""
 
     def __init__(self, dialect: Dialect, port: int) -> None:
         self.template = request_template(dialect, port, dialect.send, "hello @ID@")
@@ -158,7 +158,7 @@ class SendWork:
 
 
 class StreamWork:
-    """A stream of chunks: every chunk is there, once, in order, and the last event says completed."""
+    """A stream of chunks: every chunk once and in order, and a completed event at the end."""
 
     def __init__(self, dialect: Dialect, port: int, chunks: int) -> None:
         self.template = request_template(dialect, port, dialect.stream, f"stream {chunks}")
@@ -179,7 +179,7 @@ class StreamWork:
 
 @dataclass
 class Tally:
-    """What one phase saw."""
+    """The results of one phase."""
 
     started: float
     finished: float = 0.0
@@ -221,7 +221,7 @@ class Phase:
 
 
 class Connection(asyncio.Protocol):
-    """One connection that asks, checks the answer and asks again until the deadline; how, its subclasses know."""
+    """A connection that sends requests and checks responses until the deadline. Subclasses define the transport."""
 
     def __init__(self, phase: Phase) -> None:
         self.done = asyncio.get_running_loop().create_future()

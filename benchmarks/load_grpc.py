@@ -1,6 +1,6 @@
-"""The load generator for gRPC: the same work over bare HTTP/2, so that a client library does not become the limit.
+"""The load generator for gRPC: the same work over bare HTTP/2, so that a client library is not the bottleneck.
 
-It reads just enough of HTTP/2: the messages of one call at a time on each connection, and its end.
+It implements only the parts of HTTP/2 that it needs: the messages and the end of one call at a time per connection.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 DATA, HEADERS, RST_STREAM, SETTINGS, PING, GOAWAY, WINDOW_UPDATE = 0, 1, 3, 4, 6, 7, 8
 ACK = END_STREAM = 0x1
 END_HEADERS, PADDED = 0x4, 0x8
-#: As wide as the protocol allows, so that the server never waits for us.
+#: The largest window that the protocol allows, so that the server never waits for the client.
 WINDOW = 2**31 - 1
 INITIAL_WINDOW_SIZE = 4
 HEAD = struct.Struct(">HBBBI")
@@ -30,7 +30,7 @@ def frame(kind: int, flags: int, stream: int, payload: bytes) -> bytes:
 
 
 def literal(name: bytes, value: str) -> bytes:
-    """A header that is not to be indexed; `name` is encoded already."""
+    """Encode a header that is not indexed; `name` is already encoded."""
     return name + bytes([len(value)]) + value.encode()
 
 
@@ -49,7 +49,7 @@ def header_block(path: str) -> bytes:
 
 
 def message_of(text: str) -> bytes:
-    """A request in which only the message id is left open; it has the length that the ids have."""
+    """Return a request with a placeholder of the length of the message ids."""
     wide = ID_MARK.decode().ljust(len("bench-00000000-0000000000"), "_")
     message = a2a_pb2.Message(
         message_id=wide, role=a2a_pb2.ROLE_USER, parts=[a2a_pb2.Part(text=text.replace(ID_MARK.decode(), wide))]

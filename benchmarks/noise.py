@@ -1,4 +1,4 @@
-"""How much of the machine something else took while a figure was measured. Knows Linux; elsewhere it sees nothing."""
+"""Measure how much processor time other programs took during a measurement. Works on Linux only."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ def ticks_of_cores(cores: Iterable[int]) -> int:
 
 
 def ticks_of_tree(pid: int) -> int:
-    """Those of a process, of the processes it has started that still run, and of those that have ended."""
+    """Return the ticks of a process and of its running and ended children."""
     try:
-        # The name of the command, in parentheses, may itself hold spaces.
+        # The name of the command, in parentheses, may contain spaces.
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
         children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
     except (FileNotFoundError, ProcessLookupError):
@@ -32,7 +32,7 @@ def ticks_of_tree(pid: int) -> int:
 
 @dataclass
 class Watch:
-    """From its making on, watches `cores` for work that is not that of these processes and those they have started."""
+    """Watches `cores` for work of other processes than these and their children."""
 
     cores: tuple[int, ...]
     pids: tuple[int, ...]
@@ -45,7 +45,7 @@ class Watch:
         return ticks_of_cores(self.cores) - sum(map(ticks_of_tree, self.pids)) if STAT.exists() else 0
 
     def foreign_share(self, load_s: float) -> float:
-        """The part of the cores' time that went elsewhere; `load_s` is the processor time of the load generator."""
+        """Return the share of the cores' time that other processes took; `load_s` is the load generator's."""
         if not self.cores or not STAT.exists():
             return 0.0
         elsewhere = (self._others() - self._ticks) / os.sysconf("SC_CLK_TCK") - load_s

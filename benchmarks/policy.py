@@ -1,9 +1,9 @@
-"""What a policy costs: compiling, evaluating and running a typical step, with small and large contexts.
+"""Measure the cost of a policy: compiling, evaluating and running a typical step, with small and large contexts.
 
     python benchmarks/policy.py
 
-"fresh" starts from a context that nobody has looked at yet, as after each new record; "again" shares it with steps
-before, as the later steps of one call do. "whole" is an expression that needs the entire context.
+"fresh" starts from an unused context, as after each new record; "again" shares it with earlier steps, as later steps of
+one call do. "whole" is an expression that needs the entire context.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ ROUNDS = 5
 
 
 def context_of(functions: int) -> Context:
-    """Nine keys a function and some more, with one call of the first."""
+    """Return a context with nine keys per function and a few more, with one call of the first function."""
     names = tuple(f"f{number}" for number in range(functions))
     return replay(
         [
@@ -48,7 +48,7 @@ def keys_of(value: object) -> int:
 
 
 def microseconds(action: Callable[[], object], times: int) -> float:
-    """The median of some rounds."""
+    """Return the median of several rounds."""
     rounds = []
     for _ in range(ROUNDS):
         begun = time.perf_counter()
@@ -101,7 +101,7 @@ def step(seen: dict[str, object], times: int) -> float:
         assert isinstance(await run_steps(steps, subject, Session(NOW), invoke=invoke), Passed)
 
     async def many() -> float:
-        # As in a server: whether an evaluation is long is asked each time.
+        # As in a server, which estimates the work of each evaluation.
         use_evaluators(Evaluators())
         rounds = []
         for _ in range(ROUNDS):

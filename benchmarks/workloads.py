@@ -1,4 +1,4 @@
-"""What is measured and what must be reached, as data: run.py and report.py loop over these tables."""
+"""The workloads and targets as data: run.py and report.py loop over these tables."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ REDIS = "redis"
 OLD = "old"
 STORAGES = (MEMORY, SQLITE, POSTGRESQL, REDIS)
 
-#: Beyond these a figure is marked: the machine was busy with something else.
+#: Figures beyond these are marked, because the machine was busy with other work.
 FOREIGN_LIMIT = 0.10
 SPREAD_LIMIT = 0.25
 
@@ -25,13 +25,13 @@ class Workload:
     name: str
     connections: int
     storages: tuple[str, ...]
-    #: The chunks of one stream; 0 is a blocking send.
+    #: The chunks of one stream; 0 for a blocking send.
     chunks: int = 0
-    #: The servers it is measured on; empty means every one.
+    #: The servers it is measured on; empty means all.
     servers: tuple[str, ...] = ()
-    #: The part of the usual measuring time it needs.
+    #: The fraction of the usual measuring time that it needs.
     share: float = 1.0
-    #: Over gRPC, and not over JSON-RPC.
+    #: Whether it uses gRPC instead of JSON-RPC.
     is_grpc: bool = False
     #: The protocol version; empty means the one that the server speaks best.
     dialect: str = ""
@@ -68,7 +68,7 @@ WORKLOADS = (
 
 
 class Cell(NamedTuple):
-    """One place in the table of results."""
+    """A cell of the table of results."""
 
     server: str
     storage: str
@@ -80,16 +80,16 @@ class Cell(NamedTuple):
 
 @dataclass(frozen=True)
 class Figures:
-    """What the load generator reports."""
+    """The report of the load generator."""
 
     requests_per_s: float
     best_ms: float
     median_ms: float
     p99_ms: float
     requests: int
-    #: The part of the two cores that something else took meanwhile.
+    #: The share of the two cores that other processes took meanwhile.
     foreign: float
-    #: How far the rates of several repeats lie apart, as a part of their median.
+    #: The spread of the rates of several repeats, as a fraction of their median.
     spread: float = 0.0
 
     @property
@@ -98,7 +98,7 @@ class Figures:
 
     @classmethod
     def over(cls, repeats: Sequence[Figures]) -> Figures:
-        """The median of the repeats, but the best of the best: a busy machine only ever adds time."""
+        """Return the median of the repeats, but the minimum of `best`: a busy machine only adds time."""
         rates = [one.requests_per_s for one in repeats]
         return cls(
             requests_per_s=median(rates),
@@ -129,19 +129,19 @@ def best_latency(figures: Figures) -> float:
 
 @dataclass(frozen=True)
 class Target:
-    """A figure to hold: `metric` of `cell`, as a multiple of that of `against` when it is given."""
+    """A target for `metric` of `cell`, as a multiple of that of `against` if given."""
 
     cell: Cell
     metric: Metric
     limit: float
     against: Cell | None = None
-    #: True: the value may not exceed the limit. False: it may not fall below.
+    #: Whether the limit is a maximum; otherwise it is a minimum.
     at_most: bool = False
-    #: What the two metrics are divided by before they are compared, such as the chunks of the two streams.
+    #: Divisors of the two metrics before the comparison, such as the chunks of the two streams.
     scale: float = 1.0
 
     def value(self, results: Results) -> float | None:
-        """What was reached, or None when a cell it needs was not measured."""
+        """Return the measured value, or None if a cell was not measured."""
         if self.cell not in results:
             return None
         value = self.metric(results[self.cell])

@@ -17,7 +17,7 @@ class BenchAgent(AgentExecutor):
         task = new_task_from_user_message(context.message)
         await event_queue.enqueue_event(task)
         updater = TaskUpdater(event_queue, task.id, task.context_id)
-        # The lifecycle that every contender goes through: submitted, working, artifact, completed.
+        # The states of every contender: submitted, working, artifact, completed.
         await updater.start_work()
         text = context.get_user_input()
         pieces = chunks(text) or [echo(text)]

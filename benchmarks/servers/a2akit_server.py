@@ -3,7 +3,7 @@
 from a2akit import A2AServer, AgentCardConfig, CapabilitiesConfig, TaskContext, Worker
 from bench_agent import DATABASE, STORAGE, URL, chunks, echo
 
-#: Only Redis can hold its queue and its events as well.
+#: Only with Redis can its queue and events be in the same store.
 SHARED = URL if STORAGE == "redis" else "memory"
 STORES = {
     "sqlite": f"sqlite+aiosqlite:///{DATABASE}",

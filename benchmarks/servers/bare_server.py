@@ -1,4 +1,4 @@
-"""The ceiling: typed JSON in, typed JSON out on bare ASGI, with no lifecycle and no storage."""
+"""The upper bound: typed JSON in and out on bare ASGI, without a lifecycle and without storage."""
 
 from datetime import UTC, datetime
 from typing import Any

@@ -1,6 +1,6 @@
-"""What every benchmarked agent does, in plain Python so that each peer's interpreter can import it.
+"""The behaviour of every benchmarked agent, in plain Python so that each peer's interpreter can import it.
 
-An ordinary message is echoed; `stream N` asks for N chunks of twenty bytes. load.py checks both answers.
+An ordinary message is echoed; `stream N` requests N chunks of twenty bytes. load.py checks both responses.
 """
 
 import os
@@ -19,7 +19,7 @@ def echo(text: str) -> str:
 
 
 def chunks(text: str) -> list[str]:
-    """The chunks that a `stream N` message asks for; none for any other message."""
+    """Return the chunks that a `stream N` message requests; none for any other message."""
     command, _, count = text.partition(" ")
     if command != "stream":
         return []

@@ -1,4 +1,4 @@
-"""The official SDK's executor, as it is, on errands."""
+"""The official SDK's executor, unchanged, on errands."""
 
 from a2a_sdk_executor import BenchAgent, card
 from errands_storage import storage

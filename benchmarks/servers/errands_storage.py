@@ -1,10 +1,10 @@
-"""Where errands keeps the tasks of the benchmark."""
+"""The storage URL of errands in the benchmark."""
 
 import os
 
 from bench_agent import DATABASE, STORAGE, URL
 
-#: NORMAL is what errands does by itself; FULL also survives the loss of power, as SQLite does by itself.
+#: NORMAL is errands' default; FULL, SQLite's default, also survives a power failure.
 SYNCHRONOUS = os.environ.get("BENCH_SYNCHRONOUS", "NORMAL")
 
 storage = f"sqlite:///{DATABASE}?synchronous={SYNCHRONOUS}" if STORAGE == "sqlite" else URL or "memory"
