@@ -143,7 +143,10 @@ class Turns:
         task_id = f"t{self._count}"
         await self.engine.commit(self._changes.start(task_id, context=b'"kept"'))
         stored: StoredTask = await self.engine.load(task_id, ME)
-        return TaskContext(Turn(Journal(self.engine), stored, oversight=Enforcement(policy)))
+        turn = Turn(Journal(self.engine), stored, oversight=Enforcement(policy))
+        if policy is not None:
+            turn.overseen()
+        return TaskContext(turn)
 
     async def put(self, ctx: TaskContext, situation: str) -> None:
         if situation == "forced":

@@ -151,7 +151,7 @@ async def test_owners_are_kept_apart_and_request_contexts_stay_where_they_are(st
     async with worker, connect(api, client={"headers": headers}) as client:
         assert (await client.send("who am I?")).text == "ada {}"
         # Nothing waits for a turn that this process will never run.
-        assert api.pool.contexts._contexts == {}
+        assert api.pool.contexts == {}
 
 
 # What a role is

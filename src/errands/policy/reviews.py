@@ -454,7 +454,7 @@ class ReviewingTaskManager(TaskManager):
         is_asked = bool(stored.head.asks) and stored.head.asks in _names(call)
         return await revealed(self._engine, stored) if is_asked else stored
 
-    async def _submit(self, request: SendMessageRequest, call: CallContext, task_id: str) -> Submission:
+    async def _continue(self, request: SendMessageRequest, call: CallContext) -> Submission:
         """Take a message to the caller's own task as the answer, when it is the caller whom the task asks."""
         message = request.message
         if message.task_id and _names(call):
@@ -462,7 +462,7 @@ class ReviewingTaskManager(TaskManager):
             if asking is not None and asking.scope == call.scope:
                 await self._answer(asking, message, call, receipt_of(message))
                 return Submission(await self._engine.load(message.task_id, call.scope))
-        return await super()._submit(request, call, task_id)
+        return await super()._continue(request, call)
 
     async def _answer_of_another(self, message: Message, call: CallContext) -> StoredTask | None:
         """Answer the review that another caller's task waits for; None when the caller is not asked."""

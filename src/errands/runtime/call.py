@@ -46,23 +46,19 @@ class CallContext(msgspec.Struct):
     depth: int = 0
 
 
-class WaitingContexts:
-    """The request contexts of messages that wait for their turn in this process."""
-
-    def __init__(self) -> None:
-        #: By task, then by message.
-        self._contexts: dict[str, dict[str, dict[str, Any]]] = {}
+class WaitingContexts(dict[str, dict[str, dict[str, Any]]]):
+    """The request contexts of messages that wait for their turn in this process, by task and message."""
 
     @contextmanager
     def keeping(self, task_id: str, message_id: str, request_context: dict[str, Any]) -> Iterator[None]:
         """Keep a context for a message whose commit is the body of the block; its turn may begin at once."""
         # A message that is sent again must leave the context of its first sending as it is.
-        if not request_context or message_id in self._contexts.get(task_id, ()):
+        if not request_context or message_id in self.get(task_id, ()):
             yield
             return
-        self._contexts.setdefault(task_id, {})[message_id] = request_context
-        if len(self._contexts) > MAX_TASKS:
-            del self._contexts[next(iter(self._contexts))]
+        self.setdefault(task_id, {})[message_id] = request_context
+        if len(self) > MAX_TASKS:
+            del self[next(iter(self))]
         try:
             yield
         except BaseException:
@@ -71,17 +67,17 @@ class WaitingContexts:
 
     def take(self, task_id: str, message_id: str) -> dict[str, Any] | None:
         """Return the context of this message for its turn, and forget it."""
-        waiting = self._contexts.get(task_id)
+        waiting = self.get(task_id)
         if waiting is None:
             return None
         request_context = waiting.pop(message_id, None)
         if not waiting:
-            del self._contexts[task_id]
+            del self[task_id]
         return request_context
 
     def forget(self, task_id: str) -> None:
         """Forget the contexts of a task that has ended, or that another process runs."""
-        self._contexts.pop(task_id, None)
+        self.pop(task_id, None)
 
 
 async def stored_options(engine: Engine, stored: StoredTask) -> RequestOptions:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
+import inspect
 import logging
 import secrets
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -26,7 +27,7 @@ from errands.runtime.journal import Journal
 from errands.runtime.oversight import Oversight
 from errands.runtime.settings import Settings
 from errands.runtime.turn import Turn
-from errands.runtime.worker import TurnWorker, Worker, is_async
+from errands.runtime.worker import TurnWorker, Worker
 
 logger = logging.getLogger(__name__)
 
@@ -56,12 +57,17 @@ class Handler:
         self.hears_cancel = worker.hears_cancel or worker.chooses_reply
         #: Which paused tasks have waited too long.
         self.expiry = Expiry(settings.paused_timeout, oversight)
+        self._is_overseen = oversight is not None and oversight.is_required
         self._worker = worker
         self._max_attempts = settings.max_attempts
         self._threads: ThreadPoolExecutor | None = None
-        if not is_async(worker):
+        self._call: Callable[[Turn], Coroutine[Any, Any, None]] = self._call_with_context
+        if isinstance(worker, TurnWorker):
+            self._call = worker.handle_turn
+        elif not inspect.iscoroutinefunction(worker.handle):
             threads = min(settings.max_concurrent_tasks or _MAX_THREADS, _MAX_THREADS)
             self._threads = ThreadPoolExecutor(threads, thread_name_prefix="errands-worker")
+            self._call = self._call_in_thread
 
     def close(self) -> None:
         if self._threads is not None:
@@ -71,6 +77,8 @@ class Handler:
         """Run one turn, and return whether the task goes on with another message that was waiting."""
         if turn.attempt > 1 and not await self._may_try_again(turn):
             return False
+        if self._is_overseen:
+            turn.overseen()
         try:
             if turn.overseer is None:
                 await self._call(turn)
@@ -138,16 +146,13 @@ class Handler:
         else:
             await turn.give_up("The agent canceled its own work.")
 
-    def _call(self, turn: Turn) -> Coroutine[Any, Any, None]:
-        if isinstance(self._worker, TurnWorker):
-            return self._worker.handle_turn(turn)
-        ctx = TaskContext(turn)
-        return self._worker.handle(ctx) if self._threads is None else self._call_in_thread(ctx, self._threads)
+    def _call_with_context(self, turn: Turn) -> Coroutine[Any, Any, None]:
+        return self._worker.handle(TaskContext(turn))
 
-    async def _call_in_thread(self, ctx: TaskContext, threads: ThreadPoolExecutor) -> None:
+    async def _call_in_thread(self, turn: Turn) -> None:
         loop = asyncio.get_running_loop()
         handle: Any = self._worker.handle
-        blocking = BlockingTaskContext(ctx, loop)
+        blocking = BlockingTaskContext(TaskContext(turn), loop)
 
         def call() -> None:
             try:
@@ -157,7 +162,7 @@ class Handler:
                 raise RuntimeError("the handler let a StopIteration escape") from error
 
         # The context's methods see the same context variables as the turn.
-        await loop.run_in_executor(threads, contextvars.copy_context().run, call)
+        await loop.run_in_executor(self._threads, contextvars.copy_context().run, call)
 
 
 async def _returned(turn: Turn) -> None:

@@ -19,19 +19,16 @@ class Leases:
 
     def __init__(self, engine: Engine, seconds: float) -> None:
         self._engine = engine
-        self._duration = int(seconds * 1000)
+        #: In milliseconds.
+        self.duration = int(seconds * 1000)
         #: No lease that this process holds ends before this moment.
         self._held_until = 0
         #: Names this process among all that share the store.
         self.worker_id = f"{socket.gethostname()}:{os.getpid()}:{secrets.token_hex(4)}"
 
-    def until(self, now: int) -> int:
-        """Return when a lease taken now ends, unless it is extended."""
-        return now + self._duration
-
     async def claim(self, agents: Sequence[str], limit: int, now: int) -> list[StoredTask]:
         """Lease up to `limit` due tasks of these agents, longest due first."""
-        return await self._engine.claim(self.worker_id, agents, limit, self.until(now))
+        return await self._engine.claim(self.worker_id, agents, limit, now + self.duration)
 
     def may_have_run_out(self) -> bool:
         """Return whether the last heartbeat is so long ago that other processes may claim what runs here."""
@@ -39,7 +36,7 @@ class Leases:
 
     async def extend(self, leases: Sequence[Lease]) -> list[LeaseSignal]:
         """Extend these leases: the heartbeat. Return which were lost, and whose tasks are to be canceled."""
-        until = self.until(self._engine.clock())
+        until = self._engine.clock() + self.duration
         signals = await self._engine.extend(self.worker_id, leases, until) if leases else []
         self._held_until = until
         return signals

@@ -49,11 +49,14 @@ class Slots:
         #: Turns that have waited for a delegated task and want a slot again. They come before new ones.
         self._returning: deque[asyncio.Future[None]] = deque()
 
-    @property
-    def free(self) -> bool:
-        return self._limit is None or self._taken < self._limit
+    def take(self) -> bool:
+        """Take a slot if one is free."""
+        if self._limit is not None and self._taken >= self._limit:
+            return False
+        self._taken += 1
+        return True
 
-    def take(self, at_most: int = 1) -> int:
+    def take_many(self, at_most: int) -> int:
         """Take as many slots as are free, `at_most` so many; return how many."""
         count = at_most if self._limit is None else max(min(at_most, self._limit - self._taken), 0)
         self._taken += count
@@ -61,10 +64,11 @@ class Slots:
 
     def give_back(self, count: int = 1) -> None:
         self._taken -= count
-        while self._returning and self.free:
+        while self._returning and self.take():
             returning = self._returning.popleft()
-            if not returning.done():
-                self._taken += 1
+            if returning.done():
+                self._taken -= 1
+            else:
                 returning.set_result(None)
 
     def take_regardless(self) -> None:
@@ -232,34 +236,37 @@ class WorkerPool:
         that it is at work. Without room `admit` may refuse the change. A task that a turn waits for (`is_delegated`)
         does not queue behind others.
         """
-        journal = self.handlers[change.scope.agent].journal
+        handler, task = self.handlers[change.scope.agent], stored.task
         if not self._take_slot(is_delegated):
             if admit is not None:
                 await admit(change)
             self._backlog = True
-            with self.keeping_context(stored.task.id, message_id, request_context):
-                await journal.commit(change)
-            return _advanced(stored, change)
+            with self.keeping_context(task.id, message_id, request_context):
+                await handler.journal.commit(change)
+            return StoredTask(task=task, head=lifecycle.advance(stored.head, change), scope=change.scope)
         state = change.state
-        if events is not None and not self.handlers[change.scope.agent].chooses_reply:
-            state, stored = WORKING, _put_to_work(stored, events)
+        if events is not None and not handler.chooses_reply:
+            state, task = WORKING, shallow_copy(task)
+            task.status = TaskStatus(state=WORKING, timestamp=task.status.timestamp)
+            update = TaskStatusUpdateEvent(task_id=task.id, context_id=task.context_id or "", status=task.status)
+            events.add("status", StreamResponse(status_update=update))
         change = msgspec.structs.replace(
             change,
             # A claim leaves the version as it is; the attempt shows that another process was faster.
             fence=stored.head.attempt,
             state=state,
             work=LEASE,
-            due_at=self.leases.until(change.at),
+            due_at=change.at + self.leases.duration,
             worker=self.leases.worker_id,
         )
         try:
-            await journal.commit(change)
+            await handler.journal.commit(change)
         except BaseException:
             self._release_slots(1)
             raise
-        stored = _advanced(stored, change)
-        self._start(stored, change.at, options, request_context)
-        return stored
+        leased = StoredTask(task=task, head=lifecycle.advance(stored.head, change), scope=change.scope)
+        self._start(leased, change.at, options, request_context)
+        return leased
 
     def _take_slot(self, is_delegated: bool) -> bool:
         """Take a slot for a task whose lease is about to be written; `_start` or `_release_slots` must follow."""
@@ -399,7 +406,7 @@ class WorkerPool:
         if execution.has_slot:
             execution.has_slot = False
             self._slots.give_back()
-        if execution.turn is not None and execution.turn.ends_task:
+        if self.contexts and execution.turn is not None and execution.turn.ends_task:
             self.contexts.forget(execution.task_id)
         if self._backlog:
             self._wake.set()
@@ -457,7 +464,7 @@ class WorkerPool:
         if self.leases.may_have_run_out():
             # This process stood still: what no other has taken over goes on, and is not begun again.
             await self._extend()
-        while not self.draining and (room := self._slots.take(_CLAIMED)):
+        while not self.draining and (room := self._slots.take_many(_CLAIMED)):
             self._starting += room
             now, claimed = self._engine.clock(), []
             try:
@@ -511,19 +518,6 @@ class WorkerPool:
             logger.warning("the store did not answer; trying again: %s", error)
         except Exception:
             logger.exception("unexpected error in the background; trying again")
-
-
-def _advanced(stored: StoredTask, change: Change) -> StoredTask:
-    return StoredTask(task=stored.task, head=lifecycle.advance(stored.head, change), scope=change.scope)
-
-
-def _put_to_work(stored: StoredTask, events: Batch) -> StoredTask:
-    """Add to `events` that the task is at work, and return it so."""
-    task = shallow_copy(stored.task)
-    task.status = TaskStatus(state=WORKING, timestamp=task.status.timestamp)
-    update = TaskStatusUpdateEvent(task_id=task.id, context_id=task.context_id or "", status=task.status)
-    events.add("status", StreamResponse(status_update=update))
-    return StoredTask(task=task, head=stored.head, scope=stored.scope)
 
 
 async def _begin(journal: Journal, stored: StoredTask) -> StoredTask:

@@ -68,16 +68,21 @@ class TaskManager:
         task_id = request.message.task_id or self._submitter.new_task_id(request.message)
         # Expected before the message is submitted, so that no change is missed.
         with self._engine.expect(task_id, call.scope, SETTLED_STATES) as expectation:
-            submission = await self._submit(request, call, task_id)
+            if request.message.task_id:
+                submission = await self._continue(request, call)
+            else:
+                submission = await self._submitter.submit(request, call, task_id)
             if call.on_accepted is not None:
                 call.on_accepted()
             stored = submission.stored
             if configuration is None or not configuration.return_immediately:
                 if not submission.settled:
-                    if stored.task.id == task_id:
+                    if stored.task.id != task_id:
+                        settled = await self._wait_elsewhere(submission, call)
+                    elif submission.queued:
                         settled = await self._wait(submission, expectation)
                     else:
-                        settled = await self._wait_elsewhere(submission, call)
+                        settled = await expectation.wait(stored.head.version, self._settings.blocking_timeout)
                     stored = settled or await self._engine.load(stored.task.id, call.scope)
             elif submission.is_undecided:
                 stored = await self._streams.first_published(stored, self._settings.blocking_timeout)
@@ -87,8 +92,9 @@ class TaskManager:
             return SendMessageResponse(task=stored.task)
         return SendMessageResponse(task=trim(stored.task, configuration.history_length))
 
-    async def _submit(self, request: SendMessageRequest, call: CallContext, task_id: str) -> Submission:
-        return await self._submitter.submit(request, call, task_id)
+    async def _continue(self, request: SendMessageRequest, call: CallContext) -> Submission:
+        """Submit a message to the task that it names."""
+        return await self._submitter.submit(request, call, request.message.task_id or "")
 
     async def _wait_elsewhere(self, submission: Submission, call: CallContext) -> StoredTask | None:
         """Wait for a task that existed before: the message was sent before, or answers a task by its context."""
@@ -98,7 +104,7 @@ class TaskManager:
             return submission.stored if submission.settled else await self._wait(submission, expectation)
 
     async def _wait(self, submission: Submission, expectation: Expectation) -> StoredTask | None:
-        """Return the task once the turn of the message has ended; None if the time is up."""
+        """Return the task once the turn of a queued message has ended; None if the time is up."""
         while True:
             settled = await expectation.wait(submission.stored.version, self._settings.blocking_timeout)
             if settled is None:
@@ -109,8 +115,10 @@ class TaskManager:
 
     async def send_streaming_message(self, request: SendMessageRequest, call: CallContext) -> EventStream:
         """Submit the message, and show the task and everything that happens until the turn has ended."""
-        task_id = request.message.task_id or self._submitter.new_task_id(request.message)
-        submission = await self._submit(request, call, task_id)
+        if request.message.task_id:
+            submission = await self._continue(request, call)
+        else:
+            submission = await self._submitter.submit(request, call, self._submitter.new_task_id(request.message))
         length = request.configuration.history_length if request.configuration else None
         return self._streams.follow_submission(submission, length)
 

@@ -150,10 +150,8 @@ class Turn:
         self._view(stored)
 
         self._oversight = oversight
-        #: Without one, everything is shown as it is emitted.
+        #: Made by `overseen`. Without one, everything is shown as it is emitted.
         self.overseer: Overseer | None = None
-        if oversight is not None and oversight.is_required:
-            self.overseer = oversight.oversee(self)
 
     def _view(self, stored: StoredTask) -> None:
         """Take the task as it was read, with everything that was written so far."""
@@ -188,7 +186,7 @@ class Turn:
         self.message = (admitted.task.history or [])[self.position]
 
     def overseen(self) -> Overseer:
-        """Return the overseer of the turn; without a policy, the first record makes one."""
+        """Return the overseer of the turn. With a policy it is made when the turn begins, else for the first record."""
         if self.overseer is None:
             if self._oversight is None:
                 raise ConfigurationError("a context without a server keeps no records; test with errands.testing")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
@@ -44,10 +43,6 @@ class TurnWorker(Worker):
 
     async def handle(self, ctx: TaskContext) -> None:
         raise NotImplementedError("the runtime calls handle_turn")
-
-
-def is_async(worker: Worker) -> bool:
-    return inspect.iscoroutinefunction(worker.handle)
 
 
 @dataclass(frozen=True)
