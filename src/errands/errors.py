@@ -24,20 +24,20 @@
     │   ├── AuthenticationRequiredError
     │   ├── PermissionDeniedError
     │   ├── UnavailableError                   try again later
-    │   │   └── OverloadedError                more is waiting than can be done: no new task was made
-    │   └── InternalError                      carries a correlation id, never a cause
+    │   │   └── OverloadedError                the queue is too long: no new task was created
+    │   └── InternalError                      carries a reference to the log, never a cause
     ├── EngineError
-    │   ├── ConcurrencyError                   somebody else wrote first: load and try again
-    │   ├── LeaseLostError                     somebody else runs this task now
-    │   ├── DuplicateMessageError              this very message was accepted before
+    │   ├── ConcurrencyError                   another writer was first: load and try again
+    │   ├── LeaseLostError                     another worker runs this task now
+    │   ├── DuplicateMessageError              the same message was accepted before
     │   └── StorageError                       locked, read-only, corrupt, full, or of another schema
-    │       └── DamagedTaskError               what is stored of one task cannot be read
+    │       └── DamagedTaskError               the stored data of one task cannot be read
     ├── PolicyError
-    │   ├── CapabilityBlockedError             a capability may not be called now, or its result not be used
+    │   ├── CapabilityBlockedError             a capability may not be called, or its result may not be used
     │   └── TaskStoppedError                   the task was ended by its policy
-    └── ConfigurationError                     a setting is wrong; the message says which and what to do
+    └── ConfigurationError                     a setting is wrong; the message says which and what is expected
 
-Nothing here knows JSON-RPC, HTTP or gRPC: the tables from reason to code are in `errands.wire.status`.
+The tables from a reason to the codes of JSON-RPC, HTTP and gRPC are in `errands.wire`.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ from typing import Any, ClassVar
 
 
 class ErrandsError(Exception):
-    """The root of every error that errands raises on purpose."""
+    """The base of every error that errands raises on purpose."""
 
 
 class A2AError(ErrandsError):
@@ -54,7 +54,7 @@ class A2AError(ErrandsError):
 
     #: UPPER_SNAKE name of the error on the wire (`google.rpc.ErrorInfo.reason`).
     reason: ClassVar[str] = "INTERNAL"
-    #: What the error says when nothing better is known.
+    #: The message of an error that is raised without one.
     default_message: ClassVar[str] = "Internal error"
 
     def __init__(self, message: str | None = None, **metadata: Any) -> None:
@@ -65,33 +65,33 @@ class A2AError(ErrandsError):
 
     @property
     def task_id(self) -> str | None:
-        """The task that the error is about, as far as the agent says so."""
+        """The task that the error is about, if the agent names it."""
         return self.metadata.get("taskId")
 
 
 class TaskNotFoundError(A2AError):
-    """There is no such task, or it is somebody else's."""
+    """The task does not exist, or it belongs to another owner."""
 
     reason = "TASK_NOT_FOUND"
     default_message = "Task not found"
 
 
 class TaskNotCancelableError(A2AError):
-    """The task has ended, so that there is nothing to cancel."""
+    """The task has ended, so it cannot be canceled."""
 
     reason = "TASK_NOT_CANCELABLE"
     default_message = "Task is not cancelable"
 
 
 class PushNotificationNotSupportedError(A2AError):
-    """The agent does not send updates by itself."""
+    """The agent does not send push notifications."""
 
     reason = "PUSH_NOTIFICATION_NOT_SUPPORTED"
     default_message = "This agent does not support push notifications"
 
 
 class UnsupportedOperationError(A2AError):
-    """The agent, its binding or the version of the protocol does not have this, or not in this state."""
+    """The agent, the binding or the protocol version does not have this operation, or not in this state."""
 
     reason = "UNSUPPORTED_OPERATION"
     default_message = "This operation is not supported"
@@ -110,21 +110,21 @@ class TaskTerminalStateError(UnsupportedOperationError):
 
 
 class ContentTypeNotSupportedError(A2AError):
-    """The body, or a part of the message, is of a type that the agent does not take."""
+    """The agent does not accept the media type of the body or of a part."""
 
     reason = "CONTENT_TYPE_NOT_SUPPORTED"
     default_message = "Content type not supported"
 
 
 class InvalidAgentResponseError(A2AError):
-    """What the agent did does not fit the protocol."""
+    """The agent broke the protocol."""
 
     reason = "INVALID_AGENT_RESPONSE"
     default_message = "The agent gave an invalid response"
 
 
 class IllegalTransitionError(InvalidAgentResponseError):
-    """The lifecycle has no way from the task's state to the wanted one."""
+    """The lifecycle has no transition from the task's state to the new one."""
 
 
 class TurnError(InvalidAgentResponseError):
@@ -132,7 +132,7 @@ class TurnError(InvalidAgentResponseError):
 
 
 class ExtendedAgentCardNotConfiguredError(A2AError):
-    """The card promises an extended card, and the server has none."""
+    """The card offers an extended card, but the server has none."""
 
     reason = "EXTENDED_AGENT_CARD_NOT_CONFIGURED"
     default_message = "No extended agent card is configured"
@@ -153,28 +153,28 @@ class VersionNotSupportedError(A2AError):
 
 
 class ParseError(A2AError):
-    """The body is no JSON."""
+    """The request body is not valid JSON."""
 
     reason = "INVALID_JSON"
     default_message = "Invalid JSON payload"
 
 
 class InvalidRequestError(A2AError):
-    """It cannot be understood as a request."""
+    """The request is not valid."""
 
     reason = "INVALID_REQUEST"
     default_message = "Request payload validation error"
 
 
 class PayloadTooLargeError(InvalidRequestError):
-    """The body is larger than the server takes: see `Settings.max_body_bytes`."""
+    """The body is larger than the server accepts: see `Settings.max_body_bytes`."""
 
     reason = "PAYLOAD_TOO_LARGE"
     default_message = "Request body is too large"
 
 
 class MethodNotFoundError(A2AError):
-    """There is no such method or path."""
+    """The method or path does not exist."""
 
     reason = "METHOD_NOT_FOUND"
     default_message = "Method not found"
@@ -208,7 +208,7 @@ class AuthenticationRequiredError(A2AError):
 
 
 class PermissionDeniedError(A2AError):
-    """The caller is known and may not do this."""
+    """The caller is authenticated but not allowed to do this."""
 
     reason = "PERMISSION_DENIED"
     default_message = "Permission denied"
@@ -226,14 +226,14 @@ class UnavailableError(A2AError):
 
 
 class OverloadedError(UnavailableError):
-    """Tasks wait too long already, so that no new one is taken; nothing was stored."""
+    """Queued tasks have waited too long, so no new one is accepted; nothing was stored."""
 
     reason = "OVERLOADED"
-    default_message = "More is waiting than can be done; try again later"
+    default_message = "The agent is overloaded; try again later"
 
 
 class InternalError(A2AError):
-    """Something went wrong inside; the log has the cause under the same correlation id."""
+    """The server failed. The log has the cause under the same reference."""
 
 
 class EngineError(ErrandsError):
@@ -245,7 +245,7 @@ class ConcurrencyError(EngineError):
 
 
 class LeaseLostError(EngineError):
-    """The lease was taken over by another worker: this one's writes are refused."""
+    """Another worker has taken over the lease, so writes of this one are refused."""
 
 
 class DuplicateMessageError(EngineError):
@@ -257,24 +257,26 @@ class DuplicateMessageError(EngineError):
 
 
 class StorageError(EngineError):
-    """The store cannot be used as it is; the message says why and what to do."""
+    """The store cannot be used; the message says why and what to do."""
 
 
 class DamagedTaskError(StorageError):
-    """Something that is stored of a task cannot be read, so the task cannot go on."""
+    """The stored data of a task cannot be read, so the task cannot continue."""
 
 
 class PolicyError(ErrandsError):
-    """A policy does not let a handler do what it was about to do."""
+    """A policy forbids what a handler was about to do."""
 
 
 class CapabilityBlockedError(PolicyError):
-    """A capability may not be called, or its result not be used. The message is the policy's, made to be told to a
-    model; the handler may go on without the capability."""
+    """A capability may not be called, or its result may not be used.
+
+    The message is the policy's and is meant for a model. The handler may continue without the capability.
+    """
 
 
 class TaskStoppedError(PolicyError):
-    """The policy has ended the task: nothing more can be written, and there is nothing left to do but to let go."""
+    """The policy has ended the task. Nothing more can be written; the handler should return."""
 
     def __init__(self, message: str, reason: str) -> None:
         super().__init__(message)
@@ -283,4 +285,4 @@ class TaskStoppedError(PolicyError):
 
 
 class ConfigurationError(ErrandsError, ValueError):
-    """A setting or an argument is wrong; the message names it and says what is possible."""
+    """A setting or an argument is wrong; the message names it and says what is expected."""

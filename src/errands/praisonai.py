@@ -1,6 +1,6 @@
 """Names of `praisonaiagents.ui.a2a` and of its `task_store`, for programs that move to errands by changing the import.
 
-They describe tasks as PraisonAI's dialect has them. A server does not use them: its own tasks are `server.tasks`.
+They are tasks in the form of PraisonAI's dialect. A server does not use them: its own tasks are `server.tasks`.
 """
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ _ENDED = frozenset(TaskState(STATES[state]) for state in TERMINAL_STATES)
 
 
 class Role(enum.StrEnum):
-    """Who speaks."""
+    """The sender of a message."""
 
     USER = "user"
     AGENT = "agent"
 
 
 class _Model(msgspec.Struct, kw_only=True, rename="camel", omit_defaults=True):
-    """Checks its fields, and takes a plain text where a state or a role is wanted. Raises ValueError."""
+    """Checks its fields and converts strings to states and roles. Raises ValueError."""
 
     def __post_init__(self) -> None:
         for field in msgspec.structs.fields(self):
@@ -59,7 +59,7 @@ class TextPart(_Model):
 
 
 class Message(_Model):
-    """What one side said."""
+    """A message of the user or the agent."""
 
     role: Role
     parts: list[TextPart]
@@ -70,7 +70,7 @@ class Message(_Model):
 
 
 class TaskStatus(_Model):
-    """Where a task stands."""
+    """The status of a task."""
 
     state: TaskState
     message: Message | None = None
@@ -78,7 +78,7 @@ class TaskStatus(_Model):
 
 
 class Artifact(_Model):
-    """What a task has produced."""
+    """An artifact of a task."""
 
     parts: list[TextPart]
     artifact_id: str = msgspec.field(default_factory=new_id)
@@ -99,13 +99,13 @@ class Task(_Model):
 
 
 class TaskStore:
-    """Tasks of this program, in memory, in the order in which they were created. Unknown ids give None."""
+    """Tasks in memory, in the order in which they were created. Methods return None for an unknown id."""
 
     def __init__(self) -> None:
         self._tasks: dict[str, Task] = {}
 
     def create_task(self, message: Message, context_id: str | None = None) -> Task:
-        """Adds a submitted task with its first message; without a context it gets a new one."""
+        """Add a submitted task with its first message, in a new context unless one is given."""
         task = Task(
             status=_status(TaskState.SUBMITTED),
             context_id=context_id or message.context_id or new_id(),
@@ -123,28 +123,28 @@ class TaskStore:
         return [task for task in self._tasks.values() if context_id in (None, task.context_id)]
 
     def update_status(self, task_id: str, state: TaskState, message: Message | None = None) -> Task | None:
-        """Gives the task another status."""
+        """Set the status of the task."""
         return self._replaced(task_id, status=_status(state, message))
 
     def add_to_history(self, task_id: str, message: Message) -> Task | None:
-        """Adds a message to the task's history."""
+        """Add a message to the task's history."""
         task = self.get_task(task_id)
         return None if task is None else self._replaced(task_id, history=[*task.history, message])
 
     def add_artifact(self, task_id: str, artifact: Artifact) -> Task | None:
-        """Adds an artifact to the task."""
+        """Add an artifact to the task."""
         task = self.get_task(task_id)
         return None if task is None else self._replaced(task_id, artifacts=[*task.artifacts, artifact])
 
     def cancel_task(self, task_id: str) -> Task | None:
-        """Cancels the task, unless it has ended."""
+        """Cancel the task, unless it has ended."""
         task = self.get_task(task_id)
         if task is None or task.status.state in _ENDED:
             return task
         return self.update_status(task_id, TaskState.CANCELLED)
 
     def clear(self) -> None:
-        """Forgets all tasks."""
+        """Delete all tasks."""
         self._tasks.clear()
 
     def _replaced(self, task_id: str, **fields: Any) -> Task | None:

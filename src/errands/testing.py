@@ -1,4 +1,4 @@
-"""For tests of agents: the whole server and its client in one process, without a socket.
+"""Tests of agents: the whole server and its client in one process, without a socket.
 
 async with connect(Echo()) as client:
     assert (await client.send("hi")).text == "Echo: hi"
@@ -26,7 +26,7 @@ BASE_URL = "http://agent.test"
 
 
 class ManualClock:
-    """A clock that stands still until it is moved. Milliseconds, like every clock here."""
+    """A clock that only moves when it is told to, in milliseconds."""
 
     def __init__(self, now: int = 1_800_000_000_000) -> None:
         self.now = now
@@ -35,18 +35,18 @@ class ManualClock:
         return self.now
 
     def advance(self, *, seconds: float = 0, ms: int = 0) -> None:
-        """Moves it on."""
+        """Move the clock forward."""
         self.now += int(seconds * 1000) + ms
 
 
 class InProcessTransport(httpx.AsyncBaseTransport):
-    """httpx straight into an ASGI application. Unlike httpx's own, answers are streamed as they are written."""
+    """Sends requests of httpx to an ASGI application. Unlike httpx's own transport, it streams responses."""
 
     def __init__(self, app: A2AApp) -> None:
         self._app = app
 
     async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
-        """Sends one request; what the application raises comes out here."""
+        """Send one request. Raises what the application raises."""
         body = await request.aread()
         scope = {
             "type": "http",
@@ -72,7 +72,7 @@ class InProcessTransport(httpx.AsyncBaseTransport):
 
 
 class _InProcessExchange(httpx.AsyncByteStream):
-    """One request on its way through the application, seen from the client's end."""
+    """One request in the application, seen from the client."""
 
     def __init__(self, body: bytes) -> None:
         self._requests: list[Message] = [{"type": "http.request", "body": body, "more_body": False}]
@@ -110,7 +110,7 @@ class _InProcessExchange(httpx.AsyncByteStream):
 
 
 def http_client(server: A2AServer, **options: Any) -> httpx.AsyncClient:
-    """A plain HTTP client for a server in this process."""
+    """Return a plain HTTP client for a server in this process."""
     return httpx.AsyncClient(transport=InProcessTransport(server.app), base_url=BASE_URL, **options)
 
 
@@ -118,9 +118,12 @@ def http_client(server: A2AServer, **options: Any) -> httpx.AsyncClient:
 async def connect(
     agent: Worker | ExecutorLike | A2AServer, *, client: dict[str, Any] | None = None, **server_options: Any
 ) -> AsyncIterator[A2AClient]:
-    """A connected client of an agent, in memory unless `storage` says otherwise. `client` are A2AClient's options."""
+    """Serve an agent and yield a connected client.
+
+    The store is in memory unless `storage` is given. `client` are the arguments of `A2AClient`.
+    """
     if isinstance(agent, A2AServer) and server_options:
-        raise ConfigurationError(f"the server is made already; give it {', '.join(server_options)} when you make it")
+        raise ConfigurationError(f"pass {', '.join(server_options)} to A2AServer: this server exists already")
     server = agent if isinstance(agent, A2AServer) else serve(agent, **server_options)
     async with (
         server,
@@ -131,7 +134,7 @@ async def connect(
 
 
 def serve(agent: Worker | ExecutorLike, **options: Any) -> A2AServer:
-    """A server for tests: in memory, streaming, under a card of its own unless told otherwise."""
+    """Return a server for tests: in memory, with streaming and a default card, unless the options say otherwise."""
     if getattr(agent, "agent_card", None) is None:
         options.setdefault(
             "agent_card",

@@ -12,7 +12,7 @@ import msgspec
 import typer
 from rich.text import Text
 
-from errands.cli.failures import ExitCode, UsageError, run
+from errands.cli.failures import ExitCode, UsageError, command
 from errands.cli.options import AsJson, Headers, RemoteAgent, Timeout, Token
 from errands.cli.output import SEVERITY_STYLES, clean, count_severities, out, print_json
 from errands.client import AgentNotFoundError
@@ -36,14 +36,15 @@ Validate = Annotated[
 _TIMEOUT = 30.0
 
 
-def card(
+@command
+async def card(
     url: Source,
     validate: Validate = False,
     as_json: AsJson = False,
     header: Headers = None,
     token: Token = None,
     timeout: Timeout = None,
-) -> None:
+) -> ExitCode:
     """Show an agent's card.
 
     Example:
@@ -52,10 +53,10 @@ def card(
         errands card http://localhost:8000 --validate
     """
     remote = RemoteAgent(url, header, token)
-    run(_validate(remote, as_json) if validate else _card(remote, as_json), timeout)
+    return await (_validate(remote, as_json) if validate else _show(remote, as_json))
 
 
-async def _card(remote: RemoteAgent, as_json: bool) -> ExitCode:
+async def _show(remote: RemoteAgent, as_json: bool) -> ExitCode:
     if (path := _file(remote)) is not None:
         raw = path.read_bytes()
         found = read_card(raw)
@@ -64,7 +65,7 @@ async def _card(remote: RemoteAgent, as_json: bool) -> ExitCode:
     if as_json:
         sys.stdout.write(msgspec.json.format(raw, indent=2).decode() + "\n")
     else:
-        _show(found)
+        _print_card(found)
     return ExitCode.OK
 
 
@@ -159,7 +160,7 @@ def _print_report(place: str, report: Report) -> None:
 # Showing
 
 
-def _show(card: AgentCard) -> None:
+def _print_card(card: AgentCard) -> None:
     console = out()
     console.print(clean(f"{card.name} {card.version}"), style="bold")
     console.print(clean(card.description))

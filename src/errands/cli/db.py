@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from errands.cli.failures import ExitCode, UsageError, run
+from errands.cli.failures import ExitCode, UsageError, command
 from errands.cli.options import AsJson, Storage, existing_store
 from errands.cli.output import clean, err, one_line, out, print_json, table
 from errands.engines import damage
@@ -20,7 +20,8 @@ from errands.model.log import StoredTask
 from errands.runtime.settings import get_settings
 
 
-def upgrade_db(storage: Storage = None) -> None:
+@command
+async def upgrade_db(storage: Storage = None) -> ExitCode:
     """Create the tables of a store, or upgrade them to this release.
 
     Replicas of the previous release keep working during and after the upgrade.
@@ -29,59 +30,6 @@ def upgrade_db(storage: Storage = None) -> None:
 
         errands db upgrade --storage sqlite:///tasks.db
     """
-    run(_upgrade(storage))
-
-
-def check_db(storage: Storage = None) -> None:
-    """Check whether this release can use the tables of a store. Nothing is changed.
-
-    Example:
-
-        errands db check --storage sqlite:///tasks.db
-    """
-    run(_check(storage))
-
-
-def print_sql(storage: Storage = None) -> None:
-    """Print the SQL that `errands db upgrade` would run, without running it.
-
-    Example:
-
-        errands db sql --storage sqlite:///tasks.db
-    """
-    run(_sql(storage))
-
-
-def damaged_tasks(
-    storage: Storage = None,
-    delete: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--delete", metavar="TASK_ID", help="Delete this task; may be given several times.", show_default=False
-        ),
-    ] = None,
-    as_json: AsJson = False,
-) -> None:
-    """List the tasks whose stored data cannot be read, or delete some of them.
-
-    The command reads every task of the store. Listing changes nothing.
-
-    Example:
-
-        errands db damaged --storage sqlite:///tasks.db
-    """
-    run(_delete_damaged(storage, delete) if delete else _list_damaged(storage, as_json))
-
-
-def _schema(storage: str | None) -> Schema:
-    url = storage or get_settings().storage
-    schema = engine_from_url(url).schema
-    if schema is None:
-        raise UsageError(f"storage {url.partition(':')[0]!r} has no tables; there is nothing to do")
-    return schema
-
-
-async def _upgrade(storage: str | None) -> ExitCode:
     before, after = await _schema(storage).upgrade()
     if before == after:
         out().print(f"The tables already have schema version {after}.")
@@ -92,18 +40,62 @@ async def _upgrade(storage: str | None) -> ExitCode:
     return ExitCode.OK
 
 
-async def _check(storage: str | None) -> ExitCode:
+@command
+async def check_db(storage: Storage = None) -> ExitCode:
+    """Check whether this release can use the tables of a store. Nothing is changed.
+
+    Example:
+
+        errands db check --storage sqlite:///tasks.db
+    """
     version = await _schema(storage).check()
     out().print(f"The tables have schema version {version}; this release can use them.")
     return ExitCode.OK
 
 
-async def _sql(storage: str | None) -> ExitCode:
+@command
+async def print_sql(storage: Storage = None) -> ExitCode:
+    """Print the SQL that `errands db upgrade` would run, without running it.
+
+    Example:
+
+        errands db sql --storage sqlite:///tasks.db
+    """
     script = await _schema(storage).sql()
     sys.stdout.write(script)
     if not script:
         err().print("There is nothing to do.")
     return ExitCode.OK
+
+
+@command
+async def damaged_tasks(
+    storage: Storage = None,
+    delete: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--delete", metavar="TASK_ID", help="Delete this task; may be given several times.", show_default=False
+        ),
+    ] = None,
+    as_json: AsJson = False,
+) -> ExitCode:
+    """List the tasks whose stored data cannot be read, or delete some of them.
+
+    The command reads every task of the store. Listing changes nothing.
+
+    Example:
+
+        errands db damaged --storage sqlite:///tasks.db
+    """
+    return await (_delete_damaged(storage, delete) if delete else _list_damaged(storage, as_json))
+
+
+def _schema(storage: str | None) -> Schema:
+    url = storage or get_settings().storage
+    schema = engine_from_url(url).schema
+    if schema is None:
+        raise UsageError(f"storage {url.partition(':')[0]!r} has no tables; there is nothing to do")
+    return schema
 
 
 async def _list_damaged(storage: str | None, as_json: bool) -> ExitCode:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import enum
+import functools
 import itertools
 import sysconfig
 import traceback
-from collections.abc import Coroutine, Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, NoReturn, ParamSpec
 
 import httpx
 
@@ -32,6 +33,8 @@ from errands.errors import (
     TaskNotFoundError,
     UnavailableError,
 )
+
+P = ParamSpec("P")
 
 _PACKAGE = str(Path(errands.__file__).parent)
 _STDLIB = sysconfig.get_path("stdlib")
@@ -118,13 +121,17 @@ def reporting() -> Iterator[None]:
         raise SystemExit(ExitCode.INTERRUPTED) from None
 
 
-def run(work: Coroutine[Any, Any, ExitCode], timeout: float | None = None) -> NoReturn:
-    """Run a command and exit with its exit code."""
+def command(function: Callable[P, Coroutine[Any, Any, ExitCode]]) -> Callable[P, None]:
+    """Make a command of an async function that returns an exit code.
 
-    async def within() -> ExitCode:
+    Its errors are reported, and the argument `timeout`, if it has one, limits its time.
+    """
+
+    async def limited(*args: P.args, **kwargs: P.kwargs) -> ExitCode:
+        timeout: Any = kwargs.get("timeout")
         try:
             async with asyncio.timeout(timeout):
-                return await work
+                return await function(*args, **kwargs)
         except TimeoutError:
             message = (
                 f"no answer within {timeout:g} s; the agent may still be working: see `errands tasks list URL`, "
@@ -132,8 +139,12 @@ def run(work: Coroutine[Any, Any, ExitCode], timeout: float | None = None) -> No
             )
             raise CommandError(message, ExitCode.UNREACHABLE) from None
 
-    with reporting():
-        raise SystemExit(asyncio.run(within()))
+    @functools.wraps(function)
+    def run(*args: P.args, **kwargs: P.kwargs) -> None:
+        with reporting():
+            raise SystemExit(asyncio.run(limited(*args, **kwargs)))
+
+    return run
 
 
 def program_error(error: BaseException, where: str) -> CommandError:

@@ -11,7 +11,7 @@ from rich.text import Text
 
 from errands.agents.policies import examine_policy, load_policy
 from errands.cli.agents import print_findings
-from errands.cli.failures import CommandError, ExitCode, UsageError, reporting, run
+from errands.cli.failures import CommandError, ExitCode, UsageError, command, reporting
 from errands.cli.options import AsJson, Storage, TaskId
 from errands.cli.output import clean, err, one_line, out, print_json, table
 from errands.cli.tasks import records_of
@@ -54,35 +54,14 @@ def validate_policy(path: PolicyPath, as_json: AsJson = False) -> None:
         raise SystemExit(ExitCode.OK if valid else ExitCode.FAILED)
 
 
-def decisions(task_id: TaskId, storage: Storage = None, as_json: AsJson = False) -> None:
+@command
+async def decisions(task_id: TaskId, storage: Storage = None, as_json: AsJson = False) -> ExitCode:
     """Show the decisions of policies about a task: rule, version and outcome.
 
     Example:
 
         errands policy decisions TASK_ID
     """
-    run(_decisions(storage, task_id, as_json))
-
-
-def replay(
-    path: PolicyPath,
-    task_id: ReplayedTask = None,
-    storage: Storage = None,
-    records: RecordsFile = None,
-    as_json: AsJson = False,
-) -> None:
-    """Show what a policy would have decided about a task that has run, without running anything.
-
-    The exit code is 1 if a call would have been blocked or the task ended.
-
-    Example:
-
-        errands policy test examples/policy.yaml TASK_ID
-    """
-    run(_replay(path, task_id, storage, records, as_json))
-
-
-async def _decisions(storage: str | None, task_id: str, as_json: bool) -> ExitCode:
     found = [record for record in await records_of(storage, task_id) if isinstance(record, Decided)]
     if as_json:
         print_json(found)
@@ -94,7 +73,22 @@ async def _decisions(storage: str | None, task_id: str, as_json: bool) -> ExitCo
     return ExitCode.OK
 
 
-async def _replay(path: str, task_id: str | None, storage: str | None, records: Path | None, as_json: bool) -> ExitCode:
+@command
+async def replay(
+    path: PolicyPath,
+    task_id: ReplayedTask = None,
+    storage: Storage = None,
+    records: RecordsFile = None,
+    as_json: AsJson = False,
+) -> ExitCode:
+    """Show what a policy would have decided about a task that has run, without running anything.
+
+    The exit code is 1 if a call would have been blocked or the task ended.
+
+    Example:
+
+        errands policy test examples/policy.yaml TASK_ID
+    """
     if (task_id is None) == (records is None):
         raise UsageError("expected either a TASK_ID in the store or a file with --records")
     policy = compile_policy(load_policy(path))

@@ -9,7 +9,7 @@ import msgspec
 import typer
 from rich.cells import cell_len, set_cell_size
 
-from errands.cli.failures import ExitCode, UsageError, run
+from errands.cli.failures import ExitCode, UsageError, command
 from errands.cli.options import AgentName, AsJson, Limit, Storage, TaskId, existing_store
 from errands.cli.output import clean, duration, err, one_line, out, print_json
 from errands.clock import to_iso
@@ -25,43 +25,16 @@ By = Annotated[str, typer.Option("--by", metavar="USER", help="The reviewer who 
 Comment = Annotated[str, typer.Option("--comment", metavar="TEXT", help="Say why.", show_default=False)]
 
 
-def list_reviews(
+@command
+async def list_reviews(
     storage: Storage = None, agent: AgentName = None, by: OfUser = None, limit: Limit = 100, as_json: AsJson = False
-) -> None:
+) -> ExitCode:
     """List the tasks that wait for a review, the longest waiting first.
 
     Example:
 
         errands reviews list --by bob@example.com
     """
-    run(_list(storage, agent, by, limit, as_json))
-
-
-def approve_review(
-    task_id: TaskId, by: By, comment: Comment = "", storage: Storage = None, as_json: AsJson = False
-) -> None:
-    """Approve the review that a task waits for. The task continues.
-
-    Example:
-
-        errands reviews approve TASK_ID --by bob@example.com
-    """
-    run(_answer(storage, task_id, True, by, comment, as_json))
-
-
-def deny_review(
-    task_id: TaskId, by: By, comment: Comment = "", storage: Storage = None, as_json: AsJson = False
-) -> None:
-    """Deny the review that a task waits for. The task continues without the reviewed call.
-
-    Example:
-
-        errands reviews deny TASK_ID --by bob@example.com
-    """
-    run(_answer(storage, task_id, False, by, comment, as_json))
-
-
-async def _list(storage: str | None, agent: str | None, by: str | None, limit: int, as_json: bool) -> ExitCode:
     async with existing_store(storage) as engine:
         now = engine.clock()
         # One more than wanted shows whether there are more.
@@ -78,6 +51,32 @@ async def _list(storage: str | None, agent: str | None, by: str | None, limit: i
     if len(found) > limit:
         err().print(f"There are more; --limit {limit * 5} shows them.", style="dim")
     return ExitCode.OK
+
+
+@command
+async def approve_review(
+    task_id: TaskId, by: By, comment: Comment = "", storage: Storage = None, as_json: AsJson = False
+) -> ExitCode:
+    """Approve the review that a task waits for. The task continues.
+
+    Example:
+
+        errands reviews approve TASK_ID --by bob@example.com
+    """
+    return await _answer(storage, task_id, True, by, comment, as_json)
+
+
+@command
+async def deny_review(
+    task_id: TaskId, by: By, comment: Comment = "", storage: Storage = None, as_json: AsJson = False
+) -> ExitCode:
+    """Deny the review that a task waits for. The task continues without the reviewed call.
+
+    Example:
+
+        errands reviews deny TASK_ID --by bob@example.com
+    """
+    return await _answer(storage, task_id, False, by, comment, as_json)
 
 
 async def _answer(storage: str | None, task_id: str, approved: bool, by: str, comment: str, as_json: bool) -> ExitCode:

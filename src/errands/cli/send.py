@@ -16,7 +16,7 @@ import typer
 from msgspec import UNSET
 
 from errands.agents.exposed import exposed_values, incomplete_reason
-from errands.cli.failures import ExitCode, UsageError, exit_code_of, run
+from errands.cli.failures import ExitCode, UsageError, command, exit_code_of
 from errands.cli.options import AsJson, Headers, RemoteAgent, Timeout, Token, Url
 from errands.cli.output import StreamPrinter, clean, describe_part, err, out, print_event, print_json
 from errands.client import A2AClient, AgentCapabilityError, ClientResult, StreamEvent
@@ -61,17 +61,17 @@ _INCOMPLETE = {
 
 @dataclass(frozen=True)
 class OutgoingMessage:
-    """A message to send, and how to show the answer."""
+    """A message to send, and how to wait for the answer."""
 
     parts: list[Part]
     options: MessageOptions
     #: None: as the agent does.
     stream: bool | None
     wait: bool
-    as_json: bool
 
 
-def send(
+@command
+async def send(
     url: Url,
     text: Text = None,
     task: Task = None,
@@ -86,7 +86,7 @@ def send(
     header: Headers = None,
     token: Token = None,
     timeout: Timeout = None,
-) -> None:
+) -> ExitCode:
     """Send a message to an agent and show its answer as it arrives.
 
     With --json the final task or message is printed, with --stream --json one event per line.
@@ -95,26 +95,13 @@ def send(
 
         errands send http://localhost:8000 "hello"
     """
+    if stream and no_wait:
+        raise UsageError("--no-wait and --stream exclude each other: a stream is followed until the turn ends")
     options = MessageOptions(
         task_id=task, context_id=context, accepted_output_modes=accept or None, message_id=message_id
     )
+    outgoing = OutgoingMessage(_parts_of(text, file or [], data or []), options, stream, not no_wait)
     remote = RemoteAgent(url, header, token)
-    run(_send(remote, text, file or [], data or [], options, stream, not no_wait, as_json), timeout)
-
-
-async def _send(
-    remote: RemoteAgent,
-    text: str | None,
-    files: list[Path],
-    data: list[str],
-    options: MessageOptions,
-    stream: bool | None,
-    wait: bool,
-    as_json: bool,
-) -> ExitCode:
-    if stream and not wait:
-        raise UsageError("--no-wait and --stream exclude each other: a stream is followed until the turn ends")
-    outgoing = OutgoingMessage(_parts_of(text, files, data), options, stream, wait, as_json)
     async with remote.client() as client:
         if stream and not client.capabilities.streaming:
             raise AgentCapabilityError(client.agent_name, "streaming")

@@ -10,7 +10,7 @@ import typer
 from rich.table import Table
 from rich.text import Text
 
-from errands.cli.failures import ExitCode, UsageError, exit_code_of, run
+from errands.cli.failures import ExitCode, UsageError, command, exit_code_of
 from errands.cli.options import (
     AgentName,
     AsJson,
@@ -72,7 +72,8 @@ After = Annotated[
 # List
 
 
-def list_tasks(
+@command
+async def list_tasks(
     url: Url,
     state: State = None,
     context: Context = None,
@@ -82,25 +83,19 @@ def list_tasks(
     header: Headers = None,
     token: Token = None,
     timeout: Timeout = None,
-) -> None:
+) -> ExitCode:
     """List an agent's tasks, the newest first.
 
     Example:
 
         errands tasks list http://localhost:8000 --state completed
     """
-    run(_list(RemoteAgent(url, header, token), state, context, since, limit, as_json), timeout)
-
-
-async def _list(
-    remote: RemoteAgent, state: str | None, context: str | None, since: str | None, limit: int, as_json: bool
-) -> ExitCode:
     try:
         from_iso(since or "2026-01-31")
     except ValueError:
         raise UsageError(f"--since {since!r}: expected a time such as 2026-01-31 or 2026-01-31T12:00:00Z") from None
     found: list[ClientResult] = []
-    async with remote.client() as client:
+    async with RemoteAgent(url, header, token).client() as client:
         pages = client.list_tasks(
             status=state,
             context_id=context,
@@ -159,7 +154,8 @@ def age(ms: int) -> str:
 # Get
 
 
-def get_task(
+@command
+async def get_task(
     url: Url,
     task_id: TaskId,
     history: History = None,
@@ -167,18 +163,14 @@ def get_task(
     header: Headers = None,
     token: Token = None,
     timeout: Timeout = None,
-) -> None:
+) -> ExitCode:
     """Show a task: its state, messages and artifacts.
 
     Example:
 
         errands tasks get http://localhost:8000 TASK_ID
     """
-    run(_get(RemoteAgent(url, header, token), task_id, history, as_json), timeout)
-
-
-async def _get(remote: RemoteAgent, task_id: str, history: int | None, as_json: bool) -> ExitCode:
-    async with remote.client() as client:
+    async with RemoteAgent(url, header, token).client() as client:
         task = (await client.get_task(task_id, history)).raw_task
     if as_json:
         print_json(task)
@@ -226,7 +218,8 @@ def _show_parts(title: str, parts: list[Part]) -> None:
 # Watch
 
 
-def watch_task(
+@command
+async def watch_task(
     url: Url,
     task_id: TaskId,
     after: After = None,
@@ -234,19 +227,18 @@ def watch_task(
     header: Headers = None,
     token: Token = None,
     timeout: Timeout = None,
-) -> None:
+) -> ExitCode:
     """Follow a task until it ends: one line for every event, with its version.
 
     Example:
 
         errands tasks watch http://localhost:8000 TASK_ID --after 0
     """
-    run(_watch(RemoteAgent(url, header, token), task_id, after, as_json), timeout)
-
-
-async def _watch(remote: RemoteAgent, task_id: str, after: str | None, as_json: bool) -> ExitCode:
     state = ""
-    async with remote.client() as client, aclosing(client.subscribe(task_id, last_event_id=after)) as events:
+    async with (
+        RemoteAgent(url, header, token).client() as client,
+        aclosing(client.subscribe(task_id, last_event_id=after)) as events,
+    ):
         async for event in events:
             if as_json:
                 print_event(event)
@@ -275,25 +267,22 @@ def _event_line(event: StreamEvent) -> Text:
 # Cancel
 
 
-def cancel_task(
+@command
+async def cancel_task(
     url: Url,
     task_id: TaskId,
     as_json: AsJson = False,
     header: Headers = None,
     token: Token = None,
     timeout: Timeout = None,
-) -> None:
+) -> ExitCode:
     """Cancel a task and wait until it is canceled.
 
     Example:
 
         errands tasks cancel http://localhost:8000 TASK_ID
     """
-    run(_cancel(RemoteAgent(url, header, token), task_id, as_json), timeout)
-
-
-async def _cancel(remote: RemoteAgent, task_id: str, as_json: bool) -> ExitCode:
-    async with remote.client() as client:
+    async with RemoteAgent(url, header, token).client() as client:
         result = await client.cancel(task_id)
     if as_json:
         print_json(result.raw_task)
@@ -305,17 +294,14 @@ async def _cancel(remote: RemoteAgent, task_id: str, as_json: bool) -> ExitCode:
 # Running
 
 
-def running_tasks(storage: Storage = None, agent: AgentName = None, as_json: AsJson = False) -> None:
+@command
+async def running_tasks(storage: Storage = None, agent: AgentName = None, as_json: AsJson = False) -> ExitCode:
     """Show the running tasks of all owners, with their processes and ages. Reads the store.
 
     Example:
 
         errands tasks running --storage sqlite:///.errands/tasks.db
     """
-    run(_running(storage, agent, as_json))
-
-
-async def _running(storage: str | None, agent: str | None, as_json: bool) -> ExitCode:
     async with existing_store(storage) as engine:
         now = engine.clock()
         found = [ActiveTask.of(running, now) for running in await engine.running()]
@@ -360,7 +346,8 @@ def _active_document(task: ActiveTask) -> dict[str, object]:
 # Records
 
 
-def task_records(task_id: TaskId, storage: Storage = None, as_json: AsJson = False) -> None:
+@command
+async def task_records(task_id: TaskId, storage: Storage = None, as_json: AsJson = False) -> ExitCode:
     """Show the records of a task: inputs, model calls, capability calls, decisions, answers.
 
     A file with the output of --json is what `errands policy test --records` reads.
@@ -369,16 +356,6 @@ def task_records(task_id: TaskId, storage: Storage = None, as_json: AsJson = Fal
 
         errands tasks records TASK_ID --json
     """
-    run(_show_records(storage, task_id, as_json))
-
-
-async def records_of(storage: str | None, task_id: str) -> list[AnyRecord]:
-    """Return the records of a task of any owner."""
-    async with existing_store(storage) as engine:
-        return await stored_records(engine, task_id, await engine.scope_of(task_id))
-
-
-async def _show_records(storage: str | None, task_id: str, as_json: bool) -> ExitCode:
     found = await records_of(storage, task_id)
     if as_json:
         print_json(found)
@@ -392,3 +369,9 @@ async def _show_records(storage: str | None, task_id: str, as_json: bool) -> Exi
     else:
         err().print("The task has no records: its agent recorded nothing, and there was no policy.")
     return ExitCode.OK
+
+
+async def records_of(storage: str | None, task_id: str) -> list[AnyRecord]:
+    """Return the records of a task of any owner."""
+    async with existing_store(storage) as engine:
+        return await stored_records(engine, task_id, await engine.scope_of(task_id))
