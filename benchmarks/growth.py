@@ -23,9 +23,8 @@ import msgspec
 from errands.clock import system_clock
 from errands.engines.base import Engine
 from errands.engines.postgres import PostgresEngine
-from errands.engines.postgres.connection import Options, connect
-from errands.engines.postgres.records import scope_key
-from errands.engines.postgres.sql import QUERIES
+from errands.engines.postgres.connection import PostgresOptions, connect
+from errands.engines.postgres.queries import QUERIES, scope_key
 from errands.model.base import encode
 from errands.model.core import UNSPECIFIED, StreamResponse, Task, TaskState, TaskStatus
 from errands.model.log import Change, Draft, ListQuery, Scope, Work
@@ -44,14 +43,20 @@ ROUNDS = 200
 STATES = [state.value for state in TaskState if state is not UNSPECIFIED]
 
 FILL = """
-INSERT INTO tasks
+INSERT INTO tasks (
+    id, no, scope, tenant, owner, agent, context_id, version, state, attempt, attempt_base, given_back, worker, due_at,
+    claimed, unread, cancel_requested, direct, asks, created_at, updated_at, status_at, folded, trimmed, watcher, is_long
+)
 SELECT 'stored ' || n, -n, ($3::bigint[])[n % 10 + 1], '', 'owner ' || n % 10, 'agent',
     CASE WHEN n % 10 = 1 THEN 'long' ELSE 'context ' || n / 100 * 10 + n % 10 END, 1,
-    CASE WHEN n / 10 % 2 = 0 THEN 'TASK_STATE_INPUT_REQUIRED' ELSE 'TASK_STATE_COMPLETED' END, 1, 1, '', NULL, 0,
-    false, false, n, n, n, 0, 0, ''
+    CASE WHEN n / 10 % 2 = 0 THEN 'TASK_STATE_INPUT_REQUIRED' ELSE 'TASK_STATE_COMPLETED' END, 1, 1, 0, '', NULL,
+    '', 0, false, false, '', n, n, n, 0, 0, '', false
 FROM generate_series($1::bigint, $2::bigint) AS n
 """
-FILL_EVENTS = "INSERT INTO events SELECT -n, 1, 'task', $3 FROM generate_series($1::bigint, $2::bigint) AS n"
+FILL_EVENTS = """
+INSERT INTO events (task, version, kind, data, at)
+SELECT -n, 1, 'task', $3, n FROM generate_series($1::bigint, $2::bigint) AS n
+"""
 TALLY = """
 INSERT INTO tallies SELECT scope, state, 0, count(*) FROM tasks GROUP BY scope, state
 ON CONFLICT (scope, state, shard) DO UPDATE SET tasks = excluded.tasks
@@ -154,7 +159,7 @@ PLANNED: dict[str, tuple[Any, ...]] = {
 
 async def plans(url: str) -> str:
     """Plan these statements with the settings of the engine's connections."""
-    connection = await connect(Options.parse(url))
+    connection = await connect(PostgresOptions.parse(url))
     lines: list[str] = []
     for name, values in PLANNED.items():
         await connection.execute(f"PREPARE {name} AS {QUERIES[name]}")

@@ -47,7 +47,7 @@ async def fill(url: str, first: int, last: int) -> list[str]:
     async def send() -> None:
         for n in numbers:
             text = "ask" if n // 10 % 2 == 0 else "hello"
-            context_id = f"context {n // 100 * 10 + n % 10}"
+            context_id = "long" if n % 10 == 1 else f"context {n // 100 * 10 + n % 10}"
             message = Message(message_id=str(n), role=Role.USER, parts=[Part(text=text)], context_id=context_id)
             call = CallContext(SCOPES[n % 10])
             answer = await server.task_manager.send_message(SendMessageRequest(message=message), call)
