@@ -45,7 +45,8 @@ STATES = [state.value for state in TaskState if state is not UNSPECIFIED]
 FILL = """
 INSERT INTO tasks (
     id, no, scope, tenant, owner, agent, context_id, version, state, attempt, attempt_base, given_back, worker, due_at,
-    claimed, unread, cancel_requested, direct, asks, created_at, updated_at, status_at, folded, trimmed, watcher, is_long
+    claimed, unread, cancel_requested, direct, asks, created_at, updated_at, status_at, folded, trimmed, watcher,
+    is_long
 )
 SELECT 'stored ' || n, -n, ($3::bigint[])[n % 10 + 1], '', 'owner ' || n % 10, 'agent',
     CASE WHEN n % 10 = 1 THEN 'long' ELSE 'context ' || n / 100 * 10 + n % 10 END, 1,
