@@ -15,8 +15,7 @@ from errands.agents.models.base import Offer
 from errands.agents.mounts import FileInfo, Files, MountError
 from errands.policy.cel import Call, CallFailed, Perform, Session, Suspended, finish, scopes
 from errands.policy.cel.child import Request
-from errands.policy.cel.evaluating import ask
-from errands.policy.cel.evaluators import Evaluators
+from errands.policy.cel.evaluators import Evaluators, ask
 from errands.policy.cel.values import Json
 
 #: Its one parameter.

@@ -88,8 +88,6 @@ class Subject(msgspec.Struct, frozen=True, kw_only=True):
     bound: frozenset[str] = frozenset()
     #: Gives the exposed values of an answer with this message, so that they follow when a transform changes it.
     expose: Callable[[Json], Awaitable[dict[str, Json]]] | None = None
-    #: The payload, when an event activates the capability.
-    event: Json | None = None
 
     @property
     def names(self) -> set[str]:
@@ -191,8 +189,6 @@ class _Run:
     def _look(self) -> Variables:
         """The variables as they are now; steps share them until one changes the value or the context."""
         values = {"input": self._subject.input, "output": self._subject.output, self._phase.subject: self.value}
-        if self._subject.event is not None:
-            values["event"] = self._subject.event
         return Variables(self._subject.context(), **values)
 
     def take(self, step: Step, done: _Done) -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from errands.policy import cel
 from errands.policy.cel import CelError, Scope, scopes
-from errands.policy.cel.paths import CONTEXT, RECORD, Shape
+from errands.policy.cel.tokens import CONTEXT, RECORD, Shape
 from errands.policy.context import CurrentContext, start
 from errands.policy.records import CapabilityFinished, InputArrived, ModelCalled, OutputGiven, Started
 

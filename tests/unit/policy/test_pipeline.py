@@ -227,13 +227,6 @@ async def test_an_invoke_that_fails_fails_the_step() -> None:
     assert result.decisions[0].detail == "503"
 
 
-async def test_an_event_is_seen_only_when_there_is_one() -> None:
-    step = {"assert": "!has(event) || event.payload.action == 'opened'"}
-    assert isinstance(await outcome(Phase.BEFORE, step, input={}), Passed)
-    assert isinstance(await outcome(Phase.BEFORE, step, input={}, event={"payload": {"action": "opened"}}), Passed)
-    assert isinstance(await outcome(Phase.BEFORE, step, input={}, event={"payload": {"action": "closed"}}), Blocked)
-
-
 @pytest.mark.parametrize(("answer", "expected"), [(True, Passed), (False, Blocked)])
 async def test_a_review_lets_pass_or_blocks(answer: bool, expected: type[Outcome]) -> None:
     world = World(bob=answer)

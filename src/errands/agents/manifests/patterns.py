@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+import re
 from functools import lru_cache
 from typing import Any
 
 import msgspec
 
 from errands.agents.manifests.nodes import from_extra
-from errands.policy.cel.effort import LONG
 from errands.policy.cel.evaluators import EvaluationStopped, current_evaluators
 from errands.policy.cel.values import Json
 
 _MATCHING = ("match", "search")
-#: The cost of visiting one value, in units of `errands.policy.cel.effort`.
-_VISIT = 1_000
+#: Values that a query may visit in this process.
+_MAX_VISITS = 4_000
+_LARGEST_PATTERN = 100_000
+_PIECE = re.compile(r"\\.|\[(?:\\.|[^\]\\])*\]|\{(\d{1,5})(?:,(\d{0,5}))?\}|.", re.DOTALL)
 
 
 class PatternError(ValueError):
@@ -93,7 +95,7 @@ async def find(path: str, value: Json) -> list[Json]:
     """
     evaluators = current_evaluators()
     nested = path.count("..") + path.count("?")
-    if evaluators is None or not nested or (len(msgspec.json.encode(value)) // 2) ** nested * _VISIT <= LONG:
+    if evaluators is None or not nested or (len(msgspec.json.encode(value)) // 2) ** nested <= _MAX_VISITS:
         return find_here(path, value)
     try:
         found: list[Json] = await evaluators.run(find_here, path, value)
@@ -108,3 +110,22 @@ def find_here(path: str, value: Json) -> list[Json]:
     except RecursionError:
         raise QueryStoppedError("the value is nested too deeply") from None
     return found
+
+
+def pattern_size(pattern: str) -> int:
+    """Return the length of a regular expression when `(ab){3}` is written as `ababab`."""
+    groups, last = [0], 0
+    for piece in _PIECE.finditer(pattern):
+        if piece[1]:
+            times = max(1, int(piece[1]), int(piece[2] or 0))
+            groups[-1] += last * (times - 1)
+            last *= times
+        elif piece[0] == "(":
+            groups.append(0)
+        elif piece[0] == ")" and len(groups) > 1:
+            last = groups.pop()
+            groups[-1] += last
+        else:
+            last = 1
+            groups[-1] += 1
+    return min(sum(groups), _LARGEST_PATTERN)

@@ -48,7 +48,7 @@ from errands.agents.manifests.functions import (
 )
 from errands.agents.manifests.patterns import JsonPathError, compile_path
 from errands.policy.cel import Scope, scopes
-from errands.policy.cel.paths import CONTEXT, RECORD, Shape
+from errands.policy.cel.tokens import CONTEXT, RECORD, Shape
 from errands.policy.steps import CAPABILITY_PHASES, Phase, StepConfig, capability_name
 
 METHODS = ("GET", "POST", "PUT", "PATCH", "DELETE")

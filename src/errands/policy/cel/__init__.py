@@ -1,14 +1,18 @@
-"""The expression language behind one small interface: `compile(scope, source)` and `evaluate(program, variables)`.
+"""The expression language: `compile(scope, source)` and `evaluate(program, variables, session)`.
 
-The engine is cel-expr-python (extra `policy`); only `environment.py` and `values.py` know it.
+scopes.py       the names that an expression may use, by the place where it is written
+tokens.py       what the text of an expression tells before the engine sees it
+program.py      compiling, and one evaluation
+session.py      calls that an expression makes and waits for, and the errors of expressions
+evaluators.py   evaluating: calls are performed, long evaluations run in child processes
+child.py        such a process
+values.py       values on their way in and out
 """
 
-from errands.policy.cel.errors import CallFailed, CelError, Suspended
-from errands.policy.cel.evaluating import Perform, evaluate, finish
-from errands.policy.cel.program import Program, compile, run  # noqa: A004 - the word for it
+from errands.policy.cel.evaluators import Perform, evaluate, finish
+from errands.policy.cel.program import Program, Variables, compile, run  # noqa: A004 - the word for it
 from errands.policy.cel.scopes import Scope
-from errands.policy.cel.session import Call, Session
-from errands.policy.cel.variables import Variables
+from errands.policy.cel.session import Call, CallFailed, CelError, Session, Suspended
 
 __all__ = [
     "Call",

@@ -1,8 +1,8 @@
-"""Evaluations in a process of their own, for expressions that nobody can trust and for work that may take long.
+"""The child process that evaluates untrusted expressions and does work that may take long.
 
-Native code cannot be interrupted, so only a process can be stopped. `main` answers one `Request` or `Job` after the
-other and never waits for a call: it says which one is pending, and the parent (`errands.policy.cel.evaluators`) asks
-again with a session that has its result. Nothing is kept between requests but what was compiled.
+`main` answers one `Request` or `Job` after the other and never waits for a call: it says which one is pending, and the
+parent (`errands.policy.cel.evaluators`) asks again with a session that has its result. Only compiled programs are kept
+between requests.
 """
 
 from __future__ import annotations
@@ -18,13 +18,11 @@ from typing import Any, BinaryIO
 
 import msgspec
 
-from errands.policy.cel.errors import CelError, Suspended
-from errands.policy.cel.program import compile, run  # noqa: A004 - the word for it
+from errands.policy.cel.program import Variables, compile, run  # noqa: A004 - the word for it
 from errands.policy.cel.scopes import Scope
-from errands.policy.cel.session import Call, Session
+from errands.policy.cel.session import Call, CelError, Session, Suspended
 from errands.policy.cel.tokens import Needs
 from errands.policy.cel.values import Json
-from errands.policy.cel.variables import Variables
 
 #: None where the system does not have it.
 resource: Any = importlib.import_module("resource") if importlib.util.find_spec("resource") else None
@@ -34,7 +32,7 @@ HEAD = struct.Struct(">I")
 
 
 class Request(msgspec.Struct, frozen=True, kw_only=True, tag="expression"):
-    """An expression, what it needs to see, and how far it has come."""
+    """An expression, the values it needs, and the calls it has made."""
 
     scope: Scope
     source: str
@@ -83,7 +81,7 @@ def answer(request: Request | Job) -> Answer:
         return _done(request)
     try:
         program = compile(request.scope, request.source, condition=request.condition)
-        # The context is already no more than it needs.
+        # The parent sends only the part of the context that it needs.
         program = msgspec.structs.replace(program, needs=Needs(whole=True))
         variables = Variables(request.context, **request.values)
         return Value(run(program, variables, request.session, place=request.place))
@@ -102,11 +100,11 @@ def _done(job: Job) -> Answer:
 
 
 def main() -> None:
-    """Reads requests and writes answers until there are no more. The argument is the greatest size of the process."""
+    """Read requests and write answers until the input ends. The argument is the most memory that may be used."""
     _limit("RLIMIT_AS", int(sys.argv[1]))
     _limit("RLIMIT_CORE", 0)
     requests, answers = sys.stdin.buffer, os.fdopen(os.dup(1), "wb")
-    # Whatever else is printed must not be taken for an answer.
+    # Anything that is printed must not be taken for an answer.
     os.dup2(2, 1)
     decoder: msgspec.msgpack.Decoder[Request | Job] = msgspec.msgpack.Decoder(Request | Job)
     _write(answers, b"")
@@ -122,14 +120,14 @@ def _write(answers: BinaryIO, content: bytes) -> None:
 
 
 def _limit_processor(seconds: float) -> None:
-    """For the case that the parent is no longer there to stop this process."""
+    """Limit the processor time, in case the parent is not there any more to stop this process."""
     if resource is not None:
         used = resource.getrusage(resource.RUSAGE_SELF)
         _limit("RLIMIT_CPU", math.ceil(used.ru_utime + used.ru_stime + seconds) + 1)
 
 
 def _limit(name: str, most: int) -> None:
-    """Where the system has such a limit; elsewhere the parent's time-out must do."""
+    """Set a limit where the system has it; elsewhere the parent's timeout must do."""
     if resource is None or not hasattr(resource, name):
         return
     kind = getattr(resource, name)

@@ -1,6 +1,7 @@
-"""Processes that evaluate what nobody can trust or what may take long: warm, few, and killed when they take too long.
+"""Evaluating expressions without making others wait: calls are performed, and long evaluations run elsewhere.
 
-What runs in them is `errands.policy.cel.child`.
+Native code cannot be interrupted, so expressions from models and expressions over large values are evaluated in child
+processes (`errands.policy.cel.child`), which are kept warm and are killed when they take too long.
 """
 
 from __future__ import annotations
@@ -9,18 +10,26 @@ import asyncio
 import os
 import sys
 from asyncio.subprocess import DEVNULL, PIPE, Process
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from contextvars import ContextVar
+from typing import Any
 
 import msgspec
 
 from errands.errors import ErrandsError
-from errands.policy.cel.child import HEAD, Answer, Failed, Job, Request, Value
+from errands.policy.cel.child import HEAD, Answer, Failed, Job, Pending, Request, Value
+from errands.policy.cel.program import Program, Variables, check_seen, run
+from errands.policy.cel.session import Call, CallFailed, CelError, Session, Suspended
 from errands.policy.cel.values import Json
 
-#: Seconds to start; a machine under load needs some.
+#: Bytes of values, as JSON, over which an expression is evaluated in this process: in general, and with loops or
+#: regular expressions, which the engine stops after 10,000 iterations.
+MAX_BYTES = 250_000
+MAX_LOOPED_BYTES = 32_000
+
+#: Seconds that a process may take to start.
 _START = 60.0
-#: A process is replaced after so many evaluations.
+#: The number of evaluations after which a process is replaced.
 _MOST_ASKED = 1_000
 _PROGRAM = "from errands.policy.cel.child import main; main()"
 
@@ -32,7 +41,7 @@ class EvaluationStopped(ErrandsError):
 
 
 class Evaluators:
-    """At most `most` processes at a time; further evaluations wait. Belongs to one event loop; `close` ends it."""
+    """Up to `most` processes; further evaluations wait. Belongs to one event loop, and is closed with `close`."""
 
     def __init__(self, *, timeout: float = 2.0, memory: int = 512 * 1024 * 1024, most: int = 2) -> None:
         """`timeout` is for one evaluation, in seconds, `memory` for one process, in bytes."""
@@ -60,13 +69,13 @@ class Evaluators:
         return msgspec.json.decode(answer.value)
 
     async def evaluate(self, request: Request | Job) -> Answer:
-        """Raises `EvaluationStopped`."""
+        """Have a process answer the request. Raises `EvaluationStopped`."""
         async with self._turns:
             if self._idle:
                 try:
                     return await self._ask(self._idle.pop(), request)
                 except _Died:
-                    # It may have died long before; what kills a process kills a fresh one, too.
+                    # It may have died while it was idle. A request that kills a process kills a new one, too.
                     pass
             try:
                 return await self._ask(await _Evaluator.start(self._memory), request)
@@ -102,12 +111,12 @@ _CURRENT: ContextVar[Evaluators | None] = ContextVar("errands_evaluators", defau
 
 
 def current_evaluators() -> Evaluators | None:
-    """Those of the turn that is run here; None where nobody else would have to wait for a long evaluation."""
+    """Return those of the current turn; None where no other task would have to wait for a long evaluation."""
     return _CURRENT.get()
 
 
 def use_evaluators(evaluators: Evaluators) -> None:
-    """They are the current ones from here on, and in all tasks that are begun from here."""
+    """Make them the current ones here, and in asyncio tasks that are created from here."""
     _CURRENT.set(evaluators)
 
 
@@ -130,9 +139,9 @@ class _Evaluator:
             stdin=PIPE,
             stdout=PIPE,
             stderr=DEVNULL,
-            # Nothing of the server's environment but where its modules are.
+            # Only the path to the modules: nothing else of the server's environment.
             env={"PYTHONPATH": os.pathsep.join(path or os.getcwd() for path in sys.path)},
-            # Ctrl-C is for the server; without it, this process finds its input at an end.
+            # Ctrl-C is for the server. When that has ended, this process reads the end of its input.
             start_new_session=True,
         )
         evaluator = cls(process)
@@ -160,7 +169,81 @@ class _Evaluator:
         return await self._process.stdout.readexactly(size)
 
     async def kill(self) -> None:
-        # That kills it, too. `wait` waits for the pipes, and nobody reads what is left in them; and asyncio complains
-        # of a process that it finds dead here before it has noticed, as one that was killed just before may be.
+        # This kills the process, too. `kill` alone would leave unread pipes, for which `wait` waits, and warns about a
+        # process that has just died.
         self._process._transport.close()  # type: ignore[attr-defined]
         await asyncio.shield(self._process.wait())
+
+
+# Evaluating
+
+#: Performs one call and returns its result. Raises `CallFailed` for a failure to remember, `Suspended` to wait.
+Perform = Callable[[Call], Awaitable[Any]]
+
+
+async def evaluate(
+    program: Program, variables: Variables, session: Session, *, perform: Perform | None = None, place: str = ""
+) -> Json:
+    """Return the value of the expression; its calls are made one after the other by `perform`.
+
+    Without `perform`, or when it raises `Suspended`, the evaluation stops with `Suspended`. Settle the call in the
+    session and evaluate again, in this process or another: no call that has finished is made again.
+    """
+    while True:
+        try:
+            if (evaluators := current_evaluators()) is not None and is_long(program, variables, session):
+                return await _run_elsewhere(evaluators, program, variables, session, place)
+            return run(program, variables, session, place=place)
+        except Suspended as suspended:
+            if perform is None:
+                raise
+            await finish(suspended.call, session, perform)
+
+
+async def finish(call: Call, session: Session, perform: Perform) -> None:
+    """Make a call and keep its result in the session. Other exceptions of `perform` than `CallFailed` are raised."""
+    try:
+        result = await perform(call)
+    except CallFailed as failure:
+        session.fail(call, str(failure))
+    else:
+        session.settle(call, result)
+
+
+def is_long(program: Program, variables: Variables, session: Session) -> bool:
+    """Return whether the evaluation may hold its process for longer than other tasks should wait."""
+    size = variables.size(program.scope, program.needs, program.names)
+    if session.finished and (program.scope.functions or program.scope.capabilities):
+        size += len(msgspec.json.encode(session.finished))
+    return size > (MAX_LOOPED_BYTES if program.loops else MAX_BYTES)
+
+
+async def _run_elsewhere(
+    evaluators: Evaluators, program: Program, variables: Variables, session: Session, place: str
+) -> Json:
+    check_seen(program, variables)
+    context, values = variables.named(program.scope, program.needs, program.names)
+    request = Request(
+        scope=program.scope,
+        source=program.source,
+        condition=program.condition,
+        context=context,
+        values=values,
+        session=session,
+        place=place,
+        seconds=evaluators.timeout,
+    )
+    return await ask(evaluators, request, hint="let it look at less, or loop less often")
+
+
+async def ask(evaluators: Evaluators, request: Request, *, hint: str) -> Json:
+    """Have another process evaluate an expression. Raises `Suspended` and `CelError` like `run`."""
+    try:
+        answer = await evaluators.evaluate(request)
+    except EvaluationStopped as error:
+        raise CelError(request.source, str(error), hint=hint) from None
+    if isinstance(answer, Failed):
+        raise CelError(request.source, answer.problem, hint=answer.hint, line=answer.line, column=answer.column)
+    if isinstance(answer, Pending):
+        raise Suspended(answer.call)
+    return answer.value

@@ -1,9 +1,9 @@
-"""Calls that an expression makes and somebody else performs: noted, waited for, and replayed.
+"""Calls that an expression makes and other code performs, and the errors of expressions.
 
-The engine cannot wait. So a function that has no result yet notes its call and stops the evaluation; the call is
+The engine cannot wait. A function that has no result yet records its call and stops the evaluation; the call is
 performed, its result goes into the session, and the expression is evaluated again. It finds the result under the
-function, its arguments and how many equal calls came before. A session is plain JSON: it can be stored while a review
-takes days, and a finished call is never made twice.
+function, its arguments and the number of equal calls before it. A session is plain JSON: it can be stored while a
+review takes days, and a finished call is never made twice.
 """
 
 from __future__ import annotations
@@ -13,27 +13,60 @@ from typing import Any
 
 import msgspec
 
-from errands.policy.cel.errors import CallFailed, Suspended
+from errands.errors import ErrandsError
 from errands.policy.cel.values import Json, arguments_plain, normalise
 
-#: One evaluation makes no more calls than this.
+#: The number of calls that one evaluation may make.
 MAX_CALLS = 200
 
 _ENCODER = msgspec.json.Encoder(order="sorted")
+#: Characters of a source that are repeated in a message.
+_SHOWN = 200
+
+
+class CelError(ErrandsError):
+    """An expression cannot be compiled, or its evaluation failed. The message says where, why and what to do."""
+
+    def __init__(
+        self, source: str, problem: str, *, hint: str = "", line: int | None = None, column: int | None = None
+    ) -> None:
+        self.source = source
+        #: What is wrong, without the source.
+        self.problem = problem
+        #: What to do about it; may be empty.
+        self.hint = hint
+        #: From 1; None when the engine does not say.
+        self.line = line
+        self.column = column
+        shown = source if len(source) <= _SHOWN else f"{source[:_SHOWN]}…"
+        place = f" (line {line}, column {column})" if line is not None else ""
+        super().__init__(f"{problem}{place} in `{shown}`" + (f": {hint}" if hint else ""))
+
+
+class CallFailed(ErrandsError):
+    """A call was made and failed. The failure is remembered like a result."""
+
+
+class Suspended(ErrandsError):
+    """An expression waits for `call`; evaluated again with the same session, it goes on from there."""
+
+    def __init__(self, call: Call) -> None:
+        super().__init__(f"waits for {call}")
+        self.call = call
 
 
 class Call(msgspec.Struct, frozen=True):
-    """One call: what is called with what, and how many equal calls this evaluation made before."""
+    """One call: the function, its arguments, and how many equal calls this evaluation made before."""
 
     function: str
     arguments: tuple[Json, ...]
     nth: int = 0
-    #: Whose call it is when several expressions share a session, such as `before[1]`.
+    #: The expression that makes the call when several share a session, such as `before[1]`.
     place: str = ""
 
     @property
     def key(self) -> str:
-        """By which its result is found again."""
+        """The name under which its result is found again."""
         return _ENCODER.encode([self.place, self.function, self.arguments, self.nth]).decode()
 
     def __str__(self) -> str:
@@ -41,7 +74,7 @@ class Call(msgspec.Struct, frozen=True):
 
 
 class Finished(msgspec.Struct, frozen=True, omit_defaults=True):
-    """How a call ended. An error is remembered as a result is."""
+    """How a call ended. An error is remembered like a result."""
 
     value: Json = None
     error: str | None = None
@@ -58,16 +91,16 @@ class Session(msgspec.Struct, omit_defaults=True):
     finished: dict[str, Finished] = {}
 
     def settle(self, call: Call, value: Any) -> None:
-        """`call` returned `value`."""
+        """Record that `call` returned `value`."""
         self.finished[call.key] = Finished(normalise(value))
 
     def fail(self, call: Call, error: str) -> None:
-        """`call` was made and failed."""
+        """Record that `call` was made and failed."""
         self.finished[call.key] = Finished(None, error)
 
 
 class Pass:
-    """One evaluation from beginning to end: it counts calls, and stops at the first that has no result."""
+    """One evaluation: it counts calls, and stops at the first that has no result."""
 
     def __init__(self, session: Session, place: str) -> None:
         self._session = session
@@ -78,9 +111,9 @@ class Pass:
         self.pending: Call | None = None
 
     def call(self, function: str, arguments: tuple[Any, ...]) -> Json:
-        """The result of this call. Raises when there is none yet; the engine turns that into an error value."""
+        """Return the result of a call. Raises when there is none yet; the engine turns that into an error value."""
         if self.pending is not None:
-            # What follows may depend on the call that waits.
+            # Later calls may depend on the one that is pending.
             raise Suspended(self.pending)
         self._calls += 1
         if self._calls > MAX_CALLS:
@@ -98,10 +131,10 @@ class Pass:
         return finished.value
 
 
-#: The evaluation under way. The engine's functions have no other way to know it.
+#: The current evaluation. The engine's functions have no other way to know it.
 CURRENT: ContextVar[Pass] = ContextVar("errands_cel_pass")
 
 
 def awaited(function: str, *arguments: Any) -> Json:
-    """What every awaited function does."""
+    """Return the result of a call of an awaited function."""
     return CURRENT.get().call(function, arguments)

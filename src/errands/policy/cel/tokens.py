@@ -1,12 +1,19 @@
-"""An expression as a row of tokens: enough to rewrite and to judge it before the engine sees it."""
+"""An expression as tokens and paths: what its text tells before the engine sees it.
+
+The text tells which parts of the context an expression needs, how much it may multiply its values, and which fields
+it reads. A path that leads nowhere would fail at every evaluation, or make `has(...)` false forever, so it is an error
+when the expression is compiled.
+"""
 
 from __future__ import annotations
 
+import difflib
 import re
-from collections.abc import Iterator, Sequence
-from typing import NamedTuple
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
 
-from errands.policy.cel.scopes import ALIASES
+from errands.policy.cel.scopes import ALIASES, Scope
+from errands.policy.cel.session import CelError
 
 _TOKEN = re.compile(
     r"""
@@ -36,7 +43,7 @@ class Token(NamedTuple):
 
 
 def tokens(source: str, start: int = 0) -> Iterator[Token]:
-    """Lazily, so that a reader may stop at the first token that is not its own."""
+    """Yield the tokens one by one, so that a reader may stop at the first that is not its own."""
     for match in _TOKEN.finditer(source, start):
         kind = match.lastgroup or "sign"
         if kind != "space":
@@ -44,7 +51,7 @@ def tokens(source: str, start: int = 0) -> Iterator[Token]:
 
 
 def closing(row: Sequence[Token], opening: int) -> int:
-    """The index of the token that closes the one at `opening`; the end of the row when nothing does."""
+    """Return the index of the token that closes the one at `opening`; the end of the row when none does."""
     depth = 0
     for index in range(opening, len(row)):
         text = row[index].text if row[index].kind == "sign" else ""
@@ -58,7 +65,7 @@ def closing(row: Sequence[Token], opening: int) -> int:
 
 
 def depth(row: Sequence[Token]) -> int:
-    """How deep brackets are nested."""
+    """Return how deep brackets are nested."""
     deepest = level = 0
     for token in row:
         if token.kind == "sign":
@@ -68,14 +75,14 @@ def depth(row: Sequence[Token]) -> int:
 
 
 def is_macro(row: Sequence[Token], index: int) -> bool:
-    """Whether the token is the name of a macro that loops."""
+    """Return whether the token is the name of a macro that loops."""
     if row[index].text not in _MACROS or not 0 < index < len(row) - 1:
         return False
     return row[index - 1].text == "." and row[index + 1].text == "("
 
 
 def growth(row: Sequence[Token]) -> int:
-    """By how much macros may multiply a value: the product, over all of them, of how often one copies its variable.
+    """Return by how much macros may multiply a value: the product of how often each copies its variable.
 
     The engine bounds iterations and nesting, but `['x'].map(x, x + x).map(x, x + x)…` doubles a value with each step.
     """
@@ -93,7 +100,7 @@ def growth(row: Sequence[Token]) -> int:
 
 
 def copying(row: Sequence[Token]) -> int:
-    """0 when no list is built item by item; otherwise by how much a list may have grown before that."""
+    """Return by how much a list may have grown before another is built of it item by item; 0 when none is built."""
     if not any(
         row[index].text in ("map", "filter") and row[index - 1].text == "." and row[index + 1].text == "("
         for index in range(1, len(row) - 1)
@@ -104,12 +111,12 @@ def copying(row: Sequence[Token]) -> int:
 
 
 def names(row: Sequence[Token]) -> frozenset[str]:
-    """All names that may be those of variables, in their long forms."""
+    """Return all names that may be those of variables, in their long forms."""
     return frozenset(ALIASES.get(token.text, token.text) for token in row if token.kind == "name")
 
 
 class Needs(NamedTuple):
-    """Which parts of the context an expression can touch, as far as its text tells."""
+    """The parts of the context that an expression can touch, as far as its text tells."""
 
     #: All of it.
     whole: bool = False
@@ -126,7 +133,7 @@ CAPABILITIES = ("capabilities", "cap")
 
 
 def needs(row: Sequence[Token]) -> Needs:
-    """Converting a large context costs far more than evaluating an expression; so only what is named is converted."""
+    """Return what an expression needs of the context: converting all of it costs far more than the evaluation."""
     sections: set[str] = set()
     records: set[tuple[str, str]] = set()
     cap = any(token.text.strip("'\"") == "cap" for token in row)
@@ -135,7 +142,7 @@ def needs(row: Sequence[Token]) -> Needs:
             continue
         path, _ = _path(row, index)
         if not path or (index and row[index - 1].text == "."):
-            # The whole is wanted, or `.context` or a field of that name: rare, and never wrong.
+            # All of it, or a field of the name `context`: rare, and never wrong.
             return Needs(whole=True, cap=cap)
         if path[0] in CAPABILITIES and len(path) > 1:
             records.add((path[0], path[1]))
@@ -144,14 +151,14 @@ def needs(row: Sequence[Token]) -> Needs:
     return Needs(False, cap, frozenset(sections), frozenset(records))
 
 
-#: The lists of a record that hold values of others; the rest counts and dates.
+#: The lists of a record that hold values of calls; the others hold counts and times.
 _HELD = ("inputs", "outputs")
 
 
 def reads(row: Sequence[Token]) -> frozenset[tuple[str, ...]]:
-    """The parts of the context whose values an expression can look into, as far as its text tells.
+    """Return the parts of the context whose values an expression can look into, as far as its text tells.
 
-    They are written as in `SeenContext.cut`, or shorter when it is all of them: `()` is the whole context.
+    They are written as in `SeenContext.cut`, or shorter for all of them: `()` is the whole context.
     """
     found: set[tuple[str, ...]] = set()
     for index, token in enumerate(row):
@@ -169,9 +176,9 @@ def reads(row: Sequence[Token]) -> frozenset[tuple[str, ...]]:
 
 
 def _is_counted(row: Sequence[Token], start: int, end: int, *, is_map: bool) -> bool:
-    """Whether it is only asked how many items there are, or which fields, of what stands there.
+    """Return whether an expression only asks how many items or which fields there are.
 
-    That is `size(context.input)`, `context.input.size()`, `has(context.capabilities.search)`, and of a map
+    Examples are `size(context.input)`, `context.input.size()`, `has(context.capabilities.search)`, and for a map
     `'search' in context.capabilities`.
     """
     before = [token.text for token in row[max(0, start - 2) : start]]
@@ -184,7 +191,7 @@ def _is_counted(row: Sequence[Token], start: int, end: int, *, is_map: bool) -> 
 
 
 def _path(row: Sequence[Token], index: int, most: int = 2) -> tuple[list[str], int]:
-    """The fields selected from the name at `index`, the first of them, and where they end; a method is no field."""
+    """Return the first fields selected from the name at `index`, and where they end. A method is not a field."""
     path: list[str] = []
     end = index + 1
     while len(path) < most:
@@ -197,7 +204,7 @@ def _path(row: Sequence[Token], index: int, most: int = 2) -> tuple[list[str], i
 
 
 def _field(row: Sequence[Token]) -> tuple[str | None, int]:
-    """The field that `.name` or `['name']` selects, and the number of its tokens."""
+    """Return the field that `.name` or `['name']` selects, and the number of its tokens."""
     texts = [token.text for token in row]
     if texts[:1] == ["."] and len(row) > 1 and row[1].kind == "name" and texts[2:] != ["("]:
         return texts[1], 2
@@ -207,34 +214,188 @@ def _field(row: Sequence[Token]) -> tuple[str | None, int]:
 
 
 #: `has(event)` asks whether a variable exists, which the language can ask of fields only.
-_PRESENCE = ("has", "(", "event", ")")
-#: The map whose fields are the variables that exist.
-PRESENT = "_present"
+_HAS_EVENT = ("has", "(", "event", ")")
 
 
-class Rewritten(NamedTuple):
-    source: str
-    #: Where in the original something was put in.
-    insertions: tuple[int, ...]
+def without_has_event(scope: Scope, source: str, row: Sequence[Token]) -> str:
+    """Return the source with `false` in place of `has(event)`: errands has no events that activate capabilities.
 
-    def original(self, line: int, column: int) -> tuple[int, int]:
-        """The place in the original of a place in the rewritten source."""
-        lines = self.source.split("\n")
-        offset = sum(len(text) + 1 for text in lines[: line - 1]) + column - 1
-        added = len(PRESENT) + 1
-        begin = offset - column + 1
-        before = [place for number, place in enumerate(self.insertions) if place + number * added < offset]
-        earlier = [place for number, place in enumerate(before) if place + number * added < begin]
-        return line, max(1, column - added * (len(before) - len(earlier)))
+    Where the scope has no events at all, the name is left for the engine to refuse. Everything else keeps its place, so
+    that errors name the right line and column.
+    """
+    instead = "false" if "event" in scope.variables else "event"
+    for index in range(len(row) - 3):
+        part = row[index : index + 4]
+        if tuple(token.text for token in part) == _HAS_EVENT and all(token.kind != "string" for token in part):
+            start, end = part[0].start, part[3].start + 1
+            rest = re.sub(r"[^\n]", " ", source[start + len(instead) : end])
+            source = f"{source[:start]}{instead}{rest}{source[end:]}"
+    return source
 
 
-def rewrite_presence(source: str, row: Sequence[Token]) -> Rewritten:
-    """`has(event)` as `has(_present.event)`; what stands in a string literal is one token and stays."""
-    places = tuple(
-        row[index + 2].start
-        for index in range(len(row) - 3)
-        if tuple(token.text for token in row[index : index + 4]) == _PRESENCE
-        and all(token.kind != "string" for token in row[index : index + 4])
-    )
-    pieces = [source[begin:end] for begin, end in zip((0, *places), (*places, len(source)), strict=True)]
-    return Rewritten(f"{PRESENT}.".join(pieces), places)
+# Paths
+
+#: A step to an item of a list by its number, and a step to an item or a field that only an evaluation knows.
+Item = 0
+Unknown = None
+Step = str | int | None
+Path = tuple[Step, ...]
+
+
+class Open(dict[str, Any]):
+    """A map that may have more fields than the listed ones; `rest` is the shape of the others."""
+
+    def __init__(self, fields: Mapping[str, Any], rest: Any = None) -> None:
+        super().__init__(fields)
+        self.rest = rest
+
+
+#: What a value contains: fields by name, the shape of each item of a list, or None when it is not known.
+Shape = dict[str, Any] | list[Any] | None
+
+
+def _fields(names: str) -> dict[str, Shape]:
+    return dict.fromkeys(names.split())
+
+
+#: An input or an output. Parameters, exposed values and metadata stand beside its message.
+TASK_IO: Shape = Open({"message": [None]})
+
+#: All calls of one function.
+RECORD: dict[str, Shape] = {
+    **_fields("count_successful count_errored count_restricted"),
+    **{name: [None] for name in _fields("timestamps inputs outputs successful errored restricted task_ids")},
+}
+
+#: The context, as `errands.policy.context` makes it.
+CONTEXT: dict[str, Shape] = {
+    "agent": _fields("name namespace started_at"),
+    "user": _fields("id email"),
+    "llm": {"model": None, "tokens": _fields("total prompt completion")},
+    "_history": {"turns": [None], "turn_count": None},
+    "input": [TASK_IO],
+    "output": [TASK_IO],
+    "capabilities": Open({"_meta": {"invocations": [None], **_fields("count delegation_count")}}, rest=RECORD),
+}
+
+RUNTIME: dict[str, Shape] = _fields("version dashboard_url api_root")
+
+
+class Read(NamedTuple):
+    """A path that an expression reads, such as `("context", "input", Item, "region")` for `c.input[0].region`."""
+
+    path: Path
+    #: Where it begins in the source.
+    start: int
+    #: Whether `has(...)` asks for its end, which may be missing then.
+    is_asked: bool
+
+
+def reads_in(source: str) -> Iterator[Read]:
+    """Yield each path from a variable on, with short names written out."""
+    row = list(tokens(source))
+    texts = [token.text for token in row]
+    # The variable of a macro hides another of its name, as in `list.exists(c, c > 1)`.
+    local = {texts[index + 2] for index in range(len(row) - 2) if is_macro(row, index)}
+    for index, token in enumerate(row):
+        if token.kind != "name" or (index and texts[index - 1] == ".") or token.text in local:
+            continue
+        steps = list(_steps(row, index + 1))
+        root = ALIASES.get(token.text, token.text)
+        if root == "context" and steps and steps[0] in CAPABILITIES:
+            steps[0] = CAPABILITIES[0]
+        if steps:
+            yield Read((root, *steps), token.start, index > 1 and texts[index - 2 : index] == ["has", "("])
+
+
+def written(path: Path) -> str:
+    """Return a path as people write it."""
+    return "".join(f".{step}" if isinstance(step, str) else "[…]" for step in path).removeprefix(".")
+
+
+def _steps(row: Sequence[Token], index: int) -> Iterator[Step]:
+    """Yield the steps from the token at `index` on, up to the first that is neither a field nor an item."""
+    while index < len(row):
+        texts = [token.text for token in row[index : index + 4]]
+        if texts[0] == "[":
+            end = closing(row, index)
+            inside = row[index + 1 : end]
+            yield _literal(inside[0]) if len(inside) == 1 else Unknown
+            index = end + 1
+        elif texts == [".", "last", "(", ")"]:
+            yield Item
+            index += 4
+        elif texts[0] == "." and len(texts) > 1 and row[index + 1].kind == "name" and texts[2:3] != ["("]:
+            yield texts[1]
+            index += 2
+        else:
+            return
+
+
+def _literal(token: Token) -> Step:
+    """Return the field or item that a literal names; `Unknown` for other tokens."""
+    if token.kind == "number" and token.text.isdecimal():
+        return Item
+    if token.kind == "string" and "\\" not in token.text:
+        for quote in ('"""', "'''", '"', "'"):
+            if token.text.startswith(quote):
+                return token.text.removeprefix(quote).removesuffix(quote)
+    return Unknown
+
+
+class Missing(NamedTuple):
+    """The first step of a path that leads nowhere."""
+
+    #: The path up to the step.
+    before: Path
+    step: Step
+    #: The fields that there are instead; None in place of a list.
+    names: list[str] | None
+
+
+def missing(shape: Shape, path: Path) -> Missing | None:
+    """Return where a path leaves the shape, or None when all of it can exist."""
+    for depth, step in enumerate(path):
+        if shape is None or step is Unknown:
+            return None
+        if isinstance(shape, list):
+            if isinstance(step, str):
+                return Missing(path[:depth], step, None)
+            shape = shape[0]
+        elif step in shape:
+            shape = shape[step]
+        elif isinstance(shape, Open) and isinstance(step, str):
+            shape = shape.rest
+        else:
+            return Missing(path[:depth], step, list(shape))
+    return None
+
+
+def check_paths(scope: Scope, source: str) -> None:
+    """Raise `CelError` for the first path that names something which never exists in `scope`."""
+    known: dict[str, Shape] = {"context": CONTEXT, "runtime": RUNTIME, "input": Open({})}
+    known |= dict.fromkeys(scope.task_ios, TASK_IO)
+    variables = {name: known.get(name) for name in scope.variables}
+    for read in reads_in(source):
+        if read.path[0] not in variables:
+            continue
+        lost = missing(variables, read.path)
+        if lost is not None:
+            before = source[: read.start]
+            problem, hint = _told(scope, lost)
+            line, column = before.count("\n") + 1, read.start - before.rfind("\n")
+            raise CelError(source, problem, hint=hint, line=line, column=column)
+
+
+def _told(scope: Scope, lost: Missing) -> tuple[str, str]:
+    name = written(lost.before)
+    if lost.names is None:
+        return f"{name} is a list and has no field {lost.step!r}", f"write {name}[0].{lost.step} or a macro"
+    if isinstance(lost.step, str):
+        close = difflib.get_close_matches(lost.step, lost.names, 1)
+        hint = f"did you mean {close[0]}?" if close else f"it has {', '.join(lost.names)}"
+        return f"{name} has no field {lost.step!r}", hint
+    if name in scope.task_ios:
+        per_part = f"{name}.message.all(part, !has(part.text) || size(part.text) < 50000)"
+        return f"{name} is a map, not a list", f"write {name}.message; for the length of its texts write {per_part}"
+    return f"{name} is a map and has no item by number", "write the name of a field"
