@@ -15,7 +15,7 @@ from errands.agents.models.base import Answer, FunctionCall, FunctionSaid, Model
 from errands.agents.mounts import Mounts
 from errands.agents.tools.functions import PythonTool
 from errands.agents.tools.toolbox import Toolbox
-from errands.client.compose import Content
+from errands.client.conversation import Content
 from errands.engines.base import Engine
 from errands.model.core import SETTLED_STATES, Task
 from errands.outbound import Outbound

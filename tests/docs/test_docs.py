@@ -51,7 +51,7 @@ from errands.agents.models.base import Model
 from errands.cli.failures import EXIT_CODES
 from errands.cli.main import app
 from errands.client import A2AClientError, ArtifactInfo, StreamEvent
-from errands.client.compose import MessageOptions
+from errands.client.conversation import MessageOptions
 from errands.operations import OPERATIONS
 from errands.policy.limits import Limits
 from errands.policy.steps import StepConfig

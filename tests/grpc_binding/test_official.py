@@ -20,7 +20,7 @@ from a2a.types.a2a_pb2_grpc import add_A2AServiceServicer_to_server as add_servi
 from a2a.utils.errors import TaskNotCancelableError, TaskNotFoundError
 
 from errands import errors
-from errands.client.following import Follower
+from errands.client.task_stream import TaskStream
 from errands.model.core import Part, TaskState
 from errands.model.requests import CancelTaskRequest, GetTaskRequest
 from tests.grpc_binding.serving import over_grpc, pb
@@ -184,7 +184,7 @@ async def test_our_client_sends_to_the_official_server(version: str) -> None:
 
 async def test_our_client_follows_a_stream_of_the_official_server(version: str) -> None:
     async with official_server() as address, transport_to(address, version) as transport:
-        events = [event async for event in Follower(session_of(transport), request=sending()).events()]
+        events = [event async for event in TaskStream(session_of(transport), request=sending()).events()]
         assert events[0].kind == "task"
         assert events[-1].state == "completed"
         assert [event.text for event in events if event.kind == "artifact"] == ["hi", "Echo: hi"]

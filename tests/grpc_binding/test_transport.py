@@ -8,8 +8,8 @@ import pytest
 from msgspec import UNSET
 
 from errands import A2AMiddleware, AgentCardConfig, BearerTokenMiddleware, RequestEnvelope
-from errands.client.following import Follower
-from errands.client.transport import TransientError
+from errands.client.session import TransientError
+from errands.client.task_stream import TaskStream
 from errands.errors import (
     AuthenticationRequiredError,
     InvalidParamsError,
@@ -187,6 +187,6 @@ async def test_not_now_is_tried_again_when_the_agent_says(version: str) -> None:
 
 async def test_the_agent_that_asks_ends_the_followed_turn(version: str) -> None:
     async with over_grpc(Asks()) as served, transport_to(served.address, version) as transport:
-        follower = Follower(session_of(transport), request=sending())
+        follower = TaskStream(session_of(transport), request=sending())
         states = [event.state async for event in follower.events()]
         assert states[-1] == "input-required"

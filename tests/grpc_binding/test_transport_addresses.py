@@ -35,5 +35,5 @@ def test_an_address_that_is_none_is_refused(url: str) -> None:
 
 
 async def test_a_version_that_is_not_spoken_is_refused() -> None:
-    with pytest.raises(ConfigurationError, match=r"possible are 1\.0, 0\.3"):
+    with pytest.raises(ConfigurationError, match=r"expected one of 1\.0, 0\.3"):
         GrpcTransport("localhost:1", "2.0", headers={}, timeout=None)

@@ -13,8 +13,8 @@ import httpx
 import pytest
 
 from errands.client.errors import AgentTimeoutError, AgentUnreachableError, ProtocolError
-from errands.client.following import Follower
-from errands.client.transport import TransientError
+from errands.client.session import TransientError
+from errands.client.task_stream import TaskStream
 from errands.errors import (
     A2AError,
     AuthenticationRequiredError,
@@ -110,7 +110,7 @@ async def test_a_cut_stream_goes_on_and_shows_everything_once(version: str, stor
     async with over_grpc(worker, storage=storage) as served:
         assert served.server.grpc_port is not None
         async with Wire(served.server.grpc_port) as wire, transport_to(wire.address, version) as transport:
-            follower = Follower(session_of(transport), request=sending())
+            follower = TaskStream(session_of(transport), request=sending())
             seen: list[str] = []
             async for event in follower.events():
                 if event.kind == "artifact":

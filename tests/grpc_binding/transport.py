@@ -7,8 +7,7 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 from errands.client.grpc_transport import GrpcTransport
-from errands.client.retry import RetryPolicy
-from errands.client.session import Session
+from errands.client.session import RetryPolicy, Session
 from errands.model.card import AgentCapabilities, AgentCard
 from errands.model.core import Message, Part, Role
 from errands.model.requests import SendMessageConfiguration, SendMessageRequest

@@ -9,8 +9,8 @@ import httpx
 import pytest
 
 from errands import CapabilitiesConfig
-from errands.client.bindings import RestBinding
-from errands.client.interfaces import DIALECTS
+from errands.client.discovery import DIALECTS
+from errands.client.http_transport import RestBinding
 from errands.model.requests import GetTaskRequest
 from errands.operations import OPERATIONS
 from errands.testing import serve

@@ -9,7 +9,7 @@ from typing import Any
 
 from errands import A2AClient, ErrandsError, Message, Part, Task
 from errands.client import StreamEvent
-from errands.client.result import ClientResult
+from errands.client.results import ClientResult
 from errands.model.card import AgentCard
 from tests.interop.parts import errands_part, plain_part
 from tests.interop.peers.conversation import Answer, Refused, Saying

@@ -11,8 +11,8 @@ from typing import Any
 import msgspec
 
 from errands.client import A2AClient, ClientResult
-from errands.client.compose import Content
-from errands.client.result import StreamEvent
+from errands.client.conversation import Content
+from errands.client.results import StreamEvent
 from errands.engines.base import Engine
 from errands.engines.memory import MemoryEngine
 from errands.model.base import encode

@@ -17,7 +17,7 @@ from errands.cli.options import AsJson, Headers, RemoteAgent, Timeout, Token
 from errands.cli.output import SEVERITY_STYLES, clean, count_severities, out, print_json
 from errands.client import AgentNotFoundError
 from errands.client.discovery import CardSource, card_urls, read_card
-from errands.client.retry import RetryPolicy
+from errands.client.session import RetryPolicy
 from errands.model.card import AgentCard
 from errands.wire.card_check import Finding, Report, check_card
 

@@ -20,8 +20,8 @@ from errands.cli.failures import ExitCode, UsageError, command, exit_code_of
 from errands.cli.options import AsJson, Headers, RemoteAgent, Timeout, Token, Url
 from errands.cli.output import StreamPrinter, clean, describe_part, err, out, print_event, print_json
 from errands.client import A2AClient, AgentCapabilityError, ClientResult, StreamEvent
-from errands.client.compose import MessageOptions
-from errands.client.text import text_pieces
+from errands.client.conversation import MessageOptions
+from errands.client.results import text_pieces
 from errands.model.core import Message, Part, TaskArtifactUpdateEvent, text_of
 from errands.policy.reviews import asked_in
 

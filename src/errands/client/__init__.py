@@ -1,6 +1,6 @@
-"""The client of A2A agents. It knows the protocol and nothing of runtime, engines or server."""
+"""The client of A2A agents. It knows the protocol, and neither runtime, engines nor server."""
 
-from errands.client.client import A2AClient
+from errands.client.client import A2AClient, TaskPages
 from errands.client.conversation import Conversation, Turn
 from errands.client.errors import (
     A2AClientError,
@@ -14,11 +14,10 @@ from errands.client.errors import (
     ProtocolError,
     StreamInterruptedError,
 )
-from errands.client.pages import TaskPages
-from errands.client.result import ArtifactInfo, ClientResult, ListResult, StreamEvent
+from errands.client.results import ArtifactInfo, ClientResult, ListResult, StreamEvent
 from errands.errors import TaskNotCancelableError, TaskNotFoundError, UnsupportedOperationError
 
-#: a2akit's name for what a message to an ended task runs into; the protocol calls it UNSUPPORTED_OPERATION.
+#: a2akit's name for the error of a message to a task that has ended: UNSUPPORTED_OPERATION in the protocol.
 TaskTerminalError = UnsupportedOperationError
 
 __all__ = [

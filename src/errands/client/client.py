@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import datetime
-from collections.abc import AsyncGenerator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Generator, Mapping, Sequence
 from types import TracebackType
 from typing import Any, Self, Unpack
 
@@ -12,19 +12,21 @@ import httpx
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from errands.client.compose import Content, MessageOptions, compose
-from errands.client.conversation import Conversation
-from errands.client.discovery import CardSource, CardValidator, card_urls
+from errands.client.conversation import Content, Conversation, MessageOptions, compose
+from errands.client.discovery import (
+    CardSource,
+    CardValidator,
+    card_urls,
+    choose_interface,
+    open_transport,
+    protocol_name,
+    version_name,
+)
 from errands.client.errors import NotConnectedError, ProtocolError
-from errands.client.following import Follower, wait_until
 from errands.client.http_transport import checked_headers
-from errands.client.interfaces import choose_interface, open_transport, protocol_name, version_name
-from errands.client.pages import TaskPages
-from errands.client.result import ClientResult, Memory, StreamEvent
-from errands.client.retry import RETRY_ON, RetryPolicy
-from errands.client.session import Session
-from errands.client.text import text_pieces
-from errands.client.transport import Transport
+from errands.client.results import ClientResult, ListResult, ResultMemory, StreamEvent, text_pieces
+from errands.client.session import RETRY_ON, RetryPolicy, Session, Transport
+from errands.client.task_stream import TaskStream, wait_until
 from errands.errors import ConfigurationError, TaskNotFoundError
 from errands.model.card import AgentCapabilities, AgentCard
 from errands.model.core import SETTLED_STATES, TERMINAL_STATES, Part, Task, TaskState
@@ -38,6 +40,7 @@ from errands.model.requests import (
     ListTaskPushNotificationConfigsRequest,
     ListTaskPushNotificationConfigsResponse,
     ListTasksRequest,
+    ListTasksResponse,
     SendMessageResponse,
     TaskPushNotificationConfig,
 )
@@ -75,7 +78,10 @@ class A2AClient:
         extensions: Sequence[str] | None = None,
         card: AgentCard | None = None,
     ) -> None:
-        """`card` skips discovery; `protocol` and `version` insist on one; `extensions` are URIs to activate."""
+        """Configure the client. `card` skips discovery, `protocol` and `version` insist on one.
+
+        `extensions` are URIs to activate.
+        """
         card_urls(url)
         self._url = url
         self._headers = checked_headers(headers or {})
@@ -92,19 +98,19 @@ class A2AClient:
         self._given_card = card
         self._source: CardSource | None = None
         self._session: Session | None = None
-        self._memory = Memory()
-        #: A new card may bring a new one; streams that run on an older one go on.
+        self._memory = ResultMemory()
+        #: A new card may need a new one; streams that run on an older one go on.
         self._transports: list[Transport] = []
 
     async def connect(self) -> None:
-        """Finds the agent and chooses its interface that fits best. Connected already, it does nothing.
+        """Find the agent and choose the interface that fits best. Does nothing if already connected.
 
         Raises `AgentNotFoundError` and `NoCommonProtocolError`.
         """
         if self._session is not None:
             return
         if self._http is None:
-            # Every open stream and blocking send holds a connection: httpx's hundred would be used up soon.
+            # Every open stream and blocking send holds a connection, so httpx's default of a hundred is too low.
             limits = httpx.Limits(max_connections=1000, max_keepalive_connections=100)
             self._http = httpx.AsyncClient(limits=limits)
         self._source = CardSource(
@@ -142,7 +148,7 @@ class A2AClient:
         )
 
     async def refresh_card(self) -> AgentCard:
-        """Asks whether the card has changed, and if so takes the new one and chooses an interface anew."""
+        """Ask whether the card has changed; if so, use the new one and choose an interface again. Return the card."""
         session = self._connected()
         if self._source is None or self._http is None:
             raise NotConnectedError
@@ -153,7 +159,7 @@ class A2AClient:
         return card
 
     async def close(self) -> None:
-        """Lets go of the connections; an `httpx_client` that was given stays open."""
+        """Close the connections; an `httpx_client` that was given stays open."""
         self._session = self._source = None
         while self._transports:
             await self._transports.pop().close()
@@ -259,13 +265,13 @@ class A2AClient:
         timeout: float | UnsetType | None = UNSET,
         **options: Unpack[MessageOptions],
     ) -> ClientResult:
-        """`send` for parts."""
+        """Do what `send` does, for parts."""
         return await self.send(parts, blocking=blocking, timeout=timeout, **options)
 
     def stream(
         self, text: Content, *, timeout: float | None = None, **options: Unpack[MessageOptions]
     ) -> AsyncGenerator[StreamEvent, None]:
-        """Sends a message and yields what happens, each event once, until the turn is over.
+        """Send a message and yield what happens, each event once, until the turn is over.
 
         The turn is over when the task has ended or waits for input or authorization; to see what happens
         after a pause, `subscribe` to the task. A stream that is cut resumes by itself. `timeout` bounds the
@@ -275,12 +281,12 @@ class A2AClient:
         request = compose(text, **options)
         if request.configuration and request.configuration.task_push_notification_config:
             session.require("push_notifications")
-        return Follower(session, request=request, idle_timeout=timeout).events()
+        return TaskStream(session, request=request, idle_timeout=timeout).events()
 
     def stream_text(
         self, text: Content, *, timeout: float | None = None, **options: Unpack[MessageOptions]
     ) -> AsyncGenerator[str, None]:
-        """`stream` as pieces of text: the artifacts', or the last status message's when there was none."""
+        """Send a message and yield the text of its artifacts in pieces, or that of the last status without any."""
         message = compose(text, **options).message
         events = self.stream(message, timeout=timeout, **options)
         return text_pieces(events, continues=message.task_id is not None)
@@ -288,22 +294,22 @@ class A2AClient:
     def subscribe(
         self, task_id: str, *, last_event_id: str | None = None, timeout: float | None = None
     ) -> AsyncGenerator[StreamEvent, None]:
-        """Follows a task until it ends, from after `last_event_id` if the agent keeps its events.
+        """Follow a task until it ends, from after `last_event_id` if the agent keeps its events.
 
         While the task is paused the stream lasts for as long as the agent keeps it open. A task that has
         ended already yields one last "task" event. A cut stream resumes by itself.
         """
         if last_event_id is not None:
             checked_headers({"Last-Event-ID": last_event_id})
-        follower = Follower(self._connected(), task_id=task_id, last_event_id=last_event_id, idle_timeout=timeout)
-        return follower.events()
+        stream = TaskStream(self._connected(), task_id=task_id, last_event_id=last_event_id, idle_timeout=timeout)
+        return stream.events()
 
     def conversation(self, *, context_id: str | None = None, task_id: str | None = None) -> Conversation:
-        """A conversation that carries its context along; give ids to take up an earlier one."""
+        """Return a conversation, which keeps its context; give ids to continue an earlier one."""
         return Conversation(self, memory=self._memory, context_id=context_id, task_id=task_id)
 
     async def get_task(self, task_id: str, history_length: int | None = None) -> ClientResult:
-        """The task as it stands, with the newest `history_length` messages. Raises `TaskNotFoundError`."""
+        """Return the task as it stands, with the newest `history_length` messages. Raises `TaskNotFoundError`."""
         request = GetTaskRequest(id=task_id, history_length=history_length)
         return ClientResult.from_task(await self._connected().call("GetTask", request))
 
@@ -318,7 +324,7 @@ class A2AClient:
         include_artifacts: bool | None = None,
         status_timestamp_after: str | datetime.datetime | None = None,
     ) -> TaskPages:
-        """Tasks, the newest first: `await` it for one page, `async for` over it for all of them."""
+        """List tasks, the newest first: `await` the result for one page, or iterate over it for all of them."""
         if isinstance(status_timestamp_after, datetime.datetime):
             moment = status_timestamp_after.astimezone(datetime.UTC).replace(tzinfo=None)
             status_timestamp_after = f"{moment.isoformat()}Z"
@@ -343,7 +349,7 @@ class A2AClient:
         return ClientResult.from_task(await wait_until(session, task, TERMINAL_STATES, timeout=self._timeout))
 
     async def get_extended_card(self) -> AgentCard:
-        """The card for authenticated callers; from now on it is this client's `agent_card`."""
+        """Return the card for authenticated callers; from now on it is this client's `agent_card`."""
         session = self._connected()
         card: AgentCard = await session.call("GetExtendedAgentCard", GetExtendedAgentCardRequest())
         session.card = card
@@ -358,7 +364,7 @@ class A2AClient:
         config_id: str | None = None,
         authentication: AuthenticationInfo | dict[str, Any] | None = None,
     ) -> TaskPushNotificationConfig:
-        """Has the agent send updates of the task to `url`."""
+        """Have the agent send updates of the task to `url`."""
         request = TaskPushNotificationConfig(
             task_id=task_id, url=url, token=token, id=config_id, authentication=_authentication(authentication)
         )
@@ -366,7 +372,7 @@ class A2AClient:
         return config
 
     async def get_push_config(self, task_id: str, config_id: str | None = None) -> TaskPushNotificationConfig:
-        """One push config of a task; without `config_id` its first."""
+        """Return one push config of a task; without `config_id` its first. Raises `TaskNotFoundError`."""
         if config_id is None:
             configs = await self.list_push_configs(task_id)
             if not configs:
@@ -377,7 +383,7 @@ class A2AClient:
         return config
 
     async def list_push_configs(self, task_id: str) -> list[TaskPushNotificationConfig]:
-        """Every push config of a task."""
+        """Return every push config of a task."""
         request = ListTaskPushNotificationConfigsRequest(task_id=task_id)
         configs: list[TaskPushNotificationConfig] = []
         while True:
@@ -390,9 +396,42 @@ class A2AClient:
             request = msgspec.structs.replace(request, page_token=page.next_page_token)
 
     async def delete_push_config(self, task_id: str, config_id: str) -> None:
-        """Ends the updates that `set_push_config` asked for."""
+        """End the updates that `set_push_config` asked for."""
         request = DeleteTaskPushNotificationConfigRequest(task_id=task_id, id=config_id)
         await self._connected().call("DeleteTaskPushNotificationConfig", request)
+
+
+class TaskPages:
+    """The tasks of an agent: `await` returns one page as a `ListResult`, `async for` yields those of all pages."""
+
+    def __init__(self, session: Session, request: ListTasksRequest) -> None:
+        self._session = session
+        self._request = request
+
+    def __await__(self) -> Generator[Any, Any, ListResult]:
+        return self._page(self._request).__await__()
+
+    async def __aiter__(self) -> AsyncGenerator[ClientResult, None]:
+        request, asked = self._request, {self._request.page_token}
+        while True:
+            page = await self._page(request)
+            for task in page.tasks:
+                yield task
+            if page.next_page_token is None:
+                return
+            if page.next_page_token in asked:
+                raise ProtocolError(f"the pages of tasks repeat at {page.next_page_token!r}")
+            asked.add(page.next_page_token)
+            request = msgspec.structs.replace(request, page_token=page.next_page_token)
+
+    async def _page(self, request: ListTasksRequest) -> ListResult:
+        response: ListTasksResponse = await self._session.call("ListTasks", request)
+        return ListResult(
+            tasks=[ClientResult.from_task(task) for task in response.tasks],
+            next_page_token=response.next_page_token or None,
+            total_size=response.total_size,
+            page_size=response.page_size or request.page_size or len(response.tasks),
+        )
 
 
 def _authentication(given: AuthenticationInfo | dict[str, Any] | None) -> AuthenticationInfo | None:
@@ -413,4 +452,4 @@ def _state(status: TaskState | str | None) -> TaskState | None:
         return TaskState.parse(status)
     except ValueError:
         names = ", ".join(state.short for state in TaskState)
-        raise ConfigurationError(f"status {status!r}: possible are {names}") from None
+        raise ConfigurationError(f"invalid status {status!r}: expected one of {names}") from None

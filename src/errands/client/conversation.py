@@ -1,27 +1,95 @@
-"""A conversation with an agent: turn after turn in one context."""
+"""What is said to an agent: composing messages, and a conversation, turn after turn in one context."""
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from dataclasses import dataclass
-from typing import Protocol, Unpack
+from typing import Any, Protocol, TypedDict, Unpack
 
+import msgspec
 from msgspec import UNSET, UnsetType
 
-from errands.client.compose import Content, MessageOptions, compose
-from errands.client.ledger import Ledger
-from errands.client.result import ClientResult, Memory, StreamEvent
-from errands.client.text import text_pieces
-from errands.client.transport import Received
-from errands.model.core import (
-    PAUSED_STATES,
-    Message,
-    TaskState,
-)
+from errands.client.results import ClientResult, ResultMemory, StreamEvent, text_pieces
+from errands.client.session import Received
+from errands.client.task_stream import SeenTask
+from errands.model.core import PAUSED_STATES, Message, Part, Role, TaskState
+from errands.model.requests import SendMessageConfiguration, SendMessageRequest, TaskPushNotificationConfig
+
+#: What can be sent: a text, parts, or a whole message.
+Content = str | list[Part] | Message
 
 
-class Talker(Protocol):
+class MessageOptions(TypedDict, total=False):
+    """The keyword arguments that every way of sending a message takes."""
+
+    #: Continue this task: it waits for input or authorization.
+    task_id: str | None
+    #: Continue this conversation; a new task starts in it unless `task_id` is given.
+    context_id: str | None
+    #: Metadata of the message.
+    metadata: dict[str, Any] | None
+    #: How many messages of its history the task is returned with; None leaves it to the agent.
+    history_length: int | None
+    accepted_output_modes: list[str] | None
+    #: The message's id; give one to send a message again that may not have arrived.
+    message_id: str | None
+    #: Where the agent sends updates of the task, and the token it shows there.
+    push_url: str | None
+    push_token: str | None
+    #: The same with all settings.
+    push_notification_config: TaskPushNotificationConfig | None
+
+
+def compose(
+    content: Content,
+    *,
+    task_id: str | None = None,
+    context_id: str | None = None,
+    blocking: bool = True,
+    metadata: dict[str, Any] | None = None,
+    history_length: int | None = None,
+    accepted_output_modes: list[str] | None = None,
+    message_id: str | None = None,
+    push_url: str | None = None,
+    push_token: str | None = None,
+    push_notification_config: TaskPushNotificationConfig | None = None,
+) -> SendMessageRequest:
+    """Return the request with a message id of its own, so that every retry sends the same message."""
+    if push_url is not None and push_notification_config is None:
+        push_notification_config = TaskPushNotificationConfig(url=push_url, token=push_token)
+    configuration = SendMessageConfiguration(
+        accepted_output_modes=accepted_output_modes,
+        task_push_notification_config=push_notification_config,
+        history_length=history_length,
+        return_immediately=not blocking,
+    )
+    overrides = {
+        "task_id": task_id,
+        "context_id": context_id,
+        "metadata": metadata,
+        "message_id": message_id,
+    }
+    message = msgspec.structs.replace(
+        _message(content), **{name: value for name, value in overrides.items() if value is not None}
+    )
+    return SendMessageRequest(
+        message=message,
+        configuration=None if configuration == SendMessageConfiguration() else configuration,
+    )
+
+
+def _message(content: Content) -> Message:
+    if isinstance(content, Message):
+        return content
+    parts = [Part(text=content)] if isinstance(content, str) else list(content)
+    if not parts:
+        raise ValueError("a message needs at least one part")
+    return Message(message_id=str(uuid.uuid4()), role=Role.USER, parts=parts)
+
+
+class MessageSender(Protocol):
     """What a conversation needs of a client."""
 
     async def send(
@@ -40,7 +108,7 @@ class Talker(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """What was said and what came of it."""
+    """A message and its result."""
 
     message: Message
     result: ClientResult
@@ -54,14 +122,14 @@ class Conversation:
 
     def __init__(
         self,
-        client: Talker,
+        client: MessageSender,
         *,
         context_id: str | None = None,
         task_id: str | None = None,
-        memory: Memory | None = None,
+        memory: ResultMemory | None = None,
     ) -> None:
         self._client = client
-        self._memory = memory or Memory()
+        self._memory = memory or ResultMemory()
         self.context_id = context_id
         #: The task of the last turn.
         self.task_id = task_id
@@ -78,7 +146,7 @@ class Conversation:
         timeout: float | UnsetType | None = UNSET,
         **options: Unpack[MessageOptions],
     ) -> ClientResult:
-        """One turn; the options are those of `A2AClient.send`."""
+        """Send the next message; the options are those of `A2AClient.send`."""
         message = self._placed(text, options)
         result = await self._client.send(message, blocking=blocking, timeout=timeout, **options)
         self._conclude(message, result)
@@ -87,28 +155,28 @@ class Conversation:
     async def stream(
         self, text: Content, *, timeout: float | None = None, **options: Unpack[MessageOptions]
     ) -> AsyncGenerator[StreamEvent, None]:
-        """One turn as it happens; the options are those of `A2AClient.stream`."""
+        """Send the next message and yield what happens; the options are those of `A2AClient.stream`."""
         message = self._placed(text, options)
-        ledger = Ledger()
+        seen = SeenTask()
         try:
             async with aclosing(self._client.stream(message, timeout=timeout, **options)) as events:
                 async for event in events:
-                    ledger.admit(Received(event.response), opening=False)
+                    seen.admit(Received(event.response), opening=False)
                     yield event
         finally:
-            if ledger.message is not None:
-                self._conclude(message, ClientResult.from_message(ledger.message))
-            elif (task := ledger.task()) is not None:
+            if seen.message is not None:
+                self._conclude(message, ClientResult.from_message(seen.message))
+            elif (task := seen.task()) is not None:
                 self._conclude(message, self._memory.result(task, is_new=not message.task_id))
 
     def stream_text(
         self, text: Content, *, timeout: float | None = None, **options: Unpack[MessageOptions]
     ) -> AsyncGenerator[str, None]:
-        """One turn as pieces of text."""
+        """Send the next message and yield pieces of text."""
         return text_pieces(self.stream(text, timeout=timeout, **options), continues=self._continues)
 
     def _placed(self, text: Content, options: MessageOptions) -> Message:
-        """The message as it is sent: in this context and, while it waits, to this task."""
+        """Return the message as it is sent: in this context and, while it waits, to this task."""
         if self.context_id is not None:
             options.setdefault("context_id", self.context_id)
         if self._continues:

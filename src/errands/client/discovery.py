@@ -1,22 +1,32 @@
-"""Finding an agent: where its card is, and reading a card of any version."""
+"""Finding an agent: where its card is, what the card says in either version, and which interface to use."""
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Callable, Mapping
-from urllib.parse import urlsplit
+from functools import cache
+from typing import Any, Literal, NamedTuple
+from urllib.parse import urljoin, urlsplit, urlunsplit
 
 import httpx
 import msgspec
 
-from errands.client.errors import AgentNotFoundError, ProtocolError
-from errands.client.http_transport import retry_after, translated_failures
-from errands.client.retry import RetryPolicy
-from errands.client.transport import TransientError
+from errands.client.errors import AgentNotFoundError, NoCommonProtocolError, ProtocolError
+from errands.client.http_transport import (
+    HttpTransport,
+    JsonRpcBinding,
+    PraisonAIBinding,
+    RestBinding,
+    retry_after,
+    translated_failures,
+)
+from errands.client.session import RetryPolicy, TransientError, Transport
 from errands.errors import ConfigurationError, UnavailableError
-from errands.model.card import AgentCard
-from errands.wire import v1_0
-from errands.wire.dialect import MalformedAnswerError
-from errands.wire.v0_3_card import from_v0_3
+from errands.model.card import AgentCard, AgentInterface
+from errands.wire import praisonai, v0_3, v1_0
+from errands.wire.dialect import ClientDialect, MalformedAnswerError
+from errands.wire.v0_3_card import PRAISONAI_TRANSPORT, from_v0_3
+from errands.wire.v0_3_spelling import is_once
 
 WELL_KNOWN_PATHS = ("/.well-known/agent-card.json", "/.well-known/agent.json")
 
@@ -26,7 +36,10 @@ _PASSING_STATUSES = frozenset({429, 502, 503, 504})
 
 
 def card_urls(url: str) -> list[str]:
-    """Where to look: at `url` itself when it is a card's address, else at the well-known paths."""
+    """Return where to look: at `url` itself when it is the address of a card, else at the well-known paths.
+
+    Raises `ConfigurationError`.
+    """
     parts = urlsplit(url)
     if parts.scheme not in {"http", "https"} or not parts.hostname:
         raise ConfigurationError(f"url {url!r}: the address of an agent begins with http:// or https://")
@@ -36,7 +49,7 @@ def card_urls(url: str) -> list[str]:
 
 
 class CardSource:
-    """Fetches the card of one agent and remembers enough of the answer to ask "has it changed?" later."""
+    """Fetches the card of one agent, and again only if it has changed."""
 
     def __init__(
         self,
@@ -60,7 +73,7 @@ class CardSource:
         self._conditions: dict[str, str] = {}
 
     async def fetch(self) -> AgentCard | None:
-        """The card, or None when it is the one that was fetched last. Raises `AgentNotFoundError`."""
+        """Return the card, or None when it is the one that was fetched last. Raises `AgentNotFoundError`."""
         urls = card_urls(self._url) if self.found_at is None else [self.found_at]
         reasons: list[str] = []
         for url in urls:
@@ -116,21 +129,184 @@ class CardSource:
 
 def _explain(response: httpx.Response) -> str:
     if response.is_redirect:
-        # Followed blindly, a redirect would carry the caller's credentials to wherever it points.
+        # If it were followed, it would carry the caller's credentials to any address.
         return f"HTTP {response.status_code}, a redirect; use {response.headers.get('location')!r} instead"
     return f"HTTP {response.status_code}"
 
 
 def read_card(raw: bytes) -> AgentCard:
-    """A card of either version as a 1.0 card, or `ProtocolError`. A document of both is read as 1.0."""
+    """Return a card of either version as a 1.0 card. A document of both is read as 1.0. Raises `ProtocolError`."""
     try:
         fields = msgspec.json.decode(raw)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise ProtocolError(f"no JSON ({error})") from None
+        raise ProtocolError(f"not valid JSON ({error})") from None
     if not isinstance(fields, dict) or not isinstance(fields.get("name"), str):
-        raise ProtocolError("no agent card")
+        raise ProtocolError("not an agent card")
     is_old = not {"supportedInterfaces", "supported_interfaces"} & fields.keys()
     try:
         return from_v0_3(raw) if is_old else v1_0.read_answer(AgentCard, raw)
     except MalformedAnswerError as error:
         raise ProtocolError(str(error)) from None
+
+
+# Choosing an interface
+
+#: The dialect of each version over each binding, the preferred version first. gRPC has codecs of its own.
+DIALECTS: dict[tuple[str, str], ClientDialect | Literal["grpc"]] = {
+    ("1.0", "jsonrpc"): v1_0.JSON,
+    ("1.0", "http+json"): v1_0.JSON,
+    ("1.0", "grpc"): "grpc",
+    ("0.3", "jsonrpc"): v0_3.JSONRPC,
+    ("0.3", "http+json"): v0_3.REST,
+    ("0.3", "grpc"): "grpc",
+    ("0.3", "praisonai"): praisonai.DIALECT,
+}
+#: The bindings over HTTP, by the name in `A2AClient(protocol=...)`.
+BINDINGS = {binding.name: binding for binding in (JsonRpcBinding, RestBinding, PraisonAIBinding)}
+#: Where PraisonAI's dialect is usually spoken.
+PRAISONAI_PATH = "/a2a"
+
+_GRPC_TRANSPORT = "errands.client.grpc_transport"
+
+
+class Choice(NamedTuple):
+    """The interface to use; `url` is absolute."""
+
+    protocol: str
+    version: str
+    url: str
+    dialect: ClientDialect | Literal["grpc"]
+    tenant: str | None
+
+    @property
+    def lacks(self) -> frozenset[str]:
+        """The operations that the dialect does not have."""
+        return frozenset() if self.dialect == "grpc" else self.dialect.lacks
+
+
+def protocol_name(name: str) -> str:
+    """Return the name of a binding as this client spells it. Raises `ConfigurationError` for an unknown one."""
+    known = list(dict.fromkeys(binding for _, binding in DIALECTS))
+    if name.lower() not in known:
+        raise ConfigurationError(f"invalid protocol {name!r}: expected one of {', '.join(map(repr, known))}")
+    if name.lower() == "grpc" and not speaks_grpc():
+        raise ConfigurationError("protocol 'grpc' needs an extra: pip install 'errands[grpc]'")
+    return name.lower()
+
+
+def version_name(version: str) -> str:
+    """Return a version as `Major.Minor`. Raises `ConfigurationError` for an unknown one."""
+    known = _versions()
+    short = _short(version)
+    if short not in known:
+        raise ConfigurationError(f"invalid version {version!r}: expected one of {', '.join(map(repr, known))}")
+    return short
+
+
+@cache
+def speaks_grpc() -> bool:
+    """Return whether the extra is installed. Called only when gRPC would be used, as the import takes time."""
+    try:
+        importlib.import_module(_GRPC_TRANSPORT)
+    except ImportError:
+        return False
+    return True
+
+
+def choose_interface(
+    card: AgentCard,
+    *,
+    card_url: str,
+    protocol: str | None = None,
+    version: str | None = None,
+    tenant: str | None = None,
+) -> Choice:
+    """Return the interface that fits best: of the newest version, and in the card's order.
+
+    `protocol` and `version` insist on one. Raises `NoCommonProtocolError` with what is offered.
+    """
+    versions = _versions()
+    offered = [*card.supported_interfaces, *(_beside(card) if protocol == "praisonai" else ())]
+    fitting = [face for face in offered if _short(face.protocol_version) in versions]
+    for interface in sorted(fitting, key=lambda face: versions.index(_short(face.protocol_version))):
+        binding = interface.protocol_binding.lower()
+        if protocol not in (None, binding) or version not in (None, _short(interface.protocol_version)):
+            continue
+        # The specification binds an interface to its tenant, so that of another tenant cannot be used.
+        if tenant is not None and interface.tenant not in (None, "", tenant):
+            continue
+        choice = _usable(interface, card_url)
+        if choice is not None:
+            return choice._replace(tenant=interface.tenant or tenant)
+    offers = [_describe(interface) for interface in card.supported_interfaces]
+    raise NoCommonProtocolError(card.name, _wanted(protocol, version, tenant), offers)
+
+
+def open_transport(
+    choice: Choice, http: httpx.AsyncClient, *, software: bytes, headers: Mapping[str, str], timeout: float | None
+) -> Transport:
+    """Return the transport of an interface that was chosen; `software` is what the agent runs on."""
+    if choice.dialect == "grpc":
+        grpc: Any = importlib.import_module(_GRPC_TRANSPORT)
+        transport: Transport = grpc.GrpcTransport(
+            choice.url, choice.version, software=software, headers=headers, timeout=timeout
+        )
+        return transport
+    dialect = v0_3.REST_ONCE if choice.dialect is v0_3.REST and is_once(software) else choice.dialect
+    binding = BINDINGS[choice.protocol](choice.url, dialect)
+    return HttpTransport(http, binding, headers=headers, timeout=timeout)
+
+
+def _beside(card: AgentCard) -> list[AgentInterface]:
+    """Return the interfaces of PraisonAI's dialect, which errands serves beside 0.3's JSON-RPC and names on no card."""
+    return [
+        msgspec.structs.replace(face, protocol_binding=PRAISONAI_TRANSPORT, url=_praisonai_url(face.url))
+        for face in card.supported_interfaces
+        if (_short(face.protocol_version), face.protocol_binding.lower()) == ("0.3", "jsonrpc")
+    ]
+
+
+def _praisonai_url(url: str) -> str:
+    parts = urlsplit(url)
+    path = parts.path.rstrip("/").removesuffix(PRAISONAI_PATH) + PRAISONAI_PATH
+    return urlunsplit(parts._replace(path=path))
+
+
+def _usable(interface: AgentInterface, card_url: str) -> Choice | None:
+    version, binding = _short(interface.protocol_version), interface.protocol_binding.lower()
+    dialect = DIALECTS.get((version, binding))
+    if dialect is None:
+        return None
+    if dialect == "grpc":
+        usable, url = bool(interface.url) and speaks_grpc(), interface.url
+    else:
+        url = urljoin(card_url, interface.url)
+        usable = urlsplit(url).scheme in {"http", "https"}
+    return Choice(binding, version, url, dialect, interface.tenant) if usable else None
+
+
+def _versions() -> list[str]:
+    """Return the versions in the table, the preferred one first."""
+    return list(dict.fromkeys(version for version, _ in DIALECTS))
+
+
+def _short(version: str) -> str:
+    """Return the version without its patch number, which does not take part in negotiation."""
+    return ".".join(version.split(".")[:2])
+
+
+def _describe(interface: AgentInterface) -> str:
+    tenant = f" for tenant {interface.tenant!r}" if interface.tenant else ""
+    return f"{interface.protocol_binding} {interface.protocol_version} at {interface.url}{tenant}"
+
+
+def _wanted(protocol: str | None, version: str | None, tenant: str | None) -> str:
+    spoken = [
+        (known, binding)
+        for (known, binding), dialect in DIALECTS.items()
+        if protocol in (None, binding) and version in (None, known) and (dialect != "grpc" or speaks_grpc())
+    ]
+    versions = " or ".join(dict.fromkeys(known for known, _ in spoken)) or version or "in any version"
+    bindings = " or ".join(dict.fromkeys(binding for _, binding in spoken)) or protocol
+    wanted = f"A2A {versions} over {bindings}"
+    return f"{wanted} for tenant {tenant!r}" if tenant else wanted

@@ -1,4 +1,4 @@
-"""What only a client can run into. What the agent itself says arrives as the classes of `errands.errors`.
+"""Errors of the client itself. Those of the agent arrive as the classes of `errands.errors`.
 
 ErrandsError
 └── A2AClientError

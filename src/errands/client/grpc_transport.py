@@ -1,8 +1,8 @@
-"""The gRPC transport: one interface of an agent in either protocol version, and gRPC's failures put into our words.
+"""The gRPC transport: one interface of an agent in either protocol version.
 
 The schema has no place for the id of an event. errands sends it all the same when asked, see
 `errands.wire.proto.codec`; with other agents a stream that was cut goes on with a snapshot of the task, which the
-client compares with what it has seen, see `errands.client.ledger`.
+client compares with what it has seen, see `errands.client.task_stream`.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ import grpc.aio
 import httpx
 
 from errands.client.errors import ProtocolError
-from errands.client.result import content_of
-from errands.client.transport import Received, TransientError
+from errands.client.results import content_of
+from errands.client.session import Received, TransientError
 from errands.errors import ConfigurationError, InternalError, UnavailableError
 from errands.model.base import Model
 from errands.operations import Operation
@@ -27,14 +27,14 @@ from errands.wire.dialect import EXTENSION_HEADERS, EXTENSIONS, MalformedAnswerE
 from errands.wire.proto.codec import ASKING, CODECS, Codec, Rpc, position_of, read_response, write_request
 from errands.wire.proto.grpc_status import DETAILS_KEY, has_error_info, read_failure
 
-#: A card's address has no scheme, so that it is in plain text.
+#: The address on a card has no scheme, which means plain text.
 _DEFAULT_PORTS = {"": 80, "http": 80, "grpc": 80, "https": 443, "grpcs": 443}
 _TLS_SCHEMES = frozenset({"https", "grpcs"})
 #: Names that gRPC understands by itself.
 _NATIVE_SCHEMES = frozenset({"dns", "ipv4", "ipv6", "unix", "unix-abstract"})
-#: What HTTP/2 and gRPC say themselves about a request.
+#: Headers that HTTP/2 and gRPC set themselves.
 _RESERVED = frozenset({"host", "connection", "content-length", "content-type", "te", "user-agent", "accept"})
-#: How gRPC begins when no connection could be made, so that nothing was sent.
+#: How gRPC's messages begin when no connection could be made, so that nothing was sent.
 _NOT_SENT = ("failed to connect", "dns resolution failed", "connections to all backends failing", "name resolution")
 _RECONNECT_MS = (100, 2_000)
 
@@ -54,7 +54,7 @@ class GrpcTransport:
         credentials: grpc.ChannelCredentials | None = None,
         software: bytes = b"",
     ) -> None:
-        """`timeout` is for making the connection; `credentials` mean TLS, whatever `url` says.
+        """Open the channel. `timeout` is for connecting; `credentials` mean TLS, whatever `url` says.
 
         `software` is what the agent is known to run on: peers of 0.3 differ in how they write files.
         """
@@ -114,7 +114,7 @@ class GrpcTransport:
 
 
 async def _next(call: Any, timeout: float | None, begun: bool) -> Any:
-    """The next message of a stream or EOF, within `timeout` seconds."""
+    """Return the next message of a stream or EOF, within `timeout` seconds."""
     try:
         with translated_failures():
             async with asyncio.timeout(timeout):
@@ -124,7 +124,7 @@ async def _next(call: Any, timeout: float | None, begun: bool) -> Any:
     except (InternalError, UnavailableError) as error:
         if not begun:
             raise
-        # Said in the middle of a stream, it is about the stream and not about the task.
+        # In the middle of a stream it is about the stream and not about the task.
         raise TransientError(error, reached=True) from error
     except TransientError as failure:
         failure.reached = failure.reached or begun
@@ -140,8 +140,9 @@ def _decoded(rpc: Rpc, raw: bytes) -> Any:
 
 @contextmanager
 def translated_failures() -> Iterator[None]:
-    """gRPC's failures in the words of the transport port. Broken connections are told as httpx tells them, so that
-    what is tried again does not depend on the binding.
+    """Turn gRPC's failures into those of the transport port.
+
+    Broken connections become errors of httpx, so that what is tried again does not depend on the binding.
     """
     try:
         yield
@@ -163,7 +164,7 @@ def _translate(error: grpc.aio.AioRpcError) -> NoReturn:
 
 
 def _translate_connection(error: grpc.aio.AioRpcError, code: grpc.StatusCode, text: str) -> None:
-    """Raises when it is the connection that failed, and not the agent that refused."""
+    """Raise `TransientError` when the connection failed, and not the agent."""
     if code is grpc.StatusCode.DEADLINE_EXCEEDED:
         raise TransientError(httpx.ReadTimeout(text), reached=True) from error
     if code is grpc.StatusCode.UNAVAILABLE:
@@ -182,7 +183,7 @@ def _details_of(error: grpc.aio.AioRpcError) -> bytes | None:
 
 
 def target_of(url: str) -> tuple[str, bool]:
-    """What gRPC connects to, and whether by TLS. Raises `ConfigurationError`."""
+    """Return what gRPC connects to, and whether by TLS. Raises `ConfigurationError`."""
     if url.partition(":")[0] in _NATIVE_SCHEMES:
         return url, False
     try:
@@ -200,7 +201,7 @@ def _codec(version: str) -> Codec:
     # Patch numbers do not take part in negotiation.
     codec = CODECS.get(".".join(version.split(".")[:2]))
     if codec is None:
-        raise ConfigurationError(f"A2A {version!r} over gRPC: possible are {', '.join(CODECS)}")
+        raise ConfigurationError(f"invalid version {version!r} for gRPC: expected one of {', '.join(CODECS)}")
     return codec
 
 
@@ -216,7 +217,7 @@ def _options(timeout: float | None) -> list[tuple[str, int]]:
     options = [
         ("grpc.max_receive_message_length", -1),
         ("grpc.max_send_message_length", -1),
-        # The client has a patience of its own; gRPC's grows to two minutes.
+        # The client waits between tries itself; gRPC's own waits grow to two minutes.
         ("grpc.initial_reconnect_backoff_ms", first),
         ("grpc.max_reconnect_backoff_ms", longest),
     ]

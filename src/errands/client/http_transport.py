@@ -1,30 +1,52 @@
-"""The HTTP transport: I/O for any HTTP binding in any dialect, and httpx's failures put into our words."""
+"""The HTTP transport: the envelopes of JSON-RPC, HTTP+JSON and PraisonAI, and I/O for all of them.
+
+A binding wraps requests and unwraps answers, without I/O; their content is the dialect's. httpx's failures become those
+of the transport port.
+"""
 
 from __future__ import annotations
 
 import email.utils
 import time
+import uuid
 from collections.abc import AsyncGenerator, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, NamedTuple, Protocol
+from urllib.parse import urlencode, urlsplit, urlunsplit
 
 import httpx
+import msgspec
 
-from errands.client.bindings import Binding, Outgoing, plain_error
 from errands.client.errors import A2AClientError, ProtocolError
-from errands.client.result import content_of
-from errands.client.transport import Received, TransientError
-from errands.errors import A2AError, ConfigurationError, InternalError, UnavailableError
+from errands.client.results import content_of
+from errands.client.session import Received, TransientError
+from errands.clock import from_iso
+from errands.errors import A2AError, ConfigurationError, InternalError, InvalidParamsError, UnavailableError
+from errands.lifecycle import trim
 from errands.model.base import Model
+from errands.model.core import StreamResponse, Task
+from errands.model.requests import (
+    Empty,
+    GetTaskRequest,
+    ListTasksRequest,
+    ListTasksResponse,
+    SendMessageRequest,
+    SendMessageResponse,
+)
 from errands.operations import Operation
-from errands.wire.dialect import EXTENSION_HEADERS, EXTENSIONS, MalformedAnswerError
+from errands.wire import jsonrpc, v0_3
+from errands.wire.dialect import EXTENSION_HEADERS, EXTENSIONS, ClientDialect, MalformedAnswerError
+from errands.wire.praisonai import ARTIFACT_EVENT, ERROR_EVENT, STATUS_EVENT
 from errands.wire.sse import GAP_EVENT, ServerSentEvent, SSEParser
+from errands.wire.status import from_http
 
 #: Raised before a single byte of the request was written.
 NOT_SENT = (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout, httpx.ProxyError)
-#: The agent, or something before it, cannot answer now. A gateway (502, 504) may have passed the request on.
+#: The agent, or a proxy before it, cannot answer now. A gateway (502, 504) may have passed the request on.
 _PASSING_STATUSES = frozenset({429, 502, 503, 504})
 _GATEWAY_STATUSES = frozenset({502, 504})
+#: Statuses that need no body to be understood. With any other one, a body must show that the answer is A2A.
+_TELLING_STATUSES = frozenset({401, 403, 413, 429, 500, 502, 503, 504})
 
 
 class HttpTransport:
@@ -71,7 +93,7 @@ class HttpTransport:
             response = await self._client.send(http_request, stream=True, follow_redirects=False)
             try:
                 await self._expect_events(response)
-                # To ask again for what is to be seen does nothing; to send a message again may.
+                # Subscribing again changes nothing; sending a message again may.
                 parser, begun = SSEParser(), operation.name == "SubscribeToTask"
                 async for chunk in response.aiter_bytes():
                     for event in parser.feed(chunk):
@@ -83,9 +105,9 @@ class HttpTransport:
                 await response.aclose()
 
     async def close(self) -> None:
-        """Nothing to do: the connections are the client's."""
+        """Do nothing: the connections belong to the client."""
 
-    def _build(self, outgoing: Outgoing, read_timeout: float | None) -> httpx.Request:
+    def _build(self, outgoing: HttpRequest, read_timeout: float | None) -> httpx.Request:
         headers = self._headers.copy()
         if outgoing.content_type is not None:
             headers["Content-Type"] = outgoing.content_type
@@ -98,7 +120,7 @@ class HttpTransport:
         )
 
     async def _expect_events(self, response: httpx.Response) -> None:
-        """Raises unless the answer is a stream of events."""
+        """Raise unless the answer is a stream of events."""
         kind = response.headers.get("content-type", "").partition(";")[0].strip().lower()
         if response.status_code == httpx.codes.OK and kind == "text/event-stream":
             return
@@ -109,7 +131,7 @@ class HttpTransport:
 
     @contextmanager
     def _answer(self, response: httpx.Response) -> Iterator[None]:
-        """Turns an answer that says "not now" into a `TransientError`, by HTTP or inside an envelope."""
+        """Turn an answer that means "not now" into a `TransientError`, be it by HTTP or inside an envelope."""
         status = response.status_code
         try:
             if response.is_redirect:
@@ -131,7 +153,7 @@ class HttpTransport:
         except (InternalError, UnavailableError) as error:
             if not begun:
                 raise
-            # Said in the middle of a stream, it is about the stream and not about the task.
+            # In the middle of a stream it is about the stream and not about the task.
             raise TransientError(error, reached=True) from error
 
     def _read_event(self, event: ServerSentEvent) -> Received | None:
@@ -156,7 +178,7 @@ def _well_formed() -> Iterator[None]:
 
 @contextmanager
 def translated_failures() -> Iterator[None]:
-    """httpx's exceptions in the words of the transport port."""
+    """Turn httpx's exceptions into those of the transport port."""
     try:
         yield
     except NOT_SENT as error:
@@ -170,7 +192,7 @@ def translated_failures() -> Iterator[None]:
 
 
 def retry_after(headers: Mapping[str, str]) -> float | None:
-    """The seconds of a `Retry-After` header, which may be a number or a date."""
+    """Return the seconds of a `Retry-After` header, which may be a number or a date."""
     value = headers.get("retry-after", "").strip()
     if value.isascii() and value.isdecimal():
         return float(value)
@@ -182,13 +204,200 @@ def retry_after(headers: Mapping[str, str]) -> float | None:
 
 
 def is_header_value(value: str) -> bool:
-    """Whether it can be sent as it is: printable ASCII, so no line break that would start another header."""
+    """Return whether it is printable ASCII, so without a line break that would start another header."""
     return value.isascii() and value.isprintable()
 
 
 def checked_headers(headers: Mapping[str, str]) -> httpx.Headers:
-    """The headers, or `ConfigurationError` when one could smuggle in another."""
+    """Return the headers. Raises `ConfigurationError` when one could smuggle in another."""
     for name, value in headers.items():
         if not name or not is_header_value(name) or not is_header_value(value):
             raise ConfigurationError(f"header {name!r}: name and value must be printable ASCII without line breaks")
     return httpx.Headers(headers)
+
+
+# Bindings
+
+
+class HttpRequest(NamedTuple):
+    """A request as HTTP has it."""
+
+    method: str
+    url: str
+    content: bytes | None = None
+    content_type: str | None = None
+
+
+class Binding(Protocol):
+    """How requests and answers of a dialect are wrapped."""
+
+    #: The name in `A2AClient(protocol=...)`.
+    name: str
+    dialect: ClientDialect
+
+    def wrap(self, operation: Operation, request: Model) -> HttpRequest: ...
+
+    def read_response(self, operation: Operation, request: Model, body: bytes) -> Any:
+        """Return the answer to `request`. Raises as `unwrap` does, and `MalformedAnswerError`."""
+        ...
+
+    def read_event(self, event: ServerSentEvent) -> StreamResponse | None:
+        """Return the content of an event, or None when it has none. Raises likewise."""
+        ...
+
+    def unwrap(self, body: bytes | str) -> bytes | msgspec.Raw:
+        """Return the result in an answer or an event. Raises the agent's `A2AError`, or `ProtocolError`."""
+        ...
+
+    def error_in(self, body: bytes, status: int) -> A2AError | None:
+        """Return the agent's error in an answer or an event, or None when it does not have the binding's form."""
+        ...
+
+
+class JsonRpcBinding:
+    name = "jsonrpc"
+
+    def __init__(self, url: str, dialect: ClientDialect) -> None:
+        self.dialect = dialect
+        self._url = url
+
+    def wrap(self, operation: Operation, request: Model) -> HttpRequest:
+        method, params = self.dialect.method_of(operation), self.dialect.write_request(operation, request)
+        body = jsonrpc.request_bytes(uuid.uuid4().hex, method, params)
+        return HttpRequest("POST", self._url, body, "application/json")
+
+    def read_response(self, operation: Operation, request: Model, body: bytes) -> Any:
+        if operation.response is not Empty:
+            return self.dialect.read_response(operation, self.unwrap(body))
+        # a2a-sdk leaves out a result that is null.
+        if body and self._open(body).jsonrpc != "2.0":
+            self.unwrap(body)
+        return Empty()
+
+    def read_event(self, event: ServerSentEvent) -> StreamResponse | None:
+        return self.dialect.read_event(self.unwrap(event.data))
+
+    def unwrap(self, body: bytes | str) -> bytes | msgspec.Raw:
+        response = self._open(body)
+        if not memoryview(response.result):
+            raise ProtocolError("a JSON-RPC answer with neither result nor error")
+        return response.result
+
+    def _open(self, body: bytes | str) -> jsonrpc.RpcResponse:
+        try:
+            response = jsonrpc.read_response(body)
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+            raise ProtocolError(f"not valid JSON-RPC ({error})") from None
+        if response.error is not None:
+            raise self.dialect.read_jsonrpc_error(response.error)
+        return response
+
+    def error_in(self, body: bytes, status: int) -> A2AError | None:
+        try:
+            self.unwrap(body)
+        except A2AError as error:
+            return error
+        except ProtocolError:
+            pass
+        return None
+
+
+class RestBinding:
+    name = "http+json"
+
+    def __init__(self, url: str, dialect: ClientDialect) -> None:
+        self.dialect = dialect
+        self._base = urlsplit(url)
+        if dialect is v0_3.REST and self._base.path.rstrip("/") == "/v1":
+            # The cards of a2akit have `/v1` in the address, and its agents write objects as the specification does.
+            self.dialect = v0_3.REST_PLAIN
+            self._base = self._base._replace(path="")
+
+    def wrap(self, operation: Operation, request: Model) -> HttpRequest:
+        method, path, query, body = self.dialect.locate(operation, request)
+        return HttpRequest(method, self._url(path, query), body, None if body is None else self.dialect.media_type)
+
+    def read_response(self, operation: Operation, request: Model, body: bytes) -> Any:
+        return Empty() if operation.response is Empty else self.dialect.read_response(operation, body)
+
+    def read_event(self, event: ServerSentEvent) -> StreamResponse | None:
+        return self.dialect.read_event(self.unwrap(event.data))
+
+    def unwrap(self, body: bytes | str) -> bytes | msgspec.Raw:
+        return body.encode() if isinstance(body, str) else body
+
+    def error_in(self, body: bytes, status: int) -> A2AError | None:
+        try:
+            content = msgspec.json.decode(body)
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+            return None
+        return self.dialect.read_http_error(status, content)
+
+    def _url(self, path: str, query: dict[str, str]) -> str:
+        base = self._base
+        joined = "&".join(part for part in (base.query, urlencode(query)) if part)
+        return urlunsplit((base.scheme, base.netloc, base.path.rstrip("/") + path, joined, ""))
+
+
+def plain_error(status: int) -> A2AError | ProtocolError:
+    """Return what an HTTP status means by itself."""
+    if status in _TELLING_STATUSES:
+        return from_http(status, None)
+    return ProtocolError(f"HTTP {status}; is the interface's URL on the agent card right?")
+
+
+class PraisonAIBinding(JsonRpcBinding):
+    """JSON-RPC with streams of its own. What PraisonAI's agents ignore in a request is done here."""
+
+    name = "praisonai"
+
+    def read_response(self, operation: Operation, request: Model, body: bytes) -> Any:
+        response = super().read_response(operation, request, body)
+        if isinstance(request, ListTasksRequest):
+            return _select_tasks(request, response)
+        if isinstance(request, GetTaskRequest):
+            return trim(response, request.history_length)
+        if isinstance(request, SendMessageRequest) and request.configuration is not None:
+            return SendMessageResponse(task=trim(response.task, request.configuration.history_length))
+        return response
+
+    def read_event(self, event: ServerSentEvent) -> StreamResponse | None:
+        if event.event in (STATUS_EVENT, ARTIFACT_EVENT):
+            return self.dialect.read_event(event.data.encode())
+        if event.event == ERROR_EVENT:
+            raise self.dialect.read_jsonrpc_error(_error_in(event.data))
+        return None
+
+
+def _error_in(data: str) -> dict[str, Any]:
+    try:
+        return msgspec.json.decode(data, type=dict[str, Any])
+    except (msgspec.DecodeError, RecursionError) as error:
+        raise ProtocolError(f"an error that cannot be read ({error})") from None
+
+
+def _select_tasks(request: ListTasksRequest, listed: ListTasksResponse) -> ListTasksResponse:
+    """Return those of the agent's tasks that the caller asked for."""
+    after = _parse_time(request.status_timestamp_after)
+    tasks = [
+        trim(
+            task if request.include_artifacts else msgspec.structs.replace(task, artifacts=None), request.history_length
+        )
+        for task in listed.tasks
+        if request.status in (None, task.status.state) and (after is None or _is_after(task, after))
+    ]
+    return ListTasksResponse(tasks=tasks, next_page_token="", page_size=len(tasks), total_size=len(tasks))
+
+
+def _parse_time(timestamp: str | None) -> int | None:
+    try:
+        return None if timestamp is None else from_iso(timestamp)
+    except ValueError:
+        raise InvalidParamsError("not an ISO 8601 time", field="statusTimestampAfter") from None
+
+
+def _is_after(task: Task, moment: int) -> bool:
+    try:
+        return from_iso(task.status.timestamp or "") > moment
+    except ValueError:
+        return False

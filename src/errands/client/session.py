@@ -1,9 +1,12 @@
-"""A connection to one agent: its card, one transport, and what every call has in common."""
+"""A connection to one agent: the transport port, retries of what is safe to retry, and what all calls share."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator
-from typing import Any
+import asyncio
+import random
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from dataclasses import dataclass
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 import httpx
 import msgspec
@@ -14,16 +17,129 @@ from errands.client.errors import (
     AgentUnreachableError,
     AnswerLostError,
 )
-from errands.client.retry import RetryPolicy
-from errands.client.transport import Received, TransientError, Transport
 from errands.errors import A2AError, UnsupportedOperationError
 from errands.model.base import Model
 from errands.model.card import AgentCard
-from errands.operations import OPERATIONS, Capability
+from errands.model.core import StreamResponse
+from errands.operations import OPERATIONS, Capability, Operation
+
+T = TypeVar("T")
+
+#: Connections that could not be made or broke. A timeout of the answer is not among them: it has cost enough time.
+RETRY_ON: tuple[type[Exception], ...] = (
+    httpx.NetworkError,
+    httpx.ProxyError,
+    httpx.RemoteProtocolError,
+    httpx.ConnectTimeout,
+    httpx.PoolTimeout,
+)
+#: How many times more failures in a row a stream survives than a call: with the defaults, half a minute of them.
+STREAM_PATIENCE = 3
+#: No single wait is longer; if an agent asks for more, its error is passed on to the caller.
+LONGEST_WAIT = 60.0
+
+
+class Received(NamedTuple):
+    """One event of a stream as it arrived."""
+
+    response: StreamResponse
+    event_id: str | None = None
+    #: It stands for events that the agent no longer keeps.
+    gap: bool = False
+
+
+class TransientError(Exception):
+    """A failure that may pass by itself. It never leaves the client: callers get the `cause` or its meaning.
+
+    `reached` says whether the agent may have received and accepted the request.
+    """
+
+    def __init__(self, cause: Exception, *, reached: bool, retry_after: float | None = None) -> None:
+        super().__init__(str(cause) or type(cause).__name__)
+        self.cause = cause
+        self.reached = reached
+        #: Seconds that the agent asked to wait.
+        self.retry_after = retry_after
+
+
+class Transport(Protocol):
+    """One interface of an agent. Envelopes and codecs stay below it.
+
+    Both methods raise `TransientError`, the agent's own errors as `errands.errors.A2AError`, and
+    `ProtocolError` for answers that are not A2A.
+    """
+
+    #: The name of the binding, such as "jsonrpc".
+    protocol: str
+
+    async def call(self, operation: Operation, request: Model, *, read_timeout: float | None) -> Any:
+        """Return the operation's response; a `read_timeout` of None waits as long as it takes."""
+        ...
+
+    def stream(
+        self,
+        operation: Operation,
+        request: Model,
+        *,
+        last_event_id: str | None,
+        read_timeout: float | None,
+    ) -> AsyncGenerator[Received, None]:
+        """Yield the operation's events until the agent closes the stream; `read_timeout` bounds the silence."""
+        ...
+
+    async def close(self) -> None:
+        """Release what belongs to this interface alone."""
+        ...
+
+
+@dataclass
+class RetryPolicy:
+    """Exponential backoff with full jitter, so that clients cut off together do not come back together."""
+
+    max_retries: int = 3
+    delay: float = 0.2
+    #: The broken connections that are worth another try.
+    retry_on: tuple[type[Exception], ...] = RETRY_ON
+    sleep: Callable[[float], Awaitable[None]] = asyncio.sleep
+    uniform: Callable[[float, float], float] = random.uniform
+
+    async def run(self, attempt: Callable[[], Awaitable[T]], *, idempotent: bool) -> T:
+        """Return the result of `attempt`, retried as often as is allowed and safe, or raise its last error.
+
+        What may have reached the agent is tried again only if it is `idempotent`.
+        """
+        failures = 0
+        while True:
+            try:
+                return await attempt()
+            except TransientError as failure:
+                failures += 1
+                is_safe = idempotent or not failure.reached
+                if not (is_safe and isinstance(failure.cause, (A2AError, *self.retry_on))):
+                    raise
+                if self.is_spent(failures, failure):
+                    raise
+                await self.pause(failures, failure)
+
+    def is_spent(self, failures: int, failure: TransientError | None, *, streaming: bool = False) -> bool:
+        """Return whether that was one failure too many, or the agent asks for too long a wait.
+
+        A stream has more patience than a call: it would lose its place, and a redeploy takes a while.
+        """
+        asked = failure.retry_after if failure is not None else None
+        most = self.max_retries * STREAM_PATIENCE if streaming else self.max_retries
+        return failures > most or (asked is not None and asked > LONGEST_WAIT)
+
+    async def pause(self, failures: int, failure: TransientError | None) -> None:
+        """Wait before the next try; `failures` counts those in a row."""
+        wait = self.uniform(0, min(LONGEST_WAIT, self.delay * 2 ** min(failures - 1, 30)))
+        if failure is not None and failure.retry_after is not None:
+            wait += failure.retry_after
+        await self.sleep(wait)
 
 
 class Session:
-    """Calls operations by their names in the specification."""
+    """Calls the operations of one agent by their names in the specification."""
 
     def __init__(
         self,
@@ -46,23 +162,23 @@ class Session:
         self._tenant = tenant
 
     def require(self, capability: Capability) -> None:
-        """Raises `AgentCapabilityError` unless the card offers it."""
+        """Raise `AgentCapabilityError` unless the card offers the capability."""
         if not getattr(self.card.capabilities, capability):
             raise AgentCapabilityError(self.card.name, capability)
 
     def require_operation(self, name: str) -> None:
-        """Raises `UnsupportedOperationError` unless there are words for it in what is spoken here."""
+        """Raise `UnsupportedOperationError` unless the dialect has the operation."""
         if name in self._lacks:
             raise UnsupportedOperationError(f"{self.transport.protocol} has no {name}; ask for the task instead")
 
     async def call(self, name: str, request: Model, *, message_id: str | None = None) -> Any:
-        """The response; retried where that is safe, within the client's timeout per try."""
+        """Return the response; retried where that is safe, within the client's timeout per try."""
         return await self.call_within(self.timeout, name, request, message_id=message_id)
 
     async def call_within(
         self, timeout: float | None, name: str, request: Model, *, message_id: str | None = None
     ) -> Any:
-        """The same within another time per try. Raises `A2AError` and `A2AClientError`."""
+        """Do the same within another time per try. Raises `A2AError` and `A2AClientError`."""
         operation = OPERATIONS[name]
         if operation.capability is not None:
             self.require(operation.capability)
@@ -84,7 +200,7 @@ class Session:
         last_event_id: str | None = None,
         idle_timeout: float | None = None,
     ) -> AsyncGenerator[Received, None]:
-        """The events of one connection, as they come and without retries."""
+        """Yield the events of one connection as they come, without retries."""
         return self.transport.stream(
             OPERATIONS[name], self._addressed(request), last_event_id=last_event_id, read_timeout=idle_timeout
         )
@@ -94,19 +210,16 @@ class Session:
 
 
 def final_error(failure: TransientError, message_id: str | None) -> Exception:
-    """What a failure that is not tried again means to the caller."""
+    """Return what a failure that is not tried again means to the caller."""
     cause = failure.cause
+    told = f"{type(cause).__name__}: {cause}" if str(cause) else type(cause).__name__
     if message_id is not None and failure.reached:
         kind = AgentTimeoutError if isinstance(cause, httpx.TimeoutException) else AnswerLostError
-        return kind(f"the answer did not arrive ({_describe(cause)})", message_id=message_id)
+        return kind(f"the answer did not arrive ({told})", message_id=message_id)
     if isinstance(cause, A2AError):
         return cause
     if not failure.reached:
-        return AgentUnreachableError(f"the agent could not be reached ({_describe(cause)})")
+        return AgentUnreachableError(f"the agent could not be reached ({told})")
     if isinstance(cause, httpx.TimeoutException):
-        return AgentTimeoutError(f"the agent did not answer in time ({_describe(cause)})")
-    return AnswerLostError(f"the connection broke before the answer came ({_describe(cause)})")
-
-
-def _describe(cause: Exception) -> str:
-    return f"{type(cause).__name__}: {cause}" if str(cause) else type(cause).__name__
+        return AgentTimeoutError(f"the agent did not answer in time ({told})")
+    return AnswerLostError(f"the connection broke before the answer came ({told})")

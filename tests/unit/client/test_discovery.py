@@ -9,8 +9,8 @@ import httpx
 import msgspec
 import pytest
 
-from errands.client import A2AClient, AgentNotFoundError, NoCommonProtocolError, NotConnectedError, interfaces
-from errands.client.interfaces import choose_interface
+from errands.client import A2AClient, AgentNotFoundError, NoCommonProtocolError, NotConnectedError, discovery
+from errands.client.discovery import choose_interface
 from errands.errors import ConfigurationError
 from errands.model.base import encode
 from errands.model.card import AgentCard, AgentInterface
@@ -114,7 +114,7 @@ async def test_a_client_that_fails_to_connect_lets_go_of_its_connections() -> No
 
 async def test_a_page_of_json_that_is_no_card_is_no_card() -> None:
     site = Site({NEW: httpx.Response(200, json=["card"]), OLD: httpx.Response(200, json={"hello": "world"})})
-    with pytest.raises(AgentNotFoundError, match=r"no agent card.*no agent card"):
+    with pytest.raises(AgentNotFoundError, match=r"not an agent card.*not an agent card"):
         await site.client().connect()
 
 
@@ -185,13 +185,13 @@ async def test_a_card_that_leaves_out_empty_fields_is_read_as_protobuf_means_it(
 @pytest.fixture
 def without_grpc(monkeypatch: pytest.MonkeyPatch) -> None:
     """A client without the extra, whatever is installed here."""
-    monkeypatch.setattr(interfaces, "speaks_grpc", lambda: False)
+    monkeypatch.setattr(discovery, "speaks_grpc", lambda: False)
 
 
 @pytest.fixture
 def with_grpc(monkeypatch: pytest.MonkeyPatch) -> None:
     """A client with the extra for gRPC, whatever is installed here. What is chosen is never used."""
-    monkeypatch.setattr(interfaces, "speaks_grpc", lambda: True)
+    monkeypatch.setattr(discovery, "speaks_grpc", lambda: True)
 
 
 @pytest.mark.usefixtures("without_grpc")
@@ -353,7 +353,7 @@ async def test_an_unknown_protocol_is_refused_at_once() -> None:
 
 
 async def test_an_unknown_version_is_refused_at_once() -> None:
-    with pytest.raises(ConfigurationError, match=r"version '0\.1': possible are '1\.0', '0\.3'"):
+    with pytest.raises(ConfigurationError, match=r"version '0\.1': expected one of '1\.0', '0\.3'"):
         A2AClient(URL, version="0.1")
     assert A2AClient(URL, version="1.0.1").version == ""
 

@@ -6,9 +6,8 @@ import httpx
 import pytest
 
 from errands import lifecycle
-from errands.client import StreamInterruptedError, ledger
-from errands.client.retry import STREAM_PATIENCE
-from errands.client.transport import Received
+from errands.client import StreamInterruptedError, task_stream
+from errands.client.session import STREAM_PATIENCE, Received
 from errands.errors import InternalError, TaskNotFoundError, UnavailableError, UnsupportedOperationError
 from errands.model.core import StreamResponse, Task, TaskState, TaskStatus
 from tests.unit.client.agent import (
@@ -226,7 +225,7 @@ async def test_a_subscription_that_cannot_be_opened_gives_up_in_the_end(agent: S
 
 
 async def test_a_stream_that_goes_on_for_days_does_not_fill_the_memory() -> None:
-    seen = ledger.Ledger()
+    seen = task_stream.SeenTask()
     seen.admit(Received(snapshot()), opening=True)
     for n in range(30_000):
         seen.admit(Received(status(WORKING, f"still at it {n}"), f"id-{n}"), opening=False)
@@ -275,7 +274,7 @@ async def test_chunks_are_put_together_only_when_there_is_a_snapshot_to_compare(
         folds.append(len(updates))
         return lifecycle.fold_updates(base, updates)
 
-    monkeypatch.setattr(ledger, "fold_updates", counting)
+    monkeypatch.setattr(task_stream, "fold_updates", counting)
     first = agent.frames(snapshot(), *(chunk("x", append=n > 0) for n in range(1_000)), first_id=None)
     agent.plays(streaming(first, cut()), streaming(agent.frames(snapshot(COMPLETED, text="x" * 1_000), first_id=None)))
     async with agent.client() as client:

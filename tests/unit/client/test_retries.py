@@ -10,8 +10,7 @@ import pytest
 
 from errands.client import AgentTimeoutError, AgentUnreachableError, AnswerLostError
 from errands.client.http_transport import retry_after
-from errands.client.retry import LONGEST_WAIT, RetryPolicy
-from errands.client.transport import TransientError
+from errands.client.session import LONGEST_WAIT, RetryPolicy, TransientError
 from errands.errors import TaskNotFoundError, UnavailableError
 from errands.model.core import TaskState
 from errands.model.requests import SendMessageResponse

@@ -9,7 +9,7 @@ import pytest
 
 from errands import client as package
 from errands.client import A2AClient, A2AClientError, ClientResult, ListResult, StreamEvent, errors
-from errands.client.compose import MessageOptions
+from errands.client.conversation import MessageOptions
 from errands.errors import ErrandsError
 
 A2AKIT_NAMES = {

@@ -8,7 +8,7 @@ import pytest
 
 from errands import AgentExecutor, EventQueue, Message, Part, RequestContext, Role, TaskContext, TaskUpdater
 from errands.client import ClientResult
-from errands.client.result import Memory
+from errands.client.results import ResultMemory
 from errands.model.core import Artifact, Task, TaskState, TaskStatus
 from errands.testing import connect
 from tests.unit.support import running
@@ -121,7 +121,7 @@ def waiting(number: int) -> Task:
 
 
 def test_a_client_remembers_a_bounded_number_of_tasks() -> None:
-    memory = Memory()
+    memory = ResultMemory()
     results: list[ClientResult] = [memory.result(waiting(number), is_new=True) for number in range(1001)]
     assert {result.text for result in results} == {"made"}
     assert memory.result(waiting(1000), is_new=False).text is None
@@ -132,4 +132,4 @@ def test_a_message_that_named_no_task_may_have_been_the_answer_to_one() -> None:
     task = waiting(1)
     task.status = TaskStatus(state=TaskState.COMPLETED)
     task.artifacts = [*(task.artifacts or ()), Artifact(artifact_id="b", parts=[Part(text="made now")])]
-    assert Memory().result(task, is_new=True).text == "made now"
+    assert ResultMemory().result(task, is_new=True).text == "made now"

@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from errands import ClientResult, InvalidAnswerError, Part, TaskContext
-from errands.client.compose import Content
+from errands.client.conversation import Content
 from tests.unit.support import Gate, lone_context, reaches, running, said, signature
 
 pytestmark = pytest.mark.anyio

@@ -1,9 +1,10 @@
-"""What a caller gets: results and stream events with the useful facts at hand, the raw objects beside them."""
+"""What a caller gets: results, stream events and pieces of text, with the raw objects beside them."""
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import AsyncGenerator, Iterator, Mapping
+from contextlib import aclosing
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -26,7 +27,7 @@ from errands.model.core import (
     text_of,
 )
 
-#: Waiting tasks whose artifacts a client remembers.
+#: How many waiting tasks a client remembers the artifacts of.
 _MOST_REMEMBERED = 1000
 _TERMINAL_NAMES = frozenset(state.short for state in TERMINAL_STATES)
 
@@ -54,7 +55,7 @@ class ArtifactInfo:
 
     @classmethod
     def from_artifact(cls, artifact: Artifact) -> ArtifactInfo:
-        """The artifact of a task, or of an event of one."""
+        """Return the artifact of a task, or of an event."""
         return cls(
             artifact_id=artifact.artifact_id,
             name=artifact.name,
@@ -120,10 +121,10 @@ class ClientResult:
 
     @classmethod
     def from_task(cls, task: Task, before: Mapping[str, bytes] | None = None) -> ClientResult:
-        """The task as it stands. `before` are the artifacts that it had before its last turn, see `digests_of`.
+        """Return the task as it stands. `before` are the artifacts from before its last turn, see `digests_of`.
 
-        Where they are not known, what the agent said at last counts as the answer of a task of several turns, and then
-        its newest artifact.
+        Where they are not known, the answer of a task of several turns is what the agent said last, or else its newest
+        artifact.
         """
         sources = _sources(task, before)
         texts, data = map(_text, sources), map(_data, sources)
@@ -140,7 +141,7 @@ class ClientResult:
 
     @classmethod
     def from_message(cls, message: Message) -> ClientResult:
-        """An answer that is a message and no task."""
+        """Return the result of an answer that is a message and not a task."""
         return cls(
             task_id=message.task_id or "",
             context_id=message.context_id,
@@ -154,7 +155,7 @@ class ClientResult:
 
 
 def digests_of(task: Task) -> dict[str, bytes]:
-    """Return what tells later whether an artifact of the task has changed."""
+    """Return a digest of each artifact, which tells later whether it has changed."""
     return {
         artifact.artifact_id: hashlib.blake2b(encode(artifact), digest_size=16).digest()
         for artifact in task.artifacts or ()
@@ -162,7 +163,7 @@ def digests_of(task: Task) -> dict[str, bytes]:
 
 
 def _sources(task: Task, before: Mapping[str, bytes] | None) -> list[list[Part]]:
-    """Where the answer of the last turn may be found, the likeliest place first."""
+    """Return where the answer of the last turn may be found, the likeliest place first."""
     words = [task.status.message.parts] if task.status.message else []
     artifacts = list(task.artifacts or ())
     if before:
@@ -179,16 +180,16 @@ def _is_continued(task: Task) -> bool:
     return sum(message.role is not Role.AGENT for message in task.history or ()) > 1
 
 
-class Memory:
-    """Remembers the artifacts of tasks that wait, so that the answer of the next turn can be told from them."""
+class ResultMemory:
+    """Remembers the artifacts of waiting tasks, to tell the answer of the next turn from what was there before."""
 
     def __init__(self) -> None:
         self._artifacts: dict[str, dict[str, bytes]] = {}
 
     def result(self, task: Task, *, is_new: bool) -> ClientResult:
-        """Return what a turn has come to. `is_new` says that the message named no task.
+        """Return the result of a turn. `is_new` says that the message named no task.
 
-        It may have gone to one all the same: that of its context which waited.
+        It may have gone to a task all the same: the one of its context that waited.
         """
         before = self._artifacts.pop(task.id, {} if is_new and not _is_continued(task) else None)
         if task.status.state in PAUSED_STATES:
@@ -250,7 +251,7 @@ class StreamEvent:
 
     @classmethod
     def from_response(cls, response: StreamResponse, *, event_id: str | None = None, gap: bool = False) -> StreamEvent:
-        """The event of a `StreamResponse`, which has exactly one field set."""
+        """Return the event of a `StreamResponse`, which has exactly one field set."""
         raw = content_of(response)
         if raw is None:
             raise ValueError("an event needs one of task, message, statusUpdate and artifactUpdate")
@@ -258,7 +259,7 @@ class StreamEvent:
 
     @classmethod
     def from_raw(cls, event: RawEvent, *, event_id: str | None = None, gap: bool = False) -> StreamEvent:
-        """The event of a protocol object; `gap` is for one that stands for lost events."""
+        """Return the event of a protocol object; `gap` is for one that stands for lost events."""
         if isinstance(event, TaskArtifactUpdateEvent):
             return _artifact_event(event, event_id, gap)
         if isinstance(event, TaskStatusUpdateEvent):
@@ -269,7 +270,7 @@ class StreamEvent:
 
 
 def content_of(response: StreamResponse) -> RawEvent | None:
-    """What is in the response; None when it is nothing that A2A 1.0 knows."""
+    """Return what is in the response, or None when A2A 1.0 does not know it."""
     return response.artifact_update or response.status_update or response.task or response.message
 
 
@@ -338,3 +339,66 @@ def _message_event(message: Message, event_id: str | None) -> StreamEvent:
         event_id=event_id,
         context_id=message.context_id,
     )
+
+
+async def text_pieces(events: AsyncGenerator[StreamEvent, None], *, continues: bool) -> AsyncGenerator[str, None]:
+    """Yield artifact text as it comes, or the text of the last status or message when there was no artifact text.
+
+    `continues` says that the stream continues a task, whose text from before is not repeated.
+    """
+    reader = _TextReader(continues)
+    async with aclosing(events):
+        async for event in events:
+            for piece in reader.read(event):
+                yield piece
+
+
+class _TextReader:
+    def __init__(self, continues: bool) -> None:
+        self._skip_first_snapshot = continues
+        self._yielded: dict[str, list[str]] = {}
+        self._has_text = False
+
+    def read(self, event: StreamEvent) -> Iterator[str]:
+        skip, self._skip_first_snapshot = self._skip_first_snapshot and not event.is_final, False
+        if event.kind == "artifact":
+            yield from self._artifact(event)
+        elif event.kind == "task" and isinstance(event.raw, Task):
+            yield from self._snapshot(event.raw, skip)
+        if event.kind != "artifact" and event.is_final and not self._has_text and (words := _words(event)):
+            yield words
+
+    def _artifact(self, event: StreamEvent) -> Iterator[str]:
+        text = event.text
+        if not text or event.artifact_id is None:
+            return
+        if event.gap:
+            text = self._rest(event.artifact_id, text)
+        else:
+            yielded = self._yielded.setdefault(event.artifact_id, [])
+            if not event.append:
+                yielded.clear()
+            yielded.append(text)
+        if text:
+            self._has_text = True
+            yield text
+
+    def _snapshot(self, task: Task, skip: bool) -> Iterator[str]:
+        for artifact in map(ArtifactInfo.from_artifact, task.artifacts or ()):
+            rest = self._rest(artifact.artifact_id, artifact.text or "")
+            if rest and not skip:
+                self._has_text = True
+                yield rest
+
+    def _rest(self, artifact_id: str, text: str) -> str:
+        """Return what a whole artifact holds beyond what was yielded. One that was replaced is yielded again."""
+        rest = text.removeprefix("".join(self._yielded.get(artifact_id, ())))
+        self._yielded[artifact_id] = [text]
+        return rest
+
+
+def _words(event: StreamEvent) -> str | None:
+    if not isinstance(event.raw, Task):
+        return event.text
+    said = event.raw.status.message
+    return text_of(said.parts, "") if said is not None else None
