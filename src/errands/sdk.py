@@ -17,13 +17,20 @@ from errands.model.core import (
     TaskStatus,
     TaskStatusUpdateEvent,
 )
-from errands.runtime.executor.agent import AgentExecutor
-from errands.runtime.executor.call import ServerCallContext, User
-from errands.runtime.executor.ids import IDGenerator, IDGeneratorContext, UUIDGenerator
-from errands.runtime.executor.queue import EventQueue
-from errands.runtime.executor.request import RequestContext, RequestContextBuilder, SimpleRequestContextBuilder
-from errands.runtime.executor.updater import TaskUpdater
-from errands.runtime.executor.worker import ExecutorWorker
+from errands.runtime.executor import (
+    AgentExecutor,
+    EventQueue,
+    IDGenerator,
+    IDGeneratorContext,
+    RequestContext,
+    RequestContextBuilder,
+    ServerCallContext,
+    SimpleRequestContextBuilder,
+    TaskUpdater,
+    User,
+    UUIDGenerator,
+)
+from errands.runtime.executor_worker import ExecutorWorker
 
 __all__ = [
     "AgentExecutor",

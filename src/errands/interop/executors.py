@@ -19,14 +19,16 @@ import msgspec
 from errands.errors import A2AError, ConfigurationError, InvalidAgentResponseError
 from errands.model.core import Message, Task, TaskStatusUpdateEvent
 from errands.model.requests import SendMessageConfiguration, SendMessageRequest
-from errands.runtime.executor.agent import AgentExecutor
-from errands.runtime.executor.call import ServerCallContext
-from errands.runtime.executor.ids import IDGenerator, IDGeneratorContext
-from errands.runtime.executor.queue import Event, EventQueue
-from errands.runtime.executor.request import (
-    MOST_REFERRED,
+from errands.runtime.executor import (
+    MAX_REFERRED,
+    AgentExecutor,
+    Event,
+    EventQueue,
+    IDGenerator,
+    IDGeneratorContext,
     RequestContext,
     RequestContextBuilder,
+    ServerCallContext,
     SimpleRequestContextBuilder,
 )
 from errands.runtime.worker import Worker
@@ -277,10 +279,10 @@ def _request_of(context: RequestContext) -> SendMessageRequest | None:
 
 
 def _with_fewer_references(request: SendMessageRequest | None) -> SendMessageRequest | None:
-    """Return the request with at most `MOST_REFERRED` references, because the SDK's builder loads all at once."""
-    if request is None or len(request.message.reference_task_ids or ()) <= MOST_REFERRED:
+    """Return the request with at most `MAX_REFERRED` references, because the SDK's builder loads all at once."""
+    if request is None or len(request.message.reference_task_ids or ()) <= MAX_REFERRED:
         return request
-    references = list(dict.fromkeys(request.message.reference_task_ids or ()))[:MOST_REFERRED]
+    references = list(dict.fromkeys(request.message.reference_task_ids or ()))[:MAX_REFERRED]
     message = msgspec.structs.replace(request.message, reference_task_ids=references)
     return msgspec.structs.replace(request, message=message)
 

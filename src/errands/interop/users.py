@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from a2a.auth.user import UnauthenticatedUser, User
 
-from errands.runtime.executor.call import ServerCallContext
+from errands.runtime.executor import ServerCallContext
 
 
 class Caller(User):

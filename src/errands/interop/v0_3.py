@@ -16,8 +16,7 @@ from errands.interop.executors import SdkBridge, converting, error_named, tolera
 from errands.interop.users import caller_of
 from errands.model.core import Task
 from errands.model.requests import SendMessageRequest
-from errands.runtime.executor.call import ServerCallContext
-from errands.runtime.executor.queue import Event, EventQueue
+from errands.runtime.executor import Event, EventQueue, ServerCallContext
 from errands.wire.v0_3 import JSONRPC
 from errands.wire.v0_3_spelling import SCHEMA
 

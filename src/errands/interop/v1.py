@@ -18,8 +18,7 @@ from errands.interop.users import caller_of
 from errands.model.core import Message, Task, TaskArtifactUpdateEvent, TaskStatusUpdateEvent
 from errands.model.requests import SendMessageRequest
 from errands.operations import OPERATIONS
-from errands.runtime.executor.call import ServerCallContext
-from errands.runtime.executor.queue import Event, EventQueue
+from errands.runtime.executor import Event, EventQueue, ServerCallContext
 from errands.wire.proto.codec import CODECS
 from errands.wire.proto.values import MAX_DEPTH, TooDeepError, check_levels
 

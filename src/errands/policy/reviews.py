@@ -48,7 +48,7 @@ from errands.policy.cel.session import Call
 from errands.policy.records import Answered, AnyRecord, OutputHeld, Waiting
 from errands.policy.run import stored_records
 from errands.runtime.call import CallContext
-from errands.runtime.executor.ids import Identifiers
+from errands.runtime.executor import Identifiers
 from errands.runtime.journal import Batch, Journal, new_id, status_update
 from errands.runtime.pool import WorkerPool
 from errands.runtime.settings import Settings

@@ -11,8 +11,7 @@ import inspect
 from types import TracebackType
 from typing import Any, Self
 
-from errands.runtime.artifacts import ArtifactWriter
-from errands.runtime.context import TaskContext
+from errands.runtime.context import ArtifactWriter, TaskContext
 from errands.runtime.oversight import CapabilityCall
 
 

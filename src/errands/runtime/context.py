@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
-from typing import Any, TypeVar
+from collections.abc import Awaitable, Callable, Mapping
+from types import TracebackType
+from typing import Any, Self, TypeVar
 
 import msgspec
 from msgspec import UNSET
@@ -30,7 +31,6 @@ from errands.model.core import (
 )
 from errands.model.marks import is_review
 from errands.runtime import validation
-from errands.runtime.artifacts import ArtifactWriter, build_part
 from errands.runtime.dependencies import DependencyContainer
 from errands.runtime.journal import status_update
 from errands.runtime.oversight import CapabilityCall
@@ -42,6 +42,7 @@ logger = logging.getLogger(__name__)
 _JSON = "application/json"
 
 T = TypeVar("T")
+Emit = Callable[..., Awaitable[None]]
 
 
 class InvalidAnswerError(ErrandsError):
@@ -321,7 +322,7 @@ class TaskContext:
         Raises `ValueError` unless exactly one of text, data, file_bytes and file_url is given. `data` is converted as
         by `complete_json`.
         """
-        part = build_part(
+        part = _build_part(
             text=text,
             data=data,
             file_bytes=file_bytes,
@@ -498,3 +499,93 @@ def _from_text(text: str, shape: type[T]) -> T:
             if isinstance(error, msgspec.ValidationError):
                 raise error from None
             raise
+
+
+class ArtifactWriter:
+    """Writes one artifact piece by piece: the first piece begins it, and leaving the block seals it.
+
+    A block left by an exception does not seal it: what was written stays, and clients see that it is incomplete.
+    """
+
+    def __init__(self, emit: Emit, artifact_id: str, **described: Any) -> None:
+        self._emit = emit
+        self.artifact_id = artifact_id
+        self._described = described
+        self._begun = False
+
+    async def write(
+        self,
+        text: str | None = None,
+        *,
+        data: Any = None,
+        file_bytes: bytes | None = None,
+        file_url: str | None = None,
+        media_type: str | None = None,
+        filename: str | None = None,
+    ) -> None:
+        """Add a piece: text, JSON data, bytes or a link."""
+        await self._piece(
+            text=text,
+            data=data,
+            file_bytes=file_bytes,
+            file_url=file_url,
+            media_type=media_type,
+            filename=filename,
+        )
+
+    async def _piece(self, **content: Any) -> None:
+        described = {} if self._begun else self._described
+        append, self._begun = self._begun, True
+        try:
+            await self._emit(artifact_id=self.artifact_id, append=append, **described, **content)
+        except (TypeError, ValueError):
+            self._begun = append  # nothing was written
+            raise
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if error is None:
+            await self.seal()
+
+    async def seal(self) -> None:
+        """Mark the artifact as complete; leaving the block does it."""
+        await self._piece(text="", last_chunk=True)
+
+
+def _build_part(
+    *,
+    text: str | None = None,
+    data: Any = None,
+    file_bytes: bytes | None = None,
+    file_url: str | None = None,
+    media_type: str | None = None,
+    filename: str | None = None,
+) -> Part:
+    """Return the part that these arguments describe. Raise `ValueError` unless exactly one content is given."""
+    given = [
+        name
+        for name, value in (
+            ("text", text),
+            ("data", data),
+            ("file_bytes", file_bytes),
+            ("file_url", file_url),
+        )
+        if value is not None
+    ]
+    if len(given) != 1:
+        named = " and ".join(given) or "none"
+        raise ValueError(f"give exactly one of text, data, file_bytes and file_url, not {named}")
+    if file_bytes is not None and not isinstance(file_bytes, bytes | bytearray | memoryview):
+        raise TypeError(f"file_bytes must be bytes, not {type(file_bytes).__name__}; encode text, or pass it as text=")
+    return Part(
+        text=validation.optional_text("text", text),
+        data=UNSET if data is None else validation.json_value("data", data),
+        raw=file_bytes,
+        url=validation.optional_text("file_url", file_url),
+        media_type=validation.optional_text("media_type", media_type),
+        filename=validation.optional_text("filename", filename),
+    )

@@ -58,7 +58,7 @@ from errands.model.log import (
 from errands.model.marks import REVIEW, is_review
 from errands.model.requests import SendMessageConfiguration, SendMessageRequest
 from errands.runtime.call import CallContext
-from errands.runtime.executor.ids import Identifiers
+from errands.runtime.executor import Identifiers
 from errands.runtime.journal import Batch, new_id, status_update
 from errands.runtime.pool import WorkerPool
 from errands.runtime.settings import Settings

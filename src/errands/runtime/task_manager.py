@@ -17,9 +17,11 @@ from errands.model.core import (
     TERMINAL_STATES,
     UNSPECIFIED,
     Task,
+    TaskState,
 )
 from errands.model.log import (
     ListQuery,
+    Scope,
     StoredTask,
 )
 from errands.model.requests import (
@@ -33,11 +35,17 @@ from errands.model.requests import (
 )
 from errands.runtime.call import CallContext
 from errands.runtime.cancellation import Canceler
-from errands.runtime.executor.ids import Identifiers
+from errands.runtime.executor import Identifiers
 from errands.runtime.pool import WorkerPool
 from errands.runtime.settings import Settings
 from errands.runtime.streams import EventStream, Streams, snapshot
 from errands.runtime.submission import Submission, Submitter
+from errands.runtime.validation import own_task
+
+Tasks = list[Task]
+
+#: Tasks that `TaskStore.list` reads at a time.
+_PAGE = 100
 
 
 class TaskManager:
@@ -185,3 +193,53 @@ class TaskManager:
                 taskId=request.id,
             )
         return self._streams.follow(stored, until, [snapshot(stored)])
+
+
+class TaskStore:
+    """The tasks of one owner, for the program that runs the server: `await server.tasks.list(context_id=...)`.
+
+    What clients see, without HTTP and middleware. All methods return copies.
+    """
+
+    def __init__(self, tasks: TaskManager, scope: Scope) -> None:
+        self._tasks = tasks
+        self._scope = scope
+
+    def of(self, owner: str = "", tenant: str = "") -> TaskStore:
+        """Return the tasks of another owner. Middleware names owners; "" is those of callers without a name."""
+        return TaskStore(self._tasks, self._scope._replace(owner=owner, tenant=tenant))
+
+    async def list(
+        self, *, context_id: str | None = None, state: TaskState | None = None, limit: int | None = None
+    ) -> Tasks:
+        """Return all tasks, or those of one context or in one state, the latest change first; at most `limit`."""
+        found: Tasks = []
+        token = ""
+        while limit is None or len(found) < limit:
+            page = await self._tasks.list_tasks(
+                ListTasksRequest(
+                    context_id=context_id,
+                    status=state,
+                    page_size=_PAGE,
+                    page_token=token,
+                    include_artifacts=True,
+                ),
+                self._call,
+            )
+            found += map(own_task, page.tasks)
+            token = page.next_page_token
+            if not token:
+                break
+        return found[:limit]
+
+    async def get(self, task_id: str) -> Task:
+        """Return one task. Raise `TaskNotFoundError`."""
+        return own_task(await self._tasks.get_task(GetTaskRequest(id=task_id), self._call))
+
+    async def cancel(self, task_id: str) -> Task:
+        """Return the task once it is canceled. Raise `TaskNotFoundError` and `TaskNotCancelableError`."""
+        return own_task(await self._tasks.cancel_task(CancelTaskRequest(id=task_id), self._call))
+
+    @property
+    def _call(self) -> CallContext:
+        return CallContext(self._scope)

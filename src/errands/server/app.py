@@ -29,7 +29,7 @@ from errands.runtime.leases import ActiveTask
 from errands.runtime.middleware import A2AMiddleware
 from errands.runtime.pool import WorkerPool
 from errands.runtime.settings import ServerRole, Settings
-from errands.runtime.task_store import TaskStore
+from errands.runtime.task_manager import TaskStore
 from errands.runtime.watchdog import Watchdog
 from errands.runtime.worker import Worker
 from errands.server import configuration

@@ -17,8 +17,8 @@ from errands.errors import ConfigurationError
 from errands.interop import BuilderLike, CardLike, ExecutorLike, adapt, adapt_card, is_executor_class
 from errands.model.card_config import AgentCardConfig
 from errands.policy.document import Policy
-from errands.runtime.executor.ids import Identifiers
-from errands.runtime.executor.worker import ExecutorWorker
+from errands.runtime.executor import Identifiers
+from errands.runtime.executor_worker import ExecutorWorker
 from errands.runtime.hooks import LifecycleHooks
 from errands.runtime.inner import InnerAgents
 from errands.runtime.middleware import A2AMiddleware

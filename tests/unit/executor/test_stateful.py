@@ -23,7 +23,7 @@ from errands.model.core import TERMINAL_STATES, Message, Part, Role, TaskState
 from errands.model.log import Event
 from errands.model.requests import SendMessageConfiguration, SendMessageRequest
 from errands.runtime.call import CallContext
-from errands.runtime.executor.ids import Identifiers
+from errands.runtime.executor import Identifiers
 from errands.runtime.handler import Handler
 from errands.runtime.journal import Journal, new_id
 from errands.runtime.pool import WorkerPool

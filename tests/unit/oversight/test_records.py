@@ -29,7 +29,7 @@ from errands.policy.records import (
     OutputGiven,
     Started,
 )
-from errands.runtime.executor.call import ServerCallContext
+from errands.runtime.executor import ServerCallContext
 from tests.unit.oversight.support import around, policy, reason, serving
 from tests.unit.support import Agent, Gate, ThreadedAgent, reaches, said
 
