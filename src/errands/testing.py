@@ -26,7 +26,7 @@ BASE_URL = "http://agent.test"
 
 
 class ManualClock:
-    """A clock that only moves when it is told to, in milliseconds."""
+    """A clock in milliseconds that only moves when `advance` is called."""
 
     def __init__(self, now: int = 1_800_000_000_000) -> None:
         self.now = now

@@ -64,8 +64,13 @@ async def _show(remote: RemoteAgent, as_json: bool) -> ExitCode:
         raw, found = await _fetch(remote)
     if as_json:
         sys.stdout.write(msgspec.json.format(raw, indent=2).decode() + "\n")
-    else:
-        _print_card(found)
+        return ExitCode.OK
+    console = out()
+    console.print(clean(f"{found.name} {found.version}"), style="bold")
+    console.print(clean(found.description))
+    console.print()
+    for name, value in _facts(found):
+        console.print(Text.assemble((f"{name:<15}", "dim"), clean(value)))
     return ExitCode.OK
 
 
@@ -97,6 +102,30 @@ async def _fetch(remote: RemoteAgent) -> tuple[bytes, AgentCard]:
     return kept[0], found
 
 
+def _facts(card: AgentCard) -> list[tuple[str, str]]:
+    offered = card.capabilities
+    capabilities = {
+        "streaming": offered.streaming,
+        "push notifications": offered.push_notifications,
+        "extended card": offered.extended_agent_card,
+    }
+    facts = [
+        ("interface", f"{face.protocol_binding} {face.protocol_version} at {face.url}")
+        for face in card.supported_interfaces
+    ]
+    facts.append(("offers", ", ".join(name for name, yes in capabilities.items() if yes) or "no extras"))
+    facts.append(("takes", ", ".join(card.default_input_modes)))
+    facts.append(("gives", ", ".join(card.default_output_modes)))
+    facts += [("skill", f"{skill.name}: {skill.description}") for skill in card.skills]
+    facts += [("extension", extension.uri) for extension in offered.extensions or []]
+    facts += [("security", name) for name in card.security_schemes or {}]
+    if card.provider is not None:
+        facts.append(("provider", f"{card.provider.organization} ({card.provider.url})"))
+    if card.documentation_url is not None:
+        facts.append(("documentation", card.documentation_url))
+    return facts
+
+
 # Validating
 
 
@@ -124,7 +153,9 @@ async def _check_served(remote: RemoteAgent) -> tuple[str, Report]:
                 raise AgentNotFoundError(remote.url, str(error) or type(error).__name__) from error
             if answer.status_code == httpx.codes.OK:
                 report = check_card(answer.content, fetched_from=url)
-                return url, report if url == first else _with(report, _OLDER_PATH)
+                if url != first:
+                    report.findings.append(_OLDER_PATH)
+                return url, report
             reasons.append(f"{urlsplit(url).path}: HTTP {answer.status_code}")
     raise AgentNotFoundError(remote.url, "; ".join(reasons))
 
@@ -135,10 +166,6 @@ _OLDER_PATH = Finding(
     problem="is only at the older path, where clients of A2A 0.3 and 1.0 do not look",
     remedy="serve it at /.well-known/agent-card.json too",
 )
-
-
-def _with(report: Report, finding: Finding) -> Report:
-    return msgspec.structs.replace(report, findings=[*report.findings, finding])
 
 
 def _print_report(place: str, report: Report) -> None:
@@ -155,39 +182,3 @@ def _print_report(place: str, report: Report) -> None:
     summary = count_severities(report.findings)
     verdict = "a valid" if report.valid else "not a valid"
     console.print(clean(f"{place} is {verdict} {form}" + (f": {summary}" if summary else "")), style="bold")
-
-
-# Showing
-
-
-def _print_card(card: AgentCard) -> None:
-    console = out()
-    console.print(clean(f"{card.name} {card.version}"), style="bold")
-    console.print(clean(card.description))
-    console.print()
-    for name, value in _facts(card):
-        console.print(Text.assemble((f"{name:<15}", "dim"), clean(value)))
-
-
-def _facts(card: AgentCard) -> list[tuple[str, str]]:
-    offered = card.capabilities
-    capabilities = {
-        "streaming": offered.streaming,
-        "push notifications": offered.push_notifications,
-        "extended card": offered.extended_agent_card,
-    }
-    facts = [
-        ("interface", f"{face.protocol_binding} {face.protocol_version} at {face.url}")
-        for face in card.supported_interfaces
-    ]
-    facts.append(("offers", ", ".join(name for name, yes in capabilities.items() if yes) or "no extras"))
-    facts.append(("takes", ", ".join(card.default_input_modes)))
-    facts.append(("gives", ", ".join(card.default_output_modes)))
-    facts += [("skill", f"{skill.name}: {skill.description}") for skill in card.skills]
-    facts += [("extension", extension.uri) for extension in offered.extensions or []]
-    facts += [("security", name) for name in card.security_schemes or {}]
-    if card.provider is not None:
-        facts.append(("provider", f"{card.provider.organization} ({card.provider.url})"))
-    if card.documentation_url is not None:
-        facts.append(("documentation", card.documentation_url))
-    return facts

@@ -12,13 +12,13 @@ import gc
 import logging
 import math
 import multiprocessing
-import os
 import signal
 import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from os import _exit
 from pathlib import Path
 from types import FrameType
 
@@ -127,21 +127,21 @@ class AgentServer(uvicorn.Server):
             return
         # uvicorn's method raises the signal again after a clean shutdown, which then looks like a crash.
         if self.should_exit and (sig == signal.SIGINT or not self._is_supervised):
-            os._exit(128 + sig)
+            _exit(128 + sig)
         self.should_exit = True
 
     def _exit_after(self, seconds: float, *, code: int) -> None:
         """Exit by then: everything that counts is durable, and the thread of a handler may hang forever."""
         if threading.current_thread() is threading.main_thread():
-            timer = threading.Timer(seconds, _exit, (code,))
+            timer = threading.Timer(seconds, _exit_now, (code,))
             timer.daemon = True
             timer.start()
 
 
-def _exit(code: int) -> None:
+def _exit_now(code: int) -> None:
     if code:
         err().print("A handler does not stop; its task will run again when its lease has expired.")
-    os._exit(code)
+    _exit(code)
 
 
 class ManifestReload(StatReload):

@@ -1,4 +1,4 @@
-"""The arguments and options that several commands have, and the client or store that they stand for."""
+"""The arguments and options that several commands have, and the client or store that they name."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ class RemoteAgent:
 
     @property
     def is_secured(self) -> bool:
-        """Whether commands that follow this one need credentials, too. Credentials are never printed."""
+        """True if commands that follow this one need credentials, too. Credentials are never printed."""
         return bool(self.header or self.token)
 
 
@@ -97,5 +97,5 @@ def existing_store(storage: str | None) -> Engine:
         )
     # Reading must not create a store.
     if isinstance(engine, SQLiteEngine) and not Path(engine.path).exists():
-        raise UsageError(f"there is no file {engine.path}; name the store with --storage sqlite:///PATH")
+        raise UsageError(f"{engine.path} does not exist; name the store with --storage sqlite:///PATH")
     return engine

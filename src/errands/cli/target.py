@@ -59,7 +59,7 @@ class Target(NamedTuple):
 
     @property
     def is_manifest(self) -> bool:
-        """Whether it is YAML, or a folder that is not a Python package."""
+        """True for YAML, and for a folder that is not a Python package."""
         path = Path(self.source)
         is_folder = path.is_dir() and not (path / "__init__.py").is_file()
         return bool(self.source) and (is_folder or self.source.lower().endswith(SUFFIXES))
@@ -92,7 +92,11 @@ def load_server(text: str, storage: str | None = None, manifest: ManifestOptions
         raise UsageError(f"{options}: only manifests (FILE.yaml or a folder) have this option; {text} is Python")
     found = _find(target, _import(target))
     try:
-        server = _served(found)
+        if isinstance(found, A2AServer):
+            server = found
+        else:
+            agent: Any = found() if inspect.isclass(found) else found
+            server = A2AServer(**{_argument(type(agent)): agent})
         if storage is not None:
             server.use_storage(storage)
     except ErrandsError as error:
@@ -264,13 +268,6 @@ def _is_worker_class(value: Any) -> bool:
 
 def _is_own_worker_class(value: Any, module: ModuleType) -> bool:
     return _is_worker_class(value) and value.__module__ == module.__name__
-
-
-def _served(found: Any) -> A2AServer:
-    if isinstance(found, A2AServer):
-        return found
-    agent: Any = found() if inspect.isclass(found) else found
-    return A2AServer(**{_argument(type(agent)): agent})
 
 
 def _argument(agent: type) -> str:

@@ -38,7 +38,7 @@ from errands.cli.output import (
 )
 from errands.client import ClientResult, StreamEvent
 from errands.clock import from_iso, system_clock, to_iso
-from errands.model.core import Message, Part, Role, Task, TaskArtifactUpdateEvent, text_of
+from errands.model.core import Part, Role, Task, TaskArtifactUpdateEvent, text_of
 from errands.policy.records import AnyRecord
 from errands.policy.reviews import asked_in
 from errands.policy.run import stored_records
@@ -191,19 +191,14 @@ def _show_task(task: Task) -> None:
     if last is not None and last.message_id not in {message.message_id for message in messages}:
         messages.append(last)
     for message in messages:
-        _show_message(message)
+        title, parts = "agent" if message.role is Role.AGENT else "user", message.parts
+        if (reviewer := asked_in(message)) is not None:
+            title = "agent" if message.role is Role.AGENT else f"review by {reviewer}"
+            # The question is repeated as data, for programs.
+            parts = [part for part in parts if part.text is not None]
+        _show_parts(title, parts)
     for artifact in task.artifacts or []:
         _show_parts(f"artifact {artifact.name or artifact.artifact_id}", artifact.parts)
-
-
-def _show_message(message: Message) -> None:
-    reviewer = asked_in(message)
-    if reviewer is None:
-        _show_parts("agent" if message.role is Role.AGENT else "user", message.parts)
-    else:
-        # The question is repeated as data, for programs.
-        texts = [part for part in message.parts if part.text is not None]
-        _show_parts("agent" if message.role is Role.AGENT else f"review by {reviewer}", texts)
 
 
 def _show_parts(title: str, parts: list[Part]) -> None:

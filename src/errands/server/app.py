@@ -190,13 +190,13 @@ class A2AServer:
         self.use_settings(storage=url)
 
     def use_settings(self, **changes: Any) -> None:
-        """Change settings, except those that are None. Call it before `start()`. Raises `ConfigurationError`."""
+        """Change settings; None leaves a setting unchanged. Call it before `start()`. Raises `ConfigurationError`."""
         changed = configuration.make_settings(self.settings, changes)
         for name in changed.__struct_fields__:
             setattr(self.settings, name, getattr(changed, name))
 
     def listen_at(self, host: str, port: int) -> None:
-        """Tell the server where HTTP listens. Call it before `start()`, as `errands serve` does.
+        """Set where HTTP listens. Call it before `start()`, as `errands serve` does.
 
         At a loopback address, requests for host names that a web page could have registered are refused.
         """
@@ -304,7 +304,7 @@ class A2AServer:
             await self._deps.startup()
             stack.push_async_callback(self._deps.shutdown)
             self.engine = await stack.enter_async_context(engine)
-            await self._open_tasks(stack)
+            await self._start_turns(stack)
             stack.push_async_callback(self.pool.drain)
             stack.callback(engine.disconnect)
             serves = settings.role is not ServerRole.WORKER
@@ -318,13 +318,21 @@ class A2AServer:
                 max_parts=settings.max_message_parts,
             )
             if settings.grpc_port is not None and serves:
-                await self._open_grpc(stack)
+                stack.callback(setattr, self, "_grpc", None)
+                grpc_server = configuration.load_grpc_server()
+                self._grpc = await stack.enter_async_context(
+                    grpc_server(self.dispatcher, settings, self.http_address, shares_port=self._is_shared)
+                )
+                # Drain before gRPC stops, which would cut off running calls.
+                stack.push_async_callback(self.drain)
+                self.cards.grpc_address = self._grpc.address
             if settings.loop_hold_warning is not None:
                 # Not earlier: importing modules at the start holds the loop, but no request waits yet.
                 stack.enter_context(Watchdog(settings.loop_hold_warning))
             yield
 
-    async def _open_tasks(self, stack: AsyncExitStack) -> None:
+    async def _start_turns(self, stack: AsyncExitStack) -> None:
+        """Start the pool that runs the turns of all agents, with their oversight and hooks, and the task manager."""
         settings, name = self.settings, self.agent_card.name
         evaluators = Evaluators()
         stack.push_async_callback(evaluators.close)
@@ -349,19 +357,9 @@ class A2AServer:
         self._inner.start(self.pool, self.engine, settings, oversight_of)
         await stack.enter_async_context(self.pool)
 
-    async def _open_grpc(self, stack: AsyncExitStack) -> None:
-        stack.callback(setattr, self, "_grpc", None)
-        grpc = configuration.load_grpc_server()(
-            self.dispatcher, self.settings, self.http_address, shares_port=self._is_shared
-        )
-        self._grpc = await stack.enter_async_context(grpc)
-        # Drain before gRPC stops, which would cut off running calls.
-        stack.push_async_callback(self.drain)
-        self.cards.grpc_address = self._grpc.address
-
     @property
     def asks_who_calls(self) -> bool:
-        """Whether any middleware checks requests; without one, everyone may use the agent."""
+        """True if any middleware checks requests; without one, everyone may use the agent."""
         return bool(self._middlewares)
 
     @property

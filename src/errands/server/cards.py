@@ -57,6 +57,8 @@ def build_card(
 ) -> AgentCard:
     """Return the card in its 1.0 form, with the interfaces of these versions. `grpc_address` is `host:port`."""
     capabilities = config.capabilities
+    provider = config.provider
+    slug = "-".join(config.name.lower().split()) or "agent"
     return AgentCard(
         name=config.name,
         description=config.description,
@@ -70,8 +72,10 @@ def build_card(
         ),
         default_input_modes=config.input_modes,
         default_output_modes=config.output_modes,
-        skills=[_skill(skill) for skill in config.skills] or [_only_skill(config)],
-        provider=_provider(config),
+        # The protocol requires at least one skill.
+        skills=[_skill(skill) for skill in config.skills]
+        or [AgentSkill(id=slug, name=config.name, description=config.description, tags=[slug])],
+        provider=AgentProvider(organization=provider.organization, url=provider.url) if provider else None,
         icon_url=config.icon_url,
         documentation_url=config.documentation_url,
         security_schemes=config.security_schemes,
@@ -116,18 +120,6 @@ def _skill(skill: SkillConfig) -> AgentSkill:
         output_modes=skill.output_modes,
         security_requirements=_requirements(skill.security),
     )
-
-
-def _provider(config: AgentCardConfig) -> AgentProvider | None:
-    if config.provider is None:
-        return None
-    return AgentProvider(organization=config.provider.organization, url=config.provider.url)
-
-
-def _only_skill(config: AgentCardConfig) -> AgentSkill:
-    """Return the skill of an agent that declares none: the protocol requires at least one."""
-    slug = "-".join(config.name.lower().split()) or "agent"
-    return AgentSkill(id=slug, name=config.name, description=config.description, tags=[slug])
 
 
 def _requirements(security: list[dict[str, list[str]]] | None) -> list[SecurityRequirement] | None:
@@ -197,12 +189,10 @@ class CardPublisher:
     def build(self, config: AgentCardConfig, exchange: IncomingRequest) -> AgentCard:
         """Return a card, the public one or another, with the addresses that this client can use."""
         base_url = base_url_of(exchange, self._settings)
-        return build_card(config, base_url, versions=self._versions, grpc_address=self._grpc_address(base_url))
-
-    def _grpc_address(self, base_url: str) -> str | None:
-        if self.grpc_address is None or not self.grpc_address.startswith(":"):
-            return self.grpc_address
-        return host_port(urlsplit(base_url).hostname or "localhost", int(self.grpc_address[1:]))
+        grpc_address = self.grpc_address
+        if grpc_address is not None and grpc_address.startswith(":"):
+            grpc_address = host_port(urlsplit(base_url).hostname or "localhost", int(grpc_address[1:]))
+        return build_card(config, base_url, versions=self._versions, grpc_address=grpc_address)
 
     def document(self, exchange: HttpExchange, form: CardForm) -> CardDocument:
         """Return the public card for this client."""

@@ -24,7 +24,7 @@ from errands.interop import CardLike, adapt_card
 from errands.model.card import AgentCard
 from errands.model.card_config import AgentCardConfig
 from errands.model.log import Scope
-from errands.model.requests import SendMessageConfiguration, SendMessageRequest, SendMessageResponse
+from errands.model.requests import SendMessageRequest, SendMessageResponse
 from errands.operations import OPERATIONS, Operation
 from errands.runtime import validation
 from errands.runtime.call import CallContext
@@ -153,8 +153,13 @@ class Dispatcher:
         if type(request) is SendMessageRequest:
             if len(request.message.parts) > self.max_parts:
                 check_parts(len(request.message.parts), self.max_parts)
-            if request.configuration is not None:
-                self._check_push(request.configuration)
+            configuration = request.configuration
+            if (
+                configuration is not None
+                and configuration.task_push_notification_config is not None
+                and not self._card.capabilities.push_notifications
+            ):
+                raise PushNotificationNotSupportedError
         call.on_accepted = exchange.on_accepted
         if exchange.answers_by_context:
             call.answers_by_context = True
@@ -200,10 +205,6 @@ class Dispatcher:
             raise PushNotificationNotSupportedError
         if operation.capability == "extended_agent_card" and not offers_extended_card(self._card):
             raise ExtendedCardNotOfferedError
-
-    def _check_push(self, configuration: SendMessageConfiguration) -> None:
-        if configuration.task_push_notification_config is not None and not self._card.capabilities.push_notifications:
-            raise PushNotificationNotSupportedError
 
     async def _extended_card(self, call: CallContext, exchange: IncomingRequest) -> AgentCard:
         if self._card.security_schemes and not call.scope.owner:

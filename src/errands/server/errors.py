@@ -1,4 +1,4 @@
-"""Maps exceptions to what a client is told. The cause is logged with a reference and never sent.
+"""Maps exceptions to errors for clients. The cause is logged with a reference and never sent.
 
 `wire/status.py` has the tables from an `A2AError` to the codes of each binding.
 """

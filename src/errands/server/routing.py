@@ -54,7 +54,7 @@ class Routes:
         patterns = [
             _PathPattern(route, dialect, _compile(route, dialect)) for dialect in dialects for route in dialect.routes
         ]
-        # a2akit's clients of 0.3 use the paths of 1.0; only the version header tells them apart.
+        # a2akit's clients of 0.3 use the paths of 1.0; only the version header distinguishes them.
         self._patterns = [
             pattern for pattern in patterns if pattern.dialect is not v0_3.REST_A2AKIT or "1.0" not in self.versions
         ]
