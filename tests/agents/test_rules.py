@@ -240,14 +240,14 @@ async def test_a_step_matches_a_discovered_operation_however_it_is_spelled(
         (
             {"before": [{"match": "remove-pet", "assert": "false"}]},
             None,
-            "pets: a step has match 'remove-pet', and there is no such operation; its calls are refused",
+            "pets: a step has match 'remove-pet', but there is no such operation; its calls are refused",
         ),
         (
             {"before": [{"match": "", "assert": "false"}]},
             None,
-            "pets: a step has match '', and there is no such operation",
+            "pets: a step has match '', but there is no such operation",
         ),
-        ({"bindings": {"owner": "context.user.id"}}, None, "pets: the binding 'owner' fits no parameter"),
+        ({"bindings": {"owner": "context.user.id"}}, None, "pets: the binding 'owner' matches no parameter"),
         (
             {},
             around("pets_remove_pet", before=[{"assert": "false"}]),

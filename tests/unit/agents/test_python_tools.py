@@ -194,10 +194,10 @@ def unknown(number: Nowhere) -> None:  # type: ignore[name-defined]  # noqa: F82
 @pytest.mark.parametrize(
     ("function", "problem"),
     [
-        (untyped, "the parameter number has no type; write one, such as number: str"),
-        (undocumented, "give the function a docstring"),
-        (many, "numbers: int cannot be told to a model; name every parameter|numbers: 'int' cannot"),
-        (strange, "its parameters cannot be told to a model"),
+        (untyped, "the parameter number has no type; add one, such as number: str"),
+        (undocumented, "add one"),
+        (many, "numbers: int cannot be described to a model; name every parameter|numbers: 'int' cannot"),
+        (strange, "its parameters cannot be described to a model"),
         (unknown, "name 'Nowhere' is not defined"),
     ],
 )

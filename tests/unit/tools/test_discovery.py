@@ -117,12 +117,10 @@ async def test_what_fits_nothing_that_was_discovered_is_told(
     capability = {"before": before, "bindings": bindings, "include": ["own", "find_it", "delete"]}
     found = manifests(tmp_path, tool(mcp=MCP, actions=actions), capabilities={"crm": capability})
     functions = await toolbox(found).functions()
-    assert [record.getMessage() for record in caplog.records] == [
-        "crm: include names 'delete', and there is no such thing"
-    ]
+    assert [record.getMessage() for record in caplog.records] == ["crm: include names 'delete', which does not exist"]
     assert unapplied("crm", found.agents[0].capabilities["crm"], functions) == [
-        "a step has match 'delete', and there is no such operation",
-        "the binding 'owner' fits no parameter",
+        "a step has match 'delete', but there is no such operation",
+        "the binding 'owner' matches no parameter",
     ]
 
 

@@ -297,7 +297,7 @@ async def test_what_is_neither_json_nor_text_cannot_be_used(tmp_path: Path, serv
 @pytest.mark.parametrize("content", [b"{", b"[" * 100_000])
 async def test_json_that_is_none_is_an_error_for_the_model(tmp_path: Path, service: Service, content: bytes) -> None:
     service.sends(content, "application/json")
-    with pytest.raises(ToolError, match="the answer is no JSON"):
+    with pytest.raises(ToolError, match="the answer is not valid JSON"):
         await requested(tmp_path, get(service))
 
 
@@ -350,7 +350,7 @@ async def test_a_connection_that_breaks_is_an_error_for_the_model(tmp_path: Path
 
 
 async def test_a_port_where_nobody_listens_breaks_the_tool(tmp_path: Path) -> None:
-    with silent_port() as port, pytest.raises(BrokenToolError, match=rf"nobody can be reached at 127\.0\.0\.1:{port}"):
+    with silent_port() as port, pytest.raises(BrokenToolError, match=rf"there is no connection to 127\.0\.0\.1:{port}"):
         await requested(tmp_path, {"method": "GET", "url": f"http://127.0.0.1:{port}/"})
 
 
@@ -358,7 +358,9 @@ async def test_a_name_that_nobody_knows_breaks_the_tool(tmp_path: Path) -> None:
     async def unknown(host: str, port: int) -> list[str]:
         raise socket.gaierror(-2, "Name or service not known")
 
-    with pytest.raises(BrokenToolError, match=r"nobody can be reached at crm\.example:443 .*Name or service not known"):
+    with pytest.raises(
+        BrokenToolError, match=r"there is no connection to crm\.example:443 .*Name or service not known"
+    ):
         await requested(tmp_path, {"method": "GET", "url": "https://crm.example/"}, outbound=Outbound(resolve=unknown))
 
 

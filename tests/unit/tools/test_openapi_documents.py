@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from errands.agents.tools.base import Bounds, BrokenToolError
-from errands.agents.tools.openapi import Catalogue, Document
+from errands.agents.tools.openapi import ApiDocument
 from tests.unit.tools.openapi import ID, SECURITY, discovering, functions, of_query, operation, serving
 from tests.unit.tools.support import Json, Service, calling, toolbox
 
@@ -29,12 +29,12 @@ async def test_a_document_may_be_yaml(tmp_path: Path, service: Service) -> None:
 @pytest.mark.parametrize(
     ("content", "problem"),
     [
-        ("{", "is no JSON"),
+        ("{", "is not valid JSON"),
         ("a: [", "line 2, is not valid YAML"),
-        ("[1]", "is no OpenAPI 3 document; it has no field openapi"),
-        ('{"swagger": "2.0"}', "is no OpenAPI 3 document; it has no field openapi"),
+        ("[1]", "is not an OpenAPI 3 document; it has no field openapi"),
+        ('{"swagger": "2.0"}', "is not an OpenAPI 3 document; it has no field openapi"),
         ('{"openapi": "2.0"}', "it says openapi: 2.0"),
-        ("", "is no OpenAPI 3 document"),
+        ("", "is not an OpenAPI 3 document"),
         ("[" * 100_000, "nested too deeply|is no JSON"),
     ],
 )
@@ -96,7 +96,7 @@ def test_each_operation_of_any_document_can_be_used_is_left_out_or_breaks_the_to
 ) -> None:
     item = {**(path if isinstance(path, dict) else {}), "get": operation}
     root = {"openapi": "3.1.0", "paths": {"/x/{a}": item, "/y": path}, "components": components}
-    catalogue = Catalogue(Document("https://example.com/openapi.json", root))
+    catalogue = ApiDocument("https://example.com/openapi.json", root)
     for name in catalogue.names:
         try:
             found = catalogue.operation(name)
@@ -113,7 +113,7 @@ async def test_too_many_operations_are_not_offered(tmp_path: Path, service: Serv
 
 async def test_a_document_that_is_too_large_is_not_read(tmp_path: Path, service: Service) -> None:
     serving(service, {"openapi": "3.1.0", "x": "x" * 2000})
-    with pytest.raises(BrokenToolError, match=r"what pets offers cannot be found out: .* more than 1,000 bytes"):
+    with pytest.raises(BrokenToolError, match=r"the operations of pets cannot be listed: .* more than 1,000 bytes"):
         await toolbox(discovering(tmp_path, service.url), bounds=Bounds(max_bytes=1000)).functions()
 
 

@@ -122,7 +122,7 @@ async def test_what_cannot_be_sent_is_left_out_and_that_is_logged(
     tmp_path: Path, pets: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     await functions(toolbox(discovering(tmp_path, pets)))
-    assert "the operation add_photo is left out, because its body is multipart/form-data" in caplog.text
+    assert "the operation add_photo is left out because its body is multipart/form-data" in caplog.text
 
 
 @pytest.mark.parametrize(
@@ -214,7 +214,7 @@ async def test_without_credentials_the_service_says_so(tmp_path: Path, pets: str
 async def test_include_names_operations(tmp_path: Path, pets: str, caplog: pytest.LogCaptureFixture) -> None:
     found = await functions(toolbox(discovering(tmp_path, pets, {"include": ["get-pet", "list_pets", "gone"]})))
     assert [name for name, function in found.items() if function.offered] == ["pets_get_pet", "pets_list_pets"]
-    assert "pets: include names 'gone', and there is no such thing" in caplog.text
+    assert "pets: include names 'gone', which does not exist" in caplog.text
 
 
 async def test_bindings_hide_parameters_of_what_was_discovered(tmp_path: Path, pets: str) -> None:
@@ -246,5 +246,5 @@ async def test_an_action_can_be_one_operation(tmp_path: Path, pets: str) -> None
 async def test_an_operation_that_is_not_there_breaks_the_tool(tmp_path: Path, pets: str) -> None:
     configured = {"url": f"{pets}/openapi.json", "operation": "get_pets"}
     box = toolbox(manifests(tmp_path, tool("pets", actions=[action("find", "openapi", configured)])))
-    with pytest.raises(BrokenToolError, match="the operation get_pets is not there; did you mean get-pet"):
+    with pytest.raises(BrokenToolError, match="the operation get_pets does not exist; did you mean get-pet"):
         await box.functions()

@@ -125,7 +125,7 @@ async def test_an_answer_without_what_is_extracted_is_an_error_for_the_model(tmp
 async def test_a_session_with_a_secret_setting_in_it_is_not_kept(tmp_path: Path, service: Service) -> None:
     service.answers({"data": {"id": "S-hunter2"}, "region": "eu"})
     async with calling(box(tmp_path, service)) as caller:
-        with pytest.raises(BrokenToolError, match="the session of web has a secret setting in it") as raised:
+        with pytest.raises(BrokenToolError, match="the session of web contains a secret setting") as raised:
             await caller.turn.initialize(caller.functions["web_click"], invocation(ARGUMENTS))
     assert "hunter2" not in str(raised.value)
 
@@ -138,7 +138,7 @@ async def test_a_session_that_cannot_be_destroyed_is_logged_and_nothing_else(
         state = await caller.turn.initialize(caller.functions["web_click"], invocation(ARGUMENTS))
         service.answers({"error": "hunter2 is unknown"}, 500)
         await caller.turn.teardown({"web": state or {}})
-    assert "web: it could not be tidied up after the task (ToolError: 127.0.0.1 answered 500" in caplog.text
+    assert "web: cleaning up after the task failed (ToolError: 127.0.0.1 answered 500" in caplog.text
     assert "hunter2" not in caplog.text
 
 

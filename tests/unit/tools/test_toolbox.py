@@ -58,7 +58,7 @@ def test_a_setting_that_does_not_fit_is_told_without_its_value(tmp_path: Path, k
     found = with_settings(tmp_path, {"key": {"type": "string", "format": kind, "minLength": 20}})
     with pytest.raises(ConfigurationError) as raised:
         toolbox(found, settings={"crm": {"key": "hunter2"}}).check()
-    assert "the tool crm has a setting key that does not fit: it breaks its minLength" in str(raised.value)
+    assert "the tool crm has an invalid setting key: it violates its minLength" in str(raised.value)
     assert "hunter2" not in str(raised.value)
 
 
@@ -67,7 +67,7 @@ def test_all_that_is_wrong_is_told_at_once(tmp_path: Path) -> None:
     with pytest.raises(ConfigurationError) as raised:
         toolbox(found, settings={"crm": {"b": "x"}}).check()
     assert "needs the setting a" in str(raised.value)
-    assert "setting b that does not fit: it must be of type integer" in str(raised.value)
+    assert "setting b: it must be of type integer" in str(raised.value)
 
 
 def is_fine(box: Toolbox) -> bool:
@@ -262,8 +262,8 @@ async def test_what_goes_wrong_at_the_end_is_logged_without_secrets(
     async with calling(with_session(tmp_path)) as caller:
         await caller.turn.teardown({"crm": {"stateful_session": {"number": 1}}, "gone": {"stateful_session": {}}})
     assert counting == [("teardown", {"number": 1}), "close"]
-    assert "crm: it could not be tidied up after the task (OSError: no [secret] today)" in caplog.text
-    assert "gone: nothing is tidied up, because the agent no longer has this tool" in caplog.text
+    assert "crm: cleaning up after the task failed (OSError: no [secret] today)" in caplog.text
+    assert "gone: nothing is cleaned up, because the agent no longer has this tool" in caplog.text
     assert "crm: stateful_session could not be closed (OSError: it is stuck)" in caplog.text
 
 

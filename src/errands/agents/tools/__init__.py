@@ -1,4 +1,4 @@
-"""Tools: what an agent can do, behind one port (`base`). `@tool` makes one of a Python function."""
+"""Tools: what an agent can do, behind one port (`base`). `@tool` makes one from a Python function."""
 
 from errands.agents.tools.base import Invocation, ToolError
 from errands.agents.tools.functions import tool

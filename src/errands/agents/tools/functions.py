@@ -4,8 +4,8 @@
     async def find_order(number: str) -> dict[str, str]:
         "Finds an order by its number."
 
-A manifest names such a tool like any other once it is loaded with it: `load(path, tools=[find_order])`. Its parameters
-come from the signature. An error that the model should know is a `ToolError`.
+Manifests that are loaded with it, as in `load(path, tools=[find_order])`, name such a tool like any other. Its
+parameters come from the signature. An error that the model should see is a `ToolError`.
 """
 
 from __future__ import annotations
@@ -35,27 +35,27 @@ logger = logging.getLogger(__name__)
 P = ParamSpec("P")
 R = TypeVar("R")
 
-#: `number: What it is.`, also as `number (str): ...` and `:param number: ...`.
+#: `number: Description.`, also as `number (str): ...` and `:param number: ...`.
 _DESCRIBED = re.compile(r"(?P<indent>\s*)(?::param\s+)?(?P<name>\w+)\s*(?:\([^)]*\))?:\s+(?P<text>\S.*)")
 
 
 class PythonTool(Generic[P, R]):
-    """A function that agents may call. It can still be called as it is."""
+    """A function that agents may call. Python code can still call it as before."""
 
     def __init__(self, function: Callable[P, R], *, name: str | None, synchronous: bool) -> None:
         functools.update_wrapper(self, function)
         self._function = function
-        #: Where it is written, for messages.
+        #: Where it is defined, for messages.
         self.origin = f"{function.__module__}.{function.__qualname__}"
         self._signature = _Signature(function, self.origin)
-        #: As manifests have tools; a namespace is given by whoever loads it.
+        #: As manifests have tools; `load` sets its namespace.
         self.document = _document(self, name or function.__name__, self._signature.parameters, synchronous)
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
         return self._function(*args, **kwargs)
 
     async def run(self, invocation: Invocation) -> Json:
-        """Calls it as an agent does. Raises `ToolError` and `BrokenToolError`."""
+        """Call the function for an agent. Raises `ToolError` and `BrokenToolError`."""
         try:
             call = self._signature.bind(invocation)
         except msgspec.ValidationError as error:
@@ -65,7 +65,7 @@ class PythonTool(Generic[P, R]):
                 result = await self._function(*call.args, **call.kwargs)
             else:
                 result = await asyncio.to_thread(_without_stop, self._function, call)
-            # Through JSON, so that it is what the log will have.
+            # Through JSON, so that the model sees what the log will have.
             return msgspec.json.decode(msgspec.json.encode(result))
         except (ToolError, BrokenToolError, Suspended):
             raise
@@ -84,9 +84,9 @@ def tool(*, name: str | None = None, synchronous: bool = False) -> Callable[[Cal
 
 
 def tool(function: Callable[..., Any] | None = None, /, *, name: str | None = None, synchronous: bool = False) -> Any:
-    """Makes a tool of a function, sync (it runs in a thread) or async. Raises `ConfigurationError`.
+    """Make a tool of a function, sync (it runs in a thread) or async. Raises `ConfigurationError`.
 
-    A parameter of the type `Invocation` is given by errands and not by the model.
+    A parameter of the type `Invocation` is set by errands and not by the model.
     """
     if function is None:
         return functools.partial(tool, name=name, synchronous=synchronous)
@@ -94,7 +94,7 @@ def tool(function: Callable[..., Any] | None = None, /, *, name: str | None = No
 
 
 class PythonBackend(Backend):
-    """Runs the tools of this module."""
+    """Runs Python functions."""
 
     async def invoke(self, invocation: Invocation) -> Json:
         return await configuration(self.equipment.tool, invocation.action, Python).tool.run(invocation)
@@ -103,7 +103,9 @@ class PythonBackend(Backend):
 def _document(owner: PythonTool[..., Any], name: str, parameters: dict[str, Schema], synchronous: bool) -> Tool:
     description = (inspect.getdoc(owner) or "").strip().partition("\n")[0]
     if not description:
-        raise ConfigurationError(f"{owner.origin}: the model must know what it does; give the function a docstring")
+        raise ConfigurationError(
+            f"{owner.origin}: the function has no docstring, which describes it to the model; add one"
+        )
     action = Action(name, description, Programmed(python=Python(owner)), {"properties": parameters})
     return Tool(TOOL_KIND, "", name, description, synchronous=synchronous, actions=[action])
 
@@ -113,11 +115,11 @@ def _without_stop(function: Callable[..., Any], call: inspect.BoundArguments) ->
         return function(*call.args, **call.kwargs)
     except StopIteration as error:
         # A future cannot carry it and would never be done.
-        raise RuntimeError("the tool let a StopIteration escape") from error
+        raise RuntimeError("the tool raised StopIteration") from error
 
 
 class _Signature:
-    """The parameters of a function as JSON Schemas, and from JSON to its arguments."""
+    """The parameters of a function as JSON Schemas, and the conversion of JSON to its arguments."""
 
     def __init__(self, function: Callable[..., Any], origin: str) -> None:
         self._signature = inspect.signature(function)
@@ -126,9 +128,9 @@ class _Signature:
         self._invocations: list[str] = []
         for name, parameter in self._signature.parameters.items():
             if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
-                raise ConfigurationError(f"{origin}: {parameter} cannot be told to a model; name every parameter")
+                raise ConfigurationError(f"{origin}: {parameter} cannot be described to a model; name every parameter")
             if name not in types:
-                raise ConfigurationError(f"{origin}: the parameter {name} has no type; write one, such as {name}: str")
+                raise ConfigurationError(f"{origin}: the parameter {name} has no type; add one, such as {name}: str")
             if types[name] is Invocation:
                 self._invocations.append(name)
             else:
@@ -137,7 +139,7 @@ class _Signature:
             self._struct = msgspec.defstruct("Arguments", fields, kw_only=True, forbid_unknown_fields=True)
             self.parameters = _parameters(self._struct, _descriptions(function, types))
         except (TypeError, ValueError) as error:
-            raise ConfigurationError(f"{origin}: its parameters cannot be told to a model: {error}") from None
+            raise ConfigurationError(f"{origin}: its parameters cannot be described to a model: {error}") from None
 
     def bind(self, invocation: Invocation) -> inspect.BoundArguments:
         """Raises `msgspec.ValidationError`."""
@@ -171,7 +173,7 @@ def _parameters(struct: type[msgspec.Struct], descriptions: dict[str, str]) -> d
         if not field.required:
             default = field.default_factory() if field.default is msgspec.NODEFAULT else field.default
             plain = msgspec.to_builtins(default, str_keys=True)
-            # Every process has another order of sets.
+            # The order of sets differs between processes.
             is_set = isinstance(default, set | frozenset)
             schema["default"] = sorted(plain, key=msgspec.json.encode) if is_set else plain
         if field.name in descriptions:
@@ -180,7 +182,7 @@ def _parameters(struct: type[msgspec.Struct], descriptions: dict[str, str]) -> d
 
 
 def _descriptions(function: Callable[..., Any], types: dict[str, Any]) -> dict[str, str]:
-    """What the docstring says about parameters, in lines that begin with their names."""
+    """Return what the docstring says about parameters, in lines that begin with their names."""
     found: dict[str, str] = {}
     current, indent = "", 0
     for line in (inspect.getdoc(function) or "").splitlines()[1:]:
