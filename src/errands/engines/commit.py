@@ -215,7 +215,9 @@ class LocalEngine(Engine):
             if job.future.done():
                 continue  # the caller was canceled
             if isinstance(result, Exception):
-                job.future.set_exception(result)
+                # The traceback leads to frames that refer to the error and to whole batches. Such a cycle would stay
+                # in memory until the next garbage collection.
+                job.future.set_exception(result.with_traceback(None))
             else:
                 job.future.set_result(result)
         if wake:

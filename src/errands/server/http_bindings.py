@@ -26,11 +26,12 @@ async def serve_jsonrpc(exchange: HttpExchange, dispatcher: Dispatcher) -> None:
             check_content_type(exchange)
         if dispatcher.head_middlewares:
             await dispatcher.check_head(exchange)
+        body = await exchange.body()
         try:
-            call = jsonrpc.read_request(await exchange.body())
-        except jsonrpc.BadEnvelopeError as bad:
-            request_id = bad.request_id
-            raise bad.error from None
+            call = jsonrpc.read_request(body)
+        except A2AError:
+            request_id = jsonrpc.read_id(body)
+            raise
         request_id = call.id
         routed = dispatcher.routes.methods.get(call.method)
         if routed is None:
@@ -40,6 +41,7 @@ async def serve_jsonrpc(exchange: HttpExchange, dispatcher: Dispatcher) -> None:
             dialect = v0_3.JSONRPC_A2AKIT  # no other known client sends the patch number
         dispatcher.check_version(exchange)
         request = dialect.read_request(operation, call.params)
+        del body, call  # the answer may take hours
         exchange.ends_at_pause = dialect.ends_at_pause
         wants_stream = operation.capability == "streaming"
         result = await dispatcher.dispatch(operation, request, exchange)
@@ -83,6 +85,7 @@ async def serve_rest(exchange: HttpExchange, dispatcher: Dispatcher, routed: Rou
         else:
             query = {key: value for key, value in exchange.query.items() if key.lower() != "a2a-version"}
             request = dialect.read_query(operation, {**query, **values})
+        del body  # the answer may take hours
         exchange.ends_at_pause = dialect.ends_at_pause
         result = await dispatcher.dispatch(operation, request, exchange)
     except A2AError as error:

@@ -44,13 +44,15 @@ async def serve(exchange: HttpExchange, dispatcher: Dispatcher, cards: CardPubli
         check_content_type(exchange)
         if dispatcher.head_middlewares:
             await dispatcher.check_head(exchange)
+        body = await exchange.body()
         try:
-            call = jsonrpc.read_request(await exchange.body())
-        except jsonrpc.BadEnvelopeError as bad:
-            request_id = bad.request_id
-            raise bad.error from None
+            call = jsonrpc.read_request(body)
+        except A2AError:
+            request_id = jsonrpc.read_id(body)
+            raise
         request_id = call.id
         operation, request = read_request(call.method, call.params, dispatcher.max_parts)
+        del body, call  # the answer may take hours
         if operation.name == "GetExtendedAgentCard":
             try:
                 result: Any = to_v0_3(await dispatcher.dispatch(operation, request, exchange))

@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 
-from errands.errors import A2AError, InvalidRequestError, MethodNotFoundError, ParseError
+from errands.errors import InvalidRequestError, MethodNotFoundError, ParseError
 from errands.model.base import encode
 
 _NULL = b"null"
@@ -49,48 +49,36 @@ _decode_id = msgspec.json.Decoder(_JustId).decode
 _decode_response = msgspec.json.Decoder(RpcResponse).decode
 
 
-class BadEnvelopeError(Exception):
-    """The body is no JSON-RPC request; `request_id` is what the answer must carry."""
-
-    def __init__(self, error: A2AError, request_id: bytes = _NULL) -> None:
-        super().__init__(error.message)
-        self.error = error
-        self.request_id = request_id
-
-
 def read_request(body: bytes) -> Call:
-    """Raises `BadEnvelopeError` with the error to answer."""
+    """Read the envelope. Raises `A2AError`; `read_id` tells which id the answer must carry then."""
     try:
         request = _decode_request(body)
     except msgspec.ValidationError as error:
-        raise BadEnvelopeError(_explain(body, error), _id_of(body)) from None
+        if body.lstrip()[:1] == b"[":
+            raise InvalidRequestError("Batches are not supported; send one request object at a time") from None
+        raise InvalidRequestError(f"Request payload validation error: {error}") from None
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise BadEnvelopeError(ParseError(f"Invalid JSON payload: {error}")) from None
+        raise ParseError(f"Invalid JSON payload: {error}") from None
     except RecursionError:
-        raise BadEnvelopeError(InvalidRequestError("The request is nested too deeply")) from None
+        raise InvalidRequestError("The request is nested too deeply") from None
     request_id = bytes(request.id)
     if request_id[0] not in _ID_STARTS:
-        raise BadEnvelopeError(InvalidRequestError("id must be a string, a number or null"))
+        raise InvalidRequestError("id must be a string, a number or null")
     if request.jsonrpc != "2.0":
-        raise BadEnvelopeError(InvalidRequestError('jsonrpc must be "2.0"'), request_id)
+        raise InvalidRequestError('jsonrpc must be "2.0"')
     params = bytes(request.params)
     if params == _NULL:
         params = b"{}"
     elif params[:1] != b"{":
-        raise BadEnvelopeError(InvalidRequestError("params must be an object"), request_id)
+        raise InvalidRequestError("params must be an object")
     return Call(request.method, request_id, params)
 
 
-def _explain(body: bytes, error: msgspec.ValidationError) -> A2AError:
-    if body.lstrip()[:1] == b"[":
-        return InvalidRequestError("Batches are not supported; send one request object at a time")
-    return InvalidRequestError(f"Request payload validation error: {error}")
-
-
-def _id_of(body: bytes) -> bytes:
+def read_id(body: bytes) -> bytes:
+    """Return the id of a request whose envelope is invalid; null if it has none."""
     try:
         request_id = bytes(_decode_id(body).id)
-    except (msgspec.MsgspecError, RecursionError):
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
         return _NULL
     return request_id if request_id[0] in _ID_STARTS else _NULL
 
