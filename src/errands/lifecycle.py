@@ -192,6 +192,22 @@ class Judged(msgspec.Struct, gc=False):
     #: Whether a worker may have something to do: the task has become due, or is wanted canceled.
     wakes_workers: bool
 
+    @property
+    def only_appends(self) -> bool:
+        """Whether of the head only the version and `updated_at` change, as for a streamed chunk."""
+        change = self.change
+        return (
+            change.work is KEEP
+            and change.state is None
+            and change.fold is None
+            and change.receipt is None
+            and change.context is None
+            and change.cancel_requested is None
+            and change.direct is None
+            and change.asks is None
+            and not (change.unread or change.gives_back or self.before.claimed or not self.before.version)
+        )
+
 
 def judge(scope: Scope | None, head: Head | None, receipt: Receipt | None, change: Change) -> Judged:
     """Return what `change` leads to, or raise the reason why it must not be written.

@@ -162,7 +162,7 @@ async def test_no_query_walks_a_whole_table(path: Path, name: str) -> None:
 
 
 def test_a_repeated_query_has_its_piece_once_for_every_row() -> None:
-    assert repeated("known_receipts", 3).count("?") == 3
+    assert repeated("look", 3).count("?") == 4
     assert repeated("insert_events", 2).count("(?, ?, ?, ?, ?)") == 2
 
 

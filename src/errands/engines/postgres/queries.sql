@@ -87,6 +87,29 @@ SELECT
     (SELECT count(*) FROM stored_receipts),
     (SELECT count(pg_notify($47::text, payload)) FROM unnest($48::text[]) AS payload)
 
+-- name: append
+-- The same for a batch of changes that only append events: no index has the columns that change.
+WITH stored_tasks AS (
+    UPDATE tasks
+    SET version = new.version, updated_at = new.updated_at, watcher = new.watcher,
+        is_long = new.version - tasks.trimmed > 1000
+    FROM unnest($1::text[], $2::integer[], $3::bigint[], $4::text[]) AS new (id, version, updated_at, watcher)
+    WHERE tasks.id = new.id AND tasks.version <= new.version
+    RETURNING 1
+), stored_events AS (
+    INSERT INTO events (task, version, kind, data, at)
+    SELECT * FROM unnest($5::bigint[], $6::integer[], $7::text[], $8::bytea[], $9::bigint[])
+    ON CONFLICT (task, version) DO NOTHING
+    RETURNING 1
+), stored_batch AS (
+    INSERT INTO writers (process, lane, batch) VALUES ($12::text, $13::integer, $14::bigint)
+    ON CONFLICT (process, lane) DO UPDATE SET batch = excluded.batch, at = now()
+)
+SELECT
+    (SELECT count(*) FROM stored_tasks),
+    (SELECT count(*) FROM stored_events),
+    (SELECT count(pg_notify($10::text, payload)) FROM unnest($11::text[]) AS payload)
+
 -- name: begin_writing
 -- Makes the row of a connection that is going to write, so that `last_batch` waits for a transaction under way.
 INSERT INTO writers (process, lane, batch) VALUES ($1, $2, 0) ON CONFLICT (process, lane) DO NOTHING

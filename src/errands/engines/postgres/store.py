@@ -246,69 +246,80 @@ class PostgresStore:
 
         `deleted` are tasks that no longer exist, and whose receipts may be replaced.
         """
+        name = self._process.name
         tasks: dict[str, TaskRow] = {}
-        events: list[tuple[Any, ...]] = []
-        snapshots: dict[int, bytes] = {}
-        receipts: dict[bytes, tuple[str, int, int]] = {}
-        contexts: dict[tuple[Scope, str], tuple[bytes, int]] = {}
-        tallies: dict[tuple[int, str], int] = {}
         changed: dict[str, ChangedTask] = {}
         watched: list[tuple[str, int]] = []
-        name = self._process.name
         for accepted in batch.accepted:
-            row, judged, change = accepted.row, accepted.judged, accepted.judged.change
+            row, judged = accepted.row, accepted.judged
             tasks[row.id] = row
-            events += _event_rows(accepted)
-            if accepted.snapshot is not None:
-                snapshots[row.no] = accepted.snapshot
-            if change.receipt is not None:
-                key = receipt_key(change.scope, change.receipt)
-                receipts[key] = storable(row.id), change.at, change.receipt_until
-            if change.context is not None:
-                contexts[row.scope, row.context_id] = change.context, change.at
-            if judged.head.state is not judged.before.state:
-                for state, difference in ((judged.before.state, -1), (judged.head.state, 1)):
-                    tally = scope_key(row.scope), state.value
-                    tallies[tally] = tallies.get(tally, 0) + difference
             if self._process.watches(row.id):
                 row.watcher = name if row.watcher in ("", name) else EVERYBODY
                 watched.append((row.id, judged.head.version))
             if judged.events and row.watcher not in ("", name):
                 changed.setdefault(row.id, ChangedTask(row.id, judged.before.version))
-        events += [(no, 0, "snapshot", data, 0, None) for no, data in snapshots.items()]
-        moved = sorted(
-            (scope, state, difference)
-            for (scope, state), difference in tallies.items()
-            if difference and state != UNSPECIFIED
-        )
-        scopes, states, differences = _columns(moved, 3)
+        rows = [row for _, row in sorted(tasks.items())]
         wakes = any(accepted.judged.wakes_workers for accepted in batch.accepted)
-        stored_tasks, stored_events, stored_receipts, _ = await connection.fetchrow(
-            QUERIES["store"],
-            *_columns([_task_row(row) for _, row in sorted(tasks.items())], 26),
-            *_columns(events, 6),
-            *_columns([(key, *receipt) for key, receipt in sorted(receipts.items())], 4),
-            *_columns(
-                [
-                    (*map(storable, (*scope, context_id)), *value)
-                    for (scope, context_id), value in sorted(contexts.items())
-                ],
-                6,
-            ),
-            scopes,
-            states,
-            self._process.shard + lane.number,
-            differences,
-            self._process.channel,
-            payloads(name, wakes, list(changed.values())),
-            name,
-            lane.number,
-            lane.batch,
-            deleted,
-        )
-        if (stored_tasks, stored_events, stored_receipts) == (len(tasks), len(events), len(receipts)):
-            return watched
-        return None
+        notifications = self._process.channel, payloads(name, wakes, list(changed.values()))
+        number = name, lane.number, lane.batch
+        if all(accepted.judged.only_appends for accepted in batch.accepted):
+            is_stored = await _append(connection, batch.accepted, rows, *notifications, *number)
+        else:
+            shard = self._process.shard + lane.number
+            is_stored = await _store(connection, batch.accepted, rows, deleted, shard, *notifications, *number)
+        return watched if is_stored else None
+
+
+async def _append(connection: Connection, accepted: list[Accepted], rows: list[TaskRow], *rest: Any) -> bool:
+    """Write changes that only append events; false when another process was faster."""
+    events = [row[:5] for one in accepted for row in _event_rows(one)]
+    heads = [(storable(row.id), row.head.version, row.head.updated_at, row.watcher) for row in rows]
+    stored_tasks, stored_events, _ = await connection.fetchrow(
+        QUERIES["append"], *_columns(heads, 4), *_columns(events, 5), *rest
+    )
+    return bool((stored_tasks, stored_events) == (len(rows), len(events)))
+
+
+async def _store(
+    connection: Connection, accepted: list[Accepted], rows: list[TaskRow], deleted: list[str], shard: int, *rest: Any
+) -> bool:
+    """Write any changes; false when another process was faster."""
+    events: list[tuple[Any, ...]] = []
+    snapshots: dict[int, bytes] = {}
+    receipts: dict[bytes, tuple[str, int, int]] = {}
+    contexts: dict[tuple[Scope, str], tuple[bytes, int]] = {}
+    tallies: dict[tuple[int, str], int] = {}
+    for one in accepted:
+        row, judged, change = one.row, one.judged, one.judged.change
+        events += _event_rows(one)
+        if one.snapshot is not None:
+            snapshots[row.no] = one.snapshot
+        if change.receipt is not None:
+            key = receipt_key(change.scope, change.receipt)
+            receipts[key] = storable(row.id), change.at, change.receipt_until
+        if change.context is not None:
+            contexts[row.scope, row.context_id] = change.context, change.at
+        if judged.head.state is not judged.before.state:
+            for state, difference in ((judged.before.state, -1), (judged.head.state, 1)):
+                tally = scope_key(row.scope), state.value
+                tallies[tally] = tallies.get(tally, 0) + difference
+    events += [(no, 0, "snapshot", data, 0, None) for no, data in snapshots.items()]
+    moved = [(*tally, count) for tally, count in sorted(tallies.items()) if count and tally[1] != UNSPECIFIED]
+    scopes, states, counts = _columns(moved, 3)
+    stored_tasks, stored_events, stored_receipts, _ = await connection.fetchrow(
+        QUERIES["store"],
+        *_columns([_task_row(row) for row in rows], 26),
+        *_columns(events, 6),
+        *_columns([(key, *receipt) for key, receipt in sorted(receipts.items())], 4),
+        *_columns([(*map(storable, (*scope, id_)), *value) for (scope, id_), value in sorted(contexts.items())], 6),
+        scopes,
+        states,
+        shard,
+        counts,
+        *rest,
+        deleted,
+    )
+    return bool((stored_tasks, stored_events, stored_receipts) == (len(rows), len(events), len(receipts)))
 
 
 def _is_doubtful(change: Change, outcome: Judged | ErrandsError) -> bool:

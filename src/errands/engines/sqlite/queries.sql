@@ -17,17 +17,18 @@ json_array(
 )
 
 -- name: look
--- What a batch of changes is judged against: the rows of its tasks, and the highest number that belongs to a task, or to
--- the remains of a deleted one.
+-- What a batch of changes is judged against: the highest number that belongs to a task, or to the remains of a deleted
+-- one; the rows of its tasks; and which of its receipts are known, by which tasks, since when.
 SELECT
+    max(ifnull((SELECT max(no) FROM tasks), 0), ifnull((SELECT max(task) FROM remains), 0)),
     (SELECT json_group_array({record}) FROM tasks WHERE id IN (SELECT value FROM json_each(?))),
-    max(ifnull((SELECT max(no) FROM tasks), 0), ifnull((SELECT max(task) FROM remains), 0))
-
--- name: known_receipts
--- Which of a batch's receipts are known, by which tasks, since when.
-SELECT receipts.digest, receipts.at, tasks.id, tasks.tenant, tasks.owner, tasks.agent
-FROM receipts JOIN tasks ON tasks.id = receipts.task_id
-WHERE receipts.digest IN (/*each*/ ?)
+    (
+        SELECT json_group_array(
+            json_array(hex(receipts.digest), receipts.at, tasks.id, json_array(tasks.tenant, tasks.owner, tasks.agent))
+        )
+        FROM receipts JOIN tasks ON tasks.id = receipts.task_id
+        WHERE receipts.digest IN (/*each*/ ?)
+    )
 
 -- name: insert_events
 -- Appends to logs and replaces snapshots; an event that exists already is left as it is, which the row count tells.
@@ -53,6 +54,14 @@ ON CONFLICT (no) DO UPDATE SET
     asks = excluded.asks,
     updated_at = excluded.updated_at, status_at = excluded.status_at, folded = excluded.folded
 WHERE tasks.id = excluded.id AND tasks.version <= excluded.version AND tasks.attempt <= excluded.attempt
+
+-- name: append_to_tasks
+-- The same for changes that only append events: no index has these columns.
+UPDATE tasks SET version = new.version, updated_at = new.updated_at
+FROM (
+    SELECT column1 AS no, column2 AS version, column3 AS updated_at FROM (VALUES /*each*/ (?, ?, ?))
+) AS new
+WHERE tasks.no = new.no AND tasks.version <= new.version
 
 -- name: upsert_receipts
 -- Remembers messages; one that had expired and came again to the same task counts from now on.

@@ -45,6 +45,8 @@ MAX_BYTES = 8_000_000
 CHECK_FILE_EVERY = 0.002
 #: Rows per statement: beyond that a longer statement gains nothing and is prepared anew too often.
 ROWS = 64
+#: Tasks that are remembered.
+MAX_KNOWN = 10_000
 #: Bytes that are bound to a statement at most. Statements are cached with a copy of what was last bound to them.
 MAX_BOUND = 16 * 1024
 #: More than fits one page of the file.
@@ -78,6 +80,9 @@ class SQLiteStore:
         self._thread = threading.Thread(target=self._run, name="errands-sqlite-writer", daemon=True)
         self._opened: asyncio.Future[None] = self._loop.create_future()
         self._stopped: asyncio.Future[None] = self._loop.create_future()
+        #: Tasks that are run here, as they were last stored: what they are judged against without looking them up.
+        #: Emptied by everything but changes, and when another process has written.
+        self._known: dict[str, TaskRow] = {}
         self._data_version = 0
         self._polled_at = time.monotonic()
         #: Whether the files were not where they were opened when they were last looked for.
@@ -164,6 +169,7 @@ class SQLiteStore:
         try:
             outcomes = self._transact(connection, jobs)
         except Exception as error:
+            self._known.clear()
             with suppress(sqlite3.Error):
                 if connection.in_transaction:
                     connection.execute("ROLLBACK")
@@ -177,11 +183,14 @@ class SQLiteStore:
         if self._is_gone:
             self._check_file()
         connection.execute("BEGIN IMMEDIATE")
+        self._look_for_others(connection)
         for are_changes, run in groupby(jobs, lambda job: type(job.work) is Change):
             if are_changes:
                 group = list(run)
-                outcomes += zip(group, write_changes(connection, [job.work for job in group]), strict=True)
+                changes = [job.work for job in group]
+                outcomes += zip(group, write_changes(connection, changes, self._known), strict=True)
                 continue
+            self._known.clear()
             for job in run:
                 try:
                     outcomes.append((job, job.work(connection)))
@@ -209,15 +218,19 @@ class SQLiteStore:
         return failure
 
     def _poll(self, connection: sqlite3.Connection) -> None:
-        """Find out whether another process has written: only that changes the data version."""
         self._polled_at = time.monotonic()
         with suppress(FileGoneError):
             self._check_file()
         with suppress(sqlite3.Error):
-            version = _data_version(connection)
-            if version != self._data_version:
-                self._data_version = version
-                self._tell(self._others_wrote)
+            self._look_for_others(connection)
+
+    def _look_for_others(self, connection: sqlite3.Connection) -> None:
+        """Find out whether another process has written: only that changes the data version."""
+        version = _data_version(connection)
+        if version != self._data_version:
+            self._data_version = version
+            self._known.clear()
+            self._tell(self._others_wrote)
 
     def _tell(self, function: Callable[..., object], *arguments: object) -> None:
         with suppress(RuntimeError):  # the loop is closed
@@ -241,10 +254,27 @@ def _settle(future: asyncio.Future[None], error: BaseException | None) -> None:
 # Changes. The caller of these functions holds the transaction.
 
 
-def write_changes(connection: sqlite3.Connection, changes: Sequence[Change]) -> list[Judged | ErrandsError]:
-    """Write the changes that are accepted, and return what came of each."""
-    ids = json_text(list({change.task_id for change in changes}))
-    rows, last_no = connection.execute(QUERIES["look"], (ids,)).fetchone()
+def write_changes(
+    connection: sqlite3.Connection, changes: Sequence[Change], known: dict[str, TaskRow]
+) -> list[Judged | ErrandsError]:
+    """Write the changes that are accepted, and return what came of each. `known` is kept up to date."""
+    rows: dict[str, TaskRow] = {}
+    receipts: dict[tuple[Scope, bytes], Receipt] = {}
+    last_no = 0
+    ids = {change.task_id for change in changes}
+    digests = [change.receipt for change in changes if change.receipt is not None]
+    if digests or not known.keys() >= ids:
+        for start in range(0, max(len(digests), 1), ROWS):
+            chunk = digests[start : start + ROWS]
+            look = connection.execute(repeated("look", len(chunk)), (json_text(ids), *chunk))
+            last_no, found, accepted = look.fetchone()
+            rows = {row.id: row for row in read_rows(found)}
+            for digest, at, task_id, scope in _read_receipts(accepted):
+                message = scope, bytes.fromhex(digest)
+                if message not in receipts or receipts[message].at < at:
+                    receipts[message] = Receipt(task_id, at)
+    else:
+        rows = {task_id: known[task_id] for task_id in ids}
 
     def next_number() -> int:
         nonlocal last_no
@@ -252,23 +282,15 @@ def write_changes(connection: sqlite3.Connection, changes: Sequence[Change]) -> 
         number: int = last_no
         return number
 
-    receipts = _known_receipts(connection, [change.receipt for change in changes if change.receipt is not None])
-    batch = Batch({row.id: row for row in read_rows(rows)}, receipts, next_number, MAX_VERSION)
+    batch = Batch(rows, receipts, next_number, MAX_VERSION)
     outcomes = batch.judge(changes)
     if batch.accepted:
         _store(connection, batch)
+        for row in {accepted.row.no: accepted.row for accepted in batch.accepted}.values():
+            known.pop(row.id, None)
+            if row.head.worker and len(known) < MAX_KNOWN:
+                known[row.id] = row
     return outcomes
-
-
-def _known_receipts(connection: sqlite3.Connection, digests: list[bytes]) -> dict[tuple[Scope, bytes], Receipt]:
-    known: dict[tuple[Scope, bytes], Receipt] = {}
-    for start in range(0, len(digests), ROWS):
-        chunk = digests[start : start + ROWS]
-        for digest, at, task_id, *scope in connection.execute(repeated("known_receipts", len(chunk)), chunk).fetchall():
-            key = Scope(*scope), digest
-            if key not in known or known[key].at < at:
-                known[key] = Receipt(task_id, at)
-    return known
 
 
 def _store(connection: sqlite3.Connection, batch: Batch) -> None:
@@ -278,12 +300,14 @@ def _store(connection: sqlite3.Connection, batch: Batch) -> None:
     #: Events and snapshots that are too large to be bound.
     large: list[tuple[int, str, bytes, int, str | None]] = []
     contexts: list[tuple[object, ...]] = []
+    #: Rows of which more changes than the version and the time.
     touched: dict[int, TaskRow] = {}
+    appended: dict[int, TaskRow] = {}
     snapshots: dict[int, bytes] = {}
     for accepted in batch.accepted:
         row, change = accepted.row, accepted.judged.change
         base = row.no << VERSION_BITS
-        touched[row.no] = row
+        (appended if accepted.judged.only_appends else touched)[row.no] = row
         for event in accepted.judged.events:
             lease = None if event.lease is None else json_text(event.lease)
             if len(event.data) <= MAX_BOUND:
@@ -304,10 +328,15 @@ def _store(connection: sqlite3.Connection, batch: Batch) -> None:
     tasks: list[object] = []
     for row in touched.values():
         tasks += _columns(row)
+    versions: list[object] = []
+    for row in appended.values():
+        if row.no not in touched:
+            versions += (row.no, row.head.version, row.head.updated_at)
     _write(connection, "insert_events", events, 5)
     for place, kind, data, at, lease in large:
         write_large(connection, place, kind, data, at, lease)
     _write(connection, "upsert_tasks", tasks, 23)
+    _write(connection, "append_to_tasks", versions, 3)
     _write(connection, "upsert_receipts", receipts, 4)
     if contexts:
         connection.executemany(QUERIES["save_context"], contexts)
@@ -358,6 +387,9 @@ def _columns(row: TaskRow) -> tuple[object, ...]:
         row.folded,
         row.trimmed,
     )
+
+
+_read_receipts = msgspec.json.Decoder(list[tuple[str, int, str, Scope]]).decode
 
 
 # Everything else that is written, beside retention
