@@ -20,7 +20,7 @@ from errands.interop import ExecutorLike, is_executor_class
 from errands.model.card_config import AgentCardConfig, CapabilitiesConfig
 from errands.runtime.worker import Worker
 from errands.server.app import A2AServer
-from errands.server.asgi import A2AApp
+from errands.server.http import A2AApp
 
 BASE_URL = "http://agent.test"
 

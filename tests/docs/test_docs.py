@@ -57,7 +57,7 @@ from errands.policy.limits import Limits
 from errands.policy.steps import StepConfig
 from errands.runtime.settings import ENV_PREFIX
 from errands.server import praisonai
-from errands.server.asgi import CARD_PATHS
+from errands.server.http import CARD_PATHS
 from errands.testing import InProcessTransport, connect, serve
 from errands.wire.status import ERRORS, JSONRPC_HTTP, STATUS
 from tests.docs.pages import (

@@ -13,8 +13,8 @@ from starlette.requests import Request
 from errands import A2AServer, AgentCardConfig
 from errands.errors import ConfigurationError
 from errands.model.card import AgentInterface, HTTPAuthSecurityScheme, SecurityScheme
-from errands.server.asgi import CARD_PATH, OLDER_CARD_PATH
 from errands.server.cards import build_card
+from errands.server.http import CARD_PATH, OLDER_CARD_PATH
 from errands.testing import BASE_URL, http_client, serve
 from tests.interaction.agents import Echo, card
 

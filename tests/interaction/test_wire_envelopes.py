@@ -9,7 +9,7 @@ from starlette.types import Receive
 
 from errands import Settings, TaskContext, Worker
 from errands.errors import PayloadTooLargeError
-from errands.server.http import HttpExchange
+from errands.server.asgi import HttpExchange
 from errands.testing import serve
 from tests.interaction.agents import Echo
 from tests.interaction.wire import call, http, message, rpc

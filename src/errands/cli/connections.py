@@ -20,7 +20,7 @@ from starlette.types import Send
 from uvicorn.protocols.http.flow_control import HIGH_WATER_LIMIT, FlowControl
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
 
-from errands.server.http import WHOLE_RESPONSE, Header
+from errands.server.asgi import WHOLE_RESPONSE, Header
 
 #: The maximum bytes of a head: the address and the headers of a request. Trailers have the same bound.
 MAX_HEAD = 64 * 1024

@@ -28,8 +28,8 @@ from errands.model.core import Message, Part, Role
 from errands.model.requests import SendMessageRequest
 from errands.runtime.settings import ServerRole
 from errands.server.app import A2AServer
-from errands.server.asgi import CARD_PATHS, READY_PATH
-from errands.server.http import callable_host, host_port
+from errands.server.asgi import callable_host, host_port
+from errands.server.http import CARD_PATHS, READY_PATH
 from errands.wire import v1_0
 
 #: Seconds that a connection is kept open for the next request. Most clients and load balancers keep theirs for a

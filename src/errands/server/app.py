@@ -33,10 +33,10 @@ from errands.runtime.task_manager import TaskStore
 from errands.runtime.watchdog import Watchdog
 from errands.runtime.worker import Worker
 from errands.server import configuration
-from errands.server.asgi import A2AApp
+from errands.server.asgi import callable_host
 from errands.server.cards import CardPublisher
 from errands.server.dispatch import ClosedDispatcher, Dispatcher, ExtendedCardProvider
-from errands.server.http import callable_host
+from errands.server.http import A2AApp
 from errands.server.request_guard import is_loopback
 from errands.server.routing import Routes
 

@@ -1,145 +1,252 @@
-"""The ASGI application: which path belongs to which binding or page. Every request passes through it, so it is thin."""
+"""One HTTP request and its response over bare ASGI, server-sent events included.
+
+A framework's request and response classes would cost more time than the work itself.
+"""
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING
+import asyncio
+from collections.abc import Callable
+from functools import cached_property, partial
+from urllib.parse import parse_qsl
 
-from starlette.types import Receive, Scope, Send
+from starlette.requests import Request
+from starlette.types import Message, Receive, Scope, Send
 
-from errands.errors import A2AError, MethodNotFoundError, StorageError, UnavailableError
-from errands.model.base import encode
-from errands.runtime.settings import ServerRole
-from errands.server import praisonai
+from errands.errors import A2AError, InvalidRequestError, ParseError, PayloadTooLargeError
+from errands.runtime.middleware import RequestEnvelope
+from errands.runtime.settings import Settings
+from errands.runtime.streams import EventStream, StreamItem
 from errands.server.errors import client_error
-from errands.server.http import ClientDisconnectedError, HttpExchange
-from errands.server.http_bindings import respond_error, serve_jsonrpc, serve_rest
-from errands.server.request_guard import check_host_header, check_host_name
-from errands.server.routing import RoutedOperation
-from errands.wire.status import to_http
+from errands.wire.bounds import MAX_DEPTH, check_json
+from errands.wire.dialect import Dialect
+from errands.wire.sse import ERROR_EVENT, GAP_EVENT, KEEP_ALIVE, frame, named, plain_frame
 
-if TYPE_CHECKING:
-    from errands.server.app import A2AServer
+Header = tuple[bytes, bytes]
+#: Puts an error into the binding's envelope.
+ErrorEnvelope = Callable[[A2AError], bytes]
 
-logger = logging.getLogger(__name__)
-
-CARD_PATH = "/.well-known/agent-card.json"
-OLDER_CARD_PATH = "/.well-known/agent.json"
-CARD_PATHS = (CARD_PATH, OLDER_CARD_PATH)
-HEALTH_PATH = "/health"
-READY_PATH = "/health/ready"
+JSON_TYPE = b"application/json"
+#: The ASGI extension with which `errands serve` accepts a whole response in one call. Its arguments are the
+#: application's `send`, the status, the headers and the body; it returns whether it has sent them.
+WHOLE_RESPONSE = "errands.whole_response"
 
 
-class A2AApp:
-    """The ASGI application of an `A2AServer`."""
+class ClientDisconnectedError(Exception):
+    """The client disconnected before it had sent its whole request."""
 
-    def __init__(self, server: A2AServer) -> None:
-        self._server = server
-        self._pages: dict[str, Callable[[HttpExchange], Awaitable[None]]] = {
-            HEALTH_PATH: self._health,
-            READY_PATH: self._ready,
-            # The paths of a2akit.
-            f"/v1{HEALTH_PATH}": self._health,
-            f"/v1{READY_PATH}": self._ready,
-            CARD_PATH: self._card,
-            OLDER_CARD_PATH: self._card,
-        }
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] == "lifespan":
-            await self._lifespan(receive, send)
-            return
-        if scope["type"] == "websocket":
-            await send({"type": "websocket.close", "code": 1000})
-            return
-        exchange = HttpExchange(scope, receive, send, self._server.settings)
+class IncomingRequest:
+    """A request as the dispatcher and middleware see it, whatever binding carries it."""
+
+    #: The request as ASGI describes it.
+    scope: Scope
+    headers: dict[bytes, bytes]
+    #: Headers to add to the response.
+    extra_headers: list[Header]
+    #: Whether this client's subscriptions end when the task pauses. Set from its dialect.
+    ends_at_pause = False
+    #: The envelope that head-only middleware has filled in; None until that middleware has run.
+    envelope: RequestEnvelope | None = None
+    #: See `CallContext`. Set from the dialect.
+    answers_by_context = False
+    #: Called when the message is committed and only the end of the turn is left to wait for.
+    on_accepted: Callable[[], object] | None = None
+
+    def header(self, name: bytes) -> str:
+        return self.headers.get(name, b"").decode("latin-1").strip()
+
+    @property
+    def method(self) -> str:
+        method: str = self.scope["method"]
+        return method
+
+    @cached_property
+    def query(self) -> dict[str, str]:
+        return dict(parse_qsl(self.scope["query_string"].decode("latin-1"), keep_blank_values=True))
+
+    @property
+    def request(self) -> Request:
+        """The request as middleware sees it, without its body."""
+        return Request(self.scope)
+
+
+class HttpExchange(IncomingRequest):
+    """An HTTP request and the response to it."""
+
+    def __init__(self, scope: Scope, receive: Receive, send: Send, settings: Settings) -> None:
+        self.scope = scope
+        self.receive = receive
+        self._send = send
+        self._settings = settings
+        self.headers = dict(scope["headers"])
+        self.extra_headers = []
+
+    @property
+    def content_type(self) -> str:
+        raw = self.headers.get(b"content-type", b"")
+        return "application/json" if raw == JSON_TYPE else raw.decode("latin-1").partition(";")[0].strip().lower()
+
+    @property
+    def has_body(self) -> bool:
+        return self.headers.get(b"content-length", b"0") != b"0" or b"transfer-encoding" in self.headers
+
+    async def body(self) -> bytes:
+        """Return the whole body.
+
+        Raises `PayloadTooLargeError` as soon as the body is known to be too large or to hold too many values,
+        `InvalidRequestError` when it is nested too deeply, and `ParseError` when it is not UTF-8.
+        """
+        limit = self._settings.max_body_bytes
+        length = self.headers.get(b"content-length")
+        if length is not None:
+            if not length.isdigit():
+                raise InvalidRequestError("Content-Length is not a number")
+            if int(length) > limit:
+                raise PayloadTooLargeError(f"The body may have {limit} bytes, not {int(length)}")
+        message = await self.receive()
+        body: bytes = message.get("body", b"")
+        if message["type"] == "http.disconnect" or message.get("more_body", False):
+            body = await self._join_body(message)
+        if len(body) > limit:
+            raise PayloadTooLargeError(f"The body may have {limit} bytes")
+        if not body.isascii():
+            # Decoders skip texts that no field needs, so they do not notice all invalid bytes.
+            try:
+                body.decode()
+            except UnicodeDecodeError as error:
+                problem = f"it is not UTF-8 ({error.reason} at byte {error.start})"
+                raise ParseError(f"Invalid JSON payload: {problem}") from None
+        max_values = self._settings.max_message_values
+        # A body that opens fewer brackets cannot be nested deeper, and one of fewer bytes has fewer values.
+        if len(body) > max_values or body.count(b"[") + body.count(b"{") > MAX_DEPTH:
+            check_json(body, max_values)
+        return body
+
+    async def _join_body(self, message: Message) -> bytes:
+        """Return a body that arrives in several pieces, but stop reading when it is larger than allowed."""
+        chunks: list[bytes] = []
+        size = 0
+        while True:
+            if message["type"] == "http.disconnect":
+                raise ClientDisconnectedError
+            chunks.append(message.get("body", b""))
+            size += len(chunks[-1])
+            if size > self._settings.max_body_bytes or not message.get("more_body", False):
+                return b"".join(chunks)
+            message = await self.receive()
+
+    async def respond(
+        self, status: int, body: bytes, content_type: bytes = JSON_TYPE, headers: tuple[Header, ...] = ()
+    ) -> None:
+        """Send a whole response."""
+        head: list[Header] = [(b"content-type", content_type), (b"content-length", b"%d" % len(body))]
+        if self.scope["method"] == "HEAD":
+            body = b""
+        if not headers and not self.extra_headers:
+            send_whole = self.scope.get("extensions", {}).get(WHOLE_RESPONSE)
+            if send_whole is not None and send_whole(self._send, status, head, body):
+                return
+        await self._send(
+            {"type": "http.response.start", "status": status, "headers": [*head, *headers, *self.extra_headers]}
+        )
+        await self._send({"type": "http.response.body", "body": body})
+
+    async def begin_stream(self) -> None:
+        """Send the head of a response of server-sent events."""
+        headers = [
+            (b"content-type", b"text/event-stream; charset=utf-8"),
+            (b"cache-control", b"no-store"),
+            (b"x-accel-buffering", b"no"),
+            *self.extra_headers,
+        ]
+        await self._send({"type": "http.response.start", "status": 200, "headers": headers})
+
+    async def write(self, chunk: bytes, *, more: bool = True) -> None:
+        """Send a piece of the body; `more=False` ends it."""
+        await self._send({"type": "http.response.body", "body": chunk, "more_body": more})
+
+    async def disconnected(self) -> None:
+        """Return when the client has disconnected."""
+        while (await self.receive())["type"] != "http.disconnect":
+            pass
+
+    async def send_stream(
+        self,
+        stream: EventStream,
+        dialect: Dialect,
+        error_envelope: ErrorEnvelope,
+        *,
+        before: bytes = b"",
+        after: bytes = b"",
+    ) -> None:
+        """Send each event as the dialect writes it, between the parts of its envelope `before` and `after` it."""
+        await self.send_frames(
+            stream,
+            _framing(dialect, before, after),
+            lambda error: named(ERROR_EVENT, plain_frame(error_envelope(error))),
+        )
+
+    async def send_frames(
+        self,
+        stream: EventStream,
+        frame_of: Callable[[StreamItem], bytes],
+        error_frame: ErrorEnvelope,
+        *,
+        end: Callable[[], bytes] = bytes,
+    ) -> None:
+        """Send each item as `frame_of` writes it, and what `end` returns when the stream is over."""
+        await self.begin_stream()
+        # Closing the stream wakes the loop below, so a client that disconnects is noticed at once.
+        watcher = asyncio.ensure_future(self.disconnected())
+        watcher.add_done_callback(lambda _: stream.close())
         try:
-            if b"host" not in exchange.headers or len(exchange.headers) != len(scope["headers"]):
-                check_host_header(exchange)
-            if self._server.listens_locally:
-                check_host_name(exchange, self._server.settings)
-            if not self._server.started:
-                await self._server.start()  # mounted in an application that does not run our lifespan
-            if scope["path"] == "/" and scope["method"] == "POST":
-                await serve_jsonrpc(exchange, self._server.dispatcher)
-            else:
-                await self._route(exchange)
-        except ClientDisconnectedError:
-            return
-        except A2AError as error:
-            await respond_error(exchange, error)
-        except StorageError as error:
-            logger.error("the server could not start: %s", error)
-            await respond_error(exchange, UnavailableError("The server could not start; see its log"))
+            async for items in stream:
+                if watcher.done():
+                    return
+                frames = b"".join(map(frame_of, items)) or KEEP_ALIVE
+                del items  # do not keep it in memory while the client does not read, or while nothing happens
+                await self.write(frames)
+                del frames
         except Exception as error:
-            await respond_error(exchange, client_error(error, f"{exchange.method} {scope['path']!r}"))
-
-    async def _route(self, exchange: HttpExchange) -> None:
-        path, dispatcher = _path_of(exchange.scope), self._server.dispatcher
-        if path in ("/", ""):
-            if await _allows(exchange, "POST"):
-                await serve_jsonrpc(exchange, dispatcher)
-        elif praisonai.is_at(path, dispatcher.routes):
-            if await _allows(exchange, "POST"):
-                await praisonai.serve(exchange, dispatcher, self._server.cards)
-        elif (page := self._pages.get(path)) is not None:
-            if await _allows(exchange, "GET", "HEAD"):
-                await page(exchange)
-        else:
-            found = dispatcher.routes.match(exchange.method, path, exchange.header(b"a2a-version"))
-            if found is None:
-                raise MethodNotFoundError(f"There is nothing at {exchange.method} {path[:200]}")
-            if isinstance(found, RoutedOperation):
-                await serve_rest(exchange, dispatcher, found)
-            else:
-                await _allows(exchange, *sorted(found))
-
-    async def _card(self, exchange: HttpExchange) -> None:
-        if self._server.settings.role is ServerRole.WORKER:
-            raise MethodNotFoundError("This process only runs tasks and serves no card (role worker)")
-        await self._server.cards.serve(exchange, is_older_path=_path_of(exchange.scope) == OLDER_CARD_PATH)
-
-    async def _health(self, exchange: HttpExchange) -> None:
-        await exchange.respond(200, b'{"status":"ok"}')
-
-    async def _ready(self, exchange: HttpExchange) -> None:
-        problem = await self._server.problem()
-        if problem is None:
-            await exchange.respond(200, b'{"status":"ready"}')
-        else:
-            await exchange.respond(503, encode({"status": "not ready", "reason": problem}))
-
-    async def _lifespan(self, receive: Receive, send: Send) -> None:
-        await receive()
-        try:
-            await self._server.start()
-        except Exception as error:
-            logger.error("the server could not start: %s", error)
-            await send({"type": "lifespan.startup.failed", "message": str(error)})
-            return
-        await send({"type": "lifespan.startup.complete"})
-        await receive()
-        await self._server.stop()
-        await send({"type": "lifespan.shutdown.complete"})
+            end = partial(error_frame, client_error(error, "a stream"))
+        finally:
+            watcher.cancel()
+        await self.write(end(), more=False)
 
 
-def _path_of(scope: Scope) -> str:
-    """Return the path below the mount point, percent-encoded so that an id may contain a slash."""
-    if scope["path"] == "/":
-        return "/"
-    raw = scope.get("raw_path")
-    path: str = raw.decode("latin-1").partition("?")[0] if raw else scope["path"]
-    root = scope.get("root_path", "")
-    return path.removeprefix(root) if root else path
+def _framing(dialect: Dialect, before: bytes, after: bytes) -> Callable[[StreamItem], bytes]:
+    """Return the function that writes an item as a frame. It is called for every chunk of every stream."""
+    write = None if dialect.copies_events else dialect.write_event
+    is_plain = before.isascii()
+
+    def frame_of(item: StreamItem) -> bytes:
+        version, data, gap = item
+        if write is not None:
+            data = write(data)
+        if is_plain and version and not gap and data.isascii():
+            return b"id: %d\ndata: %b%b%b\n\n" % (version, before, data, after)
+        event = frame(version, before + data + after)
+        return named(GAP_EVENT, event) if gap else event
+
+    return frame_of
 
 
-async def _allows(exchange: HttpExchange, *methods: str) -> bool:
-    """Return whether the request has one of the methods; respond with 405 if not."""
-    if exchange.method in methods:
-        return True
-    allowed = ", ".join(methods)
-    body = to_http(MethodNotFoundError(f"{exchange.method} is not allowed here; use {allowed}"))[1]
-    body["error"]["code"] = 405
-    await exchange.respond(405, encode(body), headers=((b"allow", allowed.encode()),))
-    return False
+# Addresses of listening servers
+
+#: Addresses that mean "every address" cannot be called by a client.
+_CALLABLE = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104
+
+
+def means_every_address(host: str) -> bool:
+    return host in _CALLABLE
+
+
+def callable_host(host: str) -> str:
+    """Return a host at which a client on this machine reaches a server that listens on `host`."""
+    return _CALLABLE.get(host, host)
+
+
+def host_port(host: str, port: int) -> str:
+    """Return `host:port`, with the brackets that IPv6 needs."""
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"

@@ -25,7 +25,7 @@ from errands.model.card import (
 )
 from errands.model.card_config import AgentCardConfig, SkillConfig
 from errands.runtime.settings import Settings
-from errands.server.http import Header, HttpExchange, IncomingRequest, host_port
+from errands.server.asgi import Header, HttpExchange, IncomingRequest, host_port
 from errands.server.request_guard import host_of
 from errands.wire import v0_3_card as v0_3
 

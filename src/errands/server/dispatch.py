@@ -31,9 +31,9 @@ from errands.runtime.call import CallContext
 from errands.runtime.middleware import A2AMiddleware, RequestEnvelope, is_head_only
 from errands.runtime.streams import EventStream
 from errands.runtime.task_manager import TaskManager
+from errands.server.asgi import IncomingRequest
 from errands.server.cards import CardPublisher, extensions_of, offers_extended_card
 from errands.server.errors import client_error
-from errands.server.http import IncomingRequest
 from errands.server.routing import Routes
 from errands.wire.bounds import MAX_DEPTH, check_parts
 from errands.wire.dialect import EXTENSION_HEADERS

@@ -33,9 +33,9 @@ from errands.model.base import encode, unchecked
 from errands.model.core import StreamResponse
 from errands.runtime.settings import NOT_ON_CARD, Settings
 from errands.runtime.streams import EventStream
+from errands.server.asgi import Header, IncomingRequest, host_port, means_every_address
 from errands.server.errors import client_error, error_headers
 from errands.server.grpc_calls import MOST_CALLS, SMALL, OpenCalls
-from errands.server.http import Header, IncomingRequest, host_port, means_every_address
 from errands.wire.proto.codec import ASKING, CODECS, Codec, Position, Rpc, mark, read_request
 from errands.wire.proto.grpc_status import DETAILS_KEY, code_of, details_of, message_of
 

@@ -16,10 +16,10 @@ from errands.model.base import encode
 from errands.model.requests import CancelTaskRequest, GetTaskRequest, ListTasksResponse, SendMessageResponse
 from errands.operations import OPERATIONS, Operation
 from errands.runtime.streams import EventStream
+from errands.server.asgi import HttpExchange
 from errands.server.cards import CardForm, CardPublisher
 from errands.server.dispatch import Dispatcher
 from errands.server.errors import error_headers
-from errands.server.http import HttpExchange
 from errands.server.request_guard import check_content_type
 from errands.server.routing import Routes
 from errands.wire import jsonrpc

@@ -16,7 +16,7 @@ from urllib.parse import urlsplit
 from errands.errors import ContentTypeNotSupportedError, InvalidRequestError, PermissionDeniedError
 from errands.operations import Operation
 from errands.runtime.settings import Settings
-from errands.server.http import HttpExchange, IncomingRequest
+from errands.server.asgi import HttpExchange, IncomingRequest
 
 JSON_TYPES = frozenset({"application/json", "application/a2a+json"})
 #: Headers that a page can send only after a preflight.
