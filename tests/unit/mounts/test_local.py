@@ -122,7 +122,7 @@ async def test_a_file_has_a_greatest_size(files: LocalFiles, root: Path) -> None
 
 async def test_what_is_no_text_is_told_apart(files: LocalFiles) -> None:
     await files.write_bytes("image.png", b"\x89PNG\xff")
-    with pytest.raises(MountError, match="is not a string in UTF-8"):
+    with pytest.raises(MountError, match="is not text in UTF-8"):
         await files.read("image.png")
     with pytest.raises(MountError, match="no valid Unicode, and was not written"):
         await files.write("a.txt", "\ud800")
@@ -134,7 +134,7 @@ async def test_folders_pipes_and_devices_are_no_files(files: LocalFiles, root: P
         await files.read("folder")
     with pytest.raises(MountError, match="it is a folder"):
         await files.write("folder", "x")
-    with pytest.raises(MountError, match="is a file or a link, no folder"):
+    with pytest.raises(MountError, match="is a file or a link, not a folder"):
         await files.write("folder/a.txt/b.txt", "x")
     os.mkfifo(root / "shop/support/t1/pipe")
     with pytest.raises(MountError, match="no such file"):

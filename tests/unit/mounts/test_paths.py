@@ -57,7 +57,7 @@ def test_a_path_is_a_row_of_names(path: str, expected: tuple[str, ...]) -> None:
         ("a" * (MAX_NAME + 1), f"{MAX_NAME} bytes"),
         ("a/" * MAX_PATH + "b", f"{MAX_PATH} bytes"),
         ("ü" * (MAX_NAME // 2 + 1), f"{MAX_NAME} bytes"),
-        ("\ud800", "no valid Unicode"),
+        ("\ud800", "not valid Unicode"),
     ],
 )
 def test_a_path_that_could_mean_something_else_is_refused(path: str, problem: str) -> None:

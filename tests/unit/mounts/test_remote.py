@@ -76,7 +76,7 @@ async def test_a_file_is_described_by_its_name_and_size(files: Files) -> None:
     assert await files.info("out/report.pdf") == FileInfo("out/report.pdf", "application/pdf", 900)
     with pytest.raises(MountError, match="it is a folder"):
         await files.info("out")
-    with pytest.raises(MountError, match="is not a string in UTF-8"):
+    with pytest.raises(MountError, match="is not text in UTF-8"):
         await files.read("out/report.pdf")
 
 
@@ -127,7 +127,7 @@ async def test_trouble_with_a_bucket_has_a_reference_and_no_words_of_the_library
 ) -> None:
     files = on_s3(f"{bucket}-missing").files(AGENT, "t1")
     assert files is not None
-    with pytest.raises(MountError, match=r"^a.txt: the bucket did not do it \(reference [0-9a-f]{8}\)$") as caught:
+    with pytest.raises(MountError, match=r"^a.txt: the bucket failed \(reference [0-9a-f]{8}\)$") as caught:
         await files.write("a.txt", "x")
     assert str(caught.value)[-9:-1] in caplog.text
     assert "bucket does not exist" in caplog.text

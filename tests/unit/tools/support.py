@@ -17,7 +17,7 @@ from starlette.routing import Route
 from errands.agents.delegation.base import Errand
 from errands.agents.delegation.remote import RemoteDelegate
 from errands.agents.manifests import Function, Manifests, load
-from errands.agents.mounts import FileInfo, Files, MountError
+from errands.agents.mounts import Files, MountError
 from errands.agents.tools.base import Auth, Bounds, Invocation
 from errands.agents.tools.toolbox import Toolbox, ToolTurn
 from errands.model.log import Scope
@@ -91,16 +91,16 @@ class MemoryFiles(Files):
         super().__init__("files", ("shop", "support", "T-1"), max_bytes=1_000_000)
         self.held: dict[str, str] = {}
 
-    async def read(self, path: str) -> str:
+    async def _get(self, path: str) -> bytes:
         if path not in self.held:
             raise MountError(f"there is no file {path}")
-        return self.held[path]
+        return self.held[path].encode()
 
     async def _put(self, path: str, content: bytes) -> None:
         self.held[path] = content.decode()
 
-    async def info(self, path: str) -> FileInfo:
-        return FileInfo(path, "text/plain", len(await self.read(path)))
+    async def _size(self, path: str) -> int:
+        return len(await self._get(path))
 
 
 def tool(name: str = "crm", **fields: Any) -> Json:
