@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from errands import A2AClient, A2AServer, AgentCardConfig, CapabilitiesConfig
-from errands.agents.delegation.base import Delegate
+from errands.agents.delegation import Delegate
 from errands.agents.loop.worker import ManifestWorker
 from errands.agents.manifests import load
 from errands.agents.models.base import Answer, FunctionCall, FunctionSaid, Model, OnText, Question

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from errands import Settings
-from errands.agents.delegation.base import Delegate, Delegated, Errand
+from errands.agents.delegation import Delegate, Delegated, Delegation
 from errands.model.log import Scope
 from tests.agents.rig import AGENT, at_work, call
 
@@ -25,8 +25,8 @@ class Together(Delegate):
         self.begun = asyncio.Event()
         self.canceled: list[str] = []
 
-    async def run(self, errand: Errand) -> Delegated:
-        await errand.began(f"child of {errand.message}")
+    async def run(self, delegation: Delegation) -> Delegated:
+        await delegation.began(f"child of {delegation.message}")
         self.begun.set()
         await asyncio.Event().wait()
         raise AssertionError
@@ -35,7 +35,7 @@ class Together(Delegate):
         await self._both.wait()
         self.canceled.append(task_id)
 
-    async def cancel_errand(self, errand: Errand) -> None:
+    async def cancel_delegation(self, delegation: Delegation) -> None:
         raise AssertionError("the child is known")
 
 

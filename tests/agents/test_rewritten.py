@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from errands import Settings
-from errands.agents.delegation.base import Delegate, Delegated, Errand
+from errands.agents.delegation import Delegate, Delegated, Delegation
 from errands.engines.sqlite import SQLiteEngine
 from errands.model.log import Scope
 from errands.policy.document import CapabilitySteps, Policy
@@ -215,17 +215,17 @@ class Held(Delegate):
     def __init__(self, *, noted: bool = False) -> None:
         self.noted = noted
         self.begun, self.done = asyncio.Event(), asyncio.Event()
-        self.errands: list[Errand] = []
+        self.errands: list[Delegation] = []
 
-    async def run(self, errand: Errand) -> Delegated:
-        self.errands.append(errand)
+    async def run(self, delegation: Delegation) -> Delegated:
+        self.errands.append(delegation)
         if self.noted:
-            await errand.began("child")
+            await delegation.began("child")
         self.begun.set()
         await self.done.wait()
         return Delegated(task_id="child", output={"message": []})
 
-    async def cancel_errand(self, errand: Errand) -> None: ...
+    async def cancel_delegation(self, delegation: Delegation) -> None: ...
 
     async def cancel(self, task_id: str, scope: Scope) -> None: ...
 
@@ -253,7 +253,7 @@ async def test_what_was_handed_down_stays_as_it_was(
     async with at_work(tmp_path, handing("reserve"), **options) as desk:
         desk.task = (await desk.client.get_task(task_id)).raw_task
         assert await desk.settled() == "input-required"
-    accounts = [errand.parameters["account"] for errand in helper.errands]
+    accounts = [delegation.parameters["account"] for delegation in helper.errands]
     assert (accounts[0], accounts[-1]) == ("main", given)
 
 

@@ -11,7 +11,7 @@ import httpx
 import pytest
 
 from errands import A2AServer, AgentCardConfig
-from errands.agents.delegation.remote import RemoteDelegate
+from errands.agents.delegation import RemoteDelegate
 from errands.agents.loop.worker import ManifestWorker
 from errands.agents.manifests import ManifestError
 from errands.agents.models.base import Answer, FunctionSaid, Model, OnText, Question
@@ -337,7 +337,7 @@ async def test_agents_in_a_circle_come_to_an_end(made: Made, storage: str) -> No
     model = Each(a=asks("b"), b=asks("a"))
     server = made(agent("a", uses("b")), agent("b", uses("a")), model=model, agent="a", storage=storage)
     async with connect(server) as client:
-        assert "handed down 5 times" in ((await client.send("go")).text or "")
+        assert "delegated 5 times" in ((await client.send("go")).text or "")
         both = [await server.engine.list(ListQuery(scope=Scope("", "", name))) for name in "ab"]
         assert sum(page.total_size for page in both) == 6
 
@@ -416,7 +416,7 @@ async def test_a_circle_of_manifests_across_two_servers_comes_to_an_end(made: Ma
                 [started, *_] = await stored_records(server.engine, task.task.id, server.scope())
                 assert isinstance(started, Started)
                 depths.append(started.depth)
-    assert "work has been handed down 3 times already" in (heard or "")
+    assert "work has been delegated 3 times" in (heard or "")
     assert sorted(depths) == [0, 1, 2, 3]
 
 

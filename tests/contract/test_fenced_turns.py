@@ -15,9 +15,12 @@ from errands.errors import LeaseLostError, TaskTerminalStateError, TurnError
 from errands.model.core import Message, Part, Role, Task, TaskState, TaskStatus
 from errands.model.log import StoredTask
 from errands.policy.document import CompiledPolicy, compile_policy
-from errands.policy.enforcement import Enforcement
 from errands.runtime.executor import ServerCallContext, turn_overseer
 from errands.runtime.executor_worker import TurnQueue
+from errands.policy.oversight import AgentOversight
+from errands.runtime.executor.call import ServerCallContext
+from errands.runtime.executor.publishing import TurnQueue
+from errands.runtime.executor.request import turn_overseer
 from errands.runtime.journal import Journal
 from errands.runtime.turn import Turn
 from tests.contract.changes import AGENT, LEASE_MS, ME, Changes, ManualClock, context_of, log_of
@@ -142,7 +145,7 @@ class Turns:
         task_id = f"t{self._count}"
         await self.engine.commit(self._changes.start(task_id, context=b'"kept"'))
         stored: StoredTask = await self.engine.load(task_id, ME)
-        turn = Turn(Journal(self.engine), stored, oversight=Enforcement(policy))
+        turn = Turn(Journal(self.engine), stored, oversight=AgentOversight(policy))
         if policy is not None:
             turn.overseen()
         return TaskContext(turn)

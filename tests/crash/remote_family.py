@@ -10,8 +10,7 @@ import msgspec
 import uvicorn
 
 from errands import A2AServer, AgentCardConfig, CapabilitiesConfig, Settings
-from errands.agents.delegation.base import Delegated, Errand
-from errands.agents.delegation.remote import RemoteDelegate
+from errands.agents.delegation import Delegated, Delegation, RemoteDelegate
 from tests.unit.delegation.support import Parent
 
 
@@ -20,14 +19,14 @@ class Holding(RemoteDelegate):
 
     folder = Path()
 
-    async def run(self, errand: Errand) -> Delegated:
+    async def run(self, delegation: Delegation) -> Delegated:
         async def began(task_id: str) -> None:
             (self.folder / "sent").write_text(task_id)
             while (self.folder / "hold").exists():
                 await asyncio.sleep(0.01)
-            await errand.began(task_id)
+            await delegation.began(task_id)
 
-        return await super().run(msgspec.structs.replace(errand, began=began))
+        return await super().run(msgspec.structs.replace(delegation, began=began))
 
 
 if __name__ == "__main__":

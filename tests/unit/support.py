@@ -28,7 +28,7 @@ from errands.model.core import (
     TaskStatusUpdateEvent,
 )
 from errands.model.log import Change, Draft, Event, Head, Scope, StoredTask, Work
-from errands.policy.enforcement import Enforcement
+from errands.policy.oversight import AgentOversight
 from errands.runtime.context import TaskContext
 from errands.runtime.journal import Journal
 from errands.runtime.turn import Turn
@@ -180,7 +180,7 @@ def lone_context(
         head=Head(version=1, state=TaskState.WORKING, attempt=1, worker="here", unread=1),
         scope=ANYBODY,
     )
-    return TaskContext(Turn(journal or Journal(MemoryEngine()), stored, oversight=Enforcement(), **options))
+    return TaskContext(Turn(journal or Journal(MemoryEngine()), stored, oversight=AgentOversight(), **options))
 
 
 def status_draft(task_id: str, state: TaskState) -> Draft:

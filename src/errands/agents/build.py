@@ -11,9 +11,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from errands.agents.delegation.base import Delegate
-from errands.agents.delegation.local import LocalDelegate
-from errands.agents.delegation.remote import RemoteDelegate
+from errands.agents.delegation import Delegate, LocalDelegate, RemoteDelegate
 from errands.agents.loop.worker import ManifestWorker
 from errands.agents.manifests import Agent, ManifestError, Manifests, examine
 from errands.agents.manifests.functions import Function

@@ -18,7 +18,7 @@ from errands.model.card_config import AgentCardConfig
 from errands.model.log import Scope
 from errands.policy.cel.evaluators import Evaluators
 from errands.policy.document import CompiledPolicy, Policy, compile_policy
-from errands.policy.enforcement import Enforcement, check_functions, enforce
+from errands.policy.oversight import AgentOversight, build_oversight, check_functions
 from errands.policy.reviews import ReviewingTaskManager
 from errands.runtime.dependencies import DependencyContainer
 from errands.runtime.handler import Handler
@@ -337,8 +337,8 @@ class A2AServer:
         evaluators = Evaluators()
         stack.push_async_callback(evaluators.close)
 
-        def oversight_of(worker: Worker) -> Enforcement:
-            return enforce(worker, self._policy, evaluators, (self._worker, *self._inner.workers.values()))
+        def oversight_of(worker: Worker) -> AgentOversight:
+            return build_oversight(worker, self._policy, evaluators, (self._worker, *self._inner.workers.values()))
 
         self.pool = WorkerPool(self.engine, settings, self._deps)
         hooks = None if self._hooks is None else HookReader(self._hooks, settings.drain_timeout)

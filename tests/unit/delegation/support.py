@@ -6,8 +6,7 @@ import asyncio
 from collections.abc import Callable
 from typing import Any
 
-from errands.agents.delegation.base import Delegate, DelegationError, Errand
-from errands.agents.delegation.local import LocalDelegate
+from errands.agents.delegation import Delegate, Delegation, DelegationError, LocalDelegate
 from errands.agents.exposed import exposed_part
 from errands.model.card_config import AgentCardConfig, CapabilitiesConfig
 from errands.model.core import COMPLETED, Message, Part, Role
@@ -40,9 +39,9 @@ class Parent(Worker):
             await self._hand_down(ctx, run)
 
     async def _hand_down(self, ctx: TaskContext, run: Run) -> None:
-        errand = errand_of(ctx, run, parameters=self.parameters)
+        delegation = delegation_of(ctx, run, parameters=self.parameters)
         try:
-            delegated = await ctx._turn.until_cancelled(self.delegate.run(errand))
+            delegated = await ctx._turn.until_cancelled(self.delegate.run(delegation))
         except DelegationError as error:
             await ctx.fail(str(error))
             return
@@ -57,7 +56,7 @@ class Parent(Worker):
             await self.delegate.cancel(task_id, ctx._turn.stored.scope)
         else:
             # A child may be there that was not noted, because of a crash.
-            await self.delegate.cancel_errand(errand_of(ctx, run, parameters=self.parameters))
+            await self.delegate.cancel_delegation(delegation_of(ctx, run, parameters=self.parameters))
 
 
 async def started_run(ctx: TaskContext) -> Run:
@@ -71,7 +70,7 @@ def children_of(run: Run) -> list[str]:
     return [record.task_id for record in run.records if isinstance(record, DelegationBegan)]
 
 
-def errand_of(ctx: TaskContext, run: Run, **changes: Any) -> Errand:
+def delegation_of(ctx: TaskContext, run: Run, **changes: Any) -> Delegation:
     async def began(task_id: str) -> None:
         await run.append(DelegationBegan(at=run.now(), call=CALL, task_id=task_id))
 
@@ -84,17 +83,17 @@ def errand_of(ctx: TaskContext, run: Run, **changes: Any) -> Errand:
         "task_id": next(iter(children_of(run)), None),
         "began": began,
     }
-    return Errand(**(values | changes))
+    return Delegation(**(values | changes))
 
 
-def bare_errand(parent: str, scope: Scope, **changes: Any) -> Errand:
-    """An errand without a parent at work."""
+def bare_delegation(parent: str, scope: Scope, **changes: Any) -> Delegation:
+    """An delegation without a parent at work."""
 
     async def began(task_id: str) -> None:
         pass
 
     values: dict[str, Any] = {"call": CALL, "message": "go", "parent": parent, "scope": scope, "depth": 1}
-    return Errand(**(values | {"began": began} | changes))
+    return Delegation(**(values | {"began": began} | changes))
 
 
 def family(child: Worker, *, storage: str, parent: Callable[[Delegate], Worker] = Parent, **options: Any) -> A2AServer:

@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 
 from errands import BearerTokenMiddleware
-from errands.agents.delegation.base import DelegationError
-from errands.agents.delegation.local import LocalDelegate, child_id
+from errands.agents.delegation import DelegationError, LocalDelegate, child_id
 from errands.client import A2AClient
 from errands.errors import TaskNotFoundError
 from errands.model.core import COMPLETED, Message, Part, Role, TaskState
@@ -32,8 +31,8 @@ from tests.unit.delegation.support import (
     Held,
     Parent,
     Reviewed,
-    bare_errand,
-    errand_of,
+    bare_delegation,
+    delegation_of,
     family,
     said,
     started_run,
@@ -118,7 +117,7 @@ async def test_a_child_belongs_to_whom_its_parent_belongs(storage: str) -> None:
         (Does(lambda ctx: ctx.fail("no such page")), "child failed: no such page"),
         (Does(lambda ctx: ctx.reject("not for me")), "child refused: not for me"),
         (Does(lambda ctx: ctx.reject()), "child refused"),
-        (Does(lambda ctx: ctx.request_auth("sign in")), "child wants an authorization that only a person can give"),
+        (Does(lambda ctx: ctx.request_auth("sign in")), "child needs an authorization that only a person can give"),
     ],
 )
 async def test_a_child_that_does_not_do_it_is_an_error_with_its_words(storage: str, child: Worker, told: str) -> None:
@@ -195,8 +194,8 @@ async def test_a_child_is_noted_even_when_its_parent_is_stopped_while_it_begins(
 
     server = family(Answers(), storage=storage)
     async with server:
-        errand = bare_errand("p", server.scope(), began=began)
-        running = asyncio.create_task(LocalDelegate("child", server._inner).run(errand))
+        delegation = bare_delegation("p", server.scope(), began=began)
+        running = asyncio.create_task(LocalDelegate("child", server._inner).run(delegation))
         await noting.wait()
         running.cancel()
         asyncio.get_running_loop().call_soon(gate.set)
@@ -217,8 +216,8 @@ async def test_a_child_that_a_crash_kept_from_being_noted_is_canceled_all_the_sa
 
         async def _hand_down(self, ctx: Any, run: Any) -> None:
             if ctx.attempt == 1:
-                errand = bare_errand(ctx.task_id, ctx._turn.stored.scope)
-                running = asyncio.create_task(self.delegate.run(errand))
+                delegation = bare_delegation(ctx.task_id, ctx._turn.stored.scope)
+                running = asyncio.create_task(self.delegate.run(delegation))
                 await started.wait()
                 running.cancel()
             await ctx.request_input("Go on?")
@@ -259,14 +258,14 @@ async def test_the_same_errand_finds_the_same_child(storage: str) -> None:
     server = family(child, storage=storage)
     async with server:
         delegate = LocalDelegate("child", server._inner)
-        errand = bare_errand("p", server.scope())
-        first = await delegate.run(errand)
+        delegation = bare_delegation("p", server.scope())
+        first = await delegate.run(delegation)
         # As after a crash before `began` was durable; then, as after one that came later.
-        assert await delegate.run(errand) == first
-        assert await delegate.run(bare_errand("p", server.scope(), task_id=first.task_id)) == first
+        assert await delegate.run(delegation) == first
+        assert await delegate.run(bare_delegation("p", server.scope(), task_id=first.task_id)) == first
         assert first.task_id == child_id("p", CALL) == (await only_child(server)).task.id
         assert len(child.seen) == 1
-        other = await delegate.run(bare_errand("p", server.scope(), call="call-2"))
+        other = await delegate.run(bare_delegation("p", server.scope(), call="call-2"))
         assert other.task_id != first.task_id
 
 
@@ -274,15 +273,15 @@ async def test_the_same_errand_finds_its_child_when_receipts_are_no_longer_kept(
     server = family(Answers(), storage=storage, settings=Settings(storage=storage, idempotency_window=-1))
     async with server:
         delegate = LocalDelegate("child", server._inner)
-        errand = bare_errand("p", server.scope())
-        assert await delegate.run(errand) == await delegate.run(errand)
+        delegation = bare_delegation("p", server.scope())
+        assert await delegate.run(delegation) == await delegate.run(delegation)
 
 
 async def test_a_child_that_is_no_longer_kept_is_an_error(storage: str) -> None:
     server = family(Answers(), storage=storage)
     async with server:
         with pytest.raises(DelegationError, match="no longer there") as caught:
-            await LocalDelegate("child", server._inner).run(bare_errand("p", server.scope(), task_id="gone"))
+            await LocalDelegate("child", server._inner).run(bare_delegation("p", server.scope(), task_id="gone"))
         assert caught.value.task_id == "gone"
 
 
@@ -290,9 +289,9 @@ async def test_agents_that_hand_work_down_without_end_are_stopped(storage: str) 
     inner = InnerAgents()
 
     async def hand_down(ctx: Any) -> None:
-        errand = errand_of(ctx, await started_run(ctx))
+        delegation = delegation_of(ctx, await started_run(ctx))
         try:
-            await LocalDelegate("loop", inner).run(errand)
+            await LocalDelegate("loop", inner).run(delegation)
         except DelegationError as error:
             await ctx.fail(str(error))
 
@@ -302,7 +301,7 @@ async def test_agents_that_hand_work_down_without_end_are_stopped(storage: str) 
     async with connect(server) as client:
         result = await client.send("go")
         assert result.state == "failed"
-        assert "handed down 5 times" in (result.text or "")
+        assert "delegated 5 times" in (result.text or "")
         assert len(await children(server, Scope("", "", "loop"))) == 5
 
 
@@ -366,10 +365,10 @@ async def test_a_child_that_another_process_holds_is_waited_for(tmp_path: Path) 
     there, here = Held(), Held()
     first, second = family(there, storage=storage), family(here, storage=storage)
     async with first, second:
-        errand = bare_errand("p", first.scope())
-        begun = asyncio.create_task(LocalDelegate("child", first._inner).run(errand))
+        delegation = bare_delegation("p", first.scope())
+        begun = asyncio.create_task(LocalDelegate("child", first._inner).run(delegation))
         await there.started.wait()
-        found = asyncio.create_task(LocalDelegate("child", second._inner).run(errand))
+        found = asyncio.create_task(LocalDelegate("child", second._inner).run(delegation))
         there.gate.set()
         assert await found == await begun
         assert not here.started.is_set()

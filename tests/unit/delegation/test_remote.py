@@ -14,8 +14,7 @@ import httpx
 import pytest
 
 from errands import AgentCardConfig, CapabilitiesConfig, TaskContext, Worker
-from errands.agents.delegation.base import DelegationError
-from errands.agents.delegation.remote import RemoteDelegate, _message
+from errands.agents.delegation import DelegationError, RemoteDelegate, remote_message
 from errands.client import A2AClient
 from errands.model.core import CANCELED, TERMINAL_STATES, Message, Part, Role
 from errands.model.log import Scope
@@ -31,8 +30,8 @@ from tests.unit.delegation.support import (
     Held,
     Parent,
     Reviewed,
-    bare_errand,
-    errand_of,
+    bare_delegation,
+    delegation_of,
     started_run,
 )
 from tests.unit.reviews.support import desk_of
@@ -62,7 +61,7 @@ async def test_the_answer_of_a_remote_agent_is_the_output(streaming: bool, proto
     card = streams(streaming)
     card.protocol = protocol
     async with far_away(Answers(), agent_card=card) as delegate:
-        assert (await delegate.run(bare_errand("p", HERE))).output == HELLO
+        assert (await delegate.run(bare_delegation("p", HERE))).output == HELLO
 
 
 @pytest.mark.parametrize("streaming", [True, False])
@@ -73,7 +72,7 @@ async def test_a_remote_agent_is_waited_for(streaming: bool) -> None:
         told.set()
 
     async with far_away(child, agent_card=streams(streaming)) as delegate:
-        running = asyncio.create_task(delegate.run(bare_errand("p", HERE, began=began)))
+        running = asyncio.create_task(delegate.run(bare_delegation("p", HERE, began=began)))
         await told.wait()
         assert not running.done()
         child.gate.set()
@@ -83,27 +82,27 @@ async def test_a_remote_agent_is_waited_for(streaming: bool) -> None:
 async def test_parameters_and_the_parent_are_told_and_exposed_values_come_back() -> None:
     child = Answers()
     async with far_away(child) as delegate:
-        await delegate.run(bare_errand("p", HERE, parameters={"customer": "c-1"}))
+        await delegate.run(bare_delegation("p", HERE, parameters={"customer": "c-1"}))
         [ctx] = child.seen
         assert (ctx.data_parts, ctx.reference_task_ids) == ([{"customer": "c-1"}], ["p"])
     async with far_away(Exposing()) as delegate:
-        output = (await delegate.run(bare_errand("p", HERE))).output
+        output = (await delegate.run(bare_delegation("p", HERE))).output
         assert output == {"pages": 3, "message": [{"mimeType": "text/plain", "text": "read it"}]}
 
 
 async def test_an_agent_that_answers_with_a_message_makes_no_task_of_it() -> None:
     async with far_away(Does(lambda ctx: ctx.reply_directly("at once"))) as delegate:
-        delegated = await delegate.run(bare_errand("p", HERE))
+        delegated = await delegate.run(bare_delegation("p", HERE))
         assert delegated.output == {"message": [{"mimeType": "text/plain", "text": "at once"}]}
 
 
 async def test_the_same_errand_is_taken_on_once() -> None:
     child = Answers()
     async with far_away(child) as delegate:
-        errand = bare_errand("p", HERE)
-        first = await delegate.run(errand)
-        assert await delegate.run(errand) == first
-        assert await delegate.run(bare_errand("p", HERE, task_id=first.task_id)) == first
+        delegation = bare_delegation("p", HERE)
+        first = await delegate.run(delegation)
+        assert await delegate.run(delegation) == first
+        assert await delegate.run(bare_delegation("p", HERE, task_id=first.task_id)) == first
         assert len(child.seen) == 1
 
 
@@ -112,24 +111,24 @@ async def test_the_same_errand_is_taken_on_once() -> None:
     [
         (Does(lambda ctx: ctx.fail("no such page")), "far failed: no such page"),
         (Does(lambda ctx: ctx.reject("not for me")), "far refused: not for me"),
-        (Does(lambda ctx: ctx.request_auth("sign in")), "far wants an authorization"),
+        (Does(lambda ctx: ctx.request_auth("sign in")), "far needs an authorization"),
     ],
 )
 async def test_a_remote_agent_that_does_not_do_it_is_an_error_with_its_words(child: Worker, told: str) -> None:
     async with far_away(child) as delegate:
         with pytest.raises(DelegationError, match=told) as caught:
-            await delegate.run(bare_errand("p", HERE))
+            await delegate.run(bare_delegation("p", HERE))
         assert caught.value.task_id
 
 
 async def test_a_question_is_an_output_and_a_review_is_waited_for() -> None:
     async with far_away(Does(lambda ctx: ctx.request_input("Which one?"))) as delegate:
-        output = (await delegate.run(bare_errand("p", HERE))).output
+        output = (await delegate.run(bare_delegation("p", HERE))).output
         assert output == {"message": [{"mimeType": "text/plain", "text": "Which one?"}]}
     child = Reviewed()
     server = serve(child)
     async with serving(server.app) as url, server:
-        running = asyncio.create_task(RemoteDelegate("far", url).run(bare_errand("p", HERE)))
+        running = asyncio.create_task(RemoteDelegate("far", url).run(bare_delegation("p", HERE)))
         await child.waits.wait()
         (review,) = await desk_of(server.engine).list()
         await desk_of(server.engine).answer(review.task_id, True, by="boss@example.com")
@@ -145,7 +144,7 @@ async def test_a_cancel_goes_to_the_remote_agent_and_does_nothing_to_what_has_en
     server = serve(child, cancel_force_timeout=0.05)
     async with serving(server.app) as url:
         delegate = RemoteDelegate("far", url)
-        running = asyncio.create_task(delegate.run(bare_errand("p", HERE, began=began)))
+        running = asyncio.create_task(delegate.run(bare_delegation("p", HERE, began=began)))
         await child.started.wait()
         while not ids:
             await asyncio.sleep(0)
@@ -165,7 +164,7 @@ async def test_a_remote_child_is_noted_even_when_its_parent_is_stopped_while_it_
         noted.append(task_id)
 
     async with far_away(Answers()) as delegate:
-        running = asyncio.create_task(delegate.run(bare_errand("p", HERE, began=began)))
+        running = asyncio.create_task(delegate.run(bare_delegation("p", HERE, began=began)))
         await noting.wait()
         running.cancel()
         asyncio.get_running_loop().call_soon(gate.set)
@@ -177,10 +176,10 @@ async def test_a_remote_child_is_noted_even_when_its_parent_is_stopped_while_it_
 async def test_an_agent_that_cannot_be_reached_is_an_error(caplog: pytest.LogCaptureFixture) -> None:
     delegate = RemoteDelegate("far", "http://127.0.0.1:9", patience=0)
     with pytest.raises(DelegationError, match="far could not be asked: no agent found") as caught:
-        await delegate.run(bare_errand("p", HERE))
+        await delegate.run(bare_delegation("p", HERE))
     assert caught.value.task_id is None
     with pytest.raises(DelegationError, match="far cannot be reached any more") as caught:
-        await delegate.run(bare_errand("p", HERE, task_id="t"))
+        await delegate.run(bare_delegation("p", HERE, task_id="t"))
     assert caught.value.task_id == "t"
     with caplog.at_level(logging.WARNING):
         await delegate.cancel("t", HERE)
@@ -192,7 +191,7 @@ async def test_what_is_secret_about_an_address_is_told_to_nobody(url: str, caplo
     delegate = RemoteDelegate("far", url, patience=0)
     for task_id in (None, "t"):
         with pytest.raises(DelegationError, match=r"far .* no agent found at http://.*127\.0\.0\.1:9") as caught:
-            await delegate.run(bare_errand("p", HERE, task_id=task_id))
+            await delegate.run(bare_delegation("p", HERE, task_id=task_id))
         assert "hunter2" not in str(caught.value)
     with caplog.at_level(logging.WARNING):
         await delegate.cancel("t", HERE)
@@ -207,10 +206,10 @@ async def test_credentials_that_a_remote_agent_repeats_are_not_passed_on() -> No
             await (ctx.fail(words) if "fail" in ctx.user_text else ctx.complete(words))
 
     async with far_away(Repeats(), headers={"Authorization": "Bearer s3cret-token"}) as delegate:
-        output = (await delegate.run(bare_errand("p", HERE))).output
+        output = (await delegate.run(bare_delegation("p", HERE))).output
         assert output["message"] == [{"mimeType": "text/plain", "text": "you sent [secret]"}]
         with pytest.raises(DelegationError, match=r"you sent \[secret\]"):
-            await delegate.run(bare_errand("p", HERE, call="2", message="fail"))
+            await delegate.run(bare_delegation("p", HERE, call="2", message="fail"))
 
 
 async def test_a_remote_agent_may_be_restarted_meanwhile(tmp_path: Path) -> None:
@@ -220,7 +219,7 @@ async def test_a_remote_agent_may_be_restarted_meanwhile(tmp_path: Path) -> None
     port = free_port()
     async with serving(serve(first, storage=storage).app, port) as url:
         delegate = RemoteDelegate("far", url, patience=30)
-        running = asyncio.create_task(delegate.run(bare_errand("p", HERE, began=ids.put)))
+        running = asyncio.create_task(delegate.run(bare_delegation("p", HERE, began=ids.put)))
         await ids.get()
         await first.started.wait()
         first.gate.set()
@@ -231,7 +230,7 @@ async def test_a_remote_agent_may_be_restarted_meanwhile(tmp_path: Path) -> None
 async def test_a_task_that_the_remote_agent_no_longer_has_is_an_error() -> None:
     async with far_away(Answers()) as delegate:
         with pytest.raises(DelegationError, match="far no longer has the task"):
-            await delegate.run(bare_errand("p", HERE, task_id="gone"))
+            await delegate.run(bare_delegation("p", HERE, task_id="gone"))
 
 
 async def test_credentials_are_the_operators_and_their_lack_is_an_error() -> None:
@@ -240,16 +239,16 @@ async def test_credentials_are_the_operators_and_their_lack_is_an_error() -> Non
 
     options: dict[str, Any] = {"middlewares": [BearerTokenMiddleware(verify)]}
     async with far_away(Answers(), headers={"Authorization": "Bearer s3cret"}, **options) as delegate:
-        assert (await delegate.run(bare_errand("p", HERE))).output == HELLO
+        assert (await delegate.run(bare_delegation("p", HERE))).output == HELLO
     async with far_away(Answers(), headers={"Authorization": "Bearer other"}, **options) as delegate:
         with pytest.raises(DelegationError) as caught:
-            await delegate.run(bare_errand("p", HERE))
+            await delegate.run(bare_delegation("p", HERE))
         assert "other" not in str(caught.value)
 
 
 async def test_work_is_not_handed_down_without_end() -> None:
-    with pytest.raises(DelegationError, match="handed down 5 times"):
-        await RemoteDelegate("far", "http://127.0.0.1:9").run(bare_errand("p", HERE, depth=6))
+    with pytest.raises(DelegationError, match="delegated 5 times"):
+        await RemoteDelegate("far", "http://127.0.0.1:9").run(bare_delegation("p", HERE, depth=6))
 
 
 async def test_a_parent_uses_a_remote_child_like_a_local_one(storage: str) -> None:
@@ -277,10 +276,10 @@ async def test_an_agent_with_nothing_but_grpc_is_refused() -> None:
 
     async with serving(app) as url:
         with pytest.raises(DelegationError, match="neither as JSON-RPC nor as HTTP"):
-            await RemoteDelegate("far", url).run(bare_errand("p", HERE))
+            await RemoteDelegate("far", url).run(bare_delegation("p", HERE))
 
 
-# How far work has been handed down
+# How often work has been delegated
 
 
 class Relay(Worker):
@@ -294,7 +293,7 @@ class Relay(Worker):
     async def handle(self, ctx: TaskContext) -> None:
         self.depths.append(ctx._turn.options.depth)
         try:
-            delegated = await self.delegate.run(errand_of(ctx, await started_run(ctx)))
+            delegated = await self.delegate.run(delegation_of(ctx, await started_run(ctx)))
         except DelegationError as error:
             await ctx.complete(str(error))
         else:
@@ -310,7 +309,7 @@ async def test_a_circle_across_two_servers_comes_to_an_end(protocol: str) -> Non
         here.delegate, there.delegate = RemoteDelegate("there", second), RemoteDelegate("here", first)
         async with A2AClient(first) as client:
             result = await client.send("round and round")
-    assert (result.text or "").startswith("work has been handed down 5 times already, which is as far as it goes")
+    assert (result.text or "").startswith("this work has been delegated 5 times, which is the limit")
     assert (here.depths, there.depths) == ([0, 2, 4], [1, 3, 5])
 
 
@@ -333,10 +332,10 @@ async def test_a_child_that_nobody_has_noted_is_canceled_by_its_errand() -> None
     async with serving(server.app) as url:
         delegate = RemoteDelegate("far", url)
         async with A2AClient(url) as client:
-            sent = await client.send(_message(bare_errand("p", HERE)), blocking=False)
-            await delegate.cancel_errand(bare_errand("p", HERE))
+            sent = await client.send(remote_message(bare_delegation("p", HERE)), blocking=False)
+            await delegate.cancel_delegation(bare_delegation("p", HERE))
             assert (await client.get_task(sent.task_id)).state == "canceled"
-        await delegate.cancel_errand(bare_errand("p", HERE))
+        await delegate.cancel_delegation(bare_delegation("p", HERE))
 
 
 class Holding(httpx.AsyncHTTPTransport):
@@ -361,10 +360,11 @@ async def test_a_remote_child_is_canceled_even_when_its_parents_time_is_up_befor
 
     async with serving(server.app) as url:
         delegate = RemoteDelegate("far", url, http=lambda: httpx.AsyncClient(transport=Holding(gate)))
-        errand = bare_errand("p", HERE, began=began)
+        delegation = bare_delegation("p", HERE, began=began)
         async with A2AClient(url) as client:
-            task_id = (await client.send(_message(errand), blocking=False)).task_id
-        canceling = asyncio.create_task(delegate.cancel(task_id, HERE) if noted else delegate.cancel_errand(errand))
+            task_id = (await client.send(remote_message(delegation), blocking=False)).task_id
+        cancel = delegate.cancel(task_id, HERE) if noted else delegate.cancel_delegation(delegation)
+        canceling = asyncio.create_task(cancel)
         await gate.reached.wait()
         canceling.cancel()
         with pytest.raises(asyncio.CancelledError):
@@ -376,5 +376,5 @@ async def test_a_remote_child_is_canceled_even_when_its_parents_time_is_up_befor
 
 
 async def test_an_errand_that_cannot_be_canceled_is_logged(caplog: pytest.LogCaptureFixture) -> None:
-    await RemoteDelegate("far", "http://127.0.0.1:1/").cancel_errand(bare_errand("p", HERE))
+    await RemoteDelegate("far", "http://127.0.0.1:1/").cancel_delegation(bare_delegation("p", HERE))
     assert "what far may do for task p could not be canceled" in caplog.text

@@ -8,9 +8,7 @@ from pathlib import Path
 import pytest
 
 from errands import Settings
-from errands.agents.delegation.base import Delegate
-from errands.agents.delegation.local import LocalDelegate
-from errands.agents.delegation.remote import RemoteDelegate
+from errands.agents.delegation import Delegate, LocalDelegate, RemoteDelegate
 from errands.client import A2AClient
 from errands.engines.urls import engine_from_url
 from errands.errors import OverloadedError
@@ -26,7 +24,7 @@ from errands.server.app import A2AServer
 from errands.testing import ManualClock, connect
 from tests.ports import free_port
 from tests.unit.client.serving import serving
-from tests.unit.delegation.support import Held, errand_of, started_run
+from tests.unit.delegation.support import Held, delegation_of, started_run
 
 pytestmark = pytest.mark.anyio
 
@@ -51,7 +49,7 @@ class Matryoshka(Worker):
             await ctx.complete("innermost")
             return
         assert self.delegate is not None
-        delegated = await self.delegate.run(errand_of(ctx, await started_run(ctx)))
+        delegated = await self.delegate.run(delegation_of(ctx, await started_run(ctx)))
         await ctx.complete(f"{depth}({delegated.output['message'][0]['text']})")
 
 
@@ -149,8 +147,8 @@ class Twins(Worker):
         async def began(task_id: str) -> None:
             self.children.append(task_id)
 
-        errand = errand_of(ctx, run, call=call, began=began)
-        return str((await self.delegate.run(errand)).output["message"][0]["text"])
+        delegation = delegation_of(ctx, run, call=call, began=began)
+        return str((await self.delegate.run(delegation)).output["message"][0]["text"])
 
 
 async def test_a_delegated_task_waits_in_a_queue_that_takes_nothing_else(storage: str) -> None:

@@ -14,8 +14,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
-from errands.agents.delegation.base import Errand
-from errands.agents.delegation.remote import RemoteDelegate
+from errands.agents.delegation import Delegation, RemoteDelegate
 from errands.agents.manifests import Function, Manifests, load
 from errands.agents.mounts import Files, MountError
 from errands.agents.tools.base import Auth, Bounds, Invocation
@@ -199,4 +198,6 @@ async def ask_remote_agent(url: str) -> None:
         raise AssertionError("there is no task")
 
     delegate = RemoteDelegate("writer", url, http=lambda: Outbound(["127.0.0.1"]).client(max_bytes=100_000))
-    await delegate.run(Errand(call="c", message="Write.", parent="p", scope=Scope("", "", "a"), depth=1, began=began))
+    await delegate.run(
+        Delegation(call="c", message="Write.", parent="p", scope=Scope("", "", "a"), depth=1, began=began)
+    )

@@ -12,7 +12,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 
-from errands.agents.delegation.base import DelegationError
+from errands.agents.delegation import DelegationError
 from errands.agents.tools.base import Bounds, BrokenToolError, ToolError
 from errands.outbound import AnswerTooLargeError, Meter
 from tests.live import live

@@ -15,7 +15,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from errands.agents.delegation.base import DelegationError
+from errands.agents.delegation import DelegationError
 from errands.agents.tools.base import Bounds, BrokenToolError, ToolError
 from tests.live import live
 from tests.unit.tools.mcp_answers import answer

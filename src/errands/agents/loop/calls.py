@@ -13,7 +13,7 @@ from typing import Any
 
 import msgspec
 
-from errands.agents.delegation.base import Delegated, DelegationError
+from errands.agents.delegation import Delegated, DelegationError
 from errands.agents.loop.overseer import ManifestOverseer
 from errands.agents.loop.plan import Repertoire, Routine
 from errands.agents.loop.progress import MakeCalls
@@ -317,7 +317,7 @@ class Calls:
 
     async def _delegate(self, began: CapabilityBegan, routine: Routine) -> Delegated:
         delegate = self._overseer.worker.delegates[routine.function.ref]
-        return await delegate.run(self._overseer.errand(began))
+        return await delegate.run(self._overseer.delegation(began))
 
     # Calls by steps
 

@@ -13,7 +13,7 @@ from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from typing import TYPE_CHECKING, NoReturn
 
-from errands.agents.delegation.base import Errand
+from errands.agents.delegation import Delegation
 from errands.agents.loop.plan import Plan, Repertoire
 from errands.agents.loop.progress import Progress
 from errands.agents.manifests.functions import MESSAGE
@@ -27,7 +27,8 @@ from errands.model.log import EventKind
 from errands.policy.cel import Call, CallFailed, Perform
 from errands.policy.cel.evaluators import Evaluators
 from errands.policy.cel.values import Json
-from errands.policy.enforcement import Enforcement, Reason, TurnOverseer, ask_reviewer
+from errands.policy.enforcement import Reason, TurnOverseer, ask_reviewer
+from errands.policy.oversight import AgentOversight
 from errands.policy.records import Answered, AnyRecord, CapabilityBegan, DelegationBegan, Ended, Started, ToolsClosed
 from errands.policy.run import Run
 from errands.runtime.oversight import Admitted, Overseer
@@ -39,7 +40,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 
-class ManifestEnforcement(Enforcement):
+class ManifestOversight(AgentOversight):
     """The enforcement of an agent from a manifest: its own rules together with the server's policy."""
 
     def __init__(self, worker: ManifestWorker, plan: Plan, evaluators: Evaluators) -> None:
@@ -63,7 +64,7 @@ class ManifestEnforcement(Enforcement):
 class ManifestOverseer(TurnOverseer):
     """Oversees one turn of an agent from a manifest."""
 
-    def __init__(self, agent: ManifestEnforcement, turn: Turn) -> None:
+    def __init__(self, agent: ManifestOversight, turn: Turn) -> None:
         super().__init__(agent.rules, turn)
         worker = agent.worker
         self.agent = agent
@@ -156,7 +157,7 @@ class ManifestOverseer(TurnOverseer):
             if task_id is not None:
                 await delegate.cancel(task_id, self.stored.scope)
             else:
-                await delegate.cancel_errand(self.errand(began))
+                await delegate.cancel_delegation(self.delegation(began))
         except Exception:
             logger.exception("task %s: the child of %s could not be canceled", self.turn.task_id, began.call)
 
@@ -173,7 +174,7 @@ class ManifestOverseer(TurnOverseer):
     def calls_under_way(self, run: Run) -> int:
         return len(self.progress.calls) - run.context.meta.count
 
-    def errand(self, began: CapabilityBegan) -> Errand:
+    def delegation(self, began: CapabilityBegan) -> Delegation:
         """Return the delegation of a call. Repeating the call yields the same one, so retries are safe."""
         run, children = self._run, self.progress.children
         assert run is not None
@@ -184,7 +185,7 @@ class ManifestOverseer(TurnOverseer):
                 await run.append(DelegationBegan(at=run.now(), call=began.call, task_id=task_id))
 
         depth = run.started.depth + 1
-        return Errand(
+        return Delegation(
             call=began.call,
             message=began.arguments[MESSAGE],
             parameters={name: value for name, value in began.arguments.items() if name != MESSAGE},

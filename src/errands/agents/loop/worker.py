@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 
-from errands.agents.delegation.base import Delegate
-from errands.agents.loop.overseer import ManifestEnforcement, ManifestOverseer
+from errands.agents.delegation import Delegate
+from errands.agents.loop.overseer import ManifestOverseer, ManifestOversight
 from errands.agents.loop.plan import Plan, Repertoire
 from errands.agents.loop.turn import ManifestTurn
 from errands.agents.manifests import Agent, Manifests
@@ -17,7 +17,7 @@ from errands.agents.mounts import Mounts
 from errands.agents.tools.toolbox import Toolbox
 from errands.policy.cel.evaluators import Evaluators
 from errands.policy.document import CompiledPolicy
-from errands.policy.enforcement import Enforcement, RuledWorker
+from errands.policy.oversight import AgentOversight, RuledWorker
 from errands.runtime.turn import Turn
 
 
@@ -61,8 +61,8 @@ class ManifestWorker(RuledWorker):
         discovering = tuple(f"{function.name}_" for function in functions if function.discovers)
         return {function.name for function in functions if not function.discovers}, discovering
 
-    def enforcement(self, policy: CompiledPolicy, elsewhere: Collection[str], evaluators: Evaluators) -> Enforcement:
-        return ManifestEnforcement(self, Plan(self.agent, self._manifests, policy, elsewhere), evaluators)
+    def oversight(self, policy: CompiledPolicy, elsewhere: Collection[str], evaluators: Evaluators) -> AgentOversight:
+        return ManifestOversight(self, Plan(self.agent, self._manifests, policy, elsewhere), evaluators)
 
     async def handle_turn(self, turn: Turn) -> None:
         overseer = turn.overseer

@@ -1,1 +1,0 @@
-"""Delegation: an agent hands work to another, behind one port (`base`)."""

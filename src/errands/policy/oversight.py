@@ -1,0 +1,286 @@
+"""The oversight of agents: which rules hold for each, and the overseer of workers, functions and executors."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Collection, Iterable, Mapping
+from typing import Any
+
+import msgspec
+
+from errands.clock import to_iso
+from errands.errors import ConfigurationError, TaskStoppedError, TurnError
+from errands.model.core import (
+    CANCELED,
+    COMPLETED,
+    FAILED,
+    PAUSED_STATES,
+    SUBMITTED,
+    WORKING,
+    Message,
+    Part,
+    StreamResponse,
+)
+from errands.model.log import EventKind, StoredTask
+from errands.policy import records
+from errands.policy.cel.evaluators import Evaluators, use_evaluators
+from errands.policy.document import NO_POLICY, CompiledPolicy, Rules
+from errands.policy.enforcement import ReviewPendingError, TurnOverseer, limit_decision
+from errands.policy.limits import Exceeded, parse_duration
+from errands.policy.output import Output, as_parts, as_values, new_parts, without_words
+from errands.policy.pipeline import Subject
+from errands.policy.records import Ended, InputArrived, InputPassed, OutputGiven, OutputHeld, Started
+from errands.policy.run import Run, inputs
+from errands.runtime.expiry import Expired, expiry_message
+from errands.runtime.oversight import Admitted, Overseer
+from errands.runtime.turn import ALREADY_ENDED, Ending, Turn
+from errands.runtime.worker import TurnWorker, Worker
+
+#: The field of an input with the metadata of the request.
+REQUEST_METADATA = "request_metadata"
+_ANSWERS = PAUSED_STATES | {COMPLETED}
+
+
+# Agents
+
+
+class AgentOversight:
+    """The `Oversight` of one agent. Long evaluations of expressions are left to `evaluators`."""
+
+    def __init__(
+        self,
+        policy: CompiledPolicy | None = None,
+        evaluators: Evaluators | None = None,
+        *,
+        rules: Rules | None = None,
+    ) -> None:
+        self.rules = rules or Rules.of(policy or NO_POLICY)
+        self._is_required = rules is not None or policy is not None
+        self._evaluators = evaluators
+
+    @property
+    def is_required(self) -> bool:
+        return self._is_required
+
+    @property
+    def max_age(self) -> int | None:
+        return None if self.rules.limits.max_age is None else parse_duration(self.rules.limits.max_age)
+
+    def expire(self, stored: StoredTask, now: int) -> Expired:
+        allowed = self.max_age
+        assert allowed is not None
+        exceeded = Exceeded("max_age", allowed, max(now - stored.head.created_at, allowed + 1))
+        text, at = self.rules.limit_text.format(exceeded.message), to_iso(now)
+        decided = limit_decision(self.rules, exceeded, at)
+        ended = Ended(at=at, reason="limit_exceeded", detail=text)
+        message = expiry_message(stored, text, "limit_exceeded")
+        return Expired(FAILED, message, (records.encode(decided), records.encode(ended)))
+
+    def oversee(self, turn: Turn) -> Overseer:
+        if self._evaluators is not None:
+            use_evaluators(self._evaluators)
+        return self.overseer(turn)
+
+    def overseer(self, turn: Turn) -> Overseer:
+        """Return the overseer of one turn, of the kind that the agent needs."""
+        return HandlerOverseer(self.rules, turn)
+
+
+class RuledWorker(TurnWorker):
+    """A worker that brings limits, guardrails and steps of its own."""
+
+    @abstractmethod
+    def function_names(self) -> tuple[set[str], tuple[str, ...]]:
+        """Return the names of its functions, and the prefixes of names that only a run makes known."""
+
+    @abstractmethod
+    def oversight(self, policy: CompiledPolicy, elsewhere: Collection[str], evaluators: Evaluators) -> AgentOversight:
+        """Return its rules together with the server's policy.
+
+        `elsewhere` are the functions of all agents of the server: the policy may have rules for those, too.
+        """
+
+
+def build_oversight(
+    worker: Worker, policy: CompiledPolicy | None, evaluators: Evaluators, workers: Iterable[Worker] = ()
+) -> AgentOversight:
+    """Return what oversees the turns of a worker; `workers` are all those of the server."""
+    if not isinstance(worker, RuledWorker):
+        return AgentOversight(policy, evaluators)
+    return worker.oversight(policy or NO_POLICY, _function_names(workers)[0], evaluators)
+
+
+def check_functions(policy: CompiledPolicy, workers: Iterable[Worker]) -> None:
+    """Raise `ConfigurationError` when the policy has rules for functions that no agent has: they would never apply.
+
+    Only agents that declare their functions are checked.
+    """
+    ruled = [worker for worker in workers if isinstance(worker, RuledWorker)]
+    names, prefixes = _function_names(ruled)
+    unknown = [name for name in policy.functions - names if not name.startswith(prefixes)]
+    if ruled and unknown:
+        raise ConfigurationError(
+            f"the policy names functions that this agent does not have: {', '.join(sorted(unknown))}; "
+            f"it has {', '.join(sorted(names)) or 'none'}"
+        )
+
+
+def _function_names(workers: Iterable[Worker]) -> tuple[set[str], tuple[str, ...]]:
+    found = [worker.function_names() for worker in workers if isinstance(worker, RuledWorker)]
+    return {name for names, _ in found for name in names}, tuple(one for _, prefixes in found for one in prefixes)
+
+
+# Handlers
+
+
+class HandlerOverseer(TurnOverseer):
+    """The overseer of workers, functions and executors: it sees what their handlers are given, record and show."""
+
+    def __init__(self, rules: Rules, turn: Turn) -> None:
+        super().__init__(rules, turn)
+        #: Events that must not be seen before the guardrails have looked at them.
+        self._held: list[tuple[EventKind, StreamResponse]] = []
+        self._is_ending = False
+
+    async def begin(self, run: Run) -> None:
+        scope, options, message = self.stored.scope, self.options, self.message
+        if run.started is None:
+            started = Started(
+                at=to_iso(self.stored.head.created_at),
+                agent=scope.agent,
+                user=scope.owner,
+                email=options.email or None,
+                functions=tuple(self.rules.policy.capabilities),
+                parent=options.parent,
+                depth=options.depth,
+            )
+            run.note(started)
+        if not run.has_input(self.message_key):
+            # Everything that the handler can read: it may act on metadata, too.
+            beside = {"metadata": message.metadata, REQUEST_METADATA: options.metadata}
+            values = as_values(message.parts) | {name: value for name, value in beside.items() if value}
+            run.note(InputArrived(at=run.now(), values=values, message_id=self.message_key))
+
+    # Input
+
+    async def admit(self, *, is_cancelled: bool) -> Admitted | None:
+        """See `Overseer.admit`. A message that passed before a crash or a review is not looked at again."""
+        run = await self.run()
+        passed = {record.message_id: record for record in run.records if isinstance(record, InputPassed)}
+        if is_cancelled:
+            return self._admitted(passed) if self.message_key in passed else None
+        if run.over is not None:
+            await self.conclude()
+            return None
+        try:
+            if (held := _held_output(run)) is not None:
+                await self._show(run, Output.restored(held.turn))
+                return None
+            if self.message_key not in passed:
+                await self.check_age()
+                await self.guard_input(run.arrived, place=f"input:{self.message_key}", at=run.now())
+                passed = {record.message_id: record for record in run.records if isinstance(record, InputPassed)}
+        except ReviewPendingError as pending:
+            await self.suspend(pending)
+            return None
+        return self._admitted(passed)
+
+    def _admitted(self, passed: Mapping[str, InputPassed]) -> Admitted:
+        """Return the task and the options as the guardrails let them pass."""
+        task, options = self.stored.task, self.options
+        values = {key: record.values for key, record in passed.items() if record.values is not None}
+        if (current := values.get(self.message_key)) is not None and REQUEST_METADATA in current:
+            options = msgspec.structs.replace(options, metadata=current[REQUEST_METADATA] or {})
+        if not values:
+            return Admitted(task, options)
+        changed = {id(message): values.get(key) for key, message in inputs(task.history)}
+        history = [_changed(message, changed.get(id(message))) for message in task.history or ()]
+        return Admitted(msgspec.structs.replace(task, history=history), options)
+
+    # Output
+
+    def hold_back(self, kind: EventKind, update: StreamResponse) -> bool:
+        """See `Overseer.hold_back`. Until guardrails have seen the answer, only states without words are shown."""
+        if not self.rules.after.steps:
+            return False
+        told = update.status_update
+        if told is not None and told.status.state in (SUBMITTED, WORKING):
+            self.turn.emit(kind, without_words(update), approved=True)
+        else:
+            self._held.append((kind, update if update.task is None else without_words(update)))
+        return True
+
+    async def end(self, ending: Ending) -> None:
+        holds = bool(self.rules.after.steps)
+        if ending.asks:
+            return await self.turn.finish(ending)
+        if ending.state is CANCELED:
+            # Guardrails do not look at what the agent says with it.
+            return await self.turn.finish(Ending(state=CANCELED) if holds else ending)
+        if self._is_ending:
+            raise TurnError(ALREADY_ENDED)
+        self._is_ending = True
+        try:
+            run = await self.run()
+            if holds:
+                await self._show(run, Output.gathered(self._held, ending))
+            else:
+                if ending.state in _ANSWERS:
+                    await self.check_age()
+                    run.note(OutputGiven(at=run.now(), values=as_values(self._new_parts(Output.of(ending)))))
+                await self.turn.finish(ending)
+        except ReviewPendingError as pending:
+            await self.suspend(pending)
+        except TaskStoppedError:
+            # The turn has ended, which is what the handler wanted.
+            pass
+        finally:
+            self._is_ending = False
+
+    async def _show(self, run: Run, output: Output) -> None:
+        """Show what the guardrails let through, and keep it in the log while they wait."""
+        is_answer = output.ending.state in _ANSWERS
+        if is_answer:
+            await self.check_age()
+        parts = self._new_parts(output)
+        values = as_values(parts)
+        try:
+            subject = Subject(context=run.plain, output=values)
+            passed = await self.guard_output(subject, place=f"output:{self.message_key}", at=run.now())
+        except ReviewPendingError:
+            if _held_output(run) is None:
+                run.note(OutputHeld(at=run.now(), values=values, turn=output.stored()))
+            raise
+        if passed.transformed:
+            replaced = as_parts(passed.value, parts)
+            output, parts = output.replaced(replaced, self.stored.task, self.turn.task), replaced
+        if is_answer:
+            run.note(OutputGiven(at=run.now(), values=as_values(parts)))
+        self._held.clear()
+        for kind, update in output.events:
+            self.turn.emit(kind, update, approved=True)
+        await self.turn.finish(output.ending)
+
+    async def release(self) -> None:
+        """Handlers let go of what they hold themselves, when `TaskStoppedError` is raised in them."""
+
+    def _new_parts(self, output: Output) -> list[Part]:
+        return new_parts(self.stored.task, output.shown_in(self.turn.task), output.ending.message)
+
+
+def _held_output(run: Run) -> OutputHeld | None:
+    """Return what an earlier turn wanted to show while a review is pending."""
+    for record in reversed(run.records):
+        if isinstance(record, OutputHeld):
+            return record
+        if isinstance(record, OutputGiven | Ended):
+            return None
+    return None
+
+
+def _changed(message: Message, values: dict[str, Any] | None) -> Message:
+    """Return the message as a transform left it; what the transform does not mention stays."""
+    if values is None:
+        return message
+    metadata = values.get("metadata", message.metadata)
+    return msgspec.structs.replace(message, parts=as_parts(values, message.parts), metadata=metadata)
