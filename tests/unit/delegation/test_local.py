@@ -253,7 +253,7 @@ async def test_canceling_a_child_that_has_ended_or_is_gone_does_nothing(storage:
         assert (await only_child(server)).state is TaskState.COMPLETED
 
 
-async def test_the_same_errand_finds_the_same_child(storage: str) -> None:
+async def test_the_same_delegation_finds_the_same_child(storage: str) -> None:
     child = Answers()
     server = family(child, storage=storage)
     async with server:
@@ -269,7 +269,7 @@ async def test_the_same_errand_finds_the_same_child(storage: str) -> None:
         assert other.task_id != first.task_id
 
 
-async def test_the_same_errand_finds_its_child_when_receipts_are_no_longer_kept(storage: str) -> None:
+async def test_the_same_delegation_finds_its_child_when_receipts_are_no_longer_kept(storage: str) -> None:
     server = family(Answers(), storage=storage, settings=Settings(storage=storage, idempotency_window=-1))
     async with server:
         delegate = LocalDelegate("child", server._inner)

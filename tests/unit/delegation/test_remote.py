@@ -96,7 +96,7 @@ async def test_an_agent_that_answers_with_a_message_makes_no_task_of_it() -> Non
         assert delegated.output == {"message": [{"mimeType": "text/plain", "text": "at once"}]}
 
 
-async def test_the_same_errand_is_taken_on_once() -> None:
+async def test_the_same_delegation_is_taken_on_once() -> None:
     child = Answers()
     async with far_away(child) as delegate:
         delegation = bare_delegation("p", HERE)
@@ -326,7 +326,7 @@ async def test_whoever_lies_about_the_depth_gains_nothing(told: Any, understood:
         assert child.seen[0]._turn.options.parent == ""
 
 
-async def test_a_child_that_nobody_has_noted_is_canceled_by_its_errand() -> None:
+async def test_a_child_that_was_not_recorded_is_canceled_by_its_delegation() -> None:
     child = Held()
     server = serve(child, cancel_force_timeout=0.05)
     async with serving(server.app) as url:
@@ -375,6 +375,6 @@ async def test_a_remote_child_is_canceled_even_when_its_parents_time_is_up_befor
         await until(lambda: not delegate._cancels._running)
 
 
-async def test_an_errand_that_cannot_be_canceled_is_logged(caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_delegation_that_cannot_be_canceled_is_logged(caplog: pytest.LogCaptureFixture) -> None:
     await RemoteDelegate("far", "http://127.0.0.1:1/").cancel_delegation(bare_delegation("p", HERE))
-    assert "what far may do for task p could not be canceled" in caplog.text
+    assert "the child of task p at far could not be canceled" in caplog.text
