@@ -15,12 +15,9 @@ from errands.errors import LeaseLostError, TaskTerminalStateError, TurnError
 from errands.model.core import Message, Part, Role, Task, TaskState, TaskStatus
 from errands.model.log import StoredTask
 from errands.policy.document import CompiledPolicy, compile_policy
+from errands.policy.oversight import AgentOversight
 from errands.runtime.executor import ServerCallContext, turn_overseer
 from errands.runtime.executor_worker import TurnQueue
-from errands.policy.oversight import AgentOversight
-from errands.runtime.executor.call import ServerCallContext
-from errands.runtime.executor.publishing import TurnQueue
-from errands.runtime.executor.request import turn_overseer
 from errands.runtime.journal import Journal
 from errands.runtime.turn import Turn
 from tests.contract.changes import AGENT, LEASE_MS, ME, Changes, ManualClock, context_of, log_of
