@@ -1,4 +1,4 @@
-"""The eleven operations of the protocol, one row each. Bindings, client, command line and tests loop over it."""
+"""The eleven operations of the protocol, one row each. Bindings, client, command line and tests loop over them."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ Capability = Literal["streaming", "push_notifications", "extended_agent_card"]
 
 
 class Operation(NamedTuple):
-    """One operation. `path` is the HTTP+JSON path; `{name}` takes a request field from the path."""
+    """One operation. `path` is the HTTP+JSON path; `{name}` stands for a field of the request."""
 
     name: str
-    #: The method of `TaskManager` that does it, and of the client's transports that calls it.
+    #: The method of `TaskManager` that performs it.
     method: str
     http_method: Literal["GET", "POST", "DELETE"]
     path: str
@@ -39,7 +39,7 @@ class Operation(NamedTuple):
     response: type[Model]
     streams: bool = False
     capability: Capability | None = None
-    #: Sending the very same request again changes nothing.
+    #: Whether sending the same request again changes nothing.
     idempotent: bool = True
 
 

@@ -19,7 +19,7 @@ from errands.client import AgentNotFoundError
 from errands.client.discovery import CardSource, card_urls, read_card
 from errands.client.session import RetryPolicy
 from errands.model.card import AgentCard
-from errands.wire.card_check import Finding, Report, check_card
+from errands.wire.card_check import CardFinding, CardReport, check_card
 
 Source = Annotated[
     str,
@@ -30,7 +30,7 @@ Source = Annotated[
     ),
 ]
 Validate = Annotated[
-    bool, typer.Option("--validate", help="Report what is wrong with the card; exit with 1 if it is not valid.")
+    bool, typer.Option("--validate", help="CardReport what is wrong with the card; exit with 1 if it is not valid.")
 ]
 
 _TIMEOUT = 30.0
@@ -141,7 +141,7 @@ async def _validate(remote: RemoteAgent, as_json: bool) -> ExitCode:
     return ExitCode.OK if report.valid else ExitCode.FAILED
 
 
-async def _check_served(remote: RemoteAgent) -> tuple[str, Report]:
+async def _check_served(remote: RemoteAgent) -> tuple[str, CardReport]:
     """Check the card that clients get that do not say which version they speak, as most do not."""
     reasons: list[str] = []
     first, *_ = urls = card_urls(remote.url)
@@ -160,7 +160,7 @@ async def _check_served(remote: RemoteAgent) -> tuple[str, Report]:
     raise AgentNotFoundError(remote.url, "; ".join(reasons))
 
 
-_OLDER_PATH = Finding(
+_OLDER_PATH = CardFinding(
     severity="warning",
     path="",
     problem="is only at the older path, where clients of A2A 0.3 and 1.0 do not look",
@@ -168,7 +168,7 @@ _OLDER_PATH = Finding(
 )
 
 
-def _print_report(place: str, report: Report) -> None:
+def _print_report(place: str, report: CardReport) -> None:
     console = out()
     for finding in report.findings:
         where = finding.path or "the card"

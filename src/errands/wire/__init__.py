@@ -1,1 +1,1 @@
-"""How the model looks as bytes. A protocol version is a table and a codec; server and client use the same code."""
+"""How the model is written as bytes. A protocol version is a table and a codec, the same for server and client."""

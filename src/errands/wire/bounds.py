@@ -1,4 +1,4 @@
-"""How much one request may hold: levels of JSON, values and parts. Checked before a request is decoded."""
+"""Limits on the levels, values and parts of a request, checked before it is decoded."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from itertools import accumulate
 
 from errands.errors import InvalidRequestError, PayloadTooLargeError
 
-#: Levels of arrays and objects inside each other: what is read here must be readable wherever it is read again.
+#: Levels of arrays and objects inside each other. What is accepted must be readable wherever it is read again.
 MAX_DEPTH = 100
 
-#: Bytes that are looked at together: what has too many values is refused after a few of them.
+#: Bytes that are looked at together, so that a body with too many values is refused early.
 _PIECE = 64 * 1024
 _NOT_STRUCTURE = bytes(set(range(256)) - set(b'[]{}",'))
-#: From brackets to what they do to the depth, as signed bytes.
+#: Maps brackets to their change of the depth, as signed bytes.
 _STEPS = bytes.maketrans(b"[{]}", b"\x01\x01\xff\xff")
 
 
@@ -21,7 +21,7 @@ def check_json(body: bytes, max_values: int) -> None:
     """Raise `InvalidRequestError` if the JSON in `body` is nested too deeply or holds more than `max_values` values.
 
     Every member of an object and every item of an array counts as one value. The time is linear in the size of the
-    body, whatever it contains, and ends with the first piece that has too much.
+    body, whatever it contains; the check ends at the first piece that exceeds a limit.
     """
     if _has_little_structure(body, max_values):
         return  # nearly always
@@ -30,11 +30,11 @@ def check_json(body: bytes, max_values: int) -> None:
         values += outside.count(b",") + outside.count(b"[") + outside.count(b"{")
         check_values(values, max_values)
         if depth > MAX_DEPTH:
-            raise InvalidRequestError(f"The request is nested too deeply: {MAX_DEPTH} levels are possible")
+            raise InvalidRequestError(f"The request is nested too deeply: at most {MAX_DEPTH} levels are allowed")
 
 
 def _has_little_structure(body: bytes, max_values: int) -> bool:
-    """Return whether there are not even enough brackets and commas, those inside of strings included."""
+    """Return whether the body cannot exceed a limit, as it has too few brackets and commas, strings included."""
     opened = commas = 0
     for start in range(0, len(body), _PIECE):
         end = start + _PIECE
@@ -46,7 +46,7 @@ def _has_little_structure(body: bytes, max_values: int) -> bool:
 
 
 def is_too_deep(body: bytes, levels: int) -> bool:
-    """Return whether the JSON in `body` has more levels than that. The time is linear in its size."""
+    """Return whether the JSON in `body` has more than `levels` levels. The time is linear in its size."""
     if body.count(b"{") + body.count(b"[") <= levels:
         return False  # nearly always
     return any(depth > levels for _, depth in _pieces(body, len(body)))
@@ -55,7 +55,7 @@ def is_too_deep(body: bytes, levels: int) -> bool:
 def _pieces(body: bytes, max_values: int) -> Iterator[tuple[bytes, int]]:
     """Yield the brackets and commas outside of strings, piece by piece, and the deepest level of each piece.
 
-    Ends where more is closed than was opened: that is not JSON, and its decoder says so.
+    Ends where more brackets are closed than were opened: that is not JSON, and the decoder will say so.
     """
     level = quotes = 0
     is_in_string = False
@@ -77,7 +77,7 @@ def _pieces(body: bytes, max_values: int) -> Iterator[tuple[bytes, int]]:
 
 
 def check_values(count: int, most: int) -> None:
-    """Raise `PayloadTooLargeError` if a request with `count` JSON values may only have `most`."""
+    """Raise `PayloadTooLargeError` if a request has more than `most` JSON values."""
     if count > most:
         raise PayloadTooLargeError(
             f"The request holds more than {most} JSON values; send fewer, or large data as a file (max_message_values)"
@@ -85,8 +85,8 @@ def check_values(count: int, most: int) -> None:
 
 
 def check_parts(count: int, most: int) -> None:
-    """Raise `PayloadTooLargeError` if a message with `count` parts may only have `most`."""
+    """Raise `PayloadTooLargeError` if a message has more than `most` parts."""
     if count > most:
         raise PayloadTooLargeError(
-            f"The message has {count} parts and may have {most}; send several messages (max_message_parts)"
+            f"The message has {count} parts, and at most {most} are allowed; send several messages (max_message_parts)"
         )

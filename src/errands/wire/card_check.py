@@ -117,7 +117,7 @@ class _StrictCardV03(Model):
     signatures: list[AgentCardSignature] | None = None
 
 
-class Finding(msgspec.Struct, frozen=True, kw_only=True):
+class CardFinding(msgspec.Struct, frozen=True, kw_only=True):
     """Something that is wrong, or looks wrong, on a card."""
 
     severity: Literal["error", "warning"]
@@ -129,13 +129,13 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
     remedy: str
 
 
-class Report(msgspec.Struct, frozen=True, kw_only=True):
+class CardReport(msgspec.Struct, frozen=True, kw_only=True):
     """What was found out about a card."""
 
     #: The versions whose form the card has, the newest first; empty when it is not a card.
     versions: list[str]
     #: The errors first.
-    findings: list[Finding]
+    findings: list[CardFinding]
 
     @property
     def valid(self) -> bool:
@@ -143,7 +143,7 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
         return not any(finding.severity == "error" for finding in self.findings)
 
 
-def check_card(raw: bytes, *, fetched_from: str | None = None) -> Report:
+def check_card(raw: bytes, *, fetched_from: str | None = None) -> CardReport:
     """Return everything that can be said about a card; `fetched_from` is the address it was found at, if any."""
     try:
         card = msgspec.json.decode(raw)
@@ -164,13 +164,13 @@ def check_card(raw: bytes, *, fetched_from: str | None = None) -> Report:
         *([_CheckV03(card, host)] if is_old else ()),
     ]
     findings = dict.fromkeys(finding for check in checks for finding in check.findings)
-    return Report(
+    return CardReport(
         versions=[check.version for check in checks], findings=sorted(findings, key=lambda finding: finding.severity)
     )
 
 
-def _not_a_card(problem: str, remedy: str) -> Report:
-    return Report(versions=[], findings=[Finding(severity="error", path="", problem=problem, remedy=remedy)])
+def _not_a_card(problem: str, remedy: str) -> CardReport:
+    return CardReport(versions=[], findings=[CardFinding(severity="error", path="", problem=problem, remedy=remedy)])
 
 
 class _Check:
@@ -182,17 +182,17 @@ class _Check:
     requirements: str
 
     def __init__(self, card: dict[str, Any], host: str | None) -> None:
-        self.findings: list[Finding] = []
+        self.findings: list[CardFinding] = []
         #: The host that the card was fetched from.
         self._host = host
         self.card: dict[str, Any] = self.take(card, self.model, "")
         self.skills = _objects(self.card.get("skills"))
 
     def error(self, path: str, problem: str, remedy: str) -> None:
-        self.findings.append(Finding(severity="error", path=path, problem=problem, remedy=remedy))
+        self.findings.append(CardFinding(severity="error", path=path, problem=problem, remedy=remedy))
 
     def warn(self, path: str, problem: str, remedy: str) -> None:
-        self.findings.append(Finding(severity="warning", path=path, problem=problem, remedy=remedy))
+        self.findings.append(CardFinding(severity="warning", path=path, problem=problem, remedy=remedy))
 
     # Types
 

@@ -1,4 +1,4 @@
-"""The JSON-RPC 2.0 envelope. Parameters and results stay bytes: their codec belongs to the dialect."""
+"""The JSON-RPC 2.0 envelope. Parameters and results stay bytes: the dialect has their codec."""
 
 from __future__ import annotations
 
@@ -10,14 +10,12 @@ from errands.errors import InvalidRequestError, MethodNotFoundError, ParseError
 from errands.model.base import encode
 
 _NULL = b"null"
-
-
 #: What the JSON of a string, a number or null begins with.
 _ID_STARTS = frozenset(b'"-0123456789n')
 
 
-class Call(msgspec.Struct, frozen=True, gc=False):
-    """A request as it came; `id` and `params` are JSON that nobody has looked into yet."""
+class RpcCall(msgspec.Struct, frozen=True, gc=False):
+    """A request as it came; `id` and `params` are JSON that has not been decoded."""
 
     method: str
     id: bytes
@@ -32,7 +30,7 @@ class _RpcRequest(msgspec.Struct, gc=False):
 
 
 class RpcResponse(msgspec.Struct):
-    """`result` and `error` are told apart by presence; a `result` that is not there is empty."""
+    """A response has either a `result` or an `error`; a `result` that is missing is empty."""
 
     jsonrpc: Any = None
     id: str | int | float | None = None
@@ -49,8 +47,8 @@ _decode_id = msgspec.json.Decoder(_JustId).decode
 _decode_response = msgspec.json.Decoder(RpcResponse).decode
 
 
-def read_request(body: bytes) -> Call:
-    """Read the envelope. Raises `A2AError`; `read_id` tells which id the answer must carry then."""
+def read_request(body: bytes) -> RpcCall:
+    """Read the envelope. Raises `A2AError`; `read_id` returns the id that the answer must have then."""
     try:
         request = _decode_request(body)
     except msgspec.ValidationError as error:
@@ -71,7 +69,7 @@ def read_request(body: bytes) -> Call:
         params = b"{}"
     elif params[:1] != b"{":
         raise InvalidRequestError("params must be an object")
-    return Call(request.method, request_id, params)
+    return RpcCall(request.method, request_id, params)
 
 
 def read_id(body: bytes) -> bytes:
@@ -88,7 +86,7 @@ def method_not_found(method: str) -> MethodNotFoundError:
 
 
 def before_result(request_id: bytes) -> bytes:
-    """Return an answer up to its result, after which only a brace follows."""
+    """Return the part of an answer before its result. Only a brace follows after the result."""
     return b'{"jsonrpc":"2.0","id":%b,"result":' % request_id
 
 
@@ -105,5 +103,5 @@ def request_bytes(request_id: str, method: str, params: bytes) -> bytes:
 
 
 def read_response(body: bytes | str) -> RpcResponse:
-    """Raises `msgspec.DecodeError` when it is no JSON-RPC answer."""
+    """Return the answer in a body. Raises `msgspec.DecodeError` when it is not a JSON-RPC answer."""
     return _decode_response(body)

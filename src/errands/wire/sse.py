@@ -1,16 +1,16 @@
-"""Server-sent events: writing them, and reading them from any cut of the byte stream."""
+"""Server-sent events: writing them, and reading them from a byte stream in pieces of any size."""
 
 from __future__ import annotations
 
 import codecs
 from typing import NamedTuple
 
-#: A comment without the empty line that ends an event: httpx-sse, which a2a-sdk 0.3 reads streams with, would make an
-#: event without data of it.
+#: A comment without the empty line that ends an event. httpx-sse, with which a2a-sdk 0.3 reads streams, would turn that
+#: line into an event without data.
 KEEP_ALIVE = b": keep-alive\n"
-#: The name of the event that says: some events you asked for are no longer kept; here is the task as it is now.
+#: The name of an event with the task as it is now, sent when some of the events asked for are no longer kept.
 GAP_EVENT = "gap"
-#: The name of the event that a stream breaks off with.
+#: The name of the event with which a stream ends early.
 ERROR_EVENT = "error"
 #: Line breaks of Unicode that JSON need not escape. Clients that split lines as Python does, such as those of a2a-sdk
 #: 1.x, would cut an event in two there.
@@ -19,20 +19,20 @@ _LINE_BREAKS = tuple((mark.encode(), b"\\u%04x" % ord(mark)) for mark in "\x85\u
 
 class ServerSentEvent(NamedTuple):
     data: str
-    #: The event's own id; None when it came without one.
+    #: None when the event came without an id.
     id: str | None = None
     event: str = "message"
 
 
 def frame(version: int, data: bytes) -> bytes:
-    """One event; `data` is one line of JSON and `version` what the client sends back as Last-Event-ID, 0 for none."""
+    """Return one event. `data` is one line of JSON; `version` becomes the event's id, 0 for none."""
     if not version:
         return plain_frame(data)
     return b"id: %d\ndata: %b\n\n" % (version, data if data.isascii() else _on_one_line(data))
 
 
 def plain_frame(data: bytes) -> bytes:
-    """One event without an id."""
+    """Return one event without an id."""
     return b"data: %b\n\n" % (data if data.isascii() else _on_one_line(data))
 
 
@@ -43,22 +43,23 @@ def _on_one_line(data: bytes) -> bytes:
 
 
 def named(name: str, event: bytes) -> bytes:
-    """The event under a name of its own."""
+    """Return the event with a name."""
     return b"event: %b\n%b" % (name.encode(), event)
 
 
 class SSEParser:
-    """Feed it bytes as they come; it gives out each event once it is complete."""
+    """Reads events from bytes as they come."""
 
     def __init__(self) -> None:
         self._decode = codecs.getincrementaldecoder("utf-8")(errors="replace").decode
-        #: The pieces of a line whose end has not come.
+        #: The pieces of a line whose end has not arrived.
         self._rest: list[str] = []
         self._data: list[str] = []
         self._id: str | None = None
         self._event = ""
 
     def feed(self, chunk: bytes) -> list[ServerSentEvent]:
+        """Return the events that are complete with these bytes."""
         text = self._decode(chunk)
         if self._rest and self._rest[-1] == "\r":
             text = self._rest.pop() + text

@@ -1,4 +1,4 @@
-"""From an error's reason to each binding's code and back: one row per reason, used by server and client."""
+"""The code of each error in each binding: one row per reason, used by server and client."""
 
 from __future__ import annotations
 
@@ -14,37 +14,39 @@ RETRY_INFO = "type.googleapis.com/google.rpc.RetryInfo"
 DOMAIN = "a2a-protocol.org"
 
 
-class Status(NamedTuple):
+class ErrorStatus(NamedTuple):
+    """The codes of one error."""
+
     jsonrpc: int
     http: int
     #: The canonical name in gRPC and in `google.rpc.Status`.
     grpc: str
 
 
-STATUS: dict[str, Status] = {
-    "TASK_NOT_FOUND": Status(-32001, 404, "NOT_FOUND"),
-    "TASK_NOT_CANCELABLE": Status(-32002, 400, "FAILED_PRECONDITION"),
-    "PUSH_NOTIFICATION_NOT_SUPPORTED": Status(-32003, 400, "FAILED_PRECONDITION"),
-    "UNSUPPORTED_OPERATION": Status(-32004, 400, "FAILED_PRECONDITION"),
-    "CONTENT_TYPE_NOT_SUPPORTED": Status(-32005, 400, "INVALID_ARGUMENT"),
-    "INVALID_AGENT_RESPONSE": Status(-32006, 500, "INTERNAL"),
-    "EXTENDED_AGENT_CARD_NOT_CONFIGURED": Status(-32007, 400, "FAILED_PRECONDITION"),
-    "EXTENSION_SUPPORT_REQUIRED": Status(-32008, 400, "FAILED_PRECONDITION"),
-    "VERSION_NOT_SUPPORTED": Status(-32009, 400, "FAILED_PRECONDITION"),
-    "INVALID_JSON": Status(-32700, 400, "INVALID_ARGUMENT"),
-    "INVALID_REQUEST": Status(-32600, 400, "INVALID_ARGUMENT"),
-    "PAYLOAD_TOO_LARGE": Status(-32600, 413, "RESOURCE_EXHAUSTED"),
-    "METHOD_NOT_FOUND": Status(-32601, 404, "UNIMPLEMENTED"),
-    "INVALID_PARAMS": Status(-32602, 400, "INVALID_ARGUMENT"),
-    "INTERNAL": Status(-32603, 500, "INTERNAL"),
-    # The specification leaves these to the server; the end of the A2A range keeps clear of later codes.
-    "OVERLOADED": Status(-32095, 503, "UNAVAILABLE"),
-    "UNAVAILABLE": Status(-32096, 503, "UNAVAILABLE"),
-    "PERMISSION_DENIED": Status(-32097, 403, "PERMISSION_DENIED"),
-    "UNAUTHENTICATED": Status(-32098, 401, "UNAUTHENTICATED"),
+STATUS: dict[str, ErrorStatus] = {
+    "TASK_NOT_FOUND": ErrorStatus(-32001, 404, "NOT_FOUND"),
+    "TASK_NOT_CANCELABLE": ErrorStatus(-32002, 400, "FAILED_PRECONDITION"),
+    "PUSH_NOTIFICATION_NOT_SUPPORTED": ErrorStatus(-32003, 400, "FAILED_PRECONDITION"),
+    "UNSUPPORTED_OPERATION": ErrorStatus(-32004, 400, "FAILED_PRECONDITION"),
+    "CONTENT_TYPE_NOT_SUPPORTED": ErrorStatus(-32005, 400, "INVALID_ARGUMENT"),
+    "INVALID_AGENT_RESPONSE": ErrorStatus(-32006, 500, "INTERNAL"),
+    "EXTENDED_AGENT_CARD_NOT_CONFIGURED": ErrorStatus(-32007, 400, "FAILED_PRECONDITION"),
+    "EXTENSION_SUPPORT_REQUIRED": ErrorStatus(-32008, 400, "FAILED_PRECONDITION"),
+    "VERSION_NOT_SUPPORTED": ErrorStatus(-32009, 400, "FAILED_PRECONDITION"),
+    "INVALID_JSON": ErrorStatus(-32700, 400, "INVALID_ARGUMENT"),
+    "INVALID_REQUEST": ErrorStatus(-32600, 400, "INVALID_ARGUMENT"),
+    "PAYLOAD_TOO_LARGE": ErrorStatus(-32600, 413, "RESOURCE_EXHAUSTED"),
+    "METHOD_NOT_FOUND": ErrorStatus(-32601, 404, "UNIMPLEMENTED"),
+    "INVALID_PARAMS": ErrorStatus(-32602, 400, "INVALID_ARGUMENT"),
+    "INTERNAL": ErrorStatus(-32603, 500, "INTERNAL"),
+    # The specification leaves these to the server. Codes at the end of the A2A range avoid those of later versions.
+    "OVERLOADED": ErrorStatus(-32095, 503, "UNAVAILABLE"),
+    "UNAVAILABLE": ErrorStatus(-32096, 503, "UNAVAILABLE"),
+    "PERMISSION_DENIED": ErrorStatus(-32097, 403, "PERMISSION_DENIED"),
+    "UNAUTHENTICATED": ErrorStatus(-32098, 401, "UNAUTHENTICATED"),
 }
 
-#: JSON-RPC answers errors with HTTP 200, except where HTTP itself has to know.
+#: Errors over JSON-RPC have the status 200, except where HTTP itself needs to know.
 JSONRPC_HTTP = {
     "UNAUTHENTICATED": 401,
     "PERMISSION_DENIED": 403,
@@ -62,7 +64,7 @@ def _error_classes(base: type[A2AError]) -> dict[str, type[A2AError]]:
     return found
 
 
-#: The class that stands for a reason: of several that share one, the most general.
+#: The class of each reason: of several classes with the same reason, the most general.
 ERRORS: dict[str, type[A2AError]] = _error_classes(A2AError)
 _REASON_OF_CODE = {status.jsonrpc: reason for reason, status in reversed(STATUS.items())}
 _REASON_OF_HTTP = {
@@ -76,14 +78,12 @@ _REASON_OF_HTTP = {
     503: "UNAVAILABLE",
     504: "UNAVAILABLE",
 }
-
-
-#: A duration as JSON writes it; what is beyond whole seconds does not count.
+#: A duration as JSON writes it; fractions of a second are ignored.
 _SECONDS = re.compile(r"([0-9]{1,9})(?:\.[0-9]*)?s")
 
 
 def details_of(error: A2AError) -> list[dict[str, Any]]:
-    """The `google.rpc` details: always an ErrorInfo, the offending field, and when to try again."""
+    """Return the `google.rpc` details: always an ErrorInfo, if known the wrong field and when to try again."""
     info: dict[str, Any] = {"@type": ERROR_INFO, "reason": error.reason, "domain": DOMAIN}
     if error.metadata:
         info["metadata"] = {key: str(value) for key, value in error.metadata.items()}
@@ -97,13 +97,13 @@ def details_of(error: A2AError) -> list[dict[str, Any]]:
 
 
 def to_jsonrpc(error: A2AError) -> dict[str, Any]:
-    """The `error` member of a JSON-RPC answer."""
+    """Return the `error` member of a JSON-RPC answer."""
     code = STATUS[error.reason].jsonrpc
     return {"code": code, "message": error.message, "data": details_of(error)}
 
 
 def to_http(error: A2AError) -> tuple[int, dict[str, Any]]:
-    """Status code and body of an HTTP+JSON answer."""
+    """Return the status code and the body of an HTTP+JSON answer."""
     status = STATUS[error.reason]
     body = {
         "code": status.http,
@@ -114,7 +114,7 @@ def to_http(error: A2AError) -> tuple[int, dict[str, Any]]:
     return status.http, {"error": body}
 
 
-class _Details(NamedTuple):
+class _ErrorDetails(NamedTuple):
     reason: str | None = None
     metadata: dict[str, Any] = {}
     field: str | None = None
@@ -122,8 +122,8 @@ class _Details(NamedTuple):
     wait: int | None = None
 
 
-def _read_details(details: Any) -> _Details:
-    found = _Details()
+def _read_details(details: Any) -> _ErrorDetails:
+    found = _ErrorDetails()
     for detail in details if isinstance(details, list) else ():
         if not isinstance(detail, dict):
             continue
@@ -138,7 +138,7 @@ def _read_details(details: Any) -> _Details:
     return found
 
 
-def _build(reason: str, message: str, details: _Details) -> A2AError:
+def _build(reason: str, message: str, details: _ErrorDetails) -> A2AError:
     cls = ERRORS.get(reason, errors.InternalError)
     error = cls(message)
     if isinstance(error, UnavailableError):
@@ -151,7 +151,7 @@ def _build(reason: str, message: str, details: _Details) -> A2AError:
 
 
 def from_jsonrpc(error: dict[str, Any]) -> A2AError:
-    """The exception for a JSON-RPC error, by its ErrorInfo and, without one, by its code."""
+    """Return the exception for a JSON-RPC error, by its ErrorInfo or, without one, by its code."""
     details = _read_details(error.get("data"))
     reason = details.reason
     if reason is None:
@@ -161,7 +161,7 @@ def from_jsonrpc(error: dict[str, Any]) -> A2AError:
 
 
 def from_http(status: int, body: Any) -> A2AError:
-    """The exception for an HTTP+JSON error, by its ErrorInfo and, without one, by the status code."""
+    """Return the exception for an HTTP+JSON error, by its ErrorInfo or, without one, by the status code."""
     error = body.get("error") if isinstance(body, dict) else None
     if not isinstance(error, dict):
         error = {}

@@ -351,7 +351,7 @@ class RestV03(V03Dialect):
         try:
             found = _PROBE.decode(body or b"{}")
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-            found = _Probe()
+            found = _BodyProbe()
         if found.is_plain:
             return REST_PLAIN
         return REST_ONCE if is_once(software) or found.has_bare_file else REST
@@ -431,7 +431,7 @@ class _ProbeConfig(msgspec.Struct, rename="camel"):
     task_id: Any = None
 
 
-class _Probe(msgspec.Struct, rename="camel"):
+class _BodyProbe(msgspec.Struct, rename="camel"):
     """As much of a body as tells how it is spelled."""
 
     message: _ProbeMessage | None = None
@@ -453,7 +453,7 @@ class _Probe(msgspec.Struct, rename="camel"):
         return any(content is not None and decoded_again(content) is None for content in files)
 
 
-_PROBE = msgspec.json.Decoder(_Probe)
+_PROBE = msgspec.json.Decoder(_BodyProbe)
 
 JSONRPC = JsonRpcV03(SCHEMA)
 JSONRPC_A2AKIT = A2akitJsonRpc(A2AKIT)

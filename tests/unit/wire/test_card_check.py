@@ -14,7 +14,7 @@ from errands import AgentCardConfig, CapabilitiesConfig, ProviderConfig, SkillCo
 from errands.model.base import encode
 from errands.model.card import HTTPAuthSecurityScheme, OAuth2SecurityScheme, OAuthFlow, OAuthFlows, SecurityScheme
 from errands.server.cards import build_card
-from errands.wire.card_check import Finding, check_card
+from errands.wire.card_check import CardFinding, check_card
 from errands.wire.v0_3_card import to_v0_3, union
 
 CONFIG = AgentCardConfig(
@@ -60,7 +60,7 @@ def changed(card: dict[str, Any], path: str, value: Any) -> dict[str, Any]:
     return card
 
 
-def findings(card: Any, fetched_from: str | None = None) -> list[Finding]:
+def findings(card: Any, fetched_from: str | None = None) -> list[CardFinding]:
     return check_card(json.dumps(card).encode(), fetched_from=fetched_from).findings
 
 

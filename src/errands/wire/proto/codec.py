@@ -37,6 +37,7 @@ from errands.wire.proto.values import (
     write_time,
 )
 from errands.wire.v0_3 import in_0_3
+from errands.wire.v0_3_card import PROTOCOL_VERSION, VERSION, modern_fields
 from errands.wire.v0_3_spelling import ONCE, TWICE, FileBytes, is_once, unwrap_data, wrap_data
 from errands.wire.v1_0 import from_protojson
 
@@ -329,30 +330,18 @@ def _part_conversion(file_bytes: FileBytes) -> Conversion:
 
 def _read_card_0_3(card: Message) -> AgentCard:
     values: dict[str, Any] = MessageToDict(card)
-    version = values.pop("protocolVersion", "0.3")
-    interfaces = [{"url": values.pop("url", ""), "transport": values.pop("preferredTransport", "JSONRPC")}]
-    interfaces += values.pop("additionalInterfaces", [])
-    values["supportedInterfaces"] = [
-        {"url": one.get("url", ""), "protocolBinding": one.get("transport", ""), "protocolVersion": version}
-        for one in interfaces
-    ]
-    capabilities = values.setdefault("capabilities", {})
-    capabilities["extendedAgentCard"] = values.pop("supportsAuthenticatedExtendedCard", False)
-    for holder in (values, *values.get("skills", ())):
-        if "security" in holder:
-            holder["securityRequirements"] = holder.pop("security")
-    return _card_from(values)
+    return _card_from(modern_fields(values, version=values.pop("protocolVersion", VERSION)))
 
 
 def _fill_card_0_3(message: Message, card: AgentCard) -> None:
     """Fill the card of 0.3: one main interface and the others, of those that speak it if there are any."""
     values: dict[str, Any] = msgspec.to_builtins(card)
     interfaces = values.pop("supportedInterfaces")
-    spoken = [one for one in interfaces if one["protocolVersion"].startswith("0.3")] or interfaces
+    spoken = [one for one in interfaces if one["protocolVersion"].startswith(VERSION)] or interfaces
     others = [{"url": one["url"], "transport": one["protocolBinding"]} for one in spoken]
     main = others.pop(0) if others else {"url": "", "transport": ""}
     values |= {"url": main["url"], "preferredTransport": main["transport"], "additionalInterfaces": others}
-    values["protocolVersion"] = "0.3.0"
+    values["protocolVersion"] = PROTOCOL_VERSION
     values["supportsAuthenticatedExtendedCard"] = values["capabilities"].pop("extendedAgentCard", False)
     for holder in (values, *values["skills"]):
         if "securityRequirements" in holder:
