@@ -48,7 +48,7 @@ async def test_a_stream_that_breaks_off_after_some_text_is_not_begun_again(reply
         with pytest.raises(ModelError) as error:
             await model.ask(question(), heard)
     assert error.value.broke_off
-    assert server.url not in error.value.told
+    assert server.url not in error.value.for_caller
     assert len(server.requests) == 1
     assert "".join(heard.pieces).startswith("one two ")
 

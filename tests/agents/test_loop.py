@@ -144,7 +144,10 @@ async def test_an_answer_that_breaks_off_leaves_the_conversation_open(
     ("error", "plain"),
     [
         (ModelError("the key at http://10.0.0.1 is wrong: set KEY"), "The model of this agent could not be asked"),
-        (ModelError("begin anew at 10.0.0.1", told="The conversation is too long"), "The conversation is too long"),
+        (
+            ModelError("begin anew at 10.0.0.1", for_caller="The conversation is too long"),
+            "The conversation is too long",
+        ),
     ],
 )
 async def test_what_is_wrong_with_a_model_is_told_to_the_operator_and_not_to_the_caller(

@@ -69,7 +69,7 @@ class MountError(ErrandsError):
     """The file cannot be read or written; the message may be shown to the model."""
 
 
-class FileInfo(msgspec.Struct, frozen=True):
+class MountedFile(msgspec.Struct, frozen=True):
     """A file as a script passes it on. `str()` is what the model sees: `report.pdf (application/pdf, 1.2 MB)`."""
 
     path: str
@@ -122,10 +122,10 @@ class Files(ABC):
             raise self._too_large(path)
         await self._put(path, content)
 
-    async def info(self, path: str) -> FileInfo:
+    async def info(self, path: str) -> MountedFile:
         """Raises `MountError` if there is no such file."""
         kind = _TYPES.guess_type(path.rpartition("/")[2], strict=False)[0]
-        return FileInfo(path, kind or "application/octet-stream", await self._size(path))
+        return MountedFile(path, kind or "application/octet-stream", await self._size(path))
 
     def _too_large(self, path: str) -> MountError:
         return MountError(f"{path}: files have at most {_readable(self._max_bytes)} here")

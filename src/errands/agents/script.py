@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence
 from errands.agents.manifests.functions import Function
 from errands.agents.manifests.schemas import Schema, is_required
 from errands.agents.models.base import Offer
-from errands.agents.mounts import FileInfo, Files, MountError
+from errands.agents.mounts import Files, MountedFile, MountError
 from errands.policy.cel import Call, CallFailed, Perform, Session, Suspended, finish, scopes
 from errands.policy.cel.child import Request
 from errands.policy.cel.evaluators import Evaluators, ask
@@ -76,7 +76,7 @@ def _shown(value: Json) -> Json:
     if not isinstance(value, dict):
         return value
     if value.keys() == _FILE and isinstance(value["size"], int):
-        return str(FileInfo(str(value["path"]), str(value["mimeType"]), value["size"]))
+        return str(MountedFile(str(value["path"]), str(value["mimeType"]), value["size"]))
     return {key: _shown(item) for key, item in value.items()}
 
 

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from errands.agents.mounts import FileInfo, LocalFiles, MountError
+from errands.agents.mounts import LocalFiles, MountedFile, MountError
 
 pytestmark = pytest.mark.anyio
 
@@ -79,7 +79,7 @@ async def test_a_reader_never_finds_half_a_file(files: LocalFiles) -> None:
 async def test_a_file_is_described_by_its_name_and_size(files: LocalFiles) -> None:
     await files.write_bytes("out/report.pdf", b"\xff" * 900)
     info = await files.info("out/report.pdf")
-    assert info == FileInfo("out/report.pdf", "application/pdf", 900)
+    assert info == MountedFile("out/report.pdf", "application/pdf", 900)
     assert str(info) == "out/report.pdf (application/pdf, 900 B)"
     await files.write("unknown.zzz", "x")
     assert (await files.info("unknown.zzz")).mime_type == "application/octet-stream"
@@ -90,7 +90,7 @@ async def test_a_file_is_described_by_its_name_and_size(files: LocalFiles) -> No
     [(0, "0 B"), (999, "999 B"), (1000, "1.0 kB"), (999_999, "1.0 MB"), (1_234_567, "1.2 MB"), (2 * 10**9, "2.0 GB")],
 )
 def test_sizes_are_told_for_people(size: int, shown: str) -> None:
-    assert str(FileInfo("a.txt", "text/plain", size)) == f"a.txt (text/plain, {shown})"
+    assert str(MountedFile("a.txt", "text/plain", size)) == f"a.txt (text/plain, {shown})"
 
 
 async def test_what_is_not_there_cannot_be_read(files: LocalFiles) -> None:
@@ -124,7 +124,7 @@ async def test_what_is_no_text_is_told_apart(files: LocalFiles) -> None:
     await files.write_bytes("image.png", b"\x89PNG\xff")
     with pytest.raises(MountError, match="is not text in UTF-8"):
         await files.read("image.png")
-    with pytest.raises(MountError, match="no valid Unicode, and was not written"):
+    with pytest.raises(MountError, match="not valid Unicode, and was not written"):
         await files.write("a.txt", "\ud800")
 
 

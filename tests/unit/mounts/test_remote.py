@@ -13,7 +13,7 @@ from fsspec.implementations.memory import MemoryFileSystem
 from moto.server import ThreadedMotoServer
 
 from errands.agents.manifests.documents import S3, Agent, Gcs, Mount
-from errands.agents.mounts import FileInfo, Files, MountError, Mounts, RemoteFiles
+from errands.agents.mounts import Files, MountedFile, MountError, Mounts, RemoteFiles
 from errands.errors import ConfigurationError
 
 pytestmark = pytest.mark.anyio
@@ -73,7 +73,7 @@ async def test_what_was_written_is_read(files: Files) -> None:
 
 async def test_a_file_is_described_by_its_name_and_size(files: Files) -> None:
     await files.write_bytes("out/report.pdf", b"\xff" * 900)
-    assert await files.info("out/report.pdf") == FileInfo("out/report.pdf", "application/pdf", 900)
+    assert await files.info("out/report.pdf") == MountedFile("out/report.pdf", "application/pdf", 900)
     with pytest.raises(MountError, match="it is a folder"):
         await files.info("out")
     with pytest.raises(MountError, match="is not text in UTF-8"):

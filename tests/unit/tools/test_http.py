@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from starlette.responses import JSONResponse
 
 from errands.agents.tools.base import Bounds, BrokenToolError, ToolError
-from errands.agents.tools.http import Value, address, put_header
+from errands.agents.tools.http import AddressValue, address, put_header
 from errands.outbound import Outbound
 from tests.ports import silent_port
 from tests.unit.tools.support import NOW, Json, MemoryFiles, Service, action, calling, manifests, tool, toolbox
@@ -183,15 +183,15 @@ async def test_a_value_is_one_part_of_a_host(tmp_path: Path, value: str) -> None
 
 def test_passwords_do_not_belong_into_addresses() -> None:
     with pytest.raises(BrokenToolError, match="put credentials into headers"):
-        address([Value("https://ann:pass@example.com/")])
+        address([AddressValue("https://ann:pass@example.com/")])
 
 
-PIECES: list[str | Value] = ["https://example.com/pages/", "PATH", "/text?a=1&q=", "QUERY", "&z=1#", "FRAGMENT"]
+PIECES: list[str | AddressValue] = ["https://example.com/pages/", "PATH", "/text?a=1&q=", "QUERY", "&z=1#", "FRAGMENT"]
 
 
 def filled(path: str, query: str, fragment: str) -> Any:
     values = {"PATH": path, "QUERY": query, "FRAGMENT": fragment}
-    return address([Value(values[piece]) if piece in values else piece for piece in map(str, PIECES)])
+    return address([AddressValue(values[piece]) if piece in values else piece for piece in map(str, PIECES)])
 
 
 @given(st.text(), st.text(), st.text())

@@ -149,7 +149,7 @@ class ManifestTurn:
             if error.broke_off and not overseer.options.parent:
                 told = overseer.refer("The answer broke off; send your message again, or another", error)
                 raise _AnswerBrokenError(told) from None
-            await overseer.fail(error.told, error)
+            await overseer.fail(error.for_caller, error)
         called = ModelCalled(
             at=at,
             model=answer.model,

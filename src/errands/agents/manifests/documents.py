@@ -87,7 +87,7 @@ class Cel(Document, frozen=True):
     expression: Annotated[str, Meta(examples=["input.a + input.b"])]
 
 
-class Request(Document, frozen=True):
+class HttpRequest(Document, frozen=True):
     """An HTTP request; its strings are templates."""
 
     method: Text | None = None
@@ -96,15 +96,15 @@ class Request(Document, frozen=True):
     body: Any = None
 
 
-class StatelessHttp(Request, frozen=True):
+class StatelessHttp(HttpRequest, frozen=True):
     response_path: Text | None = None
 
 
 class StatefulSession(Document, frozen=True):
-    create: Request | None = None
+    create: HttpRequest | None = None
     extract: dict[str, Text] | None = None
-    execute: Request | None = None
-    destroy: Request | None = None
+    execute: HttpRequest | None = None
+    destroy: HttpRequest | None = None
 
 
 class OpenApi(Document, frozen=True):

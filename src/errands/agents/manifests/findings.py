@@ -136,7 +136,7 @@ class Place:
 
     @property
     def is_wrong_inside(self) -> bool:
-        """Whether the field, or something in it, has an error."""
+        """Return whether the field, or something in it, has an error."""
         return self.notebook.is_wrong_inside(self.source, self.path)
 
 

@@ -66,7 +66,7 @@ class Function(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def hidden(self) -> set[str]:
-        """What the model neither sees nor sets: bound parameters, and those of an agent except its message."""
+        """Return what the model neither sees nor sets: bound parameters, and those of an agent except its message."""
         others = set() if self.target == "tool" else self.declared.keys() - {MESSAGE}
         return others | self.bindings.keys()
 

@@ -91,7 +91,7 @@ class Report(msgspec.Struct, frozen=True):
 
     @property
     def valid(self) -> bool:
-        """Whether the manifests can be used; there may still be warnings."""
+        """Return whether the manifests can be used; there may still be warnings."""
         return self.manifests is not None
 
 

@@ -13,11 +13,11 @@ from errands.agents.manifests.documents import (
     Agent,
     Capability,
     Cel,
+    HttpRequest,
     Mcp,
     Mount,
     OpenApi,
     Python,
-    Request,
     StatefulSession,
     StatelessHttp,
     Tool,
@@ -519,7 +519,9 @@ def check_address(url: str, place: Place) -> None:
 # Backends of tools, with what the tool says for all of its actions
 
 
-def _check_request(request: Request, templates: _RequestTemplates, place: Place, session: Collection[str] = ()) -> None:
+def _check_request(
+    request: HttpRequest, templates: _RequestTemplates, place: Place, session: Collection[str] = ()
+) -> None:
     for name, example in (("method", "GET"), ("url", "https://example.com/orders/{parameters.id}")):
         if getattr(request, name) is None:
             (place / name).error("is missing", f"add {name}: {example}")

@@ -116,7 +116,7 @@ class AnyLlmModel(Model):
                 f"{exchange.asked.address} did not finish its answer within {self._timeout:g} s: try "
                 f"again, or increase "
                 "ERRANDS_MODEL_TIMEOUT",
-                told="The model of this agent took too long; try again later",
+                for_caller="The model of this agent took too long; try again later",
                 broke_off=exchange.has_told,
             ) from None
 
@@ -188,19 +188,21 @@ class _Exchange:
         address, incomplete = self.asked.address, assembly.incomplete
         if not assembly.is_finished:
             problem = "broke off its answer" if assembly.is_begun else f"gave no answer{self.asked.base_url_hint}"
-            raise _UnfinishedError(f"{address} {problem}; try again", told=_TRY_LATER, broke_off=assembly.is_begun)
+            raise _UnfinishedError(
+                f"{address} {problem}; try again", for_caller=_TRY_LATER, broke_off=assembly.is_begun
+            )
         answer = assembly.answer()
         self._prompt_tokens += answer.prompt_tokens
         self._completion_tokens += answer.completion_tokens
         if assembly.is_empty and incomplete == "length":
             problem = f"{self.asked.model} of {address} reached the length limit of an answer before it said anything"
-            raise ModelError(f"{problem}: ask for less, or use a model that may say more", told=_TOO_LONG)
+            raise ModelError(f"{problem}: ask for less, or use a model that may say more", for_caller=_TOO_LONG)
         if assembly.is_empty and incomplete:
             raise ModelError(
-                f"{address} withheld the whole answer ({incomplete}): ask for something else", told=_REFUSED
+                f"{address} withheld the whole answer ({incomplete}): ask for something else", for_caller=_REFUSED
             )
         if assembly.is_empty and not self._question.tells_results:
-            raise _UnfinishedError(f"{address} gave an empty answer; try again", told=_TRY_LATER)
+            raise _UnfinishedError(f"{address} gave an empty answer; try again", for_caller=_TRY_LATER)
         return msgspec.structs.replace(
             answer, prompt_tokens=self._prompt_tokens, completion_tokens=self._completion_tokens
         )
@@ -216,7 +218,9 @@ class _Exchange:
                     yield assembly.piece(chunk)
         except AnswerTooLongError:
             problem = f"the answer of {self.asked.address} is longer than {self._max_bytes:,} bytes"
-            raise ModelError(f"{problem}: ask for less, or increase ERRANDS_MODEL_MAX_BYTES", told=_TOO_LONG) from None
+            raise ModelError(
+                f"{problem}: ask for less, or increase ERRANDS_MODEL_MAX_BYTES", for_caller=_TOO_LONG
+            ) from None
         except Exception as error:
             raise _failure(error, self.asked, streaming=streaming, is_begun=assembly.is_begun) from None
 
@@ -267,9 +271,11 @@ def _failure(error: Exception, asked: Asked, *, streaming: bool, is_begun: bool)
         text = problem.format(
             address=asked.address, provider=asked.provider, model=asked.model, keys=asked.keys, quoted=quoted
         )
-        return ModelError(text, told=told) if told else ModelError(text)
+        return ModelError(text, for_caller=told) if told else ModelError(text)
     if status is not None and (status >= 400 or kind == "RateLimitError"):
-        return ModelError(f"{asked.address} failed with status {status}: {_quoted(error, asked)}", told=_TRY_LATER)
+        return ModelError(
+            f"{asked.address} failed with status {status}: {_quoted(error, asked)}", for_caller=_TRY_LATER
+        )
     causes = list(_causes(error))
     is_connection = any(
         isinstance(one, httpx.TransportError | ConnectionError | TimeoutError)
@@ -283,7 +289,7 @@ def _failure(error: Exception, asked: Asked, *, streaming: bool, is_begun: bool)
         text = f"the answer of {asked.address} cannot be read ({_quoted(error, asked)}){asked.base_url_hint}"
     # Before a stream begins, the package of the provider has retried already.
     made = _UnfinishedError if streaming else ModelError
-    return made(text, told=_TRY_LATER, broke_off=is_begun)
+    return made(text, for_caller=_TRY_LATER, broke_off=is_begun)
 
 
 def _causes(error: BaseException) -> Iterator[BaseException]:

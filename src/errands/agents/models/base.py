@@ -42,11 +42,11 @@ class ModelError(ErrandsError):
     """
 
     def __init__(
-        self, message: str, *, told: str = "The model of this agent could not be asked", broke_off: bool = False
+        self, message: str, *, for_caller: str = "The model of this agent could not be asked", broke_off: bool = False
     ) -> None:
         super().__init__(message)
         #: What the caller of the agent is told, without a full stop.
-        self.told = told
+        self.for_caller = for_caller
         #: Whether the answer had begun when it failed: the same question may well be answered later.
         self.broke_off = broke_off
 
@@ -103,7 +103,7 @@ class Question(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def tells_results(self) -> bool:
-        """Whether it ends with results of calls: then the model may have nothing to add."""
+        """Return whether it ends with results of calls: then the model may have nothing to add."""
         return bool(self.said) and isinstance(self.said[-1], FunctionSaid)
 
 

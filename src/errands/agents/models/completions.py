@@ -124,7 +124,7 @@ class AnswerTooLongError(Exception):
     """The answer has more bytes than allowed."""
 
 
-class _Call(msgspec.Struct):
+class _PartialCall(msgspec.Struct):
     """A function call that is still being received."""
 
     id: str = ""
@@ -142,9 +142,9 @@ class Assembly:
         self._provider = provider
         self._model = ""
         self._texts: list[str] = []
-        self._calls: list[_Call] = []
+        self._calls: list[_PartialCall] = []
         #: By index: the call that the next piece with this index belongs to.
-        self._open: dict[int, _Call] = {}
+        self._open: dict[int, _PartialCall] = {}
         self._prompt_tokens = 0
         self._completion_tokens = 0
         #: Whether anything has arrived.
@@ -162,7 +162,7 @@ class Assembly:
                 call = self._open.get(piece.index)
                 # Another id at the same index is another call: some providers do not count.
                 if call is None or (piece.id and call.id and piece.id != call.id):
-                    call = self._open[piece.index] = _Call()
+                    call = self._open[piece.index] = _PartialCall()
                     self._calls.append(call)
                 self._add_call(call, piece)
             self._add_text(choice.delta)
@@ -176,7 +176,7 @@ class Assembly:
         self._add_usage(completion)
         for choice in completion.choices[:1]:
             for call in choice.message.tool_calls or []:
-                self._calls.append(_Call())
+                self._calls.append(_PartialCall())
                 self._add_call(self._calls[-1], call)
             self._add_text(choice.message)
             self._finish(choice.finish_reason)
@@ -184,7 +184,7 @@ class Assembly:
 
     @property
     def is_empty(self) -> bool:
-        """Whether the answer has neither text nor calls."""
+        """Return whether the answer has neither text nor calls."""
         return not self._calls and not "".join(self._texts).strip()
 
     def answer(self) -> Answer:
@@ -216,7 +216,7 @@ class Assembly:
     def _add_text(self, message: Any) -> None:
         self._texts.append(self._counted(message.content or getattr(message, "refusal", None)))
 
-    def _add_call(self, call: _Call, piece: Any) -> None:
+    def _add_call(self, call: _PartialCall, piece: Any) -> None:
         # An empty piece counts, too, so that a stream of them comes to an end.
         self._counted("{}")
         call.id = call.id or piece.id or ""

@@ -124,7 +124,7 @@ class ScriptedModel(Model):
         """Answer with the first rule that applies. Raises `ModelError` if it uses a value that is missing."""
         named = question.model.partition("/")[2] if is_scripted(question.model) else ""
         agent = named or question.agent
-        exchange = _Conversation(question)
+        exchange = _Situation(question)
         rules = self._script.rules(agent)
         calls: tuple[FunctionCall, ...] = ()
         for rule, place in rules:
@@ -154,7 +154,7 @@ class ScriptedModel(Model):
         )
 
 
-class _Conversation:
+class _Situation:
     """What rules look at: the user's last message, and what was called since."""
 
     def __init__(self, question: Question) -> None:

@@ -20,7 +20,7 @@ import httpx
 import msgspec
 
 from errands.agents.manifests import schemas
-from errands.agents.manifests.documents import Document, Request, StatefulSession, StatelessHttp, Tool
+from errands.agents.manifests.documents import Document, HttpRequest, StatefulSession, StatelessHttp, Tool
 from errands.agents.manifests.expressions import references
 from errands.agents.manifests.functions import backend
 from errands.agents.manifests.patterns import JsonPathError, QueryStoppedError, compile_path, find
@@ -136,7 +136,7 @@ def _part(values: Mapping[str, Json], names: Collection[str]) -> dict[str, Json]
 
 async def _exchange(
     equipment: Equipment,
-    request: Request | None,
+    request: HttpRequest | None,
     invocation: Invocation,
     *,
     key: str,
@@ -185,9 +185,9 @@ class Filling:
     async def address(self, source: str) -> httpx.URL:
         """See `address`."""
 
-        async def pieces(template: Template) -> list[str | Value]:
+        async def pieces(template: Template) -> list[str | AddressValue]:
             return [
-                Value(as_text(await evaluate(piece, self._variables, self._session)))
+                AddressValue(as_text(await evaluate(piece, self._variables, self._session)))
                 if isinstance(piece, Program)
                 else piece
                 for piece in template.pieces
@@ -238,7 +238,7 @@ async def filling(
 # Requests
 
 
-async def build(filling: Filling, request: Request, *, key: str) -> httpx.Request:
+async def build(filling: Filling, request: HttpRequest, *, key: str) -> httpx.Request:
     """Return the request to send. By `key` the service may recognise a repeated request. Raises `ToolError`."""
     method = (await filling.text(request.method or "GET")).upper()
     if method not in METHODS:
@@ -297,13 +297,13 @@ def as_text(value: Json) -> str:
 # taken as it is. Wherever it leads, the outbound guard checks it.
 
 
-class Value(msgspec.Struct, frozen=True):
+class AddressValue(msgspec.Struct, frozen=True):
     """A piece of an address that comes from an expression."""
 
     text: str
 
 
-def address(pieces: Sequence[str | Value]) -> httpx.URL:
+def address(pieces: Sequence[str | AddressValue]) -> httpx.URL:
     """Return the address made of all pieces. Raises `ToolError` for a value that cannot be used in its place."""
     built = ""
     for index, piece in enumerate(pieces):
@@ -346,7 +346,7 @@ def segment(name: str, text: str) -> str:
     return quote(text, safe="", errors="replace")
 
 
-def _in_host(text: str, before: str | Value, after: str | Value) -> str:
+def _in_host(text: str, before: str | AddressValue, after: str | AddressValue) -> str:
     is_whole = (
         isinstance(before, str)
         and isinstance(after, str)
@@ -363,7 +363,7 @@ def _in_host(text: str, before: str | Value, after: str | Value) -> str:
     return text
 
 
-def _check_path(pieces: Sequence[str | Value]) -> None:
+def _check_path(pieces: Sequence[str | AddressValue]) -> None:
     """Refuse values that make a segment of the path empty, or one that leads upwards."""
     base = pieces[0] if isinstance(pieces[0], str) else "base"
     quoted = (piece if isinstance(piece, str) else quote(piece.text, safe="", errors="replace") for piece in pieces[1:])

@@ -35,7 +35,7 @@ from errands.policy.cel.values import Json
 if TYPE_CHECKING:
     from mcp import types
 
-    from errands.agents.tools.mcp_connection import Connection, Server
+    from errands.agents.tools.mcp_connection import McpConnection, Server
 
 #: The arguments of a process may depend on those of a call, so one turn may need several connections.
 _MAX_CONNECTIONS = 8
@@ -48,7 +48,7 @@ _MAX_DESCRIPTION = 4_000
 class McpBackend(Backend):
     def __init__(self, equipment: Equipment) -> None:
         super().__init__(equipment)
-        self._connections: dict[Server, Connection] = {}
+        self._connections: dict[Server, McpConnection] = {}
         #: Held while a connection is made: several first calls at the same time share one.
         self._lock = asyncio.Lock()
 
@@ -102,7 +102,7 @@ class McpBackend(Backend):
         )
         return server
 
-    async def _connection(self, server: Server) -> Connection:
+    async def _connection(self, server: Server) -> McpConnection:
         async with self._lock:
             found = self._connections.get(server)
             if found is not None and found.is_open:
@@ -111,7 +111,9 @@ class McpBackend(Backend):
                 await found.close()
             elif len(self._connections) >= _MAX_CONNECTIONS:
                 raise ToolError(f"{server.tool} was called in more than {_MAX_CONNECTIONS} different ways in one turn")
-            made: Connection = _extra().Connection(server, self.equipment.transport, self.equipment.bounds.most_read)
+            made: McpConnection = _extra().McpConnection(
+                server, self.equipment.transport, self.equipment.bounds.most_read
+            )
             self._connections[server] = made
             await made.open(self.equipment.bounds.start)
             return made

@@ -58,7 +58,7 @@ class Server(msgspec.Struct, frozen=True, kw_only=True):
     headers: tuple[tuple[bytes, bytes], ...] = ()
 
 
-class Connection:
+class McpConnection:
     """One session with one server; for `stdio`, its process. `close` ends both."""
 
     def __init__(self, server: Server, http: httpx.AsyncBaseTransport, max_bytes: int) -> None:

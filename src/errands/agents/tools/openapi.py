@@ -104,7 +104,7 @@ class OpenApiBackend(Backend):
         return found, configured.operation
 
 
-def _expect(document: ApiDocument, name: str) -> Operation:
+def _expect(document: ApiDocument, name: str) -> ApiOperation:
     operation = document.operation(name)
     if operation is None:
         problem = "needs a body that cannot be sent" if name in document.names else "does not exist"
@@ -129,7 +129,7 @@ class ParameterPlace(msgspec.Struct, frozen=True):
     is_json: bool = False
 
 
-class Operation(msgspec.Struct, frozen=True, kw_only=True):
+class ApiOperation(msgspec.Struct, frozen=True, kw_only=True):
     """An operation with everything that a call needs."""
 
     name: str
@@ -190,7 +190,7 @@ class ApiDocument:
         self.root = root
         #: Schemas that were written out so far, of all operations.
         self.schemas_written = 0
-        self._operations: dict[str, Operation | None] = {}
+        self._operations: dict[str, ApiOperation | None] = {}
         #: Path, method, what holds for the path, and the operation.
         self._entries: dict[str, tuple[str, str, Object, Object]] = {}
         for path, item in _dict(root.get("paths")).items():
@@ -207,7 +207,7 @@ class ApiDocument:
     def names(self) -> list[str]:
         return list(self._entries)
 
-    def operation(self, name: str) -> Operation | None:
+    def operation(self, name: str) -> ApiOperation | None:
         """Return None if the operation does not exist, or if its body is of a kind that errands does not send."""
         if name not in self._operations and name in self._entries:
             self._operations[name] = self._read_operation(name, *self._entries[name])
@@ -221,14 +221,16 @@ class ApiDocument:
             node = pointed(self.root, node["$ref"])
         return node if isinstance(node, dict) and not isinstance(node.get("$ref"), str) else {}
 
-    def _read_operation(self, name: str, path: str, method: str, shared: Object, operation: Object) -> Operation | None:
+    def _read_operation(
+        self, name: str, path: str, method: str, shared: Object, operation: Object
+    ) -> ApiOperation | None:
         body = self.resolved(operation.get("requestBody"))
         media = _media(body)
         if body and media is None:
             kinds = ", ".join(_dict(body.get("content"))) or "nothing"
             logger.warning("%s: the operation %s is left out because its body is %s", self.url, name, kinds)
             return None
-        parameters = _Parameters(self)
+        parameters = _OperationParameters(self)
         for parameter in self._declared_parameters(shared, operation):
             parameters.add_parameter(parameter)
         whole = parameters.add_body(body, media) if media else False
@@ -236,7 +238,7 @@ class ApiDocument:
         description = "\n".join(text for text in texts if isinstance(text, str) and text) or f"{method} {path}"
         security = operation.get("security", self.root.get("security"))
         schemes = self.resolved(self.resolved(self.root.get("components")).get("securitySchemes"))
-        return Operation(
+        return ApiOperation(
             name=name,
             description=description[:_MAX_DESCRIPTION],
             method=method.upper(),
@@ -287,7 +289,7 @@ def _media(body: Object) -> str | None:
     return None
 
 
-class _Parameters:
+class _OperationParameters:
     """Collects the parameters of one operation under unique names."""
 
     def __init__(self, document: ApiDocument) -> None:
@@ -398,7 +400,7 @@ def _as_object(schema: Schema) -> Schema | None:
 
 
 def build_request(
-    operation: Operation, arguments: Mapping[str, Json], settings: Mapping[str, Json], *, key: str
+    operation: ApiOperation, arguments: Mapping[str, Json], settings: Mapping[str, Json], *, key: str
 ) -> httpx.Request:
     """Raises `ToolError` for values that cannot be sent in their place."""
     values = normalise(dict(arguments))
@@ -428,7 +430,7 @@ def build_request(
     return finished(operation.method, parsed(url), headers, content, key=key)
 
 
-def _path(operation: Operation, given: list[tuple[ParameterPlace, Json]]) -> str:
+def _path(operation: ApiOperation, given: list[tuple[ParameterPlace, Json]]) -> str:
     values = {place.name: _simple(place, value) for place, value in given if place.location == "path"}
 
     def fill(found: re.Match[str]) -> str:
@@ -440,7 +442,7 @@ def _path(operation: Operation, given: list[tuple[ParameterPlace, Json]]) -> str
     return path if path.startswith("/") else f"/{path}"
 
 
-def _body(operation: Operation, given: list[tuple[ParameterPlace, Json]], headers: httpx.Headers) -> bytes | None:
+def _body(operation: ApiOperation, given: list[tuple[ParameterPlace, Json]], headers: httpx.Headers) -> bytes | None:
     values = {place.name: value for place, value in given if place.location == "body"}
     if operation.media is None or (not values and not operation.body_required):
         return None
@@ -479,7 +481,7 @@ def _query_pairs(place: ParameterPlace, value: Json) -> Iterator[tuple[str, str]
 
 
 def _authorize(
-    operation: Operation,
+    operation: ApiOperation,
     settings: Mapping[str, Json],
     headers: httpx.Headers,
     query: list[tuple[str, str]],

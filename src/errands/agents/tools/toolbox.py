@@ -134,7 +134,7 @@ class Toolbox:
 
     @property
     def keeps_state(self) -> bool:
-        """Whether some tool has something to clean up when a task has ended."""
+        """Return whether some tool has something to clean up when a task has ended."""
         return any(_keeps_state(_backend_class(name)) for tool in self._tools.values() for name in _backends(tool))
 
     def check(self) -> None:
