@@ -11,7 +11,10 @@ import pytest
 from errands.agents.models.any_llm import AnyLlmModel
 from errands.agents.models.base import Answer, ModelError, OnText, Question
 from tests.agents.openai_server import OpenAIServer, Reply
-from tests.agents.support import model_at, question
+from tests.agents.support import KEY, model_at, question
+
+# Loads the provider's package before a test watches the event loop.
+AnyLlmModel(api_key=KEY).resolve("openai/gpt-test")
 
 
 @asynccontextmanager
