@@ -8,13 +8,10 @@ from pathlib import Path
 import pytest
 
 from errands.agents.loop.calls import MOST_CALLS
-from errands.agents.models.base import Answer, OnText, Question
 from errands.agents.tools.functions import tool
-from errands.engines.memory import MemoryEngine
 from errands.errors import UnsupportedOperationError
 from errands.policy.records import Decided, Ended
-from errands.testing import ManualClock
-from tests.agents.rig import AGENT, TOOL, Desk, Replies, at_work, call, reason, say, told
+from tests.agents.rig import AGENT, TOOL, Desk, at_work, call, reason, told
 from tests.agents.shop import Shop, agent
 
 pytestmark = pytest.mark.anyio
@@ -198,18 +195,6 @@ guardrails:
         assert len((await desk.context()).input) == 2
 
 
-async def test_a_guardrail_may_transform_an_input(tmp_path: Path, shop: Shop) -> None:
-    more = """
-guardrails:
-  before:
-    - transform: "input.put('message', [{'mimeType': 'text/plain', 'text': 'polite words'}])"
-"""
-    async with at_work(tmp_path, agent(more=more), "Hello.", tools=shop.tools) as desk:
-        await desk.say("rude words")
-        assert desk.model.questions[0].said[0].parts[0]["text"] == "polite words"  # type: ignore[union-attr]
-        assert (await desk.context()).input[0]["message"][0]["text"] == "rude words"
-
-
 async def events_of(desk: Desk, text: str) -> list[str]:
     return [str(event.text) async for event in desk.client.stream(text) if event.text]
 
@@ -225,21 +210,6 @@ guardrails:
         seen = await events_of(desk, "Which card?")
         assert not any("4111" in text for text in seen)
         assert seen[-1] == "The answer was held back."
-
-
-async def test_a_guardrail_may_transform_an_answer(tmp_path: Path, shop: Shop) -> None:
-    more = """
-guardrails:
-  after:
-    - transform: "output.put('message', [{'text': 'The card is hidden.'}])"
-"""
-    async with at_work(tmp_path, agent(more=more), "The card is 4111.", tools=shop.tools) as desk:
-        task = await desk.say("Which card?")
-        assert told(task) == "The card is hidden."
-        assert [part.text for artifact in task.artifacts or () for part in artifact.parts] == ["The card is hidden."]
-        assert (await desk.context()).output[0]["message"] == [
-            {"mimeType": "text/plain", "text": "The card is hidden."}
-        ]
 
 
 async def test_the_arriving_input_is_in_the_context_and_the_pending_answer_is_not(tmp_path: Path, shop: Shop) -> None:
@@ -292,16 +262,6 @@ async def test_max_tool_calls_counts_every_call_also_side_by_side(tmp_path: Path
         assert (await desk.context()).meta.count == 2
 
 
-@pytest.mark.parametrize("limit", ["max_prompt_tokens: 99", "max_completion_tokens: 9"])
-async def test_tokens_beyond_a_limit_end_the_task(tmp_path: Path, shop: Shop, limit: str) -> None:
-    text = agent(more=f"limits: {{{limit}}}\n")
-    replies = (call(("find", {"number": "A"}), prompt_tokens=100, completion_tokens=10), "Never.")
-    async with at_work(tmp_path, text, *replies, tools=shop.tools) as desk:
-        task = await desk.say("Find")
-        assert (task.status.state.short, reason(task)) == ("failed", "limit_exceeded")
-        assert (await desk.context()).meta.count == 0
-
-
 async def test_max_age_ends_a_task_that_is_still_at_a_call(tmp_path: Path) -> None:
     @tool
     async def linger() -> str:
@@ -315,33 +275,6 @@ async def test_max_age_ends_a_task_that_is_still_at_a_call(tmp_path: Path) -> No
         assert (task.status.state.short, reason(task)) == ("failed", "limit_exceeded")
         assert "max_age" in told(task)
         assert [one.step for one in await desk.records() if isinstance(one, Decided)] == ["limits.max_age"]
-
-
-async def test_max_age_ends_a_task_whose_model_still_thinks(tmp_path: Path) -> None:
-    class Slow(Replies):
-        async def ask(self, question: Question, on_text: OnText | None = None) -> Answer:
-            await asyncio.Event().wait()
-            raise AssertionError
-
-    text = f"{AGENT}\nlimits: {{max_age: 300ms}}\n"
-    async with at_work(tmp_path, text, model=Slow()) as desk:
-        task = await desk.say("Go")
-        assert (task.status.state.short, reason(task)) == ("failed", "limit_exceeded")
-
-
-@pytest.mark.parametrize("guardrail", ["", "guardrails:\n  after:\n    - assert: size(output.message) > 0\n"])
-async def test_an_answer_that_comes_too_late_is_not_given(tmp_path: Path, guardrail: str) -> None:
-    clock = ManualClock()
-
-    def late(question: Question) -> Answer:
-        clock.advance(seconds=3601)
-        return say("Too late.")
-
-    text = f"{AGENT}\nlimits: {{max_age: 1h}}\n{guardrail}"
-    async with at_work(tmp_path, text, late, storage=MemoryEngine(clock=clock)) as desk:
-        task = await desk.say("Go")
-        assert (task.status.state.short, reason(task)) == ("failed", "limit_exceeded")
-        assert (await desk.context()).output == ()
 
 
 # Too many

@@ -138,35 +138,6 @@ async def test_two_calls_of_one_answer_may_wait_for_different_reviewers(
         assert [result["paid"] for result in desk.model.results()] == [1, 2]
 
 
-async def test_an_input_waits_for_the_reviewer_before_the_model_sees_it(
-    tmp_path: Path, shop: Shop, storage: str
-) -> None:
-    text = agent(more="guardrails:\n  before:\n    - assert: review('boss@example.com')\n")
-    async with at_work(tmp_path, text, "Hello.", tools=shop.tools, storage=storage) as desk:
-        await desk.say("Hi")
-        assert desk.model.questions == []
-        assert await desk.answer(True) == "input-required"
-        assert len(desk.model.questions) == 1
-        assert desk.task is not None
-        assert told(desk.task) == "Hello."
-
-
-@pytest.mark.parametrize("approved", [True, False])
-async def test_an_answer_is_shown_to_the_reviewer_and_to_nobody_else_before_it_is_approved(
-    tmp_path: Path, shop: Shop, storage: str, approved: bool
-) -> None:
-    text = agent(more="guardrails:\n  after:\n    - assert: review('boss@example.com')\n")
-    async with at_work(tmp_path, text, "A secret.", tools=shop.tools, storage=storage) as desk:
-        task = await desk.say("Hi")
-        assert told(task) == "Waiting for a review by boss@example.com."
-        assert b"secret" not in encode((await desk.client.get_task(task.id)).raw_task)
-        ((_, subject),) = await subjects(desk)
-        assert subject == {"message": [{"mimeType": "text/plain", "text": "A secret."}]}
-        assert await desk.answer(approved) == ("input-required" if approved else "rejected")
-        assert (b"secret" in encode(desk.task)) is approved
-        assert len(desk.model.questions) == 1
-
-
 async def test_what_is_given_is_what_was_reviewed(tmp_path: Path, shop: Shop) -> None:
     clock = ManualClock()
     text = agent(more="exposes: {moment: now}\nguardrails:\n  after:\n    - assert: review('boss@example.com')\n")

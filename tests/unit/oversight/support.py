@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import msgspec
@@ -19,11 +21,15 @@ from errands import (
     TaskUpdater,
     agent,
 )
+from errands.agents.loop.worker import ManifestWorker
+from errands.agents.models.base import Answer, Model, OnText, Question, UserSaid
+from errands.agents.tools.functions import PythonTool
 from errands.client import ClientResult
 from errands.policy import records
-from errands.policy.document import Policy
+from errands.policy.document import POLICY, Policy
 from errands.policy.records import AnyRecord, Decided
 from errands.testing import connect, serve
+from tests.agents import rig
 from tests.unit.support import ANYBODY, Agent, Handle, ThreadedAgent
 
 
@@ -59,7 +65,9 @@ class Server:
         return [type(record).__name__ for record in await self.records(result)]
 
     async def decisions(self, result: ClientResult) -> list[tuple[str, str]]:
-        return [(r.step, r.outcome) for r in await self.records(result) if isinstance(r, Decided)]
+        """By names as the policy has them."""
+        decided = [record for record in await self.records(result) if isinstance(record, Decided)]
+        return [(record.step.removeprefix(POLICY), record.outcome) for record in decided]
 
 
 @asynccontextmanager
@@ -93,8 +101,34 @@ class Echo(AgentExecutor):
         pass
 
 
+class Thinks(Model):
+    """A model that answers as a function of what the user said last, and how often it was asked before."""
+
+    def __init__(self, answer: Callable[[str, int], Answer | Awaitable[Answer]]) -> None:
+        self._answer = answer
+
+    async def ask(self, question: Question, on_text: OnText | None = None) -> Answer:
+        said = [one for one in question.said if isinstance(one, UserSaid)]
+        answer = self._answer(said[-1].parts[0]["text"], len(question.said) - len(said))
+        answer = answer if isinstance(answer, Answer) else await answer
+        if on_text is not None:
+            await on_text(answer.text)
+        return answer
+
+
+def manifest(model: Model, more: str = "", *tools: PythonTool[..., Any], closes: bool = True) -> ManifestWorker:
+    """An agent from a manifest, which completes its task with its first answer, or waits for more."""
+    text = f"{rig.AGENT}{'close_after: 1' if closes else ''}\n{more}"
+    with TemporaryDirectory() as folder:
+        return rig.worker(Path(folder), text, model, tools=tools)
+
+
 def echoes(heard: list[str]) -> dict[str, Any]:
     """The same agent, of every kind; what it hears is put into `heard`."""
+
+    def answer(text: str, _: int) -> Answer:
+        heard.append(text)
+        return rig.say(f"Echo: {text}")
 
     async def handle(ctx: TaskContext) -> None:
         heard.append(ctx.user_text)
@@ -116,9 +150,12 @@ def echoes(heard: list[str]) -> dict[str, Any]:
         "thread": ThreadedAgent(handle_in_thread),
         "function": echo,
         "executor": executor,
+        "manifest": manifest(Thinks(answer)),
     }
 
 
-KINDS = tuple(echoes([]))
+#: Agents that are Python code, whose handlers are opaque.
+HANDLERS = ("worker", "thread", "function", "executor")
+KINDS = (*HANDLERS, "manifest")
 
 __all__ = ["ANYBODY", "Handle"]

@@ -12,7 +12,7 @@ from errands import AgentExecutor, EventQueue, Message, Part, RequestContext, Ta
 from errands.model.core import COMPLETED, Role
 from errands.model.requests import SendMessageRequest
 from errands.runtime.call import CallContext
-from tests.unit.oversight.support import KINDS, after, before, echoes, reason, serving
+from tests.unit.oversight.support import HANDLERS, after, before, echoes, reason, serving
 from tests.unit.support import ANYBODY, Agent
 
 pytestmark = pytest.mark.anyio
@@ -22,7 +22,7 @@ def a_message(metadata: Any = None, part: Any = None) -> Message:
     return Message(message_id="m-1", role=Role.USER, parts=[Part(text="hi", metadata=part)], metadata=metadata)
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", HANDLERS)
 @pytest.mark.parametrize(
     ("rule", "message"),
     [
