@@ -40,7 +40,7 @@ class Role(enum.StrEnum):
     AGENT = "agent"
 
 
-class _Model(msgspec.Struct, kw_only=True, rename="camel", omit_defaults=True):
+class _Checked(msgspec.Struct, kw_only=True, rename="camel", omit_defaults=True):
     """Checks its fields and converts strings to states and roles. Raises ValueError."""
 
     def __post_init__(self) -> None:
@@ -51,14 +51,14 @@ class _Model(msgspec.Struct, kw_only=True, rename="camel", omit_defaults=True):
                 raise ValueError(f"{type(self).__name__}.{field.name}: {error}") from None
 
 
-class TextPart(_Model):
+class TextPart(_Checked):
     """A piece of text."""
 
     text: str
     metadata: dict[str, Any] | None = None
 
 
-class Message(_Model):
+class Message(_Checked):
     """A message of the user or the agent."""
 
     role: Role
@@ -69,7 +69,7 @@ class Message(_Model):
     metadata: dict[str, Any] | None = None
 
 
-class TaskStatus(_Model):
+class TaskStatus(_Checked):
     """The status of a task."""
 
     state: TaskState
@@ -77,7 +77,7 @@ class TaskStatus(_Model):
     timestamp: str | None = None
 
 
-class Artifact(_Model):
+class Artifact(_Checked):
     """An artifact of a task."""
 
     parts: list[TextPart]
@@ -87,7 +87,7 @@ class Artifact(_Model):
     metadata: dict[str, Any] | None = None
 
 
-class Task(_Model):
+class Task(_Checked):
     """A task with its messages and artifacts."""
 
     status: TaskStatus

@@ -20,7 +20,7 @@ ROOT = Path(__file__).parents[2]
 PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
 PROJECT = PYPROJECT["project"]
 #: The adapter for version 0.3 of the official SDK needs that version, which `tests/interop` installs elsewhere.
-ELSEWHERE = {"errands.__main__", "errands.interop.v0_3"}
+ELSEWHERE = {"errands.__main__", "errands.interop.pydantic_types"}
 MODULES = [module.name for module in pkgutil.walk_packages(errands.__path__, "errands.")]
 PYTHONS = ["3.11", "3.12", "3.13"]
 

@@ -14,7 +14,7 @@ from rich.text import Text
 from errands.agents.manifests import Agent, Capability, Finding, Function, Manifests, Report, examine
 from errands.cli.failures import CommandError, ExitCode, reporting
 from errands.cli.options import AsJson
-from errands.cli.output import SEVERITY_STYLES, clean, count_severities, counted, err, one_line, out, print_json
+from errands.cli.printing import SEVERITY_STYLES, clean, count_severities, counted, err, one_line, out, print_json
 from errands.policy.limits import DEFAULT_LIMITS, with_defaults
 from errands.policy.steps import CAPABILITY_PHASES, Phase, StepConfig
 

@@ -14,7 +14,7 @@ from rich.text import Text
 
 from errands.cli.failures import ExitCode, UsageError, command
 from errands.cli.options import AsJson, Headers, RemoteAgent, Timeout, Token
-from errands.cli.output import SEVERITY_STYLES, clean, count_severities, out, print_json
+from errands.cli.printing import SEVERITY_STYLES, clean, count_severities, out, print_json
 from errands.client import AgentNotFoundError
 from errands.client.discovery import CardSource, card_urls, read_card
 from errands.client.session import RetryPolicy

@@ -302,7 +302,7 @@ class HttpConnection(HttpToolsProtocol):
 
     @property
     def idle_since(self) -> float | None:
-        """When the last response was complete, None before the first and while there is a request."""
+        """The time of the last complete response, None before the first and while there is a request."""
         return self._idle_since if self._idle_since > 0 and self._answering is None and not self._in_request else None
 
     def _close_idle_connection(self) -> bool:

@@ -11,9 +11,9 @@ import typer
 
 from errands.cli.failures import ExitCode, UsageError, command
 from errands.cli.options import AsJson, Storage, existing_store
-from errands.cli.output import clean, err, one_line, out, print_json, table
+from errands.cli.printing import clean, err, one_line, out, print_json, table
 from errands.engines import damage
-from errands.engines.base import Engine, Schema
+from errands.engines.base import Schema
 from errands.engines.urls import engine_from_url
 from errands.errors import StorageError
 from errands.model.log import StoredTask
@@ -141,19 +141,15 @@ async def _delete_damaged(storage: str | None, task_ids: list[str]) -> ExitCode:
     with _without_log():
         async with existing_store(storage) as engine:
             for task_id in task_ids:
-                await _delete_one(engine, task_id)
+                scope = await engine.scope_of(task_id)
+                stored = await engine.load(task_id, scope)
+                if not stored.damage:
+                    raise UsageError(
+                        f"task {task_id} can be read: this command only deletes damaged tasks; retention deletes others"
+                    )
+                # If its failure cannot be written, the task is deleted as it is.
+                with suppress(StorageError):
+                    await engine.set_aside(stored, stored.head.worker)
+                await engine.delete(task_id, scope)
                 out().print(f"Task {clean(task_id)} is deleted.")
     return ExitCode.OK
-
-
-async def _delete_one(engine: Engine, task_id: str) -> None:
-    scope = await engine.scope_of(task_id)
-    stored = await engine.load(task_id, scope)
-    if not stored.damage:
-        raise UsageError(
-            f"task {task_id} can be read: this command only deletes damaged tasks; retention deletes others"
-        )
-    # If its failure cannot be written, the task is deleted as it is.
-    with suppress(StorageError):
-        await engine.set_aside(stored, stored.head.worker)
-    await engine.delete(task_id, scope)

@@ -16,7 +16,7 @@ from typing import Any, NoReturn, ParamSpec
 import httpx
 
 import errands
-from errands.cli.output import clean, err
+from errands.cli.printing import clean, err
 from errands.client import (
     A2AClientError,
     AgentCapabilityError,

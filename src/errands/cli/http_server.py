@@ -27,7 +27,7 @@ from uvicorn.supervisors.statreload import StatReload
 
 from errands.cli.connections import HttpConnection
 from errands.cli.failures import CommandError, program_error, reporting
-from errands.cli.output import err
+from errands.cli.printing import err
 from errands.errors import ErrandsError
 from errands.server.app import A2AServer
 

@@ -11,8 +11,8 @@ from errands.cli.agents import show_agents, validate_agents
 from errands.cli.card import card
 from errands.cli.db import check_db, damaged_tasks, print_sql, upgrade_db
 from errands.cli.failures import EXIT_CODES
-from errands.cli.output import out
 from errands.cli.policy import decisions, replay, validate_policy
+from errands.cli.printing import out
 from errands.cli.reviews import approve_review, deny_review, list_reviews
 from errands.cli.send import send
 from errands.cli.serve import serve

@@ -13,7 +13,7 @@ from errands.agents.policies import examine_policy, load_policy
 from errands.cli.agents import print_findings
 from errands.cli.failures import CommandError, ExitCode, UsageError, command, reporting
 from errands.cli.options import AsJson, Storage, TaskId
-from errands.cli.output import clean, err, one_line, out, print_json, table
+from errands.cli.printing import clean, err, one_line, out, print_json, table
 from errands.cli.tasks import records_of
 from errands.policy.document import compile_policy
 from errands.policy.records import AnyRecord, Decided

@@ -11,7 +11,7 @@ from rich.cells import cell_len, set_cell_size
 
 from errands.cli.failures import ExitCode, UsageError, command
 from errands.cli.options import AgentName, AsJson, Limit, Storage, TaskId, existing_store
-from errands.cli.output import clean, duration, err, one_line, out, print_json
+from errands.cli.printing import clean, duration, err, one_line, out, print_json
 from errands.clock import to_iso
 from errands.errors import A2AError
 from errands.policy.reviews import Review, ReviewDesk

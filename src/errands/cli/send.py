@@ -18,7 +18,7 @@ from msgspec import UNSET
 from errands.agents.exposed import exposed_values, incomplete_reason
 from errands.cli.failures import ExitCode, UsageError, command, exit_code_of
 from errands.cli.options import AsJson, Headers, RemoteAgent, Timeout, Token, Url
-from errands.cli.output import StreamPrinter, clean, describe_part, err, out, print_event, print_json
+from errands.cli.printing import StreamPrinter, clean, describe_part, err, out, print_event, print_json
 from errands.client import A2AClient, AgentCapabilityError, ClientResult, StreamEvent
 from errands.client.conversation import MessageOptions
 from errands.client.results import text_pieces

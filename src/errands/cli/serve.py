@@ -20,7 +20,7 @@ from uvicorn.supervisors import ChangeReload
 from errands.cli.connections import HttpConnection
 from errands.cli.failures import UsageError, reporting
 from errands.cli.http_server import AgentServer, LogLevel, ManifestReload, OnReady, bind, shared_port
-from errands.cli.output import clean, one_line, out
+from errands.cli.printing import clean, one_line, out
 from errands.cli.supervisor import Supervisor
 from errands.cli.target import ManifestOptions, Target, load_server
 from errands.model.base import encode

@@ -15,7 +15,7 @@ from multiprocessing.connection import Connection, wait
 from multiprocessing.context import SpawnProcess
 
 from errands.cli.failures import ExitCode, UsageError
-from errands.cli.output import err
+from errands.cli.printing import err
 
 #: Seconds before a process that died soon after its start is started again: none the first time, then doubled.
 _FIRST_DELAY = 0.5

@@ -87,7 +87,13 @@ def load_server(text: str, storage: str | None = None, manifest: ManifestOptions
     target = Target.parse(text)
     options = manifest or ManifestOptions()
     if target.is_manifest:
-        return _from_manifest(target, storage, options)
+        try:
+            return A2AServer.from_manifest(target.source, storage=storage, **options._asdict())
+        except ManifestError as error:
+            lines = "".join(f"{finding.severity:<8} {finding}\n" for finding in error.findings)
+            raise CommandError(f"{target.source} is not valid; see above", details=lines) from None
+        except ErrandsError as error:
+            raise CommandError(f"{target.source}: {error}") from None
     if any(options):
         raise UsageError(f"{options}: only manifests (FILE.yaml or a folder) have this option; {text} is Python")
     found = _find(target, _import(target))
@@ -104,19 +110,6 @@ def load_server(text: str, storage: str | None = None, manifest: ManifestOptions
     except Exception as error:
         raise program_error(error, text) from None
     return server
-
-
-# Manifests
-
-
-def _from_manifest(target: Target, storage: str | None, options: ManifestOptions) -> A2AServer:
-    try:
-        return A2AServer.from_manifest(target.source, storage=storage, **options._asdict())
-    except ManifestError as error:
-        lines = "".join(f"{finding.severity:<8} {finding}\n" for finding in error.findings)
-        raise CommandError(f"{target.source} is not valid; see above", details=lines) from None
-    except ErrandsError as error:
-        raise CommandError(f"{target.source}: {error}") from None
 
 
 # Importing

@@ -24,7 +24,7 @@ from errands.cli.options import (
     Url,
     existing_store,
 )
-from errands.cli.output import (
+from errands.cli.printing import (
     STATE_STYLES,
     clean,
     describe_part,

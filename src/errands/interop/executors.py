@@ -1,7 +1,8 @@
 """Executors and request context builders of the official SDK, adapted to ours.
 
 There are two generations of the SDK. The types of 1.x are generated protobuf messages, those of 0.3 are pydantic
-models. `SdkBridge` is the port to one generation; `v1.py` and `v0_3.py` implement it and import the `a2a` package.
+models. `SdkBridge` is the port to one generation; `protobuf_types.py` and `pydantic_types.py` implement it and import
+the `a2a` package.
 """
 
 from __future__ import annotations
@@ -87,7 +88,7 @@ def adapt(executor: object, builder: object = None) -> tuple[AgentExecutor, Requ
             f"not {_describe(executor)}"
         )
     # Only the module of the installed generation can be imported.
-    module = "errands.interop.v1" if generation is Generation.V1 else "errands.interop.v0_3"
+    module = "errands.interop.protobuf_types" if generation is Generation.V1 else "errands.interop.pydantic_types"
     sdk: SdkBridge = import_module(module).SDK
     if has_sdk_builder:
         return SdkExecutor(executor, sdk, builder), sdk.adapt_builder(builder)

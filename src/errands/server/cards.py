@@ -56,6 +56,13 @@ def build_card(
     config: AgentCardConfig, base_url: str, *, versions: Sequence[str], grpc_address: str | None = None
 ) -> AgentCard:
     """Return the card in its 1.0 form, with the interfaces of these versions. `grpc_address` is `host:port`."""
+    base = base_url.rstrip("/")
+    preferred = check_binding(config.protocol)
+    # Clients of 0.3 append `/v1` to the address of HTTP+JSON themselves, so it is the same for every version.
+    urls = {"jsonrpc": base + "/", "http+json": base}
+    interfaces = [(BINDINGS[name], urls[name]) for name in sorted(urls, key=lambda name: name != preferred)]
+    if grpc_address is not None:
+        interfaces.append(("GRPC", grpc_address))
     capabilities = config.capabilities
     provider = config.provider
     slug = "-".join(config.name.lower().split()) or "agent"
@@ -63,7 +70,11 @@ def build_card(
         name=config.name,
         description=config.description,
         version=config.version,
-        supported_interfaces=_interfaces(config, base_url, versions, grpc_address),
+        supported_interfaces=[
+            AgentInterface(url=url, protocol_binding=binding, protocol_version=version)
+            for version in versions
+            for binding, url in interfaces
+        ],
         capabilities=AgentCapabilities(
             streaming=capabilities.streaming,
             push_notifications=capabilities.push_notifications,
@@ -86,23 +97,6 @@ def build_card(
         ]
         or None,
     )
-
-
-def _interfaces(
-    config: AgentCardConfig, base_url: str, versions: Sequence[str], grpc_address: str | None
-) -> list[AgentInterface]:
-    base = base_url.rstrip("/")
-    preferred = check_binding(config.protocol)
-    # Clients of 0.3 append `/v1` to the address of HTTP+JSON themselves, so it is the same for every version.
-    urls = {"jsonrpc": base + "/", "http+json": base}
-    places = [(BINDINGS[name], urls[name]) for name in sorted(urls, key=lambda name: name != preferred)]
-    if grpc_address is not None:
-        places.append(("GRPC", grpc_address))
-    return [
-        AgentInterface(url=url, protocol_binding=binding, protocol_version=version)
-        for version in versions
-        for binding, url in places
-    ]
 
 
 def offers_extended_card(config: AgentCardConfig) -> bool:

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from errands.cli.output import duration
+from errands.cli.printing import duration
 from errands.clock import system_clock
 from errands.engines.urls import engine_from_url
 from errands.model.core import TaskState
