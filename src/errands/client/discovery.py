@@ -90,14 +90,12 @@ class CardSource:
         raise AgentNotFoundError(self._url, "; ".join(reasons))
 
     async def _get(self, url: str) -> httpx.Response:
+        headers = httpx.Headers(self._headers)
+        headers.update({**self._conditions, "A2A-Version": v1_0.JSON.version, "Accept": "application/json"})
+
         async def attempt() -> httpx.Response:
             with translated_failures():
-                response = await self._client.get(
-                    url,
-                    headers=self._request_headers(),
-                    timeout=self._timeout,
-                    follow_redirects=False,
-                )
+                response = await self._client.get(url, headers=headers, timeout=self._timeout, follow_redirects=False)
             if response.status_code in _PASSING_STATUSES:
                 cause = UnavailableError(f"HTTP {response.status_code}")
                 raise TransientError(cause, reached=True, retry_after=retry_after(response.headers))
@@ -107,11 +105,6 @@ class CardSource:
             return await self._retry.run(attempt, idempotent=True)
         except TransientError as failure:
             raise AgentNotFoundError(self._url, str(failure)) from failure.cause
-
-    def _request_headers(self) -> httpx.Headers:
-        headers = httpx.Headers(self._headers)
-        headers.update({**self._conditions, "A2A-Version": v1_0.JSON.version, "Accept": "application/json"})
-        return headers
 
     def _accept(self, url: str, response: httpx.Response) -> AgentCard:
         card = read_card(response.content)
@@ -226,7 +219,7 @@ def choose_interface(
     `protocol` and `version` insist on one. Raises `NoCommonProtocolError` with what is offered.
     """
     versions = _versions()
-    offered = [*card.supported_interfaces, *(_beside(card) if protocol == "praisonai" else ())]
+    offered = [*card.supported_interfaces, *(_praisonai_interfaces(card) if protocol == "praisonai" else ())]
     fitting = [face for face in offered if _short(face.protocol_version) in versions]
     for interface in sorted(fitting, key=lambda face: versions.index(_short(face.protocol_version))):
         binding = interface.protocol_binding.lower()
@@ -257,19 +250,16 @@ def open_transport(
     return HttpTransport(http, binding, headers=headers, timeout=timeout)
 
 
-def _beside(card: AgentCard) -> list[AgentInterface]:
+def _praisonai_interfaces(card: AgentCard) -> list[AgentInterface]:
     """Return the interfaces of PraisonAI's dialect, which errands serves beside 0.3's JSON-RPC and names on no card."""
-    return [
-        msgspec.structs.replace(face, protocol_binding=PRAISONAI_TRANSPORT, url=_praisonai_url(face.url))
-        for face in card.supported_interfaces
-        if (_short(face.protocol_version), face.protocol_binding.lower()) == ("0.3", "jsonrpc")
-    ]
-
-
-def _praisonai_url(url: str) -> str:
-    parts = urlsplit(url)
-    path = parts.path.rstrip("/").removesuffix(PRAISONAI_PATH) + PRAISONAI_PATH
-    return urlunsplit(parts._replace(path=path))
+    found = []
+    for face in card.supported_interfaces:
+        if (_short(face.protocol_version), face.protocol_binding.lower()) == ("0.3", "jsonrpc"):
+            parts = urlsplit(face.url)
+            path = parts.path.rstrip("/").removesuffix(PRAISONAI_PATH) + PRAISONAI_PATH
+            url = urlunsplit(parts._replace(path=path))
+            found.append(msgspec.structs.replace(face, protocol_binding=PRAISONAI_TRANSPORT, url=url))
+    return found
 
 
 def _usable(interface: AgentInterface, card_url: str) -> Choice | None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any, NoReturn
+from typing import Any
 from urllib.parse import urlsplit
 
 import grpc
@@ -24,7 +24,7 @@ from errands.errors import ConfigurationError, InternalError, UnavailableError
 from errands.model.base import Model
 from errands.operations import Operation
 from errands.wire.dialect import EXTENSION_HEADERS, EXTENSIONS, MalformedAnswerError
-from errands.wire.proto.codec import ASKING, CODECS, Codec, Rpc, position_of, read_response, write_request
+from errands.wire.proto.codec import ASKING, CODECS, Rpc, position_of, read_response, write_request
 from errands.wire.proto.grpc_status import DETAILS_KEY, has_error_info, read_failure
 
 #: The address on a card has no scheme, which means plain text.
@@ -58,7 +58,10 @@ class GrpcTransport:
 
         `software` is what the agent is known to run on: peers of 0.3 differ in how they write files.
         """
-        codec = _codec(version)
+        # Patch numbers do not take part in negotiation.
+        codec = CODECS.get(".".join(version.split(".")[:2]))
+        if codec is None:
+            raise ConfigurationError(f"invalid version {version!r} for gRPC: expected one of {', '.join(CODECS)}")
         self._codec = codec.variant(software) if codec.variant else codec
         self._metadata = _metadata(headers, self._codec.version)
         target, is_secure = target_of(url)
@@ -147,39 +150,29 @@ def translated_failures() -> Iterator[None]:
     try:
         yield
     except grpc.aio.AioRpcError as error:
-        _translate(error)
+        raise _translated(error) from error
 
 
-def _translate(error: grpc.aio.AioRpcError) -> NoReturn:
+def _translated(error: grpc.aio.AioRpcError) -> Exception:
     code, text = error.code(), error.details() or ""
-    details = _details_of(error)
+    found = (value for key, value in error.trailing_metadata() or () if key == DETAILS_KEY)
+    details = next((value for value in found if isinstance(value, bytes)), None)
     if not has_error_info(details):
-        _translate_connection(error, code, text)
+        # The connection may have failed, and not the agent.
+        if code is grpc.StatusCode.DEADLINE_EXCEEDED:
+            return TransientError(httpx.ReadTimeout(text), reached=True)
+        if code is grpc.StatusCode.UNAVAILABLE and text.lower().startswith(_NOT_SENT):
+            return TransientError(httpx.ConnectError(text), reached=False)
+        if code is grpc.StatusCode.UNAVAILABLE:
+            return TransientError(httpx.ReadError(text), reached=True)
+        if code in (grpc.StatusCode.CANCELLED, grpc.StatusCode.ABORTED):
+            return TransientError(httpx.RemoteProtocolError(f"gRPC {code.name}: {text}"), reached=True)
     failure = read_failure(code, text, details)
     if failure is None:
-        raise ProtocolError(f"gRPC {code.name}: {text}") from error
+        return ProtocolError(f"gRPC {code.name}: {text}")
     if isinstance(failure, UnavailableError):
-        raise TransientError(failure, reached=False, retry_after=failure.retry_after) from error
-    raise failure from error
-
-
-def _translate_connection(error: grpc.aio.AioRpcError, code: grpc.StatusCode, text: str) -> None:
-    """Raise `TransientError` when the connection failed, and not the agent."""
-    if code is grpc.StatusCode.DEADLINE_EXCEEDED:
-        raise TransientError(httpx.ReadTimeout(text), reached=True) from error
-    if code is grpc.StatusCode.UNAVAILABLE:
-        if text.lower().startswith(_NOT_SENT):
-            raise TransientError(httpx.ConnectError(text), reached=False) from error
-        raise TransientError(httpx.ReadError(text), reached=True) from error
-    if code in (grpc.StatusCode.CANCELLED, grpc.StatusCode.ABORTED):
-        raise TransientError(httpx.RemoteProtocolError(f"gRPC {code.name}: {text}"), reached=True) from error
-
-
-def _details_of(error: grpc.aio.AioRpcError) -> bytes | None:
-    for key, value in error.trailing_metadata() or ():
-        if key == DETAILS_KEY and isinstance(value, bytes):
-            return value
-    return None
+        return TransientError(failure, reached=False, retry_after=failure.retry_after)
+    return failure
 
 
 def target_of(url: str) -> tuple[str, bool]:
@@ -195,14 +188,6 @@ def target_of(url: str) -> tuple[str, bool]:
         raise ConfigurationError(f"url {url!r}: an agent's gRPC address is HOST:PORT or https://HOST")
     host = f"[{host}]" if ":" in host else host
     return f"{host}:{port}", parts.scheme in _TLS_SCHEMES
-
-
-def _codec(version: str) -> Codec:
-    # Patch numbers do not take part in negotiation.
-    codec = CODECS.get(".".join(version.split(".")[:2]))
-    if codec is None:
-        raise ConfigurationError(f"invalid version {version!r} for gRPC: expected one of {', '.join(CODECS)}")
-    return codec
 
 
 def _metadata(headers: Mapping[str, str], version: str) -> tuple[tuple[str, str], ...]:

@@ -24,7 +24,7 @@ from errands.clock import from_iso
 from errands.errors import A2AError, ConfigurationError, InternalError, InvalidParamsError, UnavailableError
 from errands.lifecycle import trim
 from errands.model.base import Model
-from errands.model.core import StreamResponse, Task
+from errands.model.core import StreamResponse
 from errands.model.requests import (
     Empty,
     GetTaskRequest,
@@ -149,21 +149,18 @@ class HttpTransport:
 
     def _receive(self, event: ServerSentEvent, begun: bool) -> Received | None:
         try:
-            return self._read_event(event)
+            with _well_formed():
+                response = self._binding.read_event(event)
+            if response is None:
+                return None
+            if content_of(response) is None:
+                error = self._binding.error_in(event.data.encode(), httpx.codes.INTERNAL_SERVER_ERROR)
+                raise error or ProtocolError(f"an unknown event: {event.data[:200]}")
         except (InternalError, UnavailableError) as error:
             if not begun:
                 raise
             # In the middle of a stream it is about the stream and not about the task.
             raise TransientError(error, reached=True) from error
-
-    def _read_event(self, event: ServerSentEvent) -> Received | None:
-        with _well_formed():
-            response = self._binding.read_event(event)
-        if response is None:
-            return None
-        if content_of(response) is None:
-            error = self._binding.error_in(event.data.encode(), httpx.codes.INTERNAL_SERVER_ERROR)
-            raise error or ProtocolError(f"an unknown event: {event.data[:200]}")
         event_id = event.id if event.id and is_header_value(event.id) else None
         return Received(response, event_id, event.event == GAP_EVENT)
 
@@ -365,39 +362,32 @@ class PraisonAIBinding(JsonRpcBinding):
         if event.event in (STATUS_EVENT, ARTIFACT_EVENT):
             return self.dialect.read_event(event.data.encode())
         if event.event == ERROR_EVENT:
-            raise self.dialect.read_jsonrpc_error(_error_in(event.data))
+            try:
+                error = msgspec.json.decode(event.data, type=dict[str, Any])
+            except (msgspec.DecodeError, RecursionError) as malformed:
+                raise ProtocolError(f"an error that cannot be read ({malformed})") from None
+            raise self.dialect.read_jsonrpc_error(error)
         return None
-
-
-def _error_in(data: str) -> dict[str, Any]:
-    try:
-        return msgspec.json.decode(data, type=dict[str, Any])
-    except (msgspec.DecodeError, RecursionError) as error:
-        raise ProtocolError(f"an error that cannot be read ({error})") from None
 
 
 def _select_tasks(request: ListTasksRequest, listed: ListTasksResponse) -> ListTasksResponse:
     """Return those of the agent's tasks that the caller asked for."""
-    after = _parse_time(request.status_timestamp_after)
+    after = None if request.status_timestamp_after is None else _milliseconds(request.status_timestamp_after)
+    if after is None and request.status_timestamp_after is not None:
+        raise InvalidParamsError("not an ISO 8601 time", field="statusTimestampAfter")
     tasks = [
-        trim(
-            task if request.include_artifacts else msgspec.structs.replace(task, artifacts=None), request.history_length
-        )
+        trim(task, request.history_length)
         for task in listed.tasks
-        if request.status in (None, task.status.state) and (after is None or _is_after(task, after))
+        if request.status in (None, task.status.state)
+        and (after is None or (_milliseconds(task.status.timestamp or "") or 0) > after)
     ]
+    if not request.include_artifacts:
+        tasks = [msgspec.structs.replace(task, artifacts=None) for task in tasks]
     return ListTasksResponse(tasks=tasks, next_page_token="", page_size=len(tasks), total_size=len(tasks))
 
 
-def _parse_time(timestamp: str | None) -> int | None:
+def _milliseconds(timestamp: str) -> int | None:
     try:
-        return None if timestamp is None else from_iso(timestamp)
+        return from_iso(timestamp)
     except ValueError:
-        raise InvalidParamsError("not an ISO 8601 time", field="statusTimestampAfter") from None
-
-
-def _is_after(task: Task, moment: int) -> bool:
-    try:
-        return from_iso(task.status.timestamp or "") > moment
-    except ValueError:
-        return False
+        return None

@@ -259,86 +259,30 @@ class StreamEvent:
 
     @classmethod
     def from_raw(cls, event: RawEvent, *, event_id: str | None = None, gap: bool = False) -> StreamEvent:
-        """Return the event of a protocol object; `gap` is for one that stands for lost events."""
+        """Return the event of a protocol object; `gap` is for one that replaces lost events."""
+        shared: dict[str, Any] = {"raw": event, "event_id": event_id, "context_id": event.context_id, "gap": gap}
         if isinstance(event, TaskArtifactUpdateEvent):
-            return _artifact_event(event, event_id, gap)
+            parts = event.artifact.parts
+            shared |= {"append": event.append, "last_chunk": event.last_chunk, "task_id": event.task_id}
+            return cls(
+                "artifact", None, _text(parts), _data(parts), event.artifact.artifact_id, event.last_chunk, **shared
+            )
         if isinstance(event, TaskStatusUpdateEvent):
-            return _status_event(event, event_id, gap)
+            parts, state = event.status.message.parts if event.status.message else [], event.status.state
+            is_final = state in SETTLED_STATES
+            return cls(
+                "status", state.short, _text(parts), _data(parts), None, is_final, task_id=event.task_id, **shared
+            )
         if isinstance(event, Task):
-            return _task_event(event, event_id, gap)
-        return _message_event(event, event_id)
+            result, is_final = ClientResult.from_task(event), event.status.state in SETTLED_STATES
+            return cls("task", result.state, result.text, result.data, None, is_final, task_id=event.id, **shared)
+        parts = event.parts
+        return cls("message", None, _text(parts), _data(parts), None, True, task_id=event.task_id, **shared)
 
 
 def content_of(response: StreamResponse) -> RawEvent | None:
     """Return what is in the response, or None when A2A 1.0 does not know it."""
     return response.artifact_update or response.status_update or response.task or response.message
-
-
-def _task_event(task: Task, event_id: str | None, gap: bool) -> StreamEvent:
-    result = ClientResult.from_task(task)
-    return StreamEvent(
-        kind="task",
-        state=result.state,
-        text=result.text,
-        data=result.data,
-        artifact_id=None,
-        is_final=task.status.state in SETTLED_STATES,
-        raw=task,
-        task_id=task.id,
-        event_id=event_id,
-        context_id=task.context_id,
-        gap=gap,
-    )
-
-
-def _status_event(update: TaskStatusUpdateEvent, event_id: str | None, gap: bool) -> StreamEvent:
-    said = update.status.message.parts if update.status.message else []
-    return StreamEvent(
-        kind="status",
-        state=update.status.state.short,
-        text=_text(said),
-        data=_data(said),
-        artifact_id=None,
-        is_final=update.status.state in SETTLED_STATES,
-        raw=update,
-        task_id=update.task_id,
-        event_id=event_id,
-        context_id=update.context_id,
-        gap=gap,
-    )
-
-
-def _artifact_event(update: TaskArtifactUpdateEvent, event_id: str | None, gap: bool) -> StreamEvent:
-    return StreamEvent(
-        kind="artifact",
-        state=None,
-        text=_text(update.artifact.parts),
-        data=_data(update.artifact.parts),
-        artifact_id=update.artifact.artifact_id,
-        is_final=update.last_chunk,
-        raw=update,
-        task_id=update.task_id,
-        event_id=event_id,
-        context_id=update.context_id,
-        append=update.append,
-        last_chunk=update.last_chunk,
-        gap=gap,
-    )
-
-
-def _message_event(message: Message, event_id: str | None) -> StreamEvent:
-    return StreamEvent(
-        kind="message",
-        state=None,
-        text=_text(message.parts),
-        data=_data(message.parts),
-        artifact_id=None,
-        is_final=True,
-        raw=message,
-        task_id=message.task_id,
-        event_id=event_id,
-        context_id=message.context_id,
-    )
 
 
 async def text_pieces(events: AsyncGenerator[StreamEvent, None], *, continues: bool) -> AsyncGenerator[str, None]:

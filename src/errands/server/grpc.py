@@ -421,13 +421,13 @@ class PublicServices:
 
     async def _reflect(self, context: Any) -> None:
         while (raw := await self._calls.receive_next(context)) is not None:
-            question = _once(reflection_pb2.ServerReflectionRequest.FromString(raw))
-            async for answer in self._reflection.ServerReflectionInfo(question, context):
+            question = reflection_pb2.ServerReflectionRequest.FromString(raw)
+
+            async def questions(question: Any = question) -> AsyncIterator[Any]:
+                yield question
+
+            async for answer in self._reflection.ServerReflectionInfo(questions(), context):
                 await context.write(answer.SerializeToString())
-
-
-async def _once(message: Any) -> AsyncIterator[Any]:
-    yield message
 
 
 def _health(status: Any) -> bytes:

@@ -538,10 +538,8 @@ def read_jsonrpc(error: dict[str, Any]) -> A2AError:
     data = error.get("data")
     if isinstance(data, dict):
         read.metadata |= {str(key): value for key, value in data.items()}
-    elif data is not None and not _is_details(data):
-        read.metadata["data"] = data
+    elif data is not None:
+        details = data if isinstance(data, list) else []
+        if not details or not all(isinstance(detail, dict) and "@type" in detail for detail in details):
+            read.metadata["data"] = data
     return read
-
-
-def _is_details(data: Any) -> bool:
-    return isinstance(data, list) and bool(data) and all(isinstance(d, dict) and "@type" in d for d in data)

@@ -162,10 +162,6 @@ def read_card(card: Message) -> AgentCard:
     return _card_from(MessageToDict(card))
 
 
-def _fill_card(message: Message, card: AgentCard) -> None:
-    _parse_card(msgspec.to_builtins(card), message)
-
-
 def _parse_card(values: dict[str, Any], message: Message) -> None:
     try:
         ParseDict(values, message, ignore_unknown_fields=True)
@@ -180,10 +176,13 @@ def _card_from(values: dict[str, Any]) -> AgentCard:
         raise ValueError(f"not an agent card: {error}") from None
 
 
-def _codec_1_0() -> Codec:
-    schema = ProtoSchema(conversions={"AgentCard": Conversion(read_card, _fill_card)})
-    service = a2a_pb2.DESCRIPTOR.services_by_name["A2AService"]
-    return Codec("1.0", schema, service.full_name, _rpcs(service, schema, _prepare))
+_SCHEMA_1_0 = ProtoSchema(
+    conversions={
+        "AgentCard": Conversion(read_card, lambda message, card: _parse_card(msgspec.to_builtins(card), message))
+    }
+)
+_SERVICE_1_0 = a2a_pb2.DESCRIPTOR.services_by_name["A2AService"]
+_CODEC_1_0 = Codec("1.0", _SCHEMA_1_0, _SERVICE_1_0.full_name, _rpcs(_SERVICE_1_0, _SCHEMA_1_0, _prepare))
 
 
 # Version 0.3
@@ -372,7 +371,7 @@ def _codec_0_3(file_bytes: FileBytes) -> Codec:
     )
 
 
-CODECS: dict[str, Codec] = {codec.version: codec for codec in (_codec_1_0(), _codec_0_3(TWICE))}
+CODECS: dict[str, Codec] = {codec.version: codec for codec in (_CODEC_1_0, _codec_0_3(TWICE))}
 #: For peers of the JavaScript SDK.
 _ONCE = _codec_0_3(ONCE)
 
