@@ -36,7 +36,7 @@ class Echo(Worker):
     ],
 )
 def test_a_variable_that_does_not_fit_is_named_with_what_to_write(variable: str, text: str, remedy: str) -> None:
-    with pytest.raises(ConfigurationError, match=f"^{variable}='{text}' does not fit; write {remedy}$"):
+    with pytest.raises(ConfigurationError, match=f"^invalid {variable}='{text}': expected {remedy}$"):
         Settings.from_env({variable: text})
 
 
@@ -67,14 +67,14 @@ def test_what_a_variable_may_say_is_taken() -> None:
 @pytest.mark.parametrize(
     ("arguments", "problem"),
     [
-        ({"settings": Settings(lease_seconds=-1)}, r"lease_seconds=-1 does not fit; write seconds \(more than 0\)"),
-        ({"settings": Settings(poll_interval=0)}, "poll_interval=0 does not fit"),
+        ({"settings": Settings(lease_seconds=-1)}, r"invalid lease_seconds=-1: expected seconds \(more than 0\)"),
+        ({"settings": Settings(poll_interval=0)}, "invalid poll_interval=0: expected"),
         (
             {"max_concurrent_tasks": 0},
-            r"max_concurrent_tasks=0 does not fit; write a whole number \(1 or more\) or none",
+            r"invalid max_concurrent_tasks=0: expected a whole number \(1 or more\) or none",
         ),
-        ({"max_concurrent_tasks": "5"}, "max_concurrent_tasks='5' does not fit"),
-        ({"grpc_port": -1}, "grpc_port=-1 does not fit"),
+        ({"max_concurrent_tasks": "5"}, "invalid max_concurrent_tasks='5': expected"),
+        ({"grpc_port": -1}, "invalid grpc_port=-1: expected"),
         ({"storage": 5}, "storage must be a URL such as 'sqlite:///tasks.db' or an errands Engine, not int"),
         ({"worker": Echo}, r"worker=Echo is a class; pass an object of it: Echo\(\)"),
         ({"agent_card": AgentCardConfig(name="", description="Echoes.")}, "an agent needs a name"),
@@ -119,6 +119,6 @@ def test_a_package_that_is_missing_is_named_with_its_extra(module: str, storage:
 
 def test_a_key_of_a_wrong_kind_is_not_shown() -> None:
     key: Any = b"hunter2"
-    with pytest.raises(ConfigurationError, match=r"^model_api_key=… does not fit") as raised:
+    with pytest.raises(ConfigurationError, match=r"^invalid model_api_key=…: expected") as raised:
         A2AServer(worker=Echo(), agent_card=CARD, settings=Settings(model_api_key=key))
     assert "hunter2" not in str(raised.value)

@@ -1,6 +1,6 @@
-"""The context for handlers that are plain functions: the same members, but its methods block.
+"""`BlockingTaskContext`: the context for handlers that are plain functions, with the same members but blocking methods.
 
-They run in a thread; each call goes to the event loop and waits there, so the loop itself is never held up.
+Such handlers run in a thread. Each call runs in the event loop, and only the thread waits for it.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from errands.runtime.oversight import CapabilityCall
 
 
 class BlockingTaskContext:
-    """Wraps a `TaskContext` for one thread."""
+    """A `TaskContext` for one thread."""
 
     def __init__(self, ctx: TaskContext, loop: asyncio.AbstractEventLoop) -> None:
         self._ctx = ctx

@@ -14,8 +14,8 @@ from errands.errors import (
     TaskNotFoundError,
     TaskTerminalStateError,
 )
-from errands.model.core import CANCELED, SETTLED_STATES, TERMINAL_STATES, Task, TaskState, text_of
-from errands.model.log import IDLE, READY, Change, Draft, Head, StoredTask
+from errands.model.core import CANCELED, REJECTED, SETTLED_STATES, TERMINAL_STATES, Task, TaskState, text_of
+from errands.model.log import IDLE, READY, Change, Draft, StoredTask
 from errands.runtime.call import CallContext
 from errands.runtime.expiry import Expired
 from errands.runtime.journal import Batch, status_update
@@ -52,8 +52,8 @@ class Canceler:
             if stored.state in TERMINAL_STATES:
                 raise TaskNotCancelableError(f"Task is already {stored.state.short}", taskId=task_id)
             try:
-                if self._is_held(stored.head):
-                    await self._ask_to_cancel(stored)
+                if stored.head.worker and (stored.head.due_at or 0) > self._journal.now():
+                    await self._request_cancel(stored)
                 elif self._handler.hears_cancel and stored.head.attempt:
                     await self._run_to_cancel(stored, call.request_context)
                     until = TERMINAL_STATES
@@ -76,16 +76,14 @@ class Canceler:
             except (ConcurrencyError, TaskTerminalStateError):
                 stored = await self._engine.load(task_id, call.scope)
         if stored.state is not CANCELED:
-            raise TaskNotCancelableError(f"Task had already {_ended(stored.state)}", taskId=task_id)
+            ended = "been rejected" if stored.state is REJECTED else stored.state.short
+            raise TaskNotCancelableError(f"Task had already {ended}", taskId=task_id)
         return stored.task
 
     async def _settled(self, stored: StoredTask, until: frozenset[TaskState]) -> StoredTask:
         """Return the task once it is in one of the states, or as it is when the worker has had its time."""
         grace = self._settings.cancel_force_timeout + 1.0
         return await self._engine.wait_for_state(stored.task.id, stored.scope, until, grace)
-
-    def _is_held(self, head: Head) -> bool:
-        return bool(head.worker) and head.due_at is not None and head.due_at > self._journal.now()
 
     async def _cancel_now(self, stored: StoredTask, expired: Expired | None = None) -> Task:
         """End a task that no process holds, as canceled or as `expired` says."""
@@ -110,7 +108,8 @@ class Canceler:
         self._pool.contexts.forget(stored.task.id)
         return task
 
-    async def _ask_to_cancel(self, stored: StoredTask) -> None:
+    async def _request_cancel(self, stored: StoredTask) -> None:
+        """Commit that a task which some process runs is to be canceled."""
         if stored.head.cancel_requested:
             return
         await self._journal.commit(
@@ -139,17 +138,15 @@ class Canceler:
                 with suppress(ConcurrencyError, LeaseLostError, TaskNotFoundError, TaskTerminalStateError):
                     stored = await self._engine.load(task_id, scope)
                     expired = expiry.judge(stored, now)
-                    if expired is not None and stored.head.due_at is None and not stored.damage:
-                        await self._expire(stored, expired)
-                        ended += 1
-
-    async def _expire(self, stored: StoredTask, expired: Expired) -> None:
-        logger.info("task %s was not answered in time: %s", stored.task.id, text_of(expired.message.parts))
-        if self._handler.hears_cancel:
-            # Its worker releases what it holds elsewhere, and the turn ends as `expired` says.
-            await self._run_to_cancel(stored, {})
-        else:
-            await self._cancel_now(stored, expired)
+                    if expired is None or stored.head.due_at is not None or stored.damage:
+                        continue
+                    logger.info("task %s was not answered in time: %s", task_id, text_of(expired.message.parts))
+                    if self._handler.hears_cancel:
+                        # Its worker releases what it holds elsewhere, and the turn ends as `expired` says.
+                        await self._run_to_cancel(stored, {})
+                    else:
+                        await self._cancel_now(stored, expired)
+                    ended += 1
 
     async def _run_to_cancel(self, stored: StoredTask, request_context: dict[str, Any]) -> None:
         """Have the worker run once more for a task that it has worked on and that does not run now."""
@@ -166,7 +163,3 @@ class Canceler:
             cancel_requested=True,
         )
         await self._pool.commit_and_run(stored, change, request_context=request_context)
-
-
-def _ended(state: TaskState) -> str:
-    return {"completed": "completed", "failed": "failed", "rejected": "been rejected"}.get(state.short, "ended")

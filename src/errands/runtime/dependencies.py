@@ -1,4 +1,4 @@
-"""What workers need from outside: a container with a lifecycle."""
+"""Dependencies of workers: a container whose values may have a lifecycle."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ class Dependency(ABC):
 
     @abstractmethod
     async def startup(self) -> None:
-        """Opens it. What this raises keeps the server from starting."""
+        """Open it. An exception keeps the server from starting."""
 
     @abstractmethod
     async def shutdown(self) -> None:
-        """Closes it. What this raises is logged."""
+        """Close it. An exception is logged."""
 
 
 class DependencyContainer:
-    """Values by type or by name: `ctx.deps[Database]`, which raises KeyError, and `ctx.deps.get("api_key")`."""
+    """Values by type or by name: `ctx.deps[Database]`, which raises `KeyError`, and `ctx.deps.get("api_key")`."""
 
     def __init__(self, registry: Mapping[Any, Any] | None = None) -> None:
         self._registry: dict[Any, Any] = dict(registry or {})
@@ -42,11 +42,11 @@ class DependencyContainer:
         return key in self._registry
 
     def get(self, key: Any, default: Any = None) -> Any:
-        """The value, or `default` when there is none."""
+        """Return the value, or `default` if the key is not registered."""
         return self._registry.get(key, default)
 
     async def startup(self) -> None:
-        """Starts every `Dependency` in order. When one fails, those already started are shut down again."""
+        """Start every `Dependency` in order. If one fails, those already started are shut down again."""
         if self._started is not None:
             return
         async with AsyncExitStack() as stack:
@@ -57,7 +57,7 @@ class DependencyContainer:
             self._started = stack.pop_all()
 
     async def shutdown(self) -> None:
-        """Shuts down in reverse order; one that fails is logged and does not keep the others open."""
+        """Shut down in reverse order. One that fails is logged and does not keep the others open."""
         stack, self._started = self._started, None
         if stack is not None:
             await stack.aclose()

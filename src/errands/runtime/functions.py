@@ -1,4 +1,4 @@
-"""A plain function as an agent: `@agent(name=..., description=...)`."""
+"""`@agent`: makes an agent of a plain function."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Function = Callable[..., Any]
 
 
 class FunctionWorker(Worker):
-    """Calls the function with what its parameters ask for, and ends the turn with what it returns.
+    """Calls a function with what its parameters ask for, and ends the turn with what it returns.
 
     A parameter annotated `TaskContext` gets the context, one annotated `str` or not at all the user's text, one of
     any other type the message's first JSON value as that type. A string becomes a text artifact, any other value
@@ -35,7 +35,7 @@ class FunctionWorker(Worker):
         self.__doc__ = function.__doc__
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """The function itself, for tests and for other code."""
+        """Call the function itself, in tests and in other code."""
         return self._function(*args, **kwargs)
 
     async def handle(self, ctx: TaskContext) -> None:
@@ -48,7 +48,7 @@ class FunctionWorker(Worker):
 
 
 class BlockingFunctionWorker(FunctionWorker):
-    """The same for a `def`: it runs in a thread."""
+    """Does the same for a `def`, which runs in a thread."""
 
     def handle(self, ctx: Any) -> None:  # type: ignore[override]
         arguments = {name: _argument(kind, ctx) for name, kind in self._parameters.items()}
@@ -83,9 +83,9 @@ def agent(
     streaming: bool = True,
     **card: Any,
 ) -> FunctionWorker | Callable[[Function], FunctionWorker]:
-    """Makes a function an agent. Other keyword arguments are those of `AgentCardConfig`.
+    """Make a function an agent. Other keyword arguments are those of `AgentCardConfig`.
 
-    Raises `ConfigurationError` for a parameter that nothing can be given to, such as `*args`.
+    Raise `ConfigurationError` for a parameter that cannot be given a value, such as `*args`.
     """
 
     def decorate(function: Function) -> FunctionWorker:
@@ -106,7 +106,9 @@ def _parameters(function: Function) -> dict[str, Any]:
     kinds: dict[str, Any] = {}
     for parameter in inspect.signature(function).parameters.values():
         if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD, parameter.POSITIONAL_ONLY):
-            raise ConfigurationError(f"{function.__name__}: an agent's parameters are plain names, not {parameter}")
+            raise ConfigurationError(
+                f"{function.__name__}: the parameters of an agent must be plain names, not {parameter}"
+            )
         kinds[parameter.name] = hints.get(parameter.name, str)
     return kinds
 

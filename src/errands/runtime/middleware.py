@@ -1,7 +1,7 @@
-"""What happens between the HTTP request and the task manager, for everybody's use.
+"""Middleware between a request and the task manager.
 
-The envelope carries two kinds of things: `params`, which are stored, and everything else, which is not. A secret
-that a middleware moves into `context` reaches the worker as `ctx.request_context` and nothing else.
+Of the envelope, only `params` and the owner are stored. A secret that middleware moves into `context` reaches the
+worker as `ctx.request_context` and nothing else.
 """
 
 from __future__ import annotations
@@ -21,17 +21,17 @@ from errands.model.requests import SendMessageRequest
 
 @dataclass
 class RequestEnvelope:
-    """A request on its way to the task manager, for middleware to look at and to change."""
+    """A request on its way to the task manager. Middleware may read and change it."""
 
     #: The request of a send; None for every other operation.
     params: SendMessageRequest | None = None
-    #: For the worker, never stored and never logged.
+    #: For the worker; never stored and never logged.
     context: dict[str, Any] = field(default_factory=dict, repr=False)
-    #: Who calls: tasks belong to their owner and nobody else can see them. "" is everybody without a name.
+    #: The caller. Tasks belong to their owner, and other owners cannot see them. "" is every caller without a name.
     owner: str = ""
     tenant: str = ""
-    #: The caller's e-mail address, if it is certain: a review may ask for them by it, and policies see it as
-    #: `context.user.email`. It is kept with the tasks that they create.
+    #: The caller's e-mail address, if it is verified: reviews may name users by it, and policies see it as
+    #: `context.user.email`. It is stored with the tasks that the caller creates.
     email: str = ""
 
 
@@ -39,36 +39,36 @@ BeforeDispatch = TypeVar("BeforeDispatch", bound=Callable[..., Awaitable[None]])
 
 
 def head_only(before_dispatch: BeforeDispatch) -> BeforeDispatch:
-    """Mark a `before_dispatch` that needs the address and the headers of a request, and nothing else.
+    """Mark a `before_dispatch` that needs only the address and the headers of a request.
 
-    It is called before the body is read, so that what it refuses costs nothing, if no middleware before it in the list
-    needs the request: the order is kept. `envelope.params` and `envelope.tenant` are empty then.
+    It is called before the body is read, so that refusing a request is cheap, if no middleware before it in the list
+    needs the body: the order is kept. `envelope.params` and `envelope.tenant` are empty then.
     """
     before_dispatch.head_only = True  # type: ignore[attr-defined]
     return before_dispatch
 
 
 def is_head_only(middleware: A2AMiddleware) -> bool:
-    """Return whether the middleware can be asked before the body is read; a subclass has to say so again."""
+    """Return whether the middleware can be called before the body is read; subclasses have to be marked again."""
     return getattr(middleware.before_dispatch, "head_only", False)
 
 
 class A2AMiddleware:
-    """Override what you need. Raising an `A2AError` refuses the request."""
+    """Override what you need. Raise an `A2AError` to refuse the request."""
 
     async def before_dispatch(self, envelope: RequestEnvelope, request: Request) -> None:
-        """Before the task manager sees the request; change the envelope in place."""
+        """Called before the task manager sees the request. Change the envelope in place."""
 
     async def after_dispatch(self, envelope: RequestEnvelope, result: Task | Message | None = None) -> None:
-        """After the task manager has answered; `result` is None for streams and for other operations."""
+        """Called after the task manager has answered; `result` is None for streams and for other operations."""
 
 
 class BearerTokenMiddleware(A2AMiddleware):
-    """Lets through who has a good bearer token.
+    """Admits callers with a valid bearer token.
 
-    `verify` gives the token's claims or None. The claim `sub` becomes the owner; without one, a digest of the
+    `verify` returns the token's claims or None. The claim `sub` becomes the owner; without one, a digest of the
     token, so that callers are kept apart and no secret is stored. The claim `email` is the caller's address for
-    reviews when `email_verified` says that somebody has checked it: some providers let users write what they like.
+    reviews if `email_verified` is true: some providers let users write any address.
     """
 
     def __init__(
@@ -98,14 +98,14 @@ class BearerTokenMiddleware(A2AMiddleware):
 
 
 class ApiKeyMiddleware(A2AMiddleware):
-    """Lets through who has one of the keys; each key is an owner of its own."""
+    """Admits callers with one of the keys; each key is a separate owner."""
 
     def __init__(
         self, valid_keys: Iterable[str], *, header: str = "X-API-Key", exclude_paths: set[str] | None = None
     ) -> None:
         if isinstance(valid_keys, str) or not all(valid_keys := list(valid_keys)):
-            # Each letter would be a key, and no key at all would do.
-            raise ConfigurationError("valid_keys is a list of keys, and none of them is empty")
+            # Each letter of a string would be a key, and an empty key would admit everyone.
+            raise ConfigurationError("valid_keys must be a list of keys that are not empty")
         self._valid_keys = [key.encode() for key in valid_keys]
         self._header = header
         self._exclude_paths = exclude_paths or set()
@@ -115,7 +115,7 @@ class ApiKeyMiddleware(A2AMiddleware):
         if _path_of(request) in self._exclude_paths:
             return
         key = request.headers.get(self._header, "")
-        # Every key is compared in constant time, so that the answer's time says nothing about them.
+        # Every key is compared in constant time, so that the time of the response reveals nothing about them.
         matches = [hmac.compare_digest(key.encode(), valid) for valid in self._valid_keys]
         if not any(matches):
             raise AuthenticationRequiredError(scheme="ApiKey")
@@ -124,11 +124,11 @@ class ApiKeyMiddleware(A2AMiddleware):
 
 
 def _path_of(request: Request) -> str:
-    """The path that the router goes by. `request.url` is made of more, the `Host` header for one, and read again."""
+    """Return the path that the router uses; `request.url` is built from the `Host` header, too."""
     path: str = request.scope["path"]
     return path
 
 
 def digest_of(secret: str) -> str:
-    """A name for the holder of a secret that does not give the secret away."""
+    """Return a name for the holder of a secret that does not reveal the secret."""
     return "key-" + hashlib.sha256(secret.encode()).hexdigest()[:32]

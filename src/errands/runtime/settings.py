@@ -1,4 +1,4 @@
-"""Every setting of the runtime, once: its name, default, meaning and `ERRANDS_*` environment variable."""
+"""`Settings`: every setting with its name, default and meaning. `ERRANDS_NAME` in the environment sets `name`."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from errands.engines.connection import without_password
 from errands.errors import ConfigurationError
 
 ENV_PREFIX = "ERRANDS_"
-#: Settings that are never shown.
+#: Settings whose values are never shown.
 SECRET = frozenset({"model_api_key"})
 DEFAULT_STORAGE = "sqlite:///.errands/tasks.db"
 #: The value of `public_grpc` that leaves gRPC off the card.
@@ -23,21 +23,21 @@ NOT_ON_CARD = "off"
 
 
 class ServerRole(enum.StrEnum):
-    """What a process does for its agent. Those in different roles meet in the store."""
+    """What a process does for its agent. Processes in different roles share the store."""
 
     #: Takes requests and runs turns.
     ALL = "all"
     #: Takes requests, answers and streams; never runs a turn.
     API = "api"
-    #: Runs turns; over HTTP it only says how it is.
+    #: Runs turns; over HTTP it only reports its health.
     WORKER = "worker"
 
 
-# What a setting may be; the description is what an error says.
+# The types of settings. Errors show the description.
 Role = Annotated[ServerRole, Meta(description="one of " + ", ".join(ServerRole))]
 Seconds = Annotated[float, Meta(ge=0, description="seconds (0 or more)")]
 Interval = Annotated[float, Meta(gt=0, description="seconds (more than 0)")]
-#: Less than nothing is less than a moment: what has just happened is outside of it, too.
+#: A negative window disables the check.
 Window = Annotated[float, Meta(description="seconds")]
 Count = Annotated[int, Meta(ge=0, description="a whole number (0 or more)")]
 Amount = Annotated[int, Meta(ge=1, description="a whole number (1 or more)")]
@@ -48,19 +48,31 @@ LogLevel = Annotated[str, Meta(pattern=f"^(?i:{'|'.join(_LEVELS)})$", descriptio
 
 
 class Settings(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
-    """Built with `Settings.from_env()`; keyword arguments of `A2AServer` win over the environment."""
+    """Settings of a server, grouped by the part that uses them.
+
+    `Settings.from_env()` reads the environment; keyword arguments of `A2AServer` take precedence over it.
+    """
+
+    # The process
 
     #: Where tasks live: `memory`, `sqlite:///path`, `postgresql://host/database` or `redis://host`.
     storage: str = DEFAULT_STORAGE
     #: What this process does: `all`, `api` (takes requests, runs no turns) or `worker` (runs turns, takes no requests).
     role: Role = ServerRole.ALL
+    #: Level of the `errands` logger.
+    log_level: LogLevel | None = None
+    #: Seconds for which code may hold the event loop before a warning in the log names it. None: no warnings.
+    loop_hold_warning: Interval | None = 0.25
+
+    # Sends and turns
+
     #: Seconds a blocking send waits before it answers with the task as it is. None: until the turn ends.
     blocking_timeout: Seconds | None = None
     #: Seconds a worker has to react to a cancel before it is canceled by force.
     cancel_force_timeout: Seconds = 10.0
-    #: Turns that run at the same time in this process; more wait in the queue. None: no bound.
+    #: Turns that run at the same time in this process; more wait in the queue. None: no limit.
     max_concurrent_tasks: Amount | None = 1000
-    #: Seconds that the longest waiting task may have waited; beyond that new tasks are refused. None: no bound.
+    #: Seconds that the longest waiting task may have waited; beyond that, new tasks are refused. None: no limit.
     max_queue_age: Seconds | None = 3600.0
     #: Seconds that a paused task waits for an answer before it is canceled. None: for ever.
     paused_timeout: Seconds | None = 2_592_000.0
@@ -68,12 +80,18 @@ class Settings(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     max_attempts: Amount = 3
     #: Seconds without a heartbeat after which another worker may take a task over.
     lease_seconds: Interval = 30.0
-    #: Seconds between looks for due tasks when nobody has given a sign.
+    #: Seconds between polls for due tasks, in case a notification was missed.
     poll_interval: Interval = 1.0
-    #: Seconds running turns have to finish when the server stops; the rest is given back to the queue.
+    #: Seconds that running turns have to finish when the server stops; the rest is given back to the queue.
     drain_timeout: Seconds = 10.0
-    #: Seconds in which the same message sent again finds its first task.
+    #: Seconds for which a message that is sent again finds its first task.
     idempotency_window: Window = 86_400.0
+    #: Whether a message with only a contextId answers the task of that context that waits for input, if exactly one
+    #: does. False: it begins a new task, as the A2A specification says. PraisonAI's dialect at `/a2a` always does it.
+    answer_by_context: Flag = False
+
+    # Retention
+
     #: Seconds that ended tasks are kept after their last change. None: as the store does it, see docs/durability.md.
     keep_ended_for: Seconds | None = None
     #: The same for tasks that completed. None: as `keep_ended_for` says.
@@ -92,59 +110,58 @@ class Settings(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     keep_contexts_for: Seconds | None = None
     #: Seconds between two clean-ups of ended tasks, whatever the number of processes.
     sweep_interval: Interval = 60.0
-    #: Have a message with a contextId alone answer the task of that context that waits for input, if exactly one does;
-    #: false: it begins a new task, as the A2A specification has it. PraisonAI's dialect at `/a2a` always does it.
-    answer_by_context: Flag = False
+
+    # Bindings and cards
+
     #: The versions of A2A that are served, separated by commas.
     protocol_versions: str = "1.0,0.3"
-    #: Bytes a request body may have.
+    #: Bytes of the largest request body.
     max_body_bytes: Amount = 10 * 1024 * 1024
     #: Bytes of incomplete requests and unread answers that `errands serve` holds in one process.
     max_buffered_bytes: Amount = 256 * 1024 * 1024
-    #: Parts a message may have.
+    #: Parts of the largest message.
     max_message_parts: Amount = 1000
-    #: JSON values a request may hold: members of objects and items of arrays, at every level.
+    #: JSON values of the largest request: members of objects and items of arrays, at every level.
     max_message_values: Amount = 100_000
-    #: Seconds of silence on a stream after which a comment is sent. httpx, and the official clients with it, gives up
-    #: after 5 when nothing else is said.
+    #: Seconds of silence on a stream after which a comment is sent. httpx, and with it the official clients, gives up
+    #: after 5 seconds unless configured otherwise.
     keep_alive: Interval = 4.0
-    #: The address clients reach the server at, when it is not the one they call.
+    #: The address of the server for clients, if it is not the one they call.
     public_url: str | None = None
-    #: Believe `X-Forwarded-*` headers: only behind a proxy that sets them itself.
+    #: Whether to trust `X-Forwarded-*` headers: only behind a proxy that sets them itself.
     trust_forwarded: Flag = False
     #: The port gRPC listens on; 0 takes a free one. None: no gRPC. Needs `errands[grpc]`.
     grpc_port: Port | None = None
     #: The address gRPC listens on; 0.0.0.0 means every one.
     grpc_host: str = "127.0.0.1"
-    #: Where clients reach gRPC, when it is not where it listens: `host:port` or a URL. `off` leaves it off the card.
+    #: Where clients reach gRPC, if not where it listens: `host:port` or a URL. `off` leaves it off the card.
     public_grpc: str | None = None
-    #: The file of the policy that every task is held to. Needs `errands[agents]`.
+
+    # Policy and agents from manifests
+
+    #: The file of the policy for every task. Needs `errands[agents]`.
     policy: str | None = None
-    #: What answers agents that name no model: `provider/model`; `scripted` answers all agents.
+    #: The model of agents that name none, as `provider/model`; `scripted` replaces the models of all agents.
     model: str | None = None
-    #: Where the provider of `model` is reached, when it is not its usual address.
+    #: The address of the provider of `model`, if it is not the usual one.
     model_base_url: str | None = None
-    #: The key for it, when it is not in the provider's own variable.
+    #: The key for it, if it is not in the provider's own variable.
     model_api_key: str | None = None
-    #: Seconds a model has for one answer, tries included.
+    #: Seconds a model has for one answer, retries included.
     model_timeout: Interval = 300.0
-    #: Bytes an answer of a model may have.
+    #: Bytes of the largest answer of a model.
     model_max_bytes: Amount = 5 * 1024 * 1024
-    #: Where tools and agents of manifests may connect to beside public addresses: addresses, networks and host names,
-    #: separated by commas.
+    #: Where tools and agents of manifests may connect to apart from public addresses: addresses, networks and host
+    #: names, separated by commas.
     outbound_allow: str | None = None
     #: Seconds a request of a tool may take.
     tool_timeout: Interval = 30.0
-    #: Bytes an answer to a tool, or of a remote agent, may have.
+    #: Bytes of the largest answer to a tool or of a remote agent.
     tool_max_bytes: Amount = 5 * 1024 * 1024
-    #: The file with what the tools of manifests need, by the names of the tools.
+    #: The file with the settings of the tools of manifests, by the names of the tools.
     tool_settings: str | None = None
-    #: How often work may be handed down from agent to agent.
+    #: How often work may be delegated from agent to agent.
     max_delegation_depth: Count = 5
-    #: Seconds for which code may hold the event loop before a warning in the log names it. None: no warnings.
-    loop_hold_warning: Interval | None = 0.25
-    #: Level of the `errands` logger.
-    log_level: LogLevel | None = None
 
     def __repr__(self) -> str:
         shown = {
@@ -155,7 +172,10 @@ class Settings(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
 
     @classmethod
     def from_env(cls, environ: Mapping[str, str] | None = None, **overrides: Any) -> Settings:
-        """Defaults, then the environment, then `overrides` that are not None. Raises `ConfigurationError`."""
+        """Return the defaults, overridden by the environment and then by `overrides` that are not None.
+
+        Raise `ConfigurationError`.
+        """
         environ = os.environ if environ is None else environ
         values: dict[str, Any] = {}
         for field in msgspec.structs.fields(cls):
@@ -166,14 +186,14 @@ class Settings(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
         return cls(**values)
 
     def check(self) -> None:
-        """Raises `ConfigurationError` for a value that does not fit: a program may have said anything."""
+        """Raise `ConfigurationError` for an invalid value; programs can set any."""
         for field in msgspec.structs.fields(self):
             value = getattr(self, field.name)
             try:
                 msgspec.convert(value, field.type)
             except msgspec.ValidationError:
                 shown = "…" if field.name in SECRET else repr(value)
-                raise ConfigurationError(f"{field.name}={shown} does not fit; write {_wanted(field.type)}") from None
+                raise ConfigurationError(f"invalid {field.name}={shown}: expected {_expected(field.type)}") from None
 
 
 def _convert(name: str, annotation: Any, text: str) -> Any:
@@ -183,19 +203,19 @@ def _convert(name: str, annotation: Any, text: str) -> Any:
         return msgspec.convert(text, annotation, strict=False)
     except msgspec.ValidationError:
         variable = ENV_PREFIX + name.upper()
-        raise ConfigurationError(f"{variable}={text!r} does not fit; write {_wanted(annotation)}") from None
+        raise ConfigurationError(f"invalid {variable}={text!r}: expected {_expected(annotation)}") from None
 
 
-def _wanted(annotation: Any) -> str:
-    """What a setting may be, in words."""
+def _expected(annotation: Any) -> str:
+    """Return in words what a setting may be."""
     if described := getattr(annotation, "__metadata__", None):
         return str(described[0].description)
-    options = ("none" if option is type(None) else _wanted(option) for option in get_args(annotation))
+    options = ("none" if option is type(None) else _expected(option) for option in get_args(annotation))
     return " or ".join(options) or "a text"
 
 
 def misspelled(environ: Mapping[str, str]) -> dict[str, str]:
-    """Variables that are no settings but look like one, each with the one that is probably meant."""
+    """Return variables that look like misspelled settings, each with the one that is probably meant."""
     known = [name.upper() for name in Settings.__struct_fields__]
     found: dict[str, str] = {}
     for name in sorted(variable.removeprefix(ENV_PREFIX) for variable in environ if variable.startswith(ENV_PREFIX)):
@@ -206,5 +226,5 @@ def misspelled(environ: Mapping[str, str]) -> dict[str, str]:
 
 
 def get_settings() -> Settings:
-    """The settings of the environment as it is now. Raises `ConfigurationError`."""
+    """Return the settings of the environment as it is now. Raise `ConfigurationError`."""
     return Settings.from_env()

@@ -69,7 +69,7 @@ logger = logging.getLogger(__name__)
 MAX_CONTEXT_ID = 1000
 #: Messages that wait in one task at most.
 MAX_WAITING = 1000
-#: How many times the largest body the messages of a task may have together: it is often read whole.
+#: The messages of a task together may be this many times as large as one body: a task is often read whole.
 MAX_BODIES = 10
 #: In the metadata of the first message of a task that another server's agent has delegated: how many agents have
 #: delegated the work so far, at least 1. Senders may write anything; a false depth only changes how often their own
@@ -86,7 +86,7 @@ class Submission(msgspec.Struct, gc=False):
     """A message that is in the log, and the task it went to."""
 
     stored: StoredTask
-    #: The events of a new task; none when the message went to a task that was there before.
+    #: The events of a new task; none if the message went to an existing one.
     drafts: list[Draft] = []
     #: Whether the message waits for a later turn.
     queued: bool = False
@@ -95,9 +95,9 @@ class Submission(msgspec.Struct, gc=False):
 
     @property
     def settled(self) -> bool:
-        """Whether the task as it is now is the answer.
+        """Whether the turn of the message has ended.
 
-        A task that paused and still runs has not come to a queued message yet.
+        A task that has paused and still runs has not come to a queued message yet.
         """
         head = self.stored.head
         waits = self.queued and head.unread > 1 and head.worker
@@ -196,9 +196,9 @@ class Submitter:
     async def _answer_in_context(
         self, request: SendMessageRequest, call: CallContext, receipt: bytes
     ) -> Submission | None:
-        """Takes the message as the answer to the one task of its context that waits for input; None unless one does.
+        """Submit the message as the answer to the one task of its context that waits for input, or return None.
 
-        Of two messages at the same time the first is the answer, and the second finds nothing that waits.
+        Of two messages at the same time the first is the answer, and the second finds no task that waits.
         """
         while (task_id := await self._waiting_in(request.message.context_id or "", call)) is not None:
             try:
@@ -232,7 +232,7 @@ class Submitter:
         size = len(encode(history))
         if size <= self._max_bytes or stored.state in TERMINAL_STATES:
             return
-        # One that was accepted before is not one more.
+        # A message that was accepted before adds nothing.
         if all(said.message_id != message.message_id for said in history):
             raise PayloadTooLargeError(
                 f"The messages of task {stored.task.id} have {size} bytes already, and it takes no more than "
@@ -247,7 +247,7 @@ class Submitter:
         call: CallContext,
         receipt: bytes,
     ) -> Submission:
-        """The answer to a question: the task is submitted again."""
+        """Submit a paused task again, with the answer to its question."""
         now = self._journal.now()
         events = Batch()
         events.add("status", status_update(stored.task.id, stored.task.context_id or "", SUBMITTED, now))
@@ -305,7 +305,7 @@ class Submitter:
         call: CallContext,
         receipt: bytes,
     ) -> Submission:
-        """A message to a task that is at work, or waits for somebody's review, waits for its next turn."""
+        """Add the message to a task that is at work or waits for a review; it waits for the next turn."""
         if stored.head.unread >= MAX_WAITING:
             raise OverloadedError(
                 f"{stored.head.unread} messages wait in task {stored.task.id} already; "
@@ -321,7 +321,7 @@ class Submitter:
             task_id=stored.task.id,
             scope=call.scope,
             events=drafts,
-            # Once the review is answered, nobody may be there any more to come to the message.
+            # Once the review is answered, the task may end without a turn for the message.
             expected=stored.version if stored.head.asks else None,
             expected_states=frozenset({stored.state}),
             fence=None if stored.head.asks else stored.pause_fence,
@@ -331,7 +331,7 @@ class Submitter:
             unread=1,
         )
         if stored.state in TERMINAL_STATES:
-            # The terminal guard refuses it, but not before a repeated message has been recognised.
+            # The terminal guard refuses it, but only after a repeated message has been recognised.
             change = msgspec.structs.replace(change, state=SUBMITTED)
         with self._pool.keeping_context(stored.task.id, message.message_id, call.request_context):
             await self._journal.commit(change)
@@ -339,20 +339,21 @@ class Submitter:
         return Submission(stored, queued=True)
 
     def _options_of(self, request: SendMessageRequest, call: CallContext) -> RequestOptions:
+        """Return what the sender asked for beside the message; only executors are shown all of it."""
         configuration = request.configuration
         depth = call.depth or (delegation_depth(request.message.metadata) if request.message.metadata else 0)
         if configuration is None:
             if not (request.metadata or call.extensions or call.parent or call.email or depth):
                 return PLAIN
             configuration = SendMessageConfiguration()
-        whole = self._chooses_reply
+        is_executor = self._chooses_reply
         return RequestOptions(
             message_id=request.message.message_id,
             accepted_output_modes=configuration.accepted_output_modes or [],
             metadata=request.metadata or {},
             extensions=call.extensions,
-            history_length=configuration.history_length if whole else None,
-            return_immediately=configuration.return_immediately and whole,
+            history_length=configuration.history_length if is_executor else None,
+            return_immediately=configuration.return_immediately and is_executor,
             email=call.email,
             parent=call.parent,
             depth=depth,
@@ -372,7 +373,7 @@ class Backpressure:
         self._asked_at = -math.inf
         #: Seconds.
         self._age = 0.0
-        self._was_behind = False
+        self._is_behind = False
 
     async def admit(self, change: Change) -> None:
         """Raise `OverloadedError` if the change makes a new task, and the queue is too far behind for it.
@@ -381,10 +382,16 @@ class Backpressure:
         """
         if self._max_age is None:
             return
-        is_behind = await self._queue_age() > self._max_age
-        self._log(is_behind)
-        if not is_behind:
+        was_behind, self._is_behind = self._is_behind, await self._queue_age() > self._max_age
+        if not self._is_behind:
             return
+        if not was_behind:
+            logger.warning(
+                "tasks of %s have waited for %.0f s, longer than max_queue_age allows, so new ones are refused: "
+                "start more workers, or find out why those that run claim no tasks",
+                self._agent,
+                self._age,
+            )
         # The receipt is checked first, and the version always fails: the task does not exist.
         known = Change(
             task_id=change.task_id,
@@ -401,17 +408,6 @@ class Backpressure:
             "send the message again later",
             retry_after=min(max(math.ceil(self._age - self._max_age), 1), _MAX_RETRY_AFTER),
         )
-
-    def _log(self, is_behind: bool) -> None:
-        """Log once that the queue is behind, however many tasks are refused."""
-        if is_behind and not self._was_behind:
-            logger.warning(
-                "tasks of %s have waited for %.0f s, longer than max_queue_age allows, so new ones are refused: "
-                "start more workers, or find out why those that run claim no tasks",
-                self._agent,
-                self._age,
-            )
-        self._was_behind = is_behind
 
     async def _queue_age(self) -> float:
         now = self._engine.clock()
@@ -431,29 +427,29 @@ def check_context(message: Message, stored: StoredTask) -> None:
 
 
 def check_message(message: Message, input_modes: list[str]) -> None:
-    """Raises `InvalidParamsError` or `ContentTypeNotSupportedError`."""
+    """Raise `InvalidParamsError` or `ContentTypeNotSupportedError` for a message that the agent does not accept."""
     if message.role is not USER:
         raise InvalidParamsError("message.role must be ROLE_USER", field="message.role")
     if message.metadata and is_review(message):
         raise InvalidParamsError(
-            f"message.metadata must not have the key {REVIEW}: it is the server's own", field="message.metadata"
+            f"message.metadata must not have the key {REVIEW}: only the server sets it", field="message.metadata"
         )
     if message.context_id and len(message.context_id.encode("utf-8", "replace")) > MAX_CONTEXT_ID:
         raise InvalidParamsError(f"message.contextId has more than {MAX_CONTEXT_ID} bytes", field="message.contextId")
     for index, part in enumerate(message.parts):
         if part.text is not None and part.media_type is None and "text/plain" in input_modes:
-            continue  # what nearly every message is made of
+            continue  # nearly every part
         media_type = media_type_of(part)
         if media_type is not None and media_type not in input_modes and not _matches(media_type, input_modes):
             raise ContentTypeNotSupportedError(
-                f"This agent does not take {media_type}; it takes {', '.join(input_modes)}",
+                f"This agent does not accept {media_type}; it accepts {', '.join(input_modes)}",
                 mediaType=media_type,
                 part=index,
             )
 
 
 def media_type_of(part: Part) -> str | None:
-    """The part's type: what it says, or what follows from its content. None: not known, so not refused."""
+    """Return the type that the part names or that follows from its content, or None if it is unknown."""
     if part.media_type:
         return part.media_type.partition(";")[0].strip().lower()
     if part.text is not None:
@@ -471,9 +467,9 @@ def _matches(media_type: str, modes: list[str]) -> bool:
 
 
 def receipt_of(message: Message) -> bytes:
-    """The digest by which the same message, sent again to the same place, is recognised.
+    """Return the digest by which a message that is sent again is recognised.
 
-    An engine keeps receipts apart by scope, so another caller's message is another message.
+    Engines keep receipts apart by scope, so the same message of another caller is another message.
     """
     return hashlib.blake2b(encode(message), digest_size=16).digest()
 

@@ -1,4 +1,4 @@
-"""Checks of what an agent's code passes in: whatever enters the log can be read back.
+"""Checks of the arguments that an agent's code passes in, so that everything in the log can be read back.
 
 The constructors of the model check the types of their fields. These functions check the rest where the agent's code
 calls us, so that the exception names the argument and nothing has been written.
@@ -16,7 +16,7 @@ from errands.model.core import Artifact, Message, Part, StreamResponse, Task
 from errands.model.requests import SendMessageRequest
 from errands.wire.bounds import MAX_DEPTH, is_too_deep
 
-#: Levels that a JSON value of an agent may have. Requests are read up to `MAX_DEPTH`, and a task has some around it.
+#: Levels of a JSON value of an agent. Requests are read up to `MAX_DEPTH` levels, and a task adds some around it.
 MAX_LEVELS = MAX_DEPTH - 20
 
 Passed = TypeVar("Passed", Message, StreamResponse, SendMessageRequest)
@@ -62,7 +62,7 @@ def json_object(name: str, value: Any) -> dict[str, Any] | None:
 
 
 def text(name: str, value: Any, instead: str = "") -> str:
-    """Return `value` if it is a string that can be written. `instead` says what takes other values."""
+    """Return `value` if it is a string that can be written. `instead` says what to do with other values."""
     if not isinstance(value, str):
         raise TypeError(f"{name} must be a str, not {type(value).__name__}{instead and '; ' + instead}")
     if not value.isascii():
@@ -78,7 +78,7 @@ def optional_text(name: str, value: Any) -> str | None:
 
 
 def text_list(name: str, value: Any) -> list[str] | None:
-    """Return an optional list of strings. A single string is refused: it would be a list of its letters."""
+    """Return an optional list of strings. A single string is refused: it would become a list of its letters."""
     if value is None:
         return None
     if not isinstance(value, list | tuple | set | frozenset):
@@ -96,10 +96,9 @@ def count(name: str, value: Any) -> int:
 
 
 def reread(event: Passed, levels: int = MAX_LEVELS) -> Passed:
-    """Return what readers of the log will see of an event that an executor publishes, or of a request that middleware
-    has changed.
+    """Return what readers of the log will see of an event of an executor, or of a request that middleware changed.
 
-    Structs can be changed after they were made, so all of it is checked. Raise `TypeError` or `ValueError` when it
+    Structs can be changed after they were made, so all of it is checked. Raise `TypeError` or `ValueError` if it
     could not be read; the text says where.
     """
     name = type(event).__name__
@@ -109,9 +108,9 @@ def reread(event: Passed, levels: int = MAX_LEVELS) -> Passed:
         raise TypeError(f"{name}: {error}") from None
 
 
-# What an agent is handed is its own: a change to it must not become a change to the task.
+# Agents are given copies, so that a change to them does not change the task.
 
-#: Copies JSON values. `copy.deepcopy` is up to 70 times as slow, and strangers decide how much there is to copy.
+#: Copies JSON values. `copy.deepcopy` is up to 70 times as slow, and clients decide how much there is to copy.
 _copied = msgspec.to_builtins
 
 

@@ -1,14 +1,15 @@
-"""Notices when code holds the event loop, and names it.
+"""`Watchdog`: reports code that blocks the event loop.
 
-The loop notes several times a second that it is alive, and a thread looks at these notes. While one is overdue, the
+The loop records several times a second that it is alive, and a thread reads these heartbeats. While one is overdue, the
 thread looks at the stack of the loop's thread: the frames that stay there from one look to the next belong to the code
-that holds the loop. Native code that keeps the interpreter to itself stops the watching thread as well; when that
-thread can run again, the frame that made the call is still on the stack.
+that blocks the loop. Native code that holds the GIL stops the watching thread as well; when that thread can run again,
+the frame that made the call is still on the stack.
 """
 
 from __future__ import annotations
 
 import asyncio
+import inspect
 import logging
 import sys
 import threading
@@ -21,12 +22,12 @@ logger = logging.getLogger(__name__)
 
 #: Seconds between two warnings.
 _PAUSE = 10.0
-#: Looks in the time that is allowed.
+#: Looks at the heartbeat in the time that is allowed.
 _LOOKS = 4
-#: Frames that are named.
+#: Frames that a warning names.
 _NAMED = 3
-#: The frame from which asyncio calls a callback. uvloop has none.
-_CALLING = asyncio.Handle._run.__code__
+#: The function from which asyncio calls callbacks. uvloop has none.
+_CALLING = ("_run", asyncio.events.__file__)
 
 
 class Frame(NamedTuple):
@@ -37,16 +38,17 @@ class Frame(NamedTuple):
 
 
 class Hold(NamedTuple):
-    """The event loop was held for so long, so far, and by whom."""
+    """For how long the event loop has been held, and by which calls."""
 
     seconds: float
-    #: Seconds of processor time of the loop's thread, which a busy machine does not make longer.
+    #: Seconds of processor time of the loop's thread, which do not depend on how busy the machine is.
     processor: float
-    #: The calls that hold it, the innermost last, with the lines they are at.
+    #: The calls that hold it, the innermost last, with their current lines.
     frames: dict[Frame, int]
 
     @property
     def place(self) -> str:
+        """The innermost calls as text."""
         named = list(self.frames.items())[-_NAMED:]
         return " > ".join(f"{code.co_qualname} ({code.co_filename}:{line})" for (_, code), line in named)
 
@@ -59,7 +61,7 @@ class _Beat(NamedTuple):
 
 
 class Watchdog:
-    """Watches the loop that runs where it is entered, until it is left."""
+    """Watches the running event loop. A context manager."""
 
     def __init__(
         self, longest: float, on_hold: Callable[[Hold], None] | None = None, *, by_processor: bool = False
@@ -75,7 +77,7 @@ class Watchdog:
         self._warned = float("-inf")
         self._left_out = 0
         self._stopped = threading.Event()
-        #: Frames below every callback, those that run the loop, for loops that have no frame of `_CALLING`.
+        #: Frames below every callback, for loops without a frame of `_CALLING`.
         self._below = 0
 
     def __enter__(self) -> Self:
@@ -94,42 +96,43 @@ class Watchdog:
         self._thread.join()
 
     def _live(self) -> None:
-        """Runs in the loop."""
+        """Record that the loop is alive; called in the loop."""
         if not self._below:
-            frame = sys._getframe().f_back
+            frame = inspect.currentframe()
+            frame = frame and frame.f_back
             while frame is not None:
                 self._below, frame = self._below + 1, frame.f_back
         self._beat = _Beat(time.monotonic(), self._processor())
         self._next = self._loop.call_later(self._tick, self._live)
 
     def _watch(self) -> None:
-        last, frames, is_told = self._beat, None, False
+        last, frames, is_reported = self._beat, None, False
         while not self._stopped.wait(self._tick) and not self._loop.is_closed():
             beat, now = self._beat, time.monotonic()
             if beat is not last:
-                last, frames, is_told = beat, None, False
+                last, frames, is_reported = beat, None, False
             # The next one is due after a tick.
             held, processor = now - beat.at - self._tick, self._processor() - beat.used - self._tick
-            if held < self._tick or is_told:
+            if held < self._tick or is_reported:
                 continue
             stack = self._stack()
             frames = stack if frames is None else {frame: stack[frame] for frame in frames if frame in stack}
-            # Without a frame that stayed, there are many short callbacks.
+            # If no frame has stayed, there are many short callbacks.
             if frames and (processor if self._by_processor else held) >= self._longest:
-                is_told = True
+                is_reported = True
                 self._on_hold(Hold(held, max(processor, 0.0), frames))
 
     def _stack(self) -> dict[Frame, int]:
         """Return the calls of the callback that runs now, the innermost last, with their lines."""
         frame = sys._current_frames().get(self._loop_thread)
         found: list[tuple[Frame, int]] = []
-        while frame is not None and frame.f_code is not _CALLING:
+        while frame is not None and (frame.f_code.co_name, frame.f_code.co_filename) != _CALLING:
             found.append((Frame(id(frame), frame.f_code), frame.f_lineno))
             frame = frame.f_back
         return dict(found[::-1][self._below if frame is None else 0 :])
 
     def _processor(self) -> float:
-        """Return the processor time of the loop's thread, or what there is instead."""
+        """Return the processor time of the loop's thread, or the time where the system does not measure it."""
         return time.monotonic() if self._clock is None else time.clock_gettime(self._clock)
 
     def _warn(self, hold: Hold) -> None:

@@ -1,4 +1,4 @@
-"""What a person subclasses, and the small read-only things a handler is shown."""
+"""`Worker`, the class that agents are subclasses of, and the read-only values that its handler is given."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ class Worker(ABC):
     `handle` may also be a plain `def`: it then runs in a thread with a context whose methods block.
     """
 
-    #: What becomes of a turn whose process died: run it again, or fail the task.
+    #: What happens to a turn whose process died: run it again, or fail the task.
     on_interrupted: Literal["redeliver", "fail"] = "redeliver"
-    #: Whether a send is answered with a task or with a message is known only when the worker has published something,
-    #: so answers wait for that; and the worker tells every state of the task itself. See `ExecutorWorker`.
+    #: Whether the worker publishes every state of the task itself, and with its first event decides whether a send is
+    #: answered with a task or with a message, so that answers wait for it. See `ExecutorWorker`.
     chooses_reply: ClassVar[bool] = False
-    #: Whether a task that is canceled while it waits is run once more, so that the worker can let go of what it holds
+    #: Whether a task that is canceled while it waits is run once more, so that the worker can release what it holds
     #: for the task elsewhere.
     hears_cancel: bool = False
 
     @abstractmethod
     async def handle(self, ctx: TaskContext) -> None:
-        """Works on one message."""
+        """Work on one message."""
 
 
 class TurnWorker(Worker):
@@ -56,13 +56,13 @@ class FileInfo:
 
     @classmethod
     def of(cls, part: Part) -> FileInfo:
-        """The file in a part."""
+        """Return the file in a part."""
         return cls(part.raw, part.url, part.filename, part.media_type)
 
 
 @dataclass(frozen=True)
 class HistoryMessage:
-    """Something that was said before this turn."""
+    """A message of this task before this turn."""
 
     #: "user" or "agent".
     role: str
@@ -72,7 +72,7 @@ class HistoryMessage:
 
     @classmethod
     def of(cls, message: Message) -> HistoryMessage:
-        """The message as a handler reads it."""
+        """Return the message as a handler reads it."""
         role = "agent" if message.role is Role.AGENT else "user"
         return cls(role, text_of(message.parts), [own_part(part) for part in message.parts], message.message_id)
 
@@ -87,5 +87,5 @@ class PreviousArtifact:
 
     @classmethod
     def of(cls, artifact: Artifact) -> PreviousArtifact:
-        """The artifact as a handler reads it."""
+        """Return the artifact as a handler reads it."""
         return cls(artifact.artifact_id, artifact.name, [own_part(part) for part in artifact.parts])
