@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import binascii
 from collections.abc import Callable
-from typing import Any, ClassVar, Literal, NamedTuple, TypeVar
+from typing import Any, Literal, NamedTuple, TypeVar
 
 import msgspec
 from msgspec import UNSET, UnsetType
@@ -303,30 +303,40 @@ def _reader(old: type[Model], new: type[Model]) -> Callable[[Spelling, Any], Any
 _READERS = {old: _reader(old, new) for old, new in _MODELS.items()}
 
 
+_STATES = {state.value: "unknown" if state is core.UNSPECIFIED else state.short for state in core.TaskState}
+# The unspecified role first, so that the agent's wins when it is read.
+_ROLES = {"ROLE_UNSPECIFIED": "agent", "ROLE_USER": "user", "ROLE_AGENT": "agent"}
+_PROTO_STATES = {state.value: state.value for state in core.TaskState} | {"TASK_STATE_CANCELED": "TASK_STATE_CANCELLED"}
+_FILE_NAMES = {"raw": "bytes", "url": "uri", "filename": "name", "mediaType": "mimeType"}
+_PROTO_FILE_NAMES = {"raw": "fileWithBytes", "url": "fileWithUri", "filename": "name", "mediaType": "mimeType"}
+_EVENT_WRITERS = {
+    "task": "write_task",
+    "message": "write_message",
+    "statusUpdate": "write_status_update",
+    "artifactUpdate": "write_artifact_update",
+}
+
+
 class Spelling:
-    """One way to write 0.3."""
+    """One way to write 0.3: as its JSON schema says, or as the JSON of its proto with files as `proto_files` says."""
 
-    #: Names of 0.3 by those of 1.0.
-    states: ClassVar[dict[str, str]]
-    roles: ClassVar[dict[str, str]]
-    #: Whether numbers are read for enums, as in the JSON of every proto.
-    has_numbers: ClassVar[bool] = False
-    #: Whether objects say their `kind`.
-    has_kinds: ClassVar[bool] = True
-    parts_name: ClassVar[str] = "parts"
-    push_name: ClassVar[str] = "pushNotificationConfig"
-
-    def __init__(self, *, file_bytes: FileBytes = ONCE, blocks_by_default: bool = True) -> None:
-        self._file_bytes = file_bytes
+    def __init__(self, *, proto_files: FileBytes | None = None, blocks_by_default: bool = True) -> None:
+        self._files = proto_files or ONCE
+        self._is_proto = proto_files is not None
         self._blocks_by_default = blocks_by_default
-        self._states_in: dict[object, core.TaskState] = {
-            name: core.TaskState(state) for state, name in self.states.items()
-        }
-        # The unspecified role first, so that the agent's wins where both are spelled alike.
-        self._roles_in: dict[object, core.Role] = {name: core.Role(role) for role, name in self.roles.items()}
-        if self.has_numbers:
-            self._states_in |= _numbers(self._states_in)
-            self._roles_in |= _numbers(self._roles_in)
+        #: The names of states and roles by those of 1.0.
+        self.states = _PROTO_STATES if self._is_proto else _STATES
+        self._roles = {role.value: role.value for role in core.Role} if self._is_proto else _ROLES
+        self._parts = "content" if self._is_proto else "parts"
+        self._push = "pushNotification" if self._is_proto else "pushNotificationConfig"
+        self._states_in: dict[object, core.TaskState] = {name: core.TaskState(one) for one, name in _STATES.items()}
+        self._roles_in: dict[object, core.Role] = {name: core.Role(one) for one, name in _ROLES.items()}
+        if self._is_proto:
+            # A proto has numbers, too. The names of the schema stay, as some agents write those where SDKs do not.
+            for number, state in enumerate(core.TaskState):
+                self._states_in |= dict.fromkeys((number, str(number), _PROTO_STATES[state]), state)
+            for number, role in enumerate(core.Role):
+                self._roles_in |= dict.fromkeys((number, str(number), role.value), role)
 
     # From 0.3
 
@@ -343,22 +353,23 @@ class Spelling:
         return _find(self._roles_in, name, "message.role")
 
     def read_part(self, part: PartV03) -> core.Part:
-        """Return a part."""
+        """Return a part. Raises `InvalidParamsError`."""
         if part.text is not None and part.kind in ("text", ""):
             return core.Part(text=part.text, metadata=part.metadata)
         if (file := part.file) is not None and part.kind in ("file", ""):
-            raw = file.content if file.file_with_bytes is None else self._file_bytes.read(file.file_with_bytes)
             return core.Part(
-                raw=raw,
+                raw=file.content if file.file_with_bytes is None else self._files.read(file.file_with_bytes),
                 url=file.uri if file.file_with_uri is None else file.file_with_uri,
                 filename=file.name or None,
                 media_type=file.mime_type or None,
                 metadata=part.metadata,
             )
-        return unwrap_data(self._read_data(part), part.metadata)
-
-    def _read_data(self, part: PartV03) -> Any:
-        return part.data
+        data = part.data
+        if self._is_proto and not part.kind:
+            data = data.get("data", {}) if isinstance(data, dict) else None
+            if not isinstance(data, dict):
+                raise InvalidParamsError("the data of a part is not an object", field="message.content")
+        return unwrap_data(data, part.metadata)
 
     def read_send(self, params: SendParamsV03) -> SendMessageRequest:
         """Return the request to send a message. Raises `InvalidParamsError` when the message is empty."""
@@ -374,22 +385,17 @@ class Spelling:
         if wanted is not None:
             push = wanted.push_notification_config or wanted.push_notification
             if push is not None and not push.url:
-                raise InvalidParamsError(
-                    "a push notification config needs a url", field=f"configuration.{self.push_name}.url"
-                )
+                field = f"configuration.{self._push}.url"
+                raise InvalidParamsError("a push notification config needs a url", field=field)
+            # In a proto a missing flag is a false one, and a missing number is 0.
+            blocks_by_default = self._blocks_by_default and not self._is_proto
             configuration = SendMessageConfiguration(
                 accepted_output_modes=wanted.accepted_output_modes,
                 task_push_notification_config=None if push is None else _read_push(push, None),
-                history_length=self._read_length(wanted.history_length),
-                return_immediately=not self._read_blocking(wanted.blocking),
+                history_length=wanted.history_length or (None if self._is_proto else wanted.history_length),
+                return_immediately=not (blocks_by_default if wanted.blocking is None else wanted.blocking),
             )
         return SendMessageRequest(message=self.read(message), configuration=configuration, metadata=params.metadata)
-
-    def _read_length(self, length: int | None) -> int | None:
-        return length
-
-    def _read_blocking(self, blocking: bool | None) -> bool:
-        return self._blocks_by_default if blocking is None else blocking
 
     def read_push_config(self, config: TaskPushConfigV03) -> TaskPushNotificationConfig:
         """Return a config, without a URL if it has none."""
@@ -397,54 +403,56 @@ class Spelling:
         task_id = config.task_id or (names[1] if len(names) > 1 else None)
         return _read_push(config.push_notification_config or PushConfigV03(), task_id)
 
-    # To 0.3: every argument is the JSON of 1.0, which may be changed
+    # To 0.3: every dict is the JSON of 1.0, and is changed in place
 
     def write_part(self, part: dict[str, Any]) -> dict[str, Any]:
         """Return a part."""
-        raise NotImplementedError
+        metadata = part.get("metadata")
+        written: dict[str, Any]
+        if "text" in part:
+            kind, written = "text", {"text": part["text"]}
+        elif "data" in part:
+            data, metadata = wrap_data(part["data"], metadata)
+            kind, written = "data", {"data": {"data": data} if self._is_proto else data}
+        else:
+            names = _PROTO_FILE_NAMES if self._is_proto else _FILE_NAMES
+            file = {old: part[new] for new, old in names.items() if new in part}
+            if "fileWithBytes" in file:
+                file["fileWithBytes"] = self._files.write(binascii.a2b_base64(file["fileWithBytes"]))
+            kind, written = "file", {"file": file}
+        if metadata is not None:
+            written["metadata"] = metadata
+        return self._with_kind(kind, written)
 
     def write_message(self, message: dict[str, Any]) -> dict[str, Any]:
         """Return a message."""
-        message["role"] = self.roles[message["role"]]
-        message[self.parts_name] = [self.write_part(part) for part in message.pop("parts")]
-        if self.has_kinds:
-            message["kind"] = "message"
-        else:
+        message["role"] = self._roles[message["role"]]
+        message[self._parts] = [self.write_part(part) for part in message.pop("parts")]
+        if self._is_proto:
             message.pop("referenceTaskIds", None)
-        return message
-
-    def _write_status(self, status: dict[str, Any]) -> None:
-        status["state"] = self.states[status["state"]]
-        if "message" in status:
-            self.write_message(status["message"])
-
-    def _write_artifact(self, artifact: dict[str, Any]) -> None:
-        artifact["parts"] = [self.write_part(part) for part in artifact["parts"]]
+        return self._with_kind("message", message)
 
     def write_task(self, task: dict[str, Any]) -> dict[str, Any]:
         """Return a task."""
         task.setdefault("contextId", "")
         self._write_status(task["status"])
         for artifact in task.get("artifacts", ()):
-            self._write_artifact(artifact)
+            artifact["parts"] = [self.write_part(part) for part in artifact["parts"]]
         for message in task.get("history", ()):
             self.write_message(message)
-        if self.has_kinds:
-            task["kind"] = "task"
-        return task
+        return self._with_kind("task", task)
 
-    def _write_status_update(self, update: dict[str, Any]) -> dict[str, Any]:
+    def write_status_update(self, update: dict[str, Any]) -> dict[str, Any]:
+        """Return a status update, which says whether it is the last event of its stream."""
         update["final"] = update["status"]["state"] in core.SETTLED_STATES
         self._write_status(update["status"])
-        if self.has_kinds:
-            update["kind"] = "status-update"
-        return update
+        return self._with_kind("status-update", update)
 
-    def _write_artifact_update(self, update: dict[str, Any]) -> dict[str, Any]:
-        self._write_artifact(update["artifact"])
-        if self.has_kinds:
-            update["kind"] = "artifact-update"
-        return update
+    def write_artifact_update(self, update: dict[str, Any]) -> dict[str, Any]:
+        """Return an artifact update."""
+        artifact = update["artifact"]
+        artifact["parts"] = [self.write_part(part) for part in artifact["parts"]]
+        return self._with_kind("artifact-update", update)
 
     def write_event(self, event: dict[str, Any]) -> dict[str, Any]:
         """Return an event or an answer: an object under its name."""
@@ -453,111 +461,44 @@ class Spelling:
 
     def write_send(self, request: SendMessageRequest) -> dict[str, Any]:
         """Return the request to send a message."""
-        values = msgspec.to_builtins(request)
+        values: dict[str, Any] = msgspec.to_builtins(request)
         values.pop("tenant", None)
         self.write_message(values["message"])
+        if self._is_proto:
+            values.setdefault("configuration", {})  # a missing `blocking` cannot be told from a false one
         if (wanted := values.get("configuration")) is not None:
             if (push := wanted.pop("taskPushNotificationConfig", None)) is not None:
-                wanted[self.push_name] = _write_push(push)
+                wanted[self._push] = _write_push(push)
             wanted["blocking"] = not wanted.pop("returnImmediately", False)
-        return values  # type: ignore[no-any-return]
+        return values
 
     def write_push_config(self, config: TaskPushNotificationConfig) -> dict[str, Any]:
         """Return a config of a task."""
-        return {"taskId": config.task_id or "", "pushNotificationConfig": _write_push(msgspec.to_builtins(config))}
+        push = {"pushNotificationConfig": _write_push(msgspec.to_builtins(config))}
+        if self._is_proto:
+            return {"name": f"tasks/{config.task_id}/pushNotificationConfigs/{config.id or config.task_id}", **push}
+        return {"taskId": config.task_id or "", **push}
 
     def write_create(self, config: TaskPushNotificationConfig) -> dict[str, Any]:
         """Return the request over HTTP+JSON that creates a config."""
-        return {"config": self.write_push_config(config)}
+        created: dict[str, Any] = {"config": self.write_push_config(config)}
+        if self._is_proto:
+            created["parent"] = f"tasks/{config.task_id}"
+            created |= {"configId": config.id} if config.id is not None else {}
+        return created
+
+    def _write_status(self, status: dict[str, Any]) -> None:
+        status["state"] = self.states[status["state"]]
+        if "message" in status:
+            self.write_message(status["message"])
+
+    def _with_kind(self, kind: str, written: dict[str, Any]) -> dict[str, Any]:
+        if not self._is_proto:
+            written["kind"] = kind
+        return written
 
 
-_EVENT_WRITERS = {
-    "task": "write_task",
-    "message": "write_message",
-    "statusUpdate": "_write_status_update",
-    "artifactUpdate": "_write_artifact_update",
-}
-
-
-class SchemaSpelling(Spelling):
-    states = {state.value: "unknown" if state is core.UNSPECIFIED else state.short for state in core.TaskState}
-    roles = {"ROLE_UNSPECIFIED": "agent", "ROLE_USER": "user", "ROLE_AGENT": "agent"}
-
-    def write_part(self, part: dict[str, Any]) -> dict[str, Any]:
-        metadata = part.get("metadata")
-        written: dict[str, Any]
-        if "text" in part:
-            written = {"kind": "text", "text": part["text"]}
-        elif "data" in part:
-            data, metadata = wrap_data(part["data"], metadata)
-            written = {"kind": "data", "data": data}
-        else:
-            names = {"raw": "bytes", "url": "uri", "filename": "name", "mediaType": "mimeType"}
-            written = {"kind": "file", "file": {old: part[new] for new, old in names.items() if new in part}}
-        return written if metadata is None else {**written, "metadata": metadata}
-
-
-class ProtoSpelling(Spelling):
-    states = {state.value: state.value for state in core.TaskState} | {"TASK_STATE_CANCELED": "TASK_STATE_CANCELLED"}
-    roles = {role.value: role.value for role in core.Role}
-    has_numbers = True
-    has_kinds = False
-    parts_name = "content"
-    push_name = "pushNotification"
-
-    def __init__(self, file_bytes: FileBytes) -> None:
-        super().__init__(file_bytes=file_bytes)
-        # Some agents write the schema where the SDKs write the proto. A client understands both.
-        self._states_in |= {name: core.TaskState(state) for state, name in SchemaSpelling.states.items()}
-        self._roles_in |= {name: core.Role(role) for role, name in SchemaSpelling.roles.items()}
-
-    def write_part(self, part: dict[str, Any]) -> dict[str, Any]:
-        metadata = part.get("metadata")
-        written: dict[str, Any]
-        if "text" in part:
-            written = {"text": part["text"]}
-        elif "data" in part:
-            data, metadata = wrap_data(part["data"], metadata)
-            written = {"data": {"data": data}}
-        else:
-            names = {"url": "fileWithUri", "filename": "name", "mediaType": "mimeType"}
-            file = {old: part[new] for new, old in names.items() if new in part}
-            if "raw" in part:
-                file["fileWithBytes"] = self._file_bytes.write(binascii.a2b_base64(part["raw"]))
-            written = {"file": file}
-        return written if metadata is None else {**written, "metadata": metadata}
-
-    def _read_data(self, part: PartV03) -> Any:
-        if part.kind:
-            return part.data
-        data = part.data.get("data", {}) if isinstance(part.data, dict) else None
-        if not isinstance(data, dict):
-            raise InvalidParamsError("the data of a part is not an object", field="message.content")
-        return data
-
-    def _read_length(self, length: int | None) -> int | None:
-        return length or None
-
-    def _read_blocking(self, blocking: bool | None) -> bool:
-        return bool(blocking)
-
-    def write_send(self, request: SendMessageRequest) -> dict[str, Any]:
-        if request.configuration is None:
-            # A missing `blocking` cannot be told from a false one.
-            request = msgspec.structs.replace(request, configuration=SendMessageConfiguration())
-        return super().write_send(request)
-
-    def write_push_config(self, config: TaskPushNotificationConfig) -> dict[str, Any]:
-        name = f"tasks/{config.task_id}/pushNotificationConfigs/{config.id or config.task_id}"
-        return {"name": name, "pushNotificationConfig": _write_push(msgspec.to_builtins(config))}
-
-    def write_create(self, config: TaskPushNotificationConfig) -> dict[str, Any]:
-        created = {"parent": f"tasks/{config.task_id}", "config": self.write_push_config(config)}
-        return created if config.id is None else {**created, "configId": config.id}
-
-
-def _numbers(names: dict[object, E]) -> dict[object, E]:
-    return {spelled: member for number, member in enumerate(names.values()) for spelled in (number, str(number))}
+_READERS[PartV03] = Spelling.read_part
 
 
 def _find(names: dict[object, E], name: object, field: str) -> E:
@@ -589,11 +530,9 @@ def _write_push(config: dict[str, Any]) -> dict[str, Any]:
     return written
 
 
-_READERS[PartV03] = Spelling.read_part
-
 #: Where `blocking` is left out, the servers of the official SDKs wait; those of a2akit do not, and its client knows it.
-SCHEMA = SchemaSpelling()
-A2AKIT = SchemaSpelling(blocks_by_default=False)
+SCHEMA = Spelling()
+A2AKIT = Spelling(blocks_by_default=False)
 #: As most of the SDKs write files, and as the JavaScript one does.
-PROTO = ProtoSpelling(TWICE)
-PROTO_ONCE = ProtoSpelling(ONCE)
+PROTO = Spelling(proto_files=TWICE)
+PROTO_ONCE = Spelling(proto_files=ONCE)
