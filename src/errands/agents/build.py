@@ -83,7 +83,12 @@ def build(
     card: AgentCardConfig | None,
 ) -> ServedAgent:
     """Build the agent that a server serves. Raises `ManifestError` for invalid manifests, and `ConfigurationError`."""
-    manifests = _loaded(path, tools)
+    report = examine(path, tools=tools)
+    if report.manifests is None:
+        raise ManifestError(report.findings)
+    for finding in report.findings:
+        logger.warning("%s", finding)
+    manifests = report.manifests
     served = choose_agent(manifests, agent)
     reached = agents_below(manifests, served)
     builder = _Builder(manifests, path, model, _tool_settings(manifests, tool_settings, settings), settings)
@@ -182,18 +187,17 @@ class _Builder:
         self._runtime = {"version": __version__, "dashboard_url": "", "api_root": settings.public_url or ""}
         #: Overrides the models that agents name.
         self._model_name = model if isinstance(model, str) else None
-        self.model = model if isinstance(model, Model) else self._chosen(Path(path))
-
-    def _chosen(self, path: Path) -> Model:
-        settings = self._settings
-        return model_from(
-            self._model_name or settings.model,
-            base_url=settings.model_base_url,
-            api_key=settings.model_api_key,
-            script=path if path.is_dir() else path.parent,
-            timeout=settings.model_timeout,
-            max_bytes=settings.model_max_bytes,
-        )
+        if isinstance(model, Model):
+            self.model = model
+        else:
+            self.model = model_from(
+                model or settings.model,
+                base_url=settings.model_base_url,
+                api_key=settings.model_api_key,
+                script=path if Path(path).is_dir() else Path(path).parent,
+                timeout=settings.model_timeout,
+                max_bytes=settings.model_max_bytes,
+            )
 
     def worker(self, agent: Agent) -> ManifestWorker:
         toolbox = Toolbox(
@@ -234,16 +238,6 @@ class _Builder:
         headers = _headers(function.ref, self._given.get(function.ref, {}))
         http = partial(self._outbound.client, max_bytes=self._settings.tool_max_bytes)
         return RemoteDelegate(function.ref, url, headers=headers, http=http, max_depth=depth, agents=self.inner)
-
-
-def _loaded(path: str | Path, tools: Iterable[ToolSource]) -> Manifests:
-    """Load the manifests and log their warnings: they may be served without having been validated before."""
-    report = examine(path, tools=tools)
-    if report.manifests is None:
-        raise ManifestError(report.findings)
-    for finding in report.findings:
-        logger.warning("%s", finding)
-    return report.manifests
 
 
 def _headers(agent: str, given: Mapping[str, Any]) -> dict[str, str]:

@@ -1,7 +1,7 @@
-"""A policy for an agent of any kind, from a file: the same language, limits and steps as in manifests.
+"""Load the policy of an agent of any kind from a file: the same expressions, limits and steps as in manifests.
 
-load_policy(path)      gives a `Policy`, or raises `ManifestError` with everything that is wrong
-examine_policy(path)   gives a `PolicyReport` and raises nothing
+load_policy(path)      returns a `Policy`, or raises `ManifestError` with everything that is wrong
+examine_policy(path)   returns a `PolicyReport` and raises nothing
 """
 
 from __future__ import annotations
@@ -20,24 +20,24 @@ from errands.policy.steps import CAPABILITY_PHASES, Phase, StepConfig, given_nam
 
 
 class PolicyReport(msgspec.Struct, frozen=True):
-    """What can be said about a policy; without errors, it can be used."""
+    """The findings about a policy; without errors, the policy can be used."""
 
     #: By line.
     findings: list[Finding]
+    #: None if there are errors.
     policy: Policy | None
 
 
 def examine_policy(path: str | Path) -> PolicyReport:
-    """Everything that is wrong with the policy in a file."""
+    """Report everything that is wrong with the policy in a file."""
     notebook = Notebook()
     policy = _read(Path(path), notebook)
     findings = sorted(notebook.findings, key=lambda finding: finding.line)
-    is_valid = all(finding.severity == "warning" for finding in findings)
-    return PolicyReport(findings, policy if is_valid else None)
+    return PolicyReport(findings, None if notebook.has_errors else policy)
 
 
 def load_policy(path: str | Path) -> Policy:
-    """The policy in a file. Raises `ManifestError` with everything that is wrong with it."""
+    """Return the policy in a file. Raises `ManifestError` with everything that is wrong with it."""
     report = examine_policy(path)
     if report.policy is None:
         raise ManifestError(report.findings)

@@ -1,8 +1,7 @@
-"""The capability script: one expression of the model that calls several of its functions and puts results together.
+"""The capability script: one expression of the model that calls several of its functions and combines the results.
 
-Nobody can trust it, so it is evaluated in a process of its own. It sees its capabilities and `file()`, and nothing
-else: no context, no settings, no credentials. Each of its calls comes back here and goes the same way as any call of
-the model.
+It is not trusted, so it is evaluated in a child process. It sees its functions and `file()`, and nothing else: no
+context, no settings, no credentials. Each of its calls is performed here, like any call of the model.
 """
 
 from __future__ import annotations
@@ -18,11 +17,11 @@ from errands.policy.cel.child import Request
 from errands.policy.cel.evaluators import Evaluators, ask
 from errands.policy.cel.values import Json
 
-#: Its one parameter.
+#: Its only parameter.
 EXPRESSION = "expression"
 
 _FILE = frozenset({"path", "mimeType", "size"})
-_LONGEST = 80
+_MAX_LINE = 80
 
 _DESCRIPTION = """\
 Evaluates one CEL expression that calls several functions and puts their results together, and returns its value. \
@@ -42,11 +41,11 @@ async def run_script(
     mount: bool,
     evaluators: Evaluators,
 ) -> Json:
-    """The value of a script, as the model is shown it.
+    """Return the value of a script, as the model sees it.
 
-    `perform` makes each call, one after the other, and its result goes into the session; what it raises, such as
-    `Suspended`, comes out here, and the script can be run again with the same session. Raises `CelError`, whose
-    message is for the model.
+    `perform` makes each call, one after the other, and its result goes into the session. What it raises, such as
+    `Suspended`, is raised here, and the script can be run again with the same session. Raises `CelError`, whose message
+    is for the model.
     """
     scope = scopes.script(capabilities, mount=mount)
     while True:
@@ -61,7 +60,7 @@ async def run_script(
 
 
 async def find_file(files: Files, call: Call) -> Json:
-    """Makes a call of `file()`. Raises `CallFailed`."""
+    """Perform a call of `file()`. Raises `CallFailed`."""
     try:
         info = await files.info(str(call.arguments[0]))
     except MountError as error:
@@ -70,7 +69,7 @@ async def find_file(files: Files, call: Call) -> Json:
 
 
 def _shown(value: Json) -> Json:
-    """A file is shown to the model as a line about it."""
+    """Replace each file by a line that describes it."""
     if isinstance(value, list):
         return [_shown(item) for item in value]
     if not isinstance(value, dict):
@@ -80,11 +79,11 @@ def _shown(value: Json) -> Json:
     return {key: _shown(item) for key, item in value.items()}
 
 
-# What the model is told
+# The offer to the model
 
 
 def offer(functions: Sequence[Function], *, mount: bool) -> Offer:
-    """The function as it is offered to the model."""
+    """Return the script as a function that is offered to the model."""
     lines = [f"- {_signature(function)}: {_first_line(function.description)}" for function in functions]
     if mount:
         lines.append("- file(path): a file of yours, to be passed on as an argument")
@@ -116,4 +115,4 @@ def _type(schema: Schema) -> str:
 
 def _first_line(text: str) -> str:
     line = text.strip().partition("\n")[0]
-    return line if len(line) <= _LONGEST else f"{line[:_LONGEST]}…"
+    return line if len(line) <= _MAX_LINE else f"{line[:_MAX_LINE]}…"

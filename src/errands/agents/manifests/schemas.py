@@ -44,12 +44,8 @@ _TYPES = ("array", "boolean", "integer", "null", "number", "object", "string")
 _MESSAGE_FIELDS = ("default", "description", "type", "items")
 _METASCHEMA = {"$ref": "https://json-schema.org/draft/2020-12/schema"}
 
-#: Checks that are done in the event loop; one takes 50 to 200 ns.
-_MAX_CHECKS = 1_000_000
-#: The cost of comparing with a fraction, in checks, and of `contains` for each item.
-_FRACTION = 20
-#: Characters that a pattern of length 1 passes over in the time of a check, in the worst case.
-_CHARACTERS_PER_CHECK = 4
+#: The product of the sizes of values and schemas, in bytes, up to which values are validated in the event loop.
+_MAX_PRODUCT = 1_000_000
 #: Bytes that a compiled pattern may take.
 _PATTERN_BYTES = 1024 * 1024
 
@@ -143,7 +139,7 @@ class Parameters:
         """Return the first problem of each value that has one. Raises `ValidationStoppedError`."""
         given = {name: values[name] for name in self._schemas if name in values}
         evaluators = current_evaluators()
-        if evaluators is None or self._checks(given) <= _MAX_CHECKS:
+        if evaluators is None or len(msgspec.json.encode(given)) * self._size <= _MAX_PRODUCT:
             return self.problems_here(given)
         try:
             found = await evaluators.run(problems_in_child, self._schemas, given)
@@ -156,22 +152,15 @@ class Parameters:
         found = ((name, _first_problem(self._validators[name], value)) for name, value in given.items())
         return [(name, first) for name, first in found if first is not None]
 
-    def _checks(self, given: Mapping[str, Any]) -> int:
-        """Estimate the number of checks, at most; a value has at least two bytes of JSON."""
-        size = len(msgspec.json.encode(given))
-        return size // 2 * self._weight + size * self._pattern_size // _CHARACTERS_PER_CHECK
-
     @functools.cached_property
     def _validators(self) -> dict[str, Any]:
         return {name: _validator(schema) for name, schema in self._schemas.items()}
 
     @functools.cached_property
-    def _weight(self) -> int:
-        return max(map(_weight, self._schemas.values()), default=0)
-
-    @functools.cached_property
-    def _pattern_size(self) -> int:
-        return sum(map(pattern_size, _patterns(list(self._schemas.values()))))
+    def _size(self) -> int:
+        """The size of the schemas, in which a pattern counts as if its repetitions were written out."""
+        patterns = _patterns(list(self._schemas.values()))
+        return len(msgspec.json.encode(self._schemas)) + sum(map(pattern_size, patterns))
 
 
 def problems_in_child(schemas: dict[str, Schema], given: dict[str, Any]) -> list[tuple[str, SchemaProblem]]:
@@ -212,28 +201,6 @@ def _patterns(schema: Any) -> Iterator[str]:
     if isinstance(schema, list):
         for inner in schema:
             yield from _patterns(inner)
-
-
-def _weight(schema: Any) -> int:
-    """Estimate the checks for one value: those of one place add up, those of different properties do not."""
-    if isinstance(schema, list):
-        return sum(map(_weight, schema))
-    if not isinstance(schema, dict):
-        return _FRACTION if isinstance(schema, float) else 0
-    total = 1
-    for key, inner in schema.items():
-        if key == "properties":
-            total += max(map(_weight, inner.values()), default=0)
-        elif key == "patternProperties":
-            total += sum(map(_weight, inner.values()))
-        elif key in ("enum", "const"):
-            # Strings and integers are looked up; anything else is compared one by one.
-            items = inner if key == "enum" else [inner]
-            compared = [item for item in items if not isinstance(item, str | int)]
-            total += sum(_FRACTION if isinstance(item, float) else 1 for item in compared)
-        elif key not in VALUES:
-            total += _weight(inner) + (_FRACTION if key == "contains" else 0)
-    return total
 
 
 # Rules for schemas
