@@ -35,7 +35,7 @@ from errands.agents.models.base import (
     Said,
     UserSaid,
 )
-from errands.agents.models.scripted import Script, ScriptedModel, ScriptRule, load_script
+from errands.agents.models.scripted import ScriptedModel, ScriptRule
 
 #: What a provider with another protocol asks for; it can only be answered with `Reply.raw`.
 MESSAGES = "/v1/messages"
@@ -89,7 +89,7 @@ class Cut(Exception):
 class OpenAIServer:
     """Answers with the given replies, one for each request, and then by the script."""
 
-    def __init__(self, replies: Iterable[Reply] = (), *, script: Script | None = None, port: int = 0) -> None:
+    def __init__(self, replies: Iterable[Reply] = (), *, script: ScriptedModel | None = None, port: int = 0) -> None:
         self.replies = list(replies)
         self.requests: list[Request] = []
         #: Set when what was held may go on.
@@ -186,7 +186,7 @@ class OpenAIServer:
             model = request.body.get("model")
             return Reply(status=404, error={"message": f"there is no model {model}", "code": "model_not_found"})
         try:
-            answer = ScriptedModel(self._script).answer(_question(request.body, agent))
+            answer = self._script.answer(_question(request.body, agent))
         except ModelError as error:
             return Reply(status=400, error={"message": str(error)})
         return _reply(answer)
@@ -368,7 +368,7 @@ async def main() -> None:
     parser.add_argument("--port", type=int, default=0, help="0 takes a free one")
     parser.add_argument("--script", help="the script of a scripted model")
     options = parser.parse_args()
-    script = load_script(options.script) if options.script else None
+    script = ScriptedModel(options.script) if options.script else None
     async with OpenAIServer(script=script, port=options.port) as server:
         print(f"serving {server.url}", flush=True)
         await asyncio.Event().wait()

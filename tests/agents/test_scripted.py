@@ -23,7 +23,7 @@ from errands.agents.models.base import (
     UserSaid,
 )
 from errands.agents.models.choose import model_from
-from errands.agents.models.scripted import ScriptedModel, load_script
+from errands.agents.models.scripted import ScriptedModel
 from errands.errors import ConfigurationError
 from errands.policy import cel
 from errands.policy.cel import scopes
@@ -40,7 +40,7 @@ def scripted(folder: Path, *rules: dict[str, Any], **agents: list[dict[str, Any]
     """A model with these rules, for the agent `support` unless others are named."""
     file = folder / "scripted.json"
     file.write_text(json.dumps({"agents": {**({"support": list(rules)} if rules else {}), **agents}}, indent=2))
-    return ScriptedModel(load_script(file))
+    return ScriptedModel(file)
 
 
 def asked(*said: Said, agent: str = "support", model: str = "scripted") -> Question:
@@ -213,7 +213,7 @@ def test_a_wrong_script_is_refused_with_line_and_field(tmp_path: Path, text: str
     file = tmp_path / "script.yaml"
     file.write_text(text)
     with pytest.raises(ManifestError) as error:
-        load_script(file)
+        ScriptedModel(file)
     assert str(error.value).removeprefix(str(file)).removeprefix(":").strip().startswith(told)
 
 
@@ -221,7 +221,7 @@ def test_a_script_that_is_not_there_is_told_with_its_path(tmp_path: Path) -> Non
     with pytest.raises(
         ManifestError, match=r"scripted\.json: does not exist, and the scripted model needs it; write it"
     ):
-        load_script(tmp_path)
+        ScriptedModel(tmp_path)
 
 
 # Choosing
@@ -350,6 +350,6 @@ async def test_the_script_of_the_example_has_words_for_a_refusal() -> None:
 
 
 def test_user_parts_without_text_are_passed_over() -> None:
-    model = ScriptedModel(load_script(EXAMPLE))
+    model = ScriptedModel(EXAMPLE)
     image: dict[str, Any] = {"mimeType": "image/png", "file": "https://example.com/a.png"}
     assert model.answer(asked(UserSaid([image]))).text.startswith("Hello!")

@@ -7,7 +7,7 @@ from pathlib import Path
 from errands.agents.models.any_llm import DEFAULT_TIMEOUT, AnyLlmModel
 from errands.agents.models.base import Answer, Model, OnText, Question
 from errands.agents.models.completions import MAX_BYTES
-from errands.agents.models.scripted import FILE, NAME, ScriptedModel, is_scripted, load_script, script_file
+from errands.agents.models.scripted import FILE, NAME, ScriptedModel, is_scripted, script_file
 from errands.errors import ConfigurationError
 
 
@@ -34,7 +34,7 @@ def model_from(
 def _scripted(name: str, script: str | Path | None) -> ScriptedModel:
     if script is None:
         raise ConfigurationError(f"the scripted model needs a script: put {FILE} next to the manifests")
-    return ScriptedModel(load_script(script), name)
+    return ScriptedModel(script, name)
 
 
 class _ModelByName(Model):

@@ -9,9 +9,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, Any
 
-import msgspec
 from msgspec import Meta
 
 from errands.agents.manifests.documents import Document, Text
@@ -77,18 +76,6 @@ class _ScriptFile(Document, frozen=True):
     agents: Annotated[dict[str, list[ScriptRule]], Meta(examples=["{...}"])]
 
 
-class Script(NamedTuple):
-    file: str
-    #: By agent: its rules, each with where it stands, such as `scripted.json:12`.
-    agents: dict[str, list[tuple[ScriptRule, str]]]
-
-    def rules(self, agent: str) -> list[tuple[ScriptRule, str]]:
-        """Return the rules of an agent, or those for any. Without a name, those of the only agent there is."""
-        if not agent and len(self.agents) == 1:
-            return next(iter(self.agents.values()))
-        return self.agents.get(agent) or self.agents.get(ANY_AGENT) or []
-
-
 def is_scripted(model: str | None) -> bool:
     return model is not None and model.partition("/")[0] == NAME
 
@@ -99,18 +86,46 @@ def script_file(path: str | Path) -> Path:
 
 
 class ScriptedModel(Model):
-    """Answers every agent, whatever model it names."""
+    """Answers every agent, whatever model it names, by the script in a file or in `scripted.json` of a folder.
 
-    def __init__(self, script: Script, name: str = NAME) -> None:
-        self._script = script
+    Raises `ManifestError` with everything that is wrong with the script.
+    """
+
+    def __init__(self, path: str | Path, name: str = NAME) -> None:
+        self.file = script_file(path)
         self._name = name
+        notebook = Notebook()
+        place = None
+        if self.file.exists():
+            place = only_document(self.file, notebook, 'write {"agents": {"support": [{"say": "Hello."}]}}')
+        else:
+            remedy = "write it, or use another model; see docs/models.md"
+            notebook.error(Source(str(self.file)), (), "does not exist, and the scripted model needs it", remedy)
+        #: By agent: its rules, each with its place, such as `scripted.json:12`.
+        self.agents: dict[str, list[tuple[ScriptRule, str]]] = {}
+        for agent, rules in (read(_ScriptFile, place).agents if place else {}).items():
+            functions = {call.function for rule in rules for call in rule.call}
+            self.agents[agent] = []
+            for index, rule in enumerate(rules):
+                assert place is not None
+                inner = place / "agents" / agent / index
+                _check_rule(rule, functions, inner)
+                self.agents[agent].append((rule, f"{self.file}:{inner.source.line(inner.path)}"))
+        if notebook.findings:
+            raise ManifestError(notebook.findings)
+
+    def rules(self, agent: str) -> list[tuple[ScriptRule, str]]:
+        """Return the rules of an agent, or those for any. Without a name, those of the only agent there is."""
+        if not agent and len(self.agents) == 1:
+            return next(iter(self.agents.values()))
+        return self.agents.get(agent) or self.agents.get(ANY_AGENT) or []
 
     def resolve(self, model: str | None, builtins: tuple[str, ...] = ()) -> str:
         chosen = model if model and is_scripted(model) else self._name
         agent = chosen.partition("/")[2]
-        if agent and not self._script.rules(agent):
-            remedy = suggestion(agent, self._script.agents, "check it")
-            raise ConfigurationError(f"{chosen}: {self._script.file} has no rules for {agent}; {remedy}")
+        if agent and not self.rules(agent):
+            remedy = suggestion(agent, self.agents, "check it")
+            raise ConfigurationError(f"{chosen}: {self.file} has no rules for {agent}; {remedy}")
         return chosen
 
     async def ask(self, question: Question, on_text: OnText | None = None) -> Answer:
@@ -124,32 +139,32 @@ class ScriptedModel(Model):
         """Answer with the first rule that applies. Raises `ModelError` if it uses a value that is missing."""
         named = question.model.partition("/")[2] if is_scripted(question.model) else ""
         agent = named or question.agent
-        exchange = _Situation(question)
-        rules = self._script.rules(agent)
+        situation = _Situation(question)
+        rules = self.rules(agent)
         calls: tuple[FunctionCall, ...] = ()
         for rule, place in rules:
-            values = exchange.match(rule.when)
+            values = situation.match(rule.when)
             if values is None:
                 continue
             try:
                 text = as_text(filled(rule.say or "", values))
-                calls = tuple(exchange.call(call, values) for call in rule.call)
+                calls = tuple(situation.call(call, values) for call in rule.call)
                 break
             except _MissingValueError as error:
                 raise ModelError(f"{place}: {error}") from None
         else:
             tried = f"none of its {len(rules)} rules applies" if rules else f"it has no rules for the agent {agent!r}"
-            after = f" after {', '.join(exchange.called)}" if exchange.called else ""
+            after = f" after {', '.join(situation.called)}" if situation.called else ""
             text = (
-                f"This is the scripted model. It has no answer to {quoted(exchange.user)}{after}: {tried}. "
-                f"Add a rule to {self._script.file}, or use a real model with --model provider/model."
+                f"This is the scripted model. It has no answer to {quoted(situation.user)}{after}: {tried}. "
+                f"Add a rule to {self.file}, or use a real model with --model provider/model."
             )
-        written = [text, *(as_text(call.arguments) if call.arguments is not None else call.raw for call in calls)]
+        written = [text, *(call.raw if call.arguments is None else as_text(call.arguments) for call in calls)]
         return Answer(
             text=text,
             calls=calls,
             model=f"{NAME}/{agent}" if agent else NAME,
-            prompt_tokens=sum(len(msgspec.json.encode(one).decode().split()) for one in messages(question)),
+            prompt_tokens=sum(len(as_text(message).split()) for message in messages(question)),
             completion_tokens=sum(len(one.split()) for one in written),
         )
 
@@ -233,34 +248,7 @@ def _lookup(name: str, values: Mapping[str, Json]) -> Json:
     return found
 
 
-# Loading
-
-
-def load_script(path: str | Path) -> Script:
-    """Load the script in a file, or in `scripted.json` of a folder. Raises `ManifestError` with everything wrong."""
-    path = script_file(path)
-    notebook = Notebook()
-    agents: dict[str, list[ScriptRule]] = {}
-    if not path.exists():
-        remedy = "write it, or use another model; see docs/models.md"
-        notebook.error(Source(str(path)), (), "does not exist, and the scripted model needs it", remedy)
-    elif place := only_document(path, notebook, 'write {"agents": {"support": [{"say": "Hello."}]}}'):
-        agents = read(_ScriptFile, place).agents
-        for name, rules in agents.items():
-            functions = {call.function for rule in rules for call in rule.call}
-            for index, rule in enumerate(rules):
-                _check_rule(rule, functions, place / "agents" / name / index)
-    if notebook.findings:
-        raise ManifestError(notebook.findings)
-    assert place is not None
-    source = place.source
-    return Script(
-        str(path),
-        {
-            name: [(rule, f"{path}:{source.line(('agents', name, index))}") for index, rule in enumerate(rules)]
-            for name, rules in agents.items()
-        },
-    )
+# Checking
 
 
 def _check_rule(rule: ScriptRule, functions: set[str], place: Place) -> None:
