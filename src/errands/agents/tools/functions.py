@@ -47,19 +47,61 @@ class PythonTool(Generic[P, R]):
         self._function = function
         #: Where it is defined, for messages.
         self.origin = f"{function.__module__}.{function.__qualname__}"
-        self._signature = _Signature(function, self.origin)
+        self._signature = inspect.signature(function)
+        try:
+            types = typing.get_type_hints(function, include_extras=True)
+        except NameError as error:
+            problem = f"{error}; types must be known where the function is defined"
+            raise ConfigurationError(f"{self.origin}: {problem}") from None
+        self._arguments = self._arguments_struct(types)
+        try:
+            parameters = _parameters(self._arguments, _descriptions(function, types))
+        except (TypeError, ValueError) as error:
+            problem = f"its parameters cannot be described to a model: {error}"
+            raise ConfigurationError(f"{self.origin}: {problem}") from None
+        description = (inspect.getdoc(self) or "").strip().partition("\n")[0]
+        if not description:
+            problem = "the function has no docstring, which describes it to the model; add one"
+            raise ConfigurationError(f"{self.origin}: {problem}")
+        name = name or function.__name__
+        action = Action(name, description, Programmed(python=Python(self)), {"properties": parameters})
         #: As manifests have tools; `load` sets its namespace.
-        self.document = _document(self, name or function.__name__, self._signature.parameters, synchronous)
+        self.document = Tool(TOOL_KIND, "", name, description, synchronous=synchronous, actions=[action])
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
         return self._function(*args, **kwargs)
 
+    def _arguments_struct(self, types: dict[str, Any]) -> type[msgspec.Struct]:
+        """Return a struct with the parameters that the model sets."""
+        fields: list[tuple[str, Any] | tuple[str, Any, Any]] = []
+        self._invocations: list[str] = []
+        for name, parameter in self._signature.parameters.items():
+            if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
+                problem = f"{parameter} cannot be described to a model; name every parameter"
+                raise ConfigurationError(f"{self.origin}: {problem}")
+            if name not in types:
+                problem = f"the parameter {name} has no type; add one, such as {name}: str"
+                raise ConfigurationError(f"{self.origin}: {problem}")
+            default: Any = parameter.default
+            if types[name] is Invocation:
+                self._invocations.append(name)
+            elif default is inspect.Parameter.empty:
+                fields.append((name, types[name]))
+            elif isinstance(default, list | dict | set):
+                fields.append((name, types[name], msgspec.field(default_factory=default.copy)))
+            else:
+                fields.append((name, types[name], default))
+        return msgspec.defstruct("Arguments", fields, kw_only=True, forbid_unknown_fields=True)
+
     async def run(self, invocation: Invocation) -> Json:
         """Call the function for an agent. Raises `ToolError` and `BrokenToolError`."""
         try:
-            call = self._signature.bind(invocation)
+            values = msgspec.convert(invocation.arguments, self._arguments)
         except msgspec.ValidationError as error:
             raise ToolError(str(error)) from None
+        call = self._signature.bind_partial()
+        for name in self._signature.parameters:
+            call.arguments[name] = invocation if name in self._invocations else getattr(values, name)
         try:
             if inspect.iscoroutinefunction(self._function):
                 result = await self._function(*call.args, **call.kwargs)
@@ -100,69 +142,12 @@ class PythonBackend(Backend):
         return await configuration(self.equipment.tool, invocation.action, Python).tool.run(invocation)
 
 
-def _document(owner: PythonTool[..., Any], name: str, parameters: dict[str, Schema], synchronous: bool) -> Tool:
-    description = (inspect.getdoc(owner) or "").strip().partition("\n")[0]
-    if not description:
-        raise ConfigurationError(
-            f"{owner.origin}: the function has no docstring, which describes it to the model; add one"
-        )
-    action = Action(name, description, Programmed(python=Python(owner)), {"properties": parameters})
-    return Tool(TOOL_KIND, "", name, description, synchronous=synchronous, actions=[action])
-
-
 def _without_stop(function: Callable[..., Any], call: inspect.BoundArguments) -> Any:
     try:
         return function(*call.args, **call.kwargs)
     except StopIteration as error:
         # A future cannot carry it and would never be done.
         raise RuntimeError("the tool raised StopIteration") from error
-
-
-class _Signature:
-    """The parameters of a function as JSON Schemas, and the conversion of JSON to its arguments."""
-
-    def __init__(self, function: Callable[..., Any], origin: str) -> None:
-        self._signature = inspect.signature(function)
-        types = _types(function, origin)
-        fields: list[tuple[str, Any] | tuple[str, Any, Any]] = []
-        self._invocations: list[str] = []
-        for name, parameter in self._signature.parameters.items():
-            if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
-                raise ConfigurationError(f"{origin}: {parameter} cannot be described to a model; name every parameter")
-            if name not in types:
-                raise ConfigurationError(f"{origin}: the parameter {name} has no type; add one, such as {name}: str")
-            if types[name] is Invocation:
-                self._invocations.append(name)
-            else:
-                fields.append((name, types[name], *_default(parameter.default)))
-        try:
-            self._struct = msgspec.defstruct("Arguments", fields, kw_only=True, forbid_unknown_fields=True)
-            self.parameters = _parameters(self._struct, _descriptions(function, types))
-        except (TypeError, ValueError) as error:
-            raise ConfigurationError(f"{origin}: its parameters cannot be described to a model: {error}") from None
-
-    def bind(self, invocation: Invocation) -> inspect.BoundArguments:
-        """Raises `msgspec.ValidationError`."""
-        values = msgspec.convert(invocation.arguments, self._struct)
-        bound = self._signature.bind_partial()
-        for name in self._signature.parameters:
-            bound.arguments[name] = invocation if name in self._invocations else getattr(values, name)
-        return bound
-
-
-def _types(function: Callable[..., Any], origin: str) -> dict[str, Any]:
-    try:
-        return typing.get_type_hints(function, include_extras=True)
-    except NameError as error:
-        raise ConfigurationError(f"{origin}: {error}; types must be known where the function is defined") from None
-
-
-def _default(value: Any) -> tuple[Any, ...]:
-    if value is inspect.Parameter.empty:
-        return ()
-    if isinstance(value, list | dict | set):
-        return (msgspec.field(default_factory=value.copy),)
-    return (value,)
 
 
 def _parameters(struct: type[msgspec.Struct], descriptions: dict[str, str]) -> dict[str, Schema]:
