@@ -191,21 +191,6 @@ async def test_a_value_that_is_not_there_is_named_with_the_line_of_its_rule(
                 "back-references are not supported)"
             ),
         ),
-        (
-            '{"agents": {"a": [{"when": {"called": ["order"]}, "call": [{"function": "orders"}]}]}}',
-            "1: agents.a[0].when.called[0]: names 'order', which no rule of this agent calls; did you mean orders?",
-        ),
-        (
-            'agents:\n  a:\n    - say: "{number}"\n      when: {user: "(?P<numbers>.)"}',
-            (
-                "3: agents.a[0].say: uses {number}, which is neither a group of when.user nor a function called; "
-                "did you mean numbers?"
-            ),
-        ),
-        (
-            '{"agents": {"a": [{"say": "{oops"}]}}',
-            "1: agents.a[0].say: contains '{', which is not a name in braces; write {{ and }} for braces in the text",
-        ),
         ('{"agents": {"a": [{"call": [{"arguments": {}}]}]}}', "1: agents.a[0].call[0].function: is missing; add"),
     ],
 )

@@ -1,4 +1,4 @@
-"""Every rule about expressions and templates has its message: which field, what is wrong, how to mend it."""
+"""Every rule about expressions and templates has its message: which field, what is wrong, how to fix it."""
 
 from __future__ import annotations
 

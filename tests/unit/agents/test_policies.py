@@ -1,4 +1,4 @@
-"""A policy from a file: everything that is wrong with it is told, with its line and how to mend it."""
+"""A policy from a file: everything that is wrong with it is told, with its line and how to fix it."""
 
 from __future__ import annotations
 

@@ -1,13 +1,12 @@
 """The scripted model: answers by the rules of a file, always the same, without a key or a network.
 
-The file has a list of rules for each agent, in JSON or YAML; docs/models.md describes it. It is checked when it is
-loaded.
+The file has a list of rules for each agent, in JSON or YAML; docs/models.md describes it.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -40,8 +39,7 @@ FILE = "scripted.json"
 ANY_AGENT = "*"
 
 _WORD = re.compile(r"^\s*+\S+\s*+|\S+\s*+")
-_BRACES = re.compile(r"\{\{|\}\}|\{(?P<name>[^{}]*)\}|(?P<stray>[{}])")
-_VALUE_NAME = re.compile(r"[A-Za-z_]\w*(\.\w+)*", re.ASCII)
+_BRACES = re.compile(r"\{\{|\}\}|\{(?P<name>[^{}]+)\}")
 #: Characters of a text that patterns look at.
 _MAX_MATCHED = 10_000
 
@@ -104,13 +102,12 @@ class ScriptedModel(Model):
         #: By agent: its rules, each with its place, such as `scripted.json:12`.
         self.agents: dict[str, list[tuple[ScriptRule, str]]] = {}
         for agent, rules in (read(_ScriptFile, place).agents if place else {}).items():
-            functions = {call.function for rule in rules for call in rule.call}
-            self.agents[agent] = []
-            for index, rule in enumerate(rules):
-                assert place is not None
-                inner = place / "agents" / agent / index
-                _check_rule(rule, functions, inner)
-                self.agents[agent].append((rule, f"{self.file}:{inner.source.line(inner.path)}"))
+            assert place is not None
+            places = [place / "agents" / agent / index for index in range(len(rules))]
+            for rule, inner in zip(rules, places, strict=True):
+                _check_rule(rule, inner)
+            lines = [f"{self.file}:{inner.source.line(inner.path)}" for inner in places]
+            self.agents[agent] = list(zip(rules, lines, strict=True))
         if notebook.findings:
             raise ManifestError(notebook.findings)
 
@@ -167,6 +164,19 @@ class ScriptedModel(Model):
             prompt_tokens=sum(len(as_text(message).split()) for message in messages(question)),
             completion_tokens=sum(len(one.split()) for one in written),
         )
+
+
+def _check_rule(rule: ScriptRule, place: Place) -> None:
+    if rule.say is None and not rule.call:
+        place.error("has neither say nor call", "add one of them")
+    when = place / "when"
+    patterns = [(when / "user", rule.when.user or "")]
+    patterns += [(when / "returned" / name, pattern) for name, pattern in (rule.when.returned or {}).items()]
+    for inner, pattern in patterns:
+        try:
+            compile_pattern(pattern)
+        except PatternError as error:
+            inner.error(f"cannot be matched ({error})", "correct it; a backslash escapes special characters")
 
 
 class _Situation:
@@ -246,54 +256,3 @@ def _lookup(name: str, values: Mapping[str, Json]) -> Json:
         else:
             raise _MissingValueError(f"{{{name}}} has no value: {first} returned {quoted(values[first])}")
     return found
-
-
-# Checking
-
-
-def _check_rule(rule: ScriptRule, functions: set[str], place: Place) -> None:
-    if rule.say is None and not rule.call:
-        place.error("has neither say nor call", "add one of them")
-    when = place / "when"
-    named = [(name, when / "called" / index) for index, name in enumerate(rule.when.called or [])]
-    named += [(name, when / "returned" / name) for name in rule.when.returned or {}]
-    for name, inner in named:
-        if name not in functions:
-            remedy = suggestion(name, functions, "check it")
-            inner.error(f"names {quoted(name)}, which no rule of this agent calls", remedy)
-    groups = _check_pattern(rule.when.user or "", when / "user")
-    for name, pattern in (rule.when.returned or {}).items():
-        _check_pattern(pattern, when / "returned" / name)
-    texts: list[tuple[Any, Place]] = [(rule.say, place / "say")]
-    texts += [(call.arguments, place / "call" / index / "arguments") for index, call in enumerate(rule.call)]
-    for value, inner in texts:
-        for text, where in _strings(value, inner):
-            _check_template(text, functions | groups, where)
-
-
-def _check_pattern(pattern: str, place: Place) -> set[str]:
-    """Return the names of the groups of a pattern."""
-    try:
-        return set(compile_pattern(pattern).groupindex)
-    except PatternError as error:
-        place.error(f"cannot be matched ({error})", "correct it; a backslash escapes special characters")
-        return set()
-
-
-def _strings(value: Any, place: Place) -> Iterator[tuple[str, Place]]:
-    if isinstance(value, str):
-        yield value, place
-    elif isinstance(value, dict | list):
-        for step, inner in value.items() if isinstance(value, dict) else enumerate(value):
-            yield from _strings(inner, place / step)
-
-
-def _check_template(text: str, names: set[str], place: Place) -> None:
-    for found in _BRACES.finditer(text):
-        name = found["name"]
-        if found["stray"] or (name is not None and not _VALUE_NAME.fullmatch(name)):
-            remedy = "write {{ and }} for braces in the text"
-            place.error(f"contains {quoted(found[0])}, which is not a name in braces", remedy)
-        elif name is not None and name.partition(".")[0] not in names:
-            remedy = suggestion(name.partition(".")[0], names, "use a group of when.user or a function")
-            place.error(f"uses {{{name}}}, which is neither a group of when.user nor a function called", remedy)
