@@ -6,8 +6,6 @@ from collections.abc import Awaitable, Callable, Sequence, Set
 from itertools import takewhile
 from typing import Any
 
-import msgspec
-
 from errands.errors import (
     A2AError,
     AuthenticationRequiredError,
@@ -29,7 +27,6 @@ from errands.operations import OPERATIONS, Operation
 from errands.runtime import validation
 from errands.runtime.call import CallContext
 from errands.runtime.middleware import A2AMiddleware, RequestEnvelope, is_head_only
-from errands.runtime.streams import EventStream
 from errands.runtime.task_manager import TaskManager
 from errands.server.asgi import IncomingRequest
 from errands.server.cards import CardPublisher, extensions_of, offers_extended_card
@@ -135,9 +132,16 @@ class Dispatcher:
         call = CallContext(Scope(tenant, owner, self._card.name), extensions, envelope.context, email=email)
         result = await self._perform(operation, request, call, exchange)
         if self._shows_results:
-            result = _copied(result)
+            shown = None
+            if isinstance(result, SendMessageResponse):
+                # A copy: middleware may change the response without changing what is stored.
+                result = SendMessageResponse(
+                    task=result.task and validation.own_task(result.task),
+                    message=result.message and validation.own_message(result.message),
+                )
+                shown = result.task or result.message
             for middleware in reversed(self._middlewares):
-                await middleware.after_dispatch(envelope, _shown(result))
+                await middleware.after_dispatch(envelope, shown)
         return result
 
     def _perform(
@@ -228,22 +232,6 @@ def _declared(exchange: IncomingRequest, headers: Set[bytes]) -> list[str]:
     """Return every URI in these headers, each of which may occur more than once."""
     values = [value.decode("latin-1") for name, value in exchange.scope["headers"] if name in headers]
     return list(dict.fromkeys(uri for value in values for item in value.split(",") if (uri := item.strip())))
-
-
-def _copied(result: Any) -> Any:
-    """Return a result that middleware may change without changing what is stored."""
-    if not isinstance(result, SendMessageResponse):
-        return result
-    return SendMessageResponse(
-        task=result.task and validation.own_task(result.task),
-        message=result.message and validation.own_message(result.message),
-    )
-
-
-def _shown(result: Any) -> Any:
-    if isinstance(result, SendMessageResponse):
-        return result.task or result.message
-    return None if isinstance(result, EventStream | AgentCard | msgspec.Struct) else result
 
 
 def _last_event_id(exchange: IncomingRequest) -> int | None:
