@@ -17,9 +17,8 @@ from errands.policy import cel
 from errands.policy.cel import Session, Variables, run, scopes
 from errands.policy.cel.evaluators import Evaluators, use_evaluators
 from errands.policy.context import Context, CurrentContext, plain, replay, start
-from errands.policy.pipeline import Passed, StepCall, Subject, run_steps
 from errands.policy.records import CapabilityFinished, InputArrived, ModelCalled, Started
-from errands.policy.steps import Phase, StepConfig, compile_steps
+from errands.policy.steps import Passed, Phase, StepCall, StepConfig, Subject, compile_steps, run_steps
 from errands.policy.template import compile_template
 
 NOW = "2026-05-20T03:45:00Z"

@@ -5,8 +5,7 @@
     records.py       what the log stores about a run
     context.py       the context object, folded from records
     limits.py        limits that end a task
-    steps.py         steps of capabilities and guardrails, checked and compiled
-    pipeline.py      a list of steps, run over a call, an input or an answer
+    steps.py         steps of capabilities and guardrails: compiled, and run over a call, an input or an answer
     document.py      a policy, and the rules of an agent: limits, guardrails and steps around capabilities
     replay.py        what a policy would have decided about a task that has run
 
@@ -15,7 +14,6 @@ These are pure. The others work with the runtime, which knows only the protocols
     run.py           the records of a task while a turn adds to them
     enforcement.py   steps, guardrails, limits, reviews and records in one turn, and around one call
     oversight.py     which rules hold for an agent, and the overseer of workers, functions and executors
-    output.py        what a turn wants to show, held back until it may
     reviews.py       questions and answers of reviews, and the operations of reviewers
 
 `docs/policy.md` is the reference.

@@ -42,17 +42,6 @@ from errands.policy.limits import (
     check_before_model,
     parse_duration,
 )
-from errands.policy.pipeline import (
-    Blocked,
-    Invoke,
-    Locked,
-    Outcome,
-    Passed,
-    StepCall,
-    StepSuspended,
-    Subject,
-    run_steps,
-)
 from errands.policy.records import (
     AnyRecord,
     Caller,
@@ -68,7 +57,20 @@ from errands.policy.records import (
 )
 from errands.policy.reviews import held_review_message, review_message, reviewer_of
 from errands.policy.run import Run, inputs
-from errands.policy.steps import Phase, Steps, given_name
+from errands.policy.steps import (
+    Blocked,
+    Invoke,
+    Locked,
+    Outcome,
+    Passed,
+    Phase,
+    StepCall,
+    Steps,
+    StepSuspended,
+    Subject,
+    given_name,
+    run_steps,
+)
 from errands.runtime import validation
 from errands.runtime.journal import new_id
 from errands.runtime.oversight import Admitted, CapabilityCall

@@ -1,4 +1,9 @@
-"""The oversight of agents: which rules hold for each, and the overseer of workers, functions and executors."""
+"""The oversight of agents: which rules hold for each, and the overseer of workers, functions and executors.
+
+Their handlers are opaque: the overseer sees what they are given, what they record and what they show. When guardrails
+look at the answer, everything that a turn wants to show is held back until then (`Output`). It is stored while a review
+is pending, so that the agent is not run again to show it.
+"""
 
 from __future__ import annotations
 
@@ -8,8 +13,10 @@ from typing import Any
 
 import msgspec
 
+from errands import lifecycle
 from errands.clock import to_iso
 from errands.errors import ConfigurationError, TaskStoppedError, TurnError
+from errands.model.base import encode
 from errands.model.core import (
     CANCELED,
     COMPLETED,
@@ -17,21 +24,26 @@ from errands.model.core import (
     PAUSED_STATES,
     SUBMITTED,
     WORKING,
+    Artifact,
     Message,
     Part,
+    Role,
     StreamResponse,
+    Task,
+    TaskArtifactUpdateEvent,
 )
 from errands.model.log import EventKind, StoredTask
 from errands.policy import records
 from errands.policy.cel.evaluators import Evaluators, use_evaluators
+from errands.policy.cel.values import normalise
 from errands.policy.document import NO_POLICY, CompiledPolicy, Rules
 from errands.policy.enforcement import ReviewPendingError, TurnOverseer, limit_decision
 from errands.policy.limits import Exceeded, parse_duration
-from errands.policy.output import Output, as_parts, as_values, new_parts, without_words
-from errands.policy.pipeline import Subject
 from errands.policy.records import Ended, InputArrived, InputPassed, OutputGiven, OutputHeld, Started
-from errands.policy.run import Run, inputs
+from errands.policy.run import Run, content_part, inputs, whole_part
+from errands.policy.steps import Subject
 from errands.runtime.expiry import Expired, expiry_message
+from errands.runtime.journal import new_id
 from errands.runtime.oversight import Admitted, Overseer
 from errands.runtime.turn import ALREADY_ENDED, Ending, Turn
 from errands.runtime.worker import TurnWorker, Worker
@@ -39,6 +51,7 @@ from errands.runtime.worker import TurnWorker, Worker
 #: The field of an input with the metadata of the request.
 REQUEST_METADATA = "request_metadata"
 _ANSWERS = PAUSED_STATES | {COMPLETED}
+_ENCODER = msgspec.json.Encoder(order="sorted")
 
 
 # Agents
@@ -284,3 +297,163 @@ def _changed(message: Message, values: dict[str, Any] | None) -> Message:
         return message
     metadata = values.get("metadata", message.metadata)
     return msgspec.structs.replace(message, parts=as_parts(values, message.parts), metadata=metadata)
+
+
+# Output
+
+
+class Output(msgspec.Struct, kw_only=True, omit_defaults=True):
+    """The events of a turn that are held back, and its end."""
+
+    ending: Ending
+    events: list[tuple[EventKind, StreamResponse]] = []
+
+    @classmethod
+    def of(cls, ending: Ending, held: Iterable[tuple[EventKind, StreamResponse]] = ()) -> Output:
+        events = list(held)
+        events += [("artifact", StreamResponse(artifact_update=update)) for update in ending.artifacts]
+        shown = _without_replaced(_without_repeated(events))
+        return cls(ending=msgspec.structs.replace(ending, artifacts=()), events=shown)
+
+    @classmethod
+    def gathered(cls, held: Iterable[tuple[EventKind, StreamResponse]], ending: Ending) -> Output:
+        """Return the output with these events; a pause that an executor has published becomes the end of the turn."""
+        output = cls.of(ending, held)
+        if ending.announced:
+            output.ending = Ending(state=ending.state)
+            for position, (_, update) in reversed(list(enumerate(output.events))):
+                pause = update.status_update
+                if pause is not None and pause.status.state in PAUSED_STATES:
+                    output.ending.message, output.ending.metadata = pause.status.message, pause.metadata
+                    del output.events[position]
+                    break
+        return output
+
+    def stored(self) -> dict[str, Any]:
+        """Return it as a record has it."""
+        plain: dict[str, Any] = msgspec.json.decode(encode(self))
+        return plain
+
+    @classmethod
+    def restored(cls, stored: dict[str, Any]) -> Output:
+        output = msgspec.json.decode(msgspec.json.encode(stored), type=cls)
+        # The sender of the message was answered with the task that waits.
+        output.ending.direct = False
+        return output
+
+    def shown_in(self, task: Task) -> Task:
+        """Return the task with these events."""
+        return lifecycle.fold_updates(task, [update for _, update in self.events])
+
+    def replaced(self, parts: list[Part], before: Task, task: Task) -> Output:
+        """Return the same end with these parts instead: as its message, or else as its first artifact."""
+        message, artifacts = self.ending.message, new_artifacts(before, self.shown_in(task))
+        if message is not None:
+            said = msgspec.structs.replace(message, parts=parts) if parts else None
+            return Output(ending=msgspec.structs.replace(self.ending, message=said))
+        if artifacts:
+            artifact = msgspec.structs.replace(artifacts[0], parts=parts or [Part(text="")])
+            update = TaskArtifactUpdateEvent(
+                task_id=task.id, context_id=task.context_id or "", artifact=artifact, last_chunk=True
+            )
+            return Output(ending=self.ending, events=[("artifact", StreamResponse(artifact_update=update))])
+        return Output(ending=msgspec.structs.replace(self.ending, message=_said(parts, task)))
+
+
+def _without_repeated(events: list[tuple[EventKind, StreamResponse]]) -> list[tuple[EventKind, StreamResponse]]:
+    """Return the events without messages that never join the history, as it has one with the same id."""
+    kept: list[tuple[EventKind, StreamResponse]] = []
+    known: set[str] = set()
+    for kind, update in events:
+        told, task = update.status_update, update.task
+        if told is not None and told.status.message is not None:
+            known.add(told.status.message.message_id)
+        elif task is not None and task.history:
+            new = [message for message in task.history if message.message_id not in known]
+            known.update(message.message_id for message in new)
+            update = StreamResponse(task=msgspec.structs.replace(task, history=new or None))
+        kept.append((kind, update))
+    return kept
+
+
+def _without_replaced(events: list[tuple[EventKind, StreamResponse]]) -> list[tuple[EventKind, StreamResponse]]:
+    """Return the events without artifacts that a later one replaces: guardrails look at the final ones."""
+    kept: list[tuple[EventKind, StreamResponse]] = []
+    replaced: set[str] = set()
+    for kind, update in reversed(events):
+        piece, task = update.artifact_update, update.task
+        if piece is not None:
+            if piece.artifact.artifact_id in replaced:
+                continue
+            if not piece.append:
+                replaced.add(piece.artifact.artifact_id)
+        elif task is not None and task.artifacts:
+            left = [artifact for artifact in task.artifacts if artifact.artifact_id not in replaced]
+            replaced.update(artifact.artifact_id for artifact in task.artifacts)
+            update = StreamResponse(task=msgspec.structs.replace(task, artifacts=left or None))
+        kept.append((kind, update))
+    return kept[::-1]
+
+
+def without_words(update: StreamResponse) -> StreamResponse:
+    """Return an event with its state and without its message."""
+    if update.status_update is not None:
+        status = msgspec.structs.replace(update.status_update.status, message=None)
+        return StreamResponse(status_update=msgspec.structs.replace(update.status_update, status=status))
+    if update.task is not None:
+        status = msgspec.structs.replace(update.task.status, message=None)
+        return StreamResponse(task=msgspec.structs.replace(update.task, status=status))
+    return update
+
+
+def new_artifacts(before: Task, after: Task) -> list[Artifact]:
+    known = {artifact.artifact_id: artifact for artifact in before.artifacts or ()}
+    return [artifact for artifact in after.artifacts or () if known.get(artifact.artifact_id) != artifact]
+
+
+def new_parts(before: Task, after: Task, message: Message | None = None) -> list[Part]:
+    """Return what the agent has added between two states of a task: artifacts first, then messages."""
+    # Not by their ids, which an agent may use twice.
+    since = (after.history or [])[len(before.history or ()) :]
+    words = [said for said in since if said.role is Role.AGENT]
+    if message is not None:
+        words.append(message)
+    artifacts = new_artifacts(before, after)
+    return [*(part for given in artifacts for part in given.parts), *(part for said in words for part in said.parts)]
+
+
+def as_values(parts: list[Part]) -> dict[str, Any]:
+    """Return parts as the context has them."""
+    return {"message": [whole_part(part) for part in parts]}
+
+
+def as_parts(value: dict[str, Any], originals: list[Part]) -> list[Part]:
+    """Return the parts that a transform has made; those that it left as they were are the originals, with files."""
+    known: dict[bytes, Part] = {}
+    for part in originals:
+        known.setdefault(_key(whole_part(part)), part)
+    for part in originals:
+        # A transform may have dropped its metadata.
+        if part.metadata:
+            known.setdefault(_key(content_part(part)), msgspec.structs.replace(part, metadata=None))
+    return [known.get(_key(part)) or _as_part(part) for part in value["message"]]
+
+
+def _key(shown: dict[str, Any]) -> bytes:
+    """Return a part as expressions see it, as a key: comparing each with each would take too long."""
+    return _ENCODER.encode(normalise(shown))
+
+
+def _as_part(shown: dict[str, Any]) -> Part:
+    metadata, media_type = shown.get("metadata"), shown["mimeType"]
+    if isinstance(shown.get("text"), str):
+        return Part(
+            text=shown["text"], media_type=None if media_type == "text/plain" else media_type, metadata=metadata
+        )
+    return Part(data=shown["data"], media_type=media_type, metadata=metadata)
+
+
+def _said(parts: list[Part], task: Task) -> Message | None:
+    if not parts:
+        return None
+    return Message(message_id=new_id(), role=Role.AGENT, parts=parts, task_id=task.id, context_id=task.context_id)

@@ -18,7 +18,6 @@ from errands.policy.limits import (
     check_before_capability,
     check_before_model,
 )
-from errands.policy.pipeline import StepCall, Subject, run_steps
 from errands.policy.records import (
     AnyRecord,
     CallEnded,
@@ -33,7 +32,7 @@ from errands.policy.records import (
     OutputHeld,
     Started,
 )
-from errands.policy.steps import Phase, Steps
+from errands.policy.steps import Phase, StepCall, Steps, Subject, run_steps
 
 #: A step or limit, and the call that it was about, if any.
 _Rule = tuple[str, str | None]

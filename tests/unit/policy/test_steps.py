@@ -65,7 +65,7 @@ def test_what_a_failure_does_has_a_default(phases: list[Phase], default: str) ->
 
 @pytest.mark.parametrize("target", ["git", "git:", ":pull", ""])
 def test_invoke_names_a_tool_and_a_capability(target: str) -> None:
-    assert refused(invoke=target).problem == f"{target!r} names no capability; write tool-name:capability_name"
+    assert refused(invoke=target).problem == f"{target!r} does not name a capability; write tool-name:capability_name"
 
 
 @pytest.mark.parametrize(

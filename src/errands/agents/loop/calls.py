@@ -26,7 +26,6 @@ from errands.policy.cel import Call, CallFailed, CelError, Session, Suspended, V
 from errands.policy.cel.evaluators import Evaluators
 from errands.policy.cel.values import Json
 from errands.policy.enforcement import OverseenCall, ReviewPendingError
-from errands.policy.pipeline import Invoke, StepCall
 from errands.policy.records import (
     Answered,
     CallEnded,
@@ -40,6 +39,7 @@ from errands.policy.records import (
     ToolOpened,
 )
 from errands.policy.run import Run
+from errands.policy.steps import Invoke, StepCall
 
 #: Calls of one answer that run at the same time; more wait.
 MOST_SIDE_BY_SIDE = 16

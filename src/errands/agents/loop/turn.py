@@ -32,9 +32,9 @@ from errands.model.core import (
 from errands.policy.cel import CelError, Session, Variables, evaluate
 from errands.policy.cel.values import TOO_MUCH, Json, is_cut
 from errands.policy.enforcement import ReviewPendingError
-from errands.policy.pipeline import Subject
 from errands.policy.records import FunctionCall, InputArrived, InputRefused, ModelCalled, OutputGiven
 from errands.policy.run import Run, content_part, inputs
+from errands.policy.steps import Subject
 from errands.runtime.turn import Ending
 
 logger = logging.getLogger(__name__)

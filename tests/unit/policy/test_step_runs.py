@@ -9,9 +9,21 @@ import pytest
 
 from errands.policy.cel import Call, CallFailed, Session, Suspended
 from errands.policy.context import CurrentContext, start
-from errands.policy.pipeline import Blocked, Decision, Locked, Outcome, Passed, StepCall, Subject, run_steps
 from errands.policy.records import CapabilityFinished
-from errands.policy.steps import Phase, StepConfig, Steps, compile_steps
+from errands.policy.steps import (
+    Blocked,
+    Decision,
+    Locked,
+    Outcome,
+    Passed,
+    Phase,
+    StepCall,
+    StepConfig,
+    Steps,
+    Subject,
+    compile_steps,
+    run_steps,
+)
 from tests.unit.policy.support import NOW, STARTED, said
 
 pytestmark = pytest.mark.anyio
