@@ -1,4 +1,4 @@
-"""Time as the runtime sees it: one injected source, milliseconds inside, ISO 8601 with `Z` outside."""
+"""Time: one injected clock, milliseconds inside, ISO 8601 with `Z` on the wire."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ Clock = Callable[[], int]
 
 
 def system_clock() -> int:
-    """The time of this machine."""
+    """Return the time of this machine."""
     return time.time_ns() // 1_000_000
 
 
 # Every event has a time, and under load many have the same.
 @lru_cache(maxsize=64)
 def to_iso(ms: int) -> str:
-    """`2026-01-31T12:00:00.000Z`: the form the specification asks for."""
+    """Return a time as the specification asks for it, such as `2026-01-31T12:00:00.000Z`."""
     seconds, rest = divmod(ms, 1000)
     return f"{_iso_second(seconds)}.{rest:03d}Z"
 
@@ -30,7 +30,7 @@ def _iso_second(seconds: int) -> str:
 
 
 def from_iso(text: str) -> int:
-    """Milliseconds of an ISO 8601 time; a time without a zone is UTC. ValueError when it is none."""
+    """Return the milliseconds of an ISO 8601 time; a time without a zone is UTC. Raises `ValueError`."""
     moment = datetime.datetime.fromisoformat(text)
     if moment.tzinfo is None:
         moment = moment.replace(tzinfo=datetime.UTC)

@@ -32,11 +32,9 @@ from errands.model.core import (
     UNSPECIFIED,
     WORKING,
     Artifact,
-    Message,
     Part,
     StreamResponse,
     Task,
-    TaskArtifactUpdateEvent,
     TaskState,
 )
 from errands.model.log import (
@@ -55,7 +53,7 @@ from errands.model.log import (
     StoredTask,
 )
 
-#: From where to where. A state that is missing on the left is terminal.
+#: The states that can follow each state. A state that is missing on the left is terminal.
 TRANSITIONS: dict[TaskState, frozenset[TaskState]] = {
     UNSPECIFIED: frozenset({SUBMITTED}),
     SUBMITTED: frozenset({WORKING, CANCELED}),
@@ -70,21 +68,21 @@ TRANSITIONS: dict[TaskState, frozenset[TaskState]] = {
             AUTH_REQUIRED,
         }
     ),
-    # It fails when it has grown older than a policy allows while it waited.
+    # A paused task fails when it has become older than a policy allows.
     INPUT_REQUIRED: frozenset({SUBMITTED, CANCELED, FAILED}),
     AUTH_REQUIRED: frozenset({SUBMITTED, CANCELED, FAILED}),
 }
 
-#: The same for a change that also claims the task: created or resumed, it passes through `submitted`, as its first
-#: events say.
+#: The same for a change that also leases the task: created or resumed, it passes through `submitted`, as its first
+#: events show.
 CLAIMED: dict[TaskState, frozenset[TaskState]] = {
     state: reachable | {WORKING} if SUBMITTED in reachable else reachable for state, reachable in TRANSITIONS.items()
 }
 
-#: The same for a change by whoever holds the lease. An executor tells the state of its task itself: it may end it
-#: without having been seen at work, and go on while the task waits for an authentication that happens elsewhere. No
-#: other writer is in between, so every way between live states is the holder's own account of how far it is. A task
-#: whose stored state cannot be read can only fail.
+#: The same for a change by the holder of the lease. An executor reports the state of its task itself: it may end a task
+#: that was never working, and continue while the task waits for an authentication that happens elsewhere. There is no
+#: other writer, so the holder may go between live states as it likes. A task whose stored state cannot be read can only
+#: fail.
 HELD: dict[TaskState, frozenset[TaskState]] = {
     UNSPECIFIED: frozenset({FAILED}),
     **{state: TRANSITIONS[WORKING] | {SUBMITTED} for state in (SUBMITTED, WORKING, INPUT_REQUIRED, AUTH_REQUIRED)},
@@ -94,9 +92,9 @@ _decode = msgspec.json.Decoder(StreamResponse).decode
 
 
 def accept(head: Head | None, change: Change) -> None:
-    """Raises unless `change` may be written to a task that stands at `head` (None: there is no such task).
+    """Raise unless `change` may be written to a task with this head; None means that there is no such task.
 
-    In this order: the version, the fence, the terminal guard, the expected states, the way between states.
+    Checked in this order: the version, the fence, the terminal guard, the expected states, the transition.
     """
     if head is None:
         if change.expected != 0:
@@ -106,32 +104,28 @@ def accept(head: Head | None, change: Change) -> None:
         raise ConcurrencyError(
             f"task {change.task_id} is at version {head.version}, not at {change.expected}",
         )
-    # Whoever takes the lease may name an attempt that nobody holds any more: nobody else has taken it in between.
+    # A change that takes the lease may name an attempt whose lease has ended: then no other was taken in between.
     if change.fence is not None and (change.fence != head.attempt or not (head.worker or change.work is LEASE)):
-        _refuse_fence(head, change)
-    # What has ended has no other state, and is not worked on again.
-    is_going_on = change.state is not None or change.work is LEASE or change.work is READY
-    if is_going_on and head.state in TERMINAL_STATES:
+        if head.state in TERMINAL_STATES:
+            raise TaskTerminalStateError(f"Task {change.task_id} is already {head.state.short}")
+        raise LeaseLostError(
+            f"attempt {change.fence} of task {change.task_id} was superseded by attempt {head.attempt}",
+        )
+    # An ended task keeps its state, and is not worked on again.
+    continues = change.state is not None or change.work is LEASE or change.work is READY
+    if continues and head.state in TERMINAL_STATES:
         raise TaskTerminalStateError(f"Task {change.task_id} is already {head.state.short}", taskId=change.task_id)
     if change.expected_states is not None and head.state not in change.expected_states:
         raise ConcurrencyError(f"task {change.task_id} is {head.state.short} now")
     if change.state is None:
         return
-    ways = CLAIMED if change.work is LEASE else TRANSITIONS if change.fence is None else HELD
-    if change.state not in ways[head.state]:
+    transitions = CLAIMED if change.work is LEASE else TRANSITIONS if change.fence is None else HELD
+    if change.state not in transitions[head.state]:
         raise IllegalTransitionError(f"a task cannot go from {head.state.short} to {change.state.short}")
 
 
-def _refuse_fence(head: Head, change: Change) -> None:
-    if head.state in TERMINAL_STATES:
-        raise TaskTerminalStateError(f"Task {change.task_id} is already {head.state.short}")
-    raise LeaseLostError(
-        f"attempt {change.fence} of task {change.task_id} was superseded by attempt {head.attempt}",
-    )
-
-
 def advance(head: Head, change: Change) -> Head:
-    """The head after an accepted change."""
+    """Return the head after an accepted change."""
     attempt, worker, due_at, claimed = head.attempt, head.worker, head.due_at, head.claimed
     if change.work is LEASE:
         claimed = "expired" if worker else "ready"
@@ -140,7 +134,7 @@ def advance(head: Head, change: Change) -> Head:
         worker, due_at = "", None if change.work is IDLE else change.due_at
     attempt_base, given_back = head.attempt_base, head.given_back
     if change.unread < 0 or change.asks:
-        # The next turn counts afresh, even when it goes on with the same lease; so does one that waited for an answer.
+        # The next turn counts its attempts afresh, even under the same lease; so does one that waited for an answer.
         attempt_base, given_back = attempt - bool(worker), 0
     elif change.gives_back:
         given_back += 1
@@ -152,7 +146,7 @@ def advance(head: Head, change: Change) -> Head:
         given_back=given_back,
         worker=worker,
         due_at=due_at,
-        # The first event tells how the lease was taken.
+        # The first event records how the lease was taken.
         claimed="" if change.events else claimed,
         unread=head.unread + change.unread,
         cancel_requested=head.cancel_requested if change.cancel_requested is None else change.cancel_requested,
@@ -189,12 +183,12 @@ class Judged(msgspec.Struct, gc=False):
     events: list[Event]
     #: The whole task, if the change brought it along.
     stored: StoredTask | None
-    #: Whether a worker may have something to do: the task has become due, or is wanted canceled.
+    #: Whether a worker may have something to do: the task has become due, or is to be canceled.
     wakes_workers: bool
 
     @property
     def only_appends(self) -> bool:
-        """Whether of the head only the version and `updated_at` change, as for a streamed chunk."""
+        """True when only the version and `updated_at` of the head change, as for a streamed chunk."""
         change = self.change
         return (
             change.work is KEEP
@@ -236,7 +230,7 @@ def judge(scope: Scope | None, head: Head | None, receipt: Receipt | None, chang
 
 
 def _lease_record(before: Head, after: Head, change: Change) -> LeaseRecord:
-    """Return what the first event of a change tells about the lease that was taken by it or before it."""
+    """Return what the first event of a change records about the lease that was taken by it or before it."""
     had_expired = bool(before.worker) if change.work is LEASE else before.claimed == "expired"
     is_first = after.attempt - before.attempt_base <= 1
     # The change may end the lease as well.
@@ -250,7 +244,7 @@ def _lease_record(before: Head, after: Head, change: Change) -> LeaseRecord:
 
 
 def fold(task: Task | None, events: Iterable[Event | Draft]) -> Task:
-    """The task after `events`. The given task is not changed; untouched parts are shared with it."""
+    """Return the task after `events`. The given task is not changed; unchanged parts are shared with it."""
     updates = [_decode(event.data) for event in events if event.kind not in UNFOLDED_KINDS]
     if task is None:
         if not updates or updates[0].task is None:
@@ -261,25 +255,30 @@ def fold(task: Task | None, events: Iterable[Event | Draft]) -> Task:
 
 
 def fold_updates(task: Task, updates: Iterable[StreamResponse]) -> Task:
-    """`fold` for events that are already decoded."""
+    """Do the same as `fold` for events that are already decoded."""
     status, history, metadata = task.status, list(task.history or ()), task.metadata
     artifacts = {artifact.artifact_id: artifact for artifact in task.artifacts} if task.artifacts else {}
-    #: Put together once, at the end, so that folding stays linear.
+    #: Chunks by artifact: joined once, at the end, so that folding stays linear.
     appended: dict[str, list[Artifact]] = {}
-    #: The ids of so many messages of the history, for published tasks.
+    #: The ids of the first `counted` messages of the history, for published tasks.
     known: set[str] = set()
     counted = 0
     for update in updates:
         if update.artifact_update is not None:
-            _fold_artifact(update.artifact_update, artifacts, appended)
+            artifact = update.artifact_update.artifact
+            if update.artifact_update.append and artifact.artifact_id in artifacts:
+                appended.setdefault(artifact.artifact_id, []).append(artifact)
+            else:
+                artifacts[artifact.artifact_id] = artifact
+                appended.pop(artifact.artifact_id, None)
         elif update.status_update is not None:
             new = update.status_update.status
             if new.message is None:
-                # A mere sign of life changes nothing: what was said last still stands.
+                # A bare "still working" keeps the last message.
                 status = status if new.state is WORKING is status.state else new
                 continue
             status = new
-            # What ends a turn is part of the conversation; progress on the way is not.
+            # A message that ends a turn is part of the conversation; progress messages are not.
             if new.state in SETTLED_STATES:
                 history.append(new.message)
         elif update.message is not None:
@@ -289,7 +288,11 @@ def fold_updates(task: Task, updates: Iterable[StreamResponse]) -> Task:
             metadata = {**(metadata or {}), **(update.task.metadata or {})} or None
             known.update(message.message_id for message in history[counted:])
             counted = len(history)
-            _fold_task(update.task, history, known, artifacts, appended)
+            # What a published task leaves out stays: a message may have come since.
+            history += [message for message in update.task.history or () if message.message_id not in known]
+            for artifact in update.task.artifacts or ():
+                artifacts[artifact.artifact_id] = artifact
+                appended.pop(artifact.artifact_id, None)
     for artifact_id, chunks in appended.items():
         artifacts[artifact_id] = _put_together([artifacts[artifact_id], *chunks])
     folded = shallow_copy(task)
@@ -298,33 +301,8 @@ def fold_updates(task: Task, updates: Iterable[StreamResponse]) -> Task:
     return folded
 
 
-def _fold_task(
-    task: Task,
-    history: list[Message],
-    known: set[str],
-    artifacts: dict[str, Artifact],
-    appended: dict[str, list[Artifact]],
-) -> None:
-    """What a published task brings with it. What it leaves out stays: a message may have come since."""
-    history += [message for message in task.history or () if message.message_id not in known]
-    for artifact in task.artifacts or ():
-        artifacts[artifact.artifact_id] = artifact
-        appended.pop(artifact.artifact_id, None)
-
-
-def _fold_artifact(
-    update: TaskArtifactUpdateEvent, artifacts: dict[str, Artifact], appended: dict[str, list[Artifact]]
-) -> None:
-    artifact = update.artifact
-    if not update.append or artifact.artifact_id not in artifacts:
-        artifacts[artifact.artifact_id] = artifact
-        appended.pop(artifact.artifact_id, None)
-    else:
-        appended.setdefault(artifact.artifact_id, []).append(artifact)
-
-
 def _put_together(chunks: list[Artifact]) -> Artifact:
-    """An artifact and what was appended to it; of what is said about it, the last word counts."""
+    """Return an artifact with the chunks that were appended to it; of its other fields the last value counts."""
     first = chunks[0]
     name, description, extensions = first.name, first.description, first.extensions
     metadata = dict(first.metadata or {})
@@ -346,15 +324,15 @@ def _put_together(chunks: list[Artifact]) -> Artifact:
 
 
 def join_text(parts: list[Part]) -> list[Part]:
-    """Neighbouring plain text parts as one: a streamed text is whole, however it was cut.
+    """Join neighbouring plain text parts: a streamed text is one part, however it was cut.
 
-    A text without a character is left out unless there is nothing else: it only says that the stream is over.
+    An empty text is left out unless there is nothing else: it only marks the end of the stream.
     """
     joined: list[Part] = []
     run: list[str] = []
     for part in parts:
-        if _is_plain_text(part):
-            run.append(part.text or "")
+        if part.text is not None and part.metadata is None and part.filename is None and part.media_type is None:
+            run.append(part.text)
             continue
         if text := "".join(run):
             joined.append(Part(text=text))
@@ -365,12 +343,8 @@ def join_text(parts: list[Part]) -> list[Part]:
     return joined
 
 
-def _is_plain_text(part: Part) -> bool:
-    return part.text is not None and part.metadata is None and part.filename is None and part.media_type is None
-
-
 def trim(task: Task, history_length: int | None) -> Task:
-    """The task with at most so many of its newest messages; 0 leaves the history out."""
+    """Return the task with at most `history_length` of its newest messages; 0 leaves the history out."""
     if history_length is None or task.history is None or len(task.history) <= history_length:
         return task
     history = task.history[-history_length:] if history_length else None

@@ -150,11 +150,11 @@ async def test_somebody_elses_task_is_not_found_by_any_call(engine: Engine, chan
     assert (await engine.load("t", ME)).version == 3
 
 
-async def test_whose_a_task_is_can_be_asked_by_its_id(engine: Engine, changes: Changes) -> None:
+async def test_operators_find_a_task_of_any_scope_by_its_id(engine: Engine, changes: Changes) -> None:
     await engine.commit(changes.start())
-    assert await engine.scope_of("t") == ME
+    assert await engine.load("t", None) == await engine.load("t", ME)
     with pytest.raises(TaskNotFoundError):
-        await engine.scope_of("another")
+        await engine.load("another", None)
 
 
 async def test_large_events_and_snapshots_come_back_whole(engine: Engine, changes: Changes) -> None:

@@ -141,8 +141,7 @@ async def _delete_damaged(storage: str | None, task_ids: list[str]) -> ExitCode:
     with _without_log():
         async with existing_store(storage) as engine:
             for task_id in task_ids:
-                scope = await engine.scope_of(task_id)
-                stored = await engine.load(task_id, scope)
+                stored = await engine.load(task_id, None)
                 if not stored.damage:
                     raise UsageError(
                         f"task {task_id} can be read: this command only deletes damaged tasks; retention deletes others"
@@ -150,6 +149,6 @@ async def _delete_damaged(storage: str | None, task_ids: list[str]) -> ExitCode:
                 # If its failure cannot be written, the task is deleted as it is.
                 with suppress(StorageError):
                     await engine.set_aside(stored, stored.head.worker)
-                await engine.delete(task_id, scope)
+                await engine.delete(task_id, stored.scope)
                 out().print(f"Task {clean(task_id)} is deleted.")
     return ExitCode.OK

@@ -369,4 +369,4 @@ async def task_records(task_id: TaskId, storage: Storage = None, as_json: AsJson
 async def records_of(storage: str | None, task_id: str) -> list[AnyRecord]:
     """Return the records of a task of any owner."""
     async with existing_store(storage) as engine:
-        return await stored_records(engine, task_id, await engine.scope_of(task_id))
+        return await stored_records(engine, task_id, (await engine.load(task_id, None)).scope)

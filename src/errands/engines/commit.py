@@ -1,7 +1,7 @@
 """From a change to its subscribers: the part of writing that is the same in every engine.
 
-`CommitQueue` holds what waits to be written and cuts it into batches; `Batch` judges the changes of a batch, each
-against what the ones before it leave; `LocalEngine` tells this process what has become durable. An engine looks tasks
+`CommitQueue` holds what waits to be written and cuts it into batches; `CommitBatch` judges the changes of a batch, each
+against what the ones before it leave; `LocalEngine` publishes what has become durable. An engine looks tasks
 up, stores a judged batch, and notifies other processes.
 """
 
@@ -30,7 +30,7 @@ from errands.model.log import IDLE, LEASE, Change, Event, Head, Scope, StoredTas
 logger = logging.getLogger(__name__)
 
 
-class Job(msgspec.Struct):
+class CommitJob(msgspec.Struct):
     """Something to write, and who waits for it."""
 
     #: A change, or whatever else the engine can do in a transaction.
@@ -45,7 +45,7 @@ class Job(msgspec.Struct):
 
 
 #: A job and what came of it: `Judged` for a change, another result, or the error.
-Outcome = tuple[Job, Any]
+Outcome = tuple[CommitJob, Any]
 
 
 class CommitQueue:
@@ -59,23 +59,23 @@ class CommitQueue:
     def __init__(self, max_jobs: int, max_bytes: int) -> None:
         self._max_jobs = max_jobs
         self._max_bytes = max_bytes
-        self._jobs: deque[Job] = deque()
+        self._jobs: deque[CommitJob] = deque()
         #: The keys of batches that are under way.
         self._busy: set[object] = set()
 
     def __bool__(self) -> bool:
         return bool(self._jobs)
 
-    def append(self, job: Job) -> None:
+    def append(self, job: CommitJob) -> None:
         self._jobs.append(job)
 
-    def extend(self, jobs: Iterable[Job]) -> None:
+    def extend(self, jobs: Iterable[CommitJob]) -> None:
         self._jobs.extend(jobs)
 
-    def take(self) -> list[Job]:
+    def take(self) -> list[CommitJob]:
         """Return the next batch. Jobs whose keys are busy keep their place in the queue."""
-        taken: list[Job] = []
-        left: list[Job] = []
+        taken: list[CommitJob] = []
+        left: list[CommitJob] = []
         size = 0
         while self._jobs and len(taken) < self._max_jobs and len(left) < self._max_jobs and size < self._max_bytes:
             job = self._jobs.popleft()
@@ -94,16 +94,16 @@ class CommitQueue:
         self._busy.update([job.key for job in taken if job.key is not None])
         return taken
 
-    def release(self, jobs: Sequence[Job]) -> None:
+    def release(self, jobs: Sequence[CommitJob]) -> None:
         """Note that a batch is no longer under way."""
         self._busy.difference_update([job.key for job in jobs])
 
-    def put_back(self, jobs: Sequence[Job]) -> None:
+    def put_back(self, jobs: Sequence[CommitJob]) -> None:
         """Put a batch back in front of the others."""
         self._jobs.extendleft(reversed(jobs))
         self.release(jobs)
 
-    def retry_alone(self, jobs: Sequence[Job]) -> bool:
+    def retry_alone(self, jobs: Sequence[CommitJob]) -> bool:
         """Put the jobs of a failed batch back, each to be tried by itself; false when there is only one."""
         if len(jobs) < 2:
             return False
@@ -121,7 +121,7 @@ class TaskRow(msgspec.Struct, array_like=True, gc=False):
     id: str
     scope: Scope
     context_id: str
-    #: The snapshot holds the events up to this version; 0 means that there is no snapshot.
+    #: The snapshot holds the events up to this version; 0 without a snapshot.
     folded: int
     #: The events up to this version are no longer kept.
     trimmed: int
@@ -139,7 +139,7 @@ class Accepted(msgspec.Struct):
     snapshot: bytes | None
 
 
-class Batch:
+class CommitBatch:
     """Changes that share a transaction: judged in order, each against what the ones before it leave."""
 
     def __init__(
@@ -190,7 +190,7 @@ class Batch:
 
 
 class LocalEngine(Engine):
-    """An engine that tells the subscribers, callers and workers of this process what has become durable."""
+    """An engine that publishes to the subscribers, callers and workers of this process what has become durable."""
 
     def __init__(self, *, clock: Clock = system_clock, retention: Retention | None = None) -> None:
         super().__init__(clock=clock, retention=retention)

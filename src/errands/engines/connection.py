@@ -35,7 +35,7 @@ _WRITE_EVERY = 0.2
 Question = Callable[[], Coroutine[Any, Any, Any]]
 
 
-class Probe:
+class StoreProbe:
     """Checks that a store answers and takes writes: what readiness asks.
 
     `look` reads from the store. `write` writes something that leaves no trace, because a store that is full or

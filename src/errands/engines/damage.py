@@ -33,7 +33,7 @@ from errands.model.log import Draft, Event, Head, LeaseRecord, Scope, StoredTask
 
 logger = logging.getLogger(__name__)
 
-#: What the owner of a damaged task is told.
+#: The message to the owner of a damaged task.
 EXPLANATION = "The stored data of this task cannot be read, so it has failed. The log of the server says why."
 
 #: The end of the year 9999: the time of a damaged head may be any number.
@@ -62,7 +62,7 @@ def stored_task(task_id: str, context_id: str, scope: Scope, head: Head, content
 
 
 def damaged_task(task_id: str, context_id: str, scope: Scope, head: Head, error: Exception) -> StoredTask:
-    """Return what is shown of a task that cannot be read: one that has failed, and waits for nobody's answer."""
+    """Return what is shown of a task that cannot be read: a failed task that does not wait for an answer."""
     reason = f"{type(error).__name__}: {error}"
     _log_once(task_id, reason)
     status = _failed(task_id, context_id, head.status_at)
@@ -75,7 +75,7 @@ def damaged_task(task_id: str, context_id: str, scope: Scope, head: Head, error:
 
 
 def failed_draft(stored: StoredTask, at: int) -> Draft:
-    """Return the event that ends a task which cannot go on because of what is stored of it."""
+    """Return the event that ends a task whose stored data cannot be used."""
     context_id = stored.task.context_id or ""
     status = _failed(stored.task.id, context_id, at)
     update = TaskStatusUpdateEvent(task_id=stored.task.id, context_id=context_id, status=status)
@@ -104,7 +104,7 @@ def _log_once(task_id: str, reason: str) -> None:
 
 
 def read_lease(text: str | bytes | None) -> LeaseRecord | None:
-    """Return the lease that is stored with an event, None if there is none, or one that cannot be read."""
+    """Return the lease that is stored with an event; None without one, or if it cannot be read."""
     try:
         return _read_lease(text) if text else None
     except UNREADABLE:
@@ -112,7 +112,7 @@ def read_lease(text: str | bytes | None) -> LeaseRecord | None:
 
 
 def salvaged_head(fields: Any) -> Head:
-    """Return a head that cannot be read as a whole: the fields that can, and no state, so that the task is damaged."""
+    """Return the readable fields of a head that is damaged, without a state, which marks the task as damaged."""
     readable: dict[str, Any] = {}
     for field in msgspec.structs.fields(Head):
         try:

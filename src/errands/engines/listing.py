@@ -84,7 +84,7 @@ async def list_page(listing: Listing, query: ListQuery, now: int) -> ListPage:
     total = await listing.count() if cursor.total is None else cursor.total
     if query.context_id is not None or query.status_after is not None:
         cursor = msgspec.structs.replace(cursor, total=total)
-    # One more than the page has room for tells whether there are more.
+    # One more than fits on the page shows whether there are more.
     wanted = query.page_size + 1
     walked = [] if cursor.changed else await listing.in_order(cursor, wanted)
     places = [cursor.after(status_at, task_id, changed=False) for status_at, task_id in walked[:wanted]]

@@ -180,7 +180,7 @@ class MemoryEngine(LocalEngine):
         self._receipts: dict[Scope, dict[bytes, tuple[Receipt, int]]] = {}
         #: What was saved, and when; the longest unchanged first.
         self._contexts: OrderedDict[tuple[Scope, str], tuple[bytes, int]] = OrderedDict()
-        #: Live tasks that are wanted canceled.
+        #: Live tasks that are to be canceled.
         self._canceling: set[str] = set()
         #: Tasks that wait for one user's answer.
         self._asking: set[str] = set()
@@ -299,19 +299,14 @@ class MemoryEngine(LocalEngine):
 
     # Reading
 
-    def _task(self, task_id: str, scope: Scope) -> MemoryTask:
+    def _task(self, task_id: str, scope: Scope | None) -> MemoryTask:
         task = self._tasks.get(task_id)
-        if task is None or task.scope != scope:
+        if task is None or scope not in (None, task.scope):
             raise TaskNotFoundError(taskId=task_id)
         return task
 
-    async def load(self, task_id: str, scope: Scope) -> StoredTask:
+    async def load(self, task_id: str, scope: Scope | None) -> StoredTask:
         return self._task(task_id, scope).stored()
-
-    async def scope_of(self, task_id: str) -> Scope:
-        if task_id not in self._tasks:
-            raise TaskNotFoundError(taskId=task_id)
-        return self._tasks[task_id].scope
 
     async def read(self, task_id: str, scope: Scope, after: int, limit: int = READ_SIZE) -> LogSlice:
         return self._task(task_id, scope).slice(after, limit)

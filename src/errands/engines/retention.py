@@ -31,7 +31,7 @@ class Sweep(Protocol):
         """Delete contexts that have not changed since `before`, in conversations without a live task."""
 
     def overgrown(self, events: int) -> AsyncIterator[str]:
-        """Iterate over the tasks whose logs hold more than so many events."""
+        """Iterate over the tasks whose logs hold more than this number of events."""
 
     async def trim(self, task_id: str, keep: int) -> int:
         """Remove events from the beginning of a log until it has `keep` left; never records.

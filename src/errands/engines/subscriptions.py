@@ -294,7 +294,7 @@ class Subscribers:
                 del self._waiters[task_id]
 
     def publish(self, task_id: str, events: Sequence[Event], state: TaskState, stored: StoredTask | None) -> None:
-        """Tell this process about a durable change. `stored` is the whole task, if the writer knows it."""
+        """Publish a durable change in this process. `stored` is the whole task, if the writer knows it."""
         subscriptions = self._subscriptions.get(task_id)
         if subscriptions and events:
             for subscription in subscriptions:

@@ -1,4 +1,4 @@
-"""From a storage URL to its engine: the one place that knows them all."""
+"""Storage URLs: which engine each one names, and its options. The one place that knows all engines."""
 
 from __future__ import annotations
 
@@ -17,18 +17,20 @@ _KNOWN = "'memory', 'sqlite:///path/to/tasks.db', 'postgresql://user@host/databa
 
 
 def engine_from_url(url: str, retention: Retention | None = None) -> Engine:
-    """The engine, with its own retention unless one is given.
+    """Return the engine that a URL names, with its own retention unless one is given.
 
-    Raises `ConfigurationError` for a URL or an option that is not known: none is ever ignored.
+    Raises `ConfigurationError` for an unknown URL or option: none is ever ignored.
     """
     scheme = url.partition(":")[0].partition("+")[0].lower()
     build = _ENGINES.get(scheme)
     if build is None:
-        raise ConfigurationError(f"unknown storage {without_password(url)!r}; possible are {_KNOWN}")
+        raise ConfigurationError(f"unknown storage {without_password(url)!r}; use one of {_KNOWN}")
     try:
         fragment = urlsplit(url).fragment
     except ValueError:
-        raise ConfigurationError(f"storage {without_password(url)!r} is no address; possible are {_KNOWN}") from None
+        raise ConfigurationError(
+            f"storage {without_password(url)!r} is not a valid URL; possible are {_KNOWN}"
+        ) from None
     if fragment or url.endswith("#"):
         raise ConfigurationError(f"storage {without_password(url)!r}: a # is written as %23, in a password, too")
     return build(url, retention)
@@ -38,9 +40,9 @@ def _memory(url: str, retention: Retention | None) -> Engine:
     if url.lower() not in ("memory", "memory:", "memory://"):
         raise ConfigurationError(f"storage {without_password(url)!r}: memory takes no address and no options")
     if retention is not None:
-        # What nobody has a wish about is bounded all the same: memory must not only ever grow.
-        wishes = {name: wish for name, wish in msgspec.structs.asdict(retention).items() if wish is not None}
-        retention = msgspec.structs.replace(DEFAULT_RETENTION, **wishes)
+        # What is not set keeps its default: memory must not grow without bound.
+        given = {name: value for name, value in msgspec.structs.asdict(retention).items() if value is not None}
+        retention = msgspec.structs.replace(DEFAULT_RETENTION, **given)
     return MemoryEngine(retention=retention)
 
 

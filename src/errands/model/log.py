@@ -14,25 +14,25 @@ from errands.model.core import PAUSED_STATES, Task, TaskState
 
 
 class Scope(NamedTuple):
-    """Whose task it is. Every read and write takes one; somebody else's task is "not found"."""
+    """The tenant, owner and agent of a task. Every read and write takes one; a task of another scope is "not found"."""
 
     tenant: str = ""
     owner: str = ""
-    #: The agent that works on it: several may share a store and know nothing of each other.
+    #: The agent that works on it: several agents may share a store without seeing each other's tasks.
     agent: str = ""
 
 
 EventKind = Literal["task", "message", "request", "status", "artifact", "cancel", "record"]
 
-#: What a subscriber is shown. The others are ours: a message that joined the history, what its sender asked for
-#: beside it, a wish to cancel, and what a run has come to (`errands.policy.records`).
+#: The kinds that subscribers are shown. The others are internal: a message that joined the history, the options of its
+#: sender, a request to cancel, and records of a run (`errands.policy.records`).
 STREAMED_KINDS = frozenset({"task", "status", "artifact"})
-#: What says nothing about the task itself.
+#: The kinds that do not change the task itself.
 UNFOLDED_KINDS = frozenset({"request", "cancel", "record"})
 
 
 class Draft(msgspec.Struct, frozen=True, gc=False):
-    """An event that has no place in a log yet.
+    """An event that has no position in a log yet.
 
     `data` is the event as a v1.0 `StreamResponse` in JSON: encoded once, stored as it is, sent as it is.
     """
@@ -42,7 +42,7 @@ class Draft(msgspec.Struct, frozen=True, gc=False):
 
 
 class LeaseRecord(msgspec.Struct, frozen=True, gc=False, array_like=True):
-    """A lease, as the log tells it with the first event after it was taken."""
+    """A lease, as the first event after it was taken records it."""
 
     attempt: int
     worker: str
@@ -65,18 +65,18 @@ class Event(msgspec.Struct, frozen=True, gc=False, array_like=True):
 
 
 class Work(enum.Enum):
-    """What a change does to the task's place in the queue."""
+    """What a change does to the task's position in the queue."""
 
     KEEP = "keep"
     #: A worker may claim it from `due_at` on.
     READY = "ready"
     #: It is claimed by `worker` until `due_at`; the attempt number goes up by one.
     LEASE = "lease"
-    #: Nothing is to be done until somebody writes to it again.
+    #: Nothing is to be done until the next change.
     IDLE = "idle"
 
 
-# Under names of their own, for the same reason as the states.
+# As module constants for the same reason as the states.
 KEEP = Work.KEEP
 READY = Work.READY
 LEASE = Work.LEASE
@@ -84,24 +84,24 @@ IDLE = Work.IDLE
 
 
 class Change(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """Everything one commit does to one task, or nothing."""
+    """Everything that one commit does to one task: all of it or nothing."""
 
     task_id: str
     scope: Scope
     events: tuple[Draft, ...] | list[Draft] = ()
 
-    # What must be true for the change to be accepted.
+    # Conditions: what must be true for the change to be accepted.
     #: The task is at this version; 0 means it must not exist; None means it does not matter.
     expected: int | None = None
     #: The task is in one of these states.
     expected_states: frozenset[TaskState] | None = None
-    #: The lease with this attempt number has not been taken over: by whom does not matter to a change that takes it.
+    #: The lease with this attempt number has not been taken over; for a change that takes it, it may have ended.
     fence: int | None = None
     #: No message with this digest was accepted since `receipt_since`.
     receipt: bytes | None = None
     receipt_since: int = 0
 
-    # What becomes true.
+    # Effects: what becomes true.
     at: int
     state: TaskState | None = None
     #: The whole task after this change: stored as the snapshot, so `expected` must be given.
@@ -109,15 +109,15 @@ class Change(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     work: Work = Work.KEEP
     due_at: int = 0
     worker: str = ""
-    #: How many unread messages come in (+) or are dealt with (-).
+    #: How many unread messages are added (+) or done (-).
     unread: int = 0
     cancel_requested: bool | None = None
     direct: bool | None = None
-    #: The holder stops in good order and lets go of a turn that is not over: this try is not held against the task.
+    #: The holder stops in good order and gives back an unfinished turn: this attempt does not count against the task.
     gives_back: bool = False
-    #: Who alone may answer from now on. Without it, every change of state ends what was asked before.
+    #: The one user who may answer from now on. Without it, every change of state ends what was asked before.
     asks: str | None = None
-    #: What the agent keeps for the task's conversation from now on; see `Storage.load_context`.
+    #: What the agent remembers of the task's conversation from now on; see `Storage.load_context`.
     context: bytes | None = None
 
     # Set once, when the task is created.
@@ -125,28 +125,28 @@ class Change(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
     @property
     def receipt_until(self) -> int:
-        """When the window of its receipt has passed."""
+        """The time at which its receipt expires."""
         return 2 * self.at - self.receipt_since
 
 
 class Head(msgspec.Struct, kw_only=True, gc=False):
-    """Where a task stands, without its content: what a change is checked against."""
+    """The state of a task without its content: what a change is judged against."""
 
     version: int = 0
     state: TaskState = TaskState.UNSPECIFIED
     #: How often the task was leased: the fence.
     attempt: int = 0
-    #: `attempt` when the last turn ended; what is above it are the tries of this turn.
+    #: `attempt` when the last turn ended; the attempts above it belong to this turn.
     attempt_base: int = 0
-    #: How many of those tries were given back in good order, by a process that stopped.
+    #: How many of those were given back in good order, by a process that stopped.
     given_back: int = 0
     #: The worker that holds the lease, or "".
     worker: str = ""
     #: When the task is due: ready since then, or the lease's end. None: nothing to do.
     due_at: int | None = None
-    #: How the task came to be leased: it was ready, or its former lease had expired. "" once the log tells it.
+    #: How the task was leased: it was ready, or its former lease had expired. "" once that is in the log.
     claimed: Literal["", "ready", "expired"] = ""
-    #: Messages accepted and not yet dealt with by a finished turn, the current one included.
+    #: Messages that were accepted but not yet handled by a finished turn, the current one included.
     unread: int = 0
     cancel_requested: bool = False
     #: The answer is the status message alone (`reply_directly`), not the task.
@@ -158,37 +158,37 @@ class Head(msgspec.Struct, kw_only=True, gc=False):
     status_at: int = 0
 
 
-#: Where a task stands before its first change.
+#: The head of a task before its first change.
 NEW = Head()
 
 
 class StoredTask(msgspec.Struct, kw_only=True, gc=False):
-    """A task as an engine gives it out: the protocol's task and what the wire has no field for."""
+    """A task as an engine returns it: the protocol's task and what the wire has no field for."""
 
     task: Task
     head: Head
     scope: Scope
-    #: Why its stored data could not be read; "" for a task that is whole. See `errands.engines.damage`.
+    #: Why its stored data cannot be read; "" for a task that can. See `errands.engines.damage`.
     damage: str = ""
 
     @property
     def version(self) -> int:
-        """How many events its log has had."""
+        """The version of its newest event."""
         return self.head.version
 
     @property
     def state(self) -> TaskState:
-        """Where it stands."""
+        """Its state."""
         return self.head.state
 
     @property
     def pause_fence(self) -> int | None:
-        """The fence for what whoever runs a paused task is to see: once it is let go of, nobody looks any more."""
+        """The fence of a change that the holder of a paused task must see; without a holder it would not be seen."""
         return self.head.attempt if self.head.state in PAUSED_STATES else None
 
 
 class RunningTask(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """A task that somebody holds, without its content."""
+    """A task that is leased, without its content."""
 
     task_id: str
     context_id: str
@@ -204,7 +204,7 @@ class Lease(NamedTuple):
 
 
 class LeaseSignal(NamedTuple):
-    """What a holder learns when it extends its leases: the lease is gone, or a cancel is wanted."""
+    """What a holder learns when it extends its leases: the lease is lost, or the task is to be canceled."""
 
     task_id: str
     lost: bool
@@ -212,33 +212,33 @@ class LeaseSignal(NamedTuple):
 
 
 class ListQuery(msgspec.Struct, frozen=True, kw_only=True):
-    """Which tasks of a scope are meant, and which page of them."""
+    """Filters of a listing, and the page that is wanted."""
 
     scope: Scope
     context_id: str | None = None
     state: TaskState | None = None
     status_after: int | None = None
     page_size: int = 50
-    #: Bytes of stored content that are read for one page, unless a single task has more. Without it strangers could
-    #: fill a server's memory with one request, because what they sent before is as large as they like.
+    #: Bytes of stored content that are read for one page, unless a single task has more. Without this bound a client
+    #: could fill a server's memory with one request, because what it sent before may be large.
     page_bytes: int = 8 * 2**20
     page_token: str = ""
-    #: Leave the artifacts out: they need not even be read.
+    #: False leaves the artifacts out, and does not read them.
     with_artifacts: bool = False
 
 
 class AskingQuery(msgspec.Struct, frozen=True, kw_only=True):
-    """Which of the tasks that wait for one user's answer are meant; None is any."""
+    """Filters for the tasks that wait for one user's answer; None matches any."""
 
     task_id: str | None = None
     tenant: str | None = None
     agent: str | None = None
-    #: Those who may be the one that is asked.
+    #: The ids and e-mail addresses that may be asked.
     users: tuple[str, ...] | None = None
     limit: int = 1000
 
     def matches(self, scope: Scope, head: Head) -> bool:
-        """Return whether a task is meant, apart from its id."""
+        """Return whether a task matches, apart from its id."""
         return (
             head.asks != ""
             and (self.tenant is None or scope.tenant == self.tenant)
@@ -248,7 +248,7 @@ class AskingQuery(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ListPage(msgspec.Struct, frozen=True, kw_only=True):
-    """One page of tasks; an empty token says that it is the last."""
+    """One page of tasks; on the last one the token is empty."""
 
     tasks: list[StoredTask]
     next_page_token: str
@@ -256,27 +256,27 @@ class ListPage(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class LogSlice(NamedTuple):
-    """Events after a version. `gap` is true when older ones that were asked for are no longer kept."""
+    """Events after a version. `gap` is true when some of them are no longer kept."""
 
     events: list[Event]
     gap: bool
 
 
 class RequestOptions(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What the sender of a message asked for beside it: the data of a `request` event."""
+    """The options that came with a message: the data of a `request` event."""
 
     message_id: str = ""
     accepted_output_modes: list[str] = []
     metadata: dict[str, Any] = {}
     extensions: list[str] = []
-    #: Kept for executors only, which are shown the whole configuration.
+    #: For executors, which see the whole configuration.
     history_length: int | None = None
     return_immediately: bool = False
-    #: The sender's e-mail address, when whoever let them in knows it.
+    #: The sender's e-mail address, if the authentication knows it.
     email: str = ""
-    #: The task that handed its work to this one. No request from outside can say so.
+    #: The task that delegated its work to this one. A request from outside cannot set it.
     parent: str = ""
-    #: How many tasks have handed work down above it, here or, as the sender says, elsewhere.
+    #: The delegation depth: how many tasks above it have delegated work, here or, as the sender says, elsewhere.
     depth: int = 0
 
     @property
@@ -293,5 +293,5 @@ class RequestOptions(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
         )
 
 
-#: Nothing was asked for.
+#: No options.
 PLAIN = RequestOptions()

@@ -131,8 +131,8 @@ def explain(error: Exception, name: str) -> StorageError:
     if explanation is None:
         explanation = _unreachable(error) if is_lost(error) else "refused an operation; nothing was changed"
     # asyncpg adds hints that are meant for programmers.
-    told = str(error).partition("\nHINT:")[0]
-    failure = StorageError(f"The database {name} {explanation} ({type(error).__name__}: {told})")
+    text = str(error).partition("\nHINT:")[0]
+    failure = StorageError(f"The database {name} {explanation} ({type(error).__name__}: {text})")
     failure.__cause__ = error
     return failure
 
@@ -183,12 +183,12 @@ class PostgresOptions(NamedTuple):
 
     @property
     def lanes(self) -> int:
-        """How many of the connections write."""
+        """The number of connections that write."""
         return min((self.pool_size - 1) // 2, _MOST_LANES)
 
     @property
     def readers(self) -> int:
-        """How many of them read; one more listens."""
+        """The number of connections that read; one more listens."""
         return self.pool_size - 1 - self.lanes
 
     @property
@@ -272,7 +272,7 @@ class ReaderPool:
         return await self.try_for(self._options.patience, lambda connection: function(connection, *args, **kwargs))
 
     async def try_for(self, patience: float, function: Callable[[Connection], Awaitable[_T]]) -> _T:
-        """Do the same for so many seconds at most."""
+        """Do the same for at most `patience` seconds."""
         deadline = asyncio.get_running_loop().time() + patience
         while True:
             try:
@@ -288,7 +288,7 @@ class ReaderPool:
 
     @asynccontextmanager
     async def connection(self) -> AsyncIterator[Connection]:
-        """Lend a connection for several steps. Raises `StorageError` when one of them fails."""
+        """Provide a connection for several steps. Raises `StorageError` when one of them fails."""
         try:
             async with self._pool.acquire() as connection:
                 yield connection

@@ -15,7 +15,7 @@ import asyncpg
 from errands.clock import Clock, system_clock
 from errands.engines.base import Abandoned, Events, Ids, Retention, Running, Schema, Tasks
 from errands.engines.commit import LocalEngine
-from errands.engines.connection import PROBE_TIMEOUT, Probe, store_clock
+from errands.engines.connection import PROBE_TIMEOUT, StoreProbe, store_clock
 from errands.engines.postgres import queries, retention, store
 from errands.engines.postgres.connection import READ_ONLY, PostgresOptions, ReaderPool, connect, explain
 from errands.engines.postgres.notifications import Notifications
@@ -35,7 +35,7 @@ from errands.model.log import (
     StoredTask,
 )
 
-#: So many processes have tallies of their own and do not wait for each other; more than that share some.
+#: The number of processes that have tallies of their own and do not wait for each other; more share some.
 _SHARES = 32
 #: Tasks that are read at a time when all are.
 _STEP = 100
@@ -63,11 +63,11 @@ class PostgresEngine(LocalEngine):
         self._store: PostgresStore | None = None
         self._readers: ReaderPool | None = None
         self._notifications: Notifications | None = None
-        self._probe = Probe(f"The database {self._options.name}", self._look, self._try_to_write)
+        self._probe = StoreProbe(f"The database {self._options.name}", self._look, self._try_to_write)
 
     @property
     def transactions(self) -> int:
-        """How many transactions this engine has committed since it was opened."""
+        """The number of transactions that this engine has committed since it was opened."""
         return self._open_store.transactions
 
     @property
@@ -171,11 +171,8 @@ class PostgresEngine(LocalEngine):
 
     # Reading
 
-    async def load(self, task_id: str, scope: Scope) -> StoredTask:
+    async def load(self, task_id: str, scope: Scope | None) -> StoredTask:
         return await self._open_readers.call(queries.load, task_id, scope)
-
-    async def scope_of(self, task_id: str) -> Scope:
-        return await self._open_readers.call(queries.scope_of, task_id)
 
     async def list(self, query: ListQuery) -> ListPage:
         return await self._open_readers.call(queries.page, query, self.clock())

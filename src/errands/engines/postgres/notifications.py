@@ -73,7 +73,7 @@ def payloads(sender: str, work: bool, tasks: Sequence[ChangedTask]) -> list[str]
 
 
 class Notifications:
-    """Tells the rows of tasks that they have readers here, and the readers what other processes have written."""
+    """Marks the rows of tasks that have readers here, and shows the readers what other processes have written."""
 
     def __init__(
         self,
@@ -120,7 +120,7 @@ class Notifications:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
-    # Telling the rows that there are readers
+    # Marking rows
 
     def watch(self, task_id: str) -> None:
         """Note that a task has a reader here."""
@@ -147,10 +147,10 @@ class Notifications:
         marked = {readable(key): version for key, version in rows}
         for task_id, version in marked.items():
             self._seen[task_id] = max(version, self._seen.get(task_id, 0))
-        # Nobody notified this process of what was written before the row said so.
+        # No notification came for what was written before the row was marked.
         self._subscribers.nudge(marked)
 
-    # Hearing of others
+    # Listening
 
     async def _listen(self) -> None:
         """Keep one connection listening, whatever happens to it."""

@@ -167,13 +167,6 @@ async def _slice(connection: Connection, task_id: str, after: int, limit: int) -
     return None if row is None else (read_row(row), read_events(row))
 
 
-async def scope_of(connection: Connection, task_id: str) -> Scope:
-    row = await connection.fetchrow(QUERIES["records"], storable(task_id)) if is_text(task_id) else None
-    if row is None:
-        raise TaskNotFoundError(taskId=task_id)
-    return read_row(row).scope
-
-
 async def records(connection: Connection, task_id: str, scope: Scope) -> list[Event]:
     row = await connection.fetchrow(QUERIES["records"], storable(task_id)) if is_text(task_id) else None
     if row is None or read_row(row).scope != scope:

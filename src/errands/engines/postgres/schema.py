@@ -133,7 +133,7 @@ def check(state: SchemaState, options: PostgresOptions) -> None:
 
 
 async def ensure_schema(connection: Connection, options: PostgresOptions) -> None:
-    """Make the tables when there are none. Raises `StorageError` when this release cannot use those that exist."""
+    """Make the tables in an empty database. Raises `StorageError` when this release cannot use those that exist."""
     state = await look(connection, options)
     if state.version == 0:
         await _apply(connection, options, only_when_empty=True)

@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
-from errands.engines.commit import Accepted, Batch, CommitQueue, Job, Outcome, TaskRow
+from errands.engines.commit import Accepted, CommitBatch, CommitJob, CommitQueue, Outcome, TaskRow
 from errands.engines.postgres.connection import (
     FIRST_PAUSE,
     LONGEST_PAUSE,
@@ -43,7 +43,7 @@ from errands.model.log import Change, Lease, LeaseSignal, Scope, StoredTask
 MAX_JOBS = 512
 #: PostgreSQL takes no message of more than a gigabyte.
 MAX_BYTES = 8_000_000
-#: Numbers of new tasks are taken so many at a time.
+#: How many numbers of new tasks are taken at a time.
 NUMBERS = 256
 #: Tasks with more events than this are in an index of their own.
 LONG_LOG = 1000
@@ -72,14 +72,14 @@ class Prepared(NamedTuple):
     results: Sequence[Any]
     #: Whether the batch's number was left behind with it, so that its fate can be learned.
     is_noted: bool
-    #: Tasks with readers in this process, and their versions: their rows will say so.
+    #: Tasks with readers in this process, and their versions: their rows are marked.
     watched: Sequence[tuple[str, int]] = ()
 
 
 class PostgresStore:
     """The lanes and their queue.
 
-    `deliver` hears of what is durable, `note_watched` of tasks whose rows tell that this process has readers of them.
+    `deliver` is called with what is durable, `note_watched` with tasks whose rows are marked as read by this process.
     """
 
     def __init__(
@@ -114,7 +114,7 @@ class PostgresStore:
     def submit(self, work: Change | Action, key: object = None) -> asyncio.Future[Any]:
         """Queue work; whatever else this turn of the event loop submits goes with it."""
         future = self._loop.create_future()
-        self._queue.append(Job(work, future, key, self._loop.time(), alone=type(work) is not Change))
+        self._queue.append(CommitJob(work, future, key, self._loop.time(), alone=type(work) is not Change))
         self._news.set()
         return future
 
@@ -156,7 +156,7 @@ class PostgresStore:
         self._news.set()
         return True
 
-    async def _prepare(self, lane: Lane, jobs: list[Job]) -> Prepared:
+    async def _prepare(self, lane: Lane, jobs: list[CommitJob]) -> Prepared:
         """Do everything but the commit."""
         connection = await lane.begin()
         if type(jobs[0].work) is Change:
@@ -186,7 +186,7 @@ class PostgresStore:
             await lane.roll_back()
         return failure
 
-    async def _recover(self, lane: Lane, jobs: list[Job], failure: Exception) -> None:
+    async def _recover(self, lane: Lane, jobs: list[CommitJob], failure: Exception) -> None:
         """Put a batch that failed back, as long as another try may succeed."""
         is_unconnected = is_lost(failure) or is_crowded(failure)
         concerns_all = is_unconnected or is_read_only(failure) or isinstance(failure, StorageError)
@@ -229,7 +229,7 @@ class PostgresStore:
         raise StorageError("Other processes keep writing to the same tasks; nothing was written. Try again")
 
     async def _take_numbers(self, connection: Connection, count: int) -> list[int]:
-        """Return numbers for so many new tasks, the lowest last."""
+        """Return numbers for new tasks, the lowest last."""
         if not count:
             return []
         if len(self._numbers) < count:
@@ -240,7 +240,7 @@ class PostgresStore:
         return taken
 
     async def _store(
-        self, connection: Connection, batch: Batch, deleted: list[str], lane: Lane
+        self, connection: Connection, batch: CommitBatch, deleted: list[str], lane: Lane
     ) -> list[tuple[str, int]] | None:
         """Write a batch, and return the tasks with readers here; None when another process was faster.
 
@@ -329,7 +329,7 @@ def _is_doubtful(change: Change, outcome: Judged | ErrandsError) -> bool:
 
 async def _look(
     connection: Connection, changes: Sequence[Change], numbers: list[int], *, careful: bool
-) -> tuple[Batch, list[str]]:
+) -> tuple[CommitBatch, list[str]]:
     """Lock the tasks of a batch, and find those tasks that have accepted its messages before and no longer exist.
 
     Unless there is reason to be careful, a task that is created is assumed to be new, and so is every message.
@@ -350,7 +350,7 @@ async def _look(
                 receipts[keys[key]] = Receipt(readable(task_id), at)
             else:
                 deleted.append(task_id)
-    return Batch(rows, receipts, numbers.pop, MAX_VERSION), deleted
+    return CommitBatch(rows, receipts, numbers.pop, MAX_VERSION), deleted
 
 
 def _columns(rows: Sequence[tuple[Any, ...]], width: int) -> Sequence[Sequence[Any]]:
@@ -442,7 +442,7 @@ async def lock_ended(connection: Connection, task_id: str, scope: Scope) -> str:
 
 
 class Lane:
-    """A connection that writes: made when it is needed, again when it broke, and able to tell the fate of a commit."""
+    """A connection that writes. It reconnects when it broke, and finds out what became of a commit."""
 
     def __init__(
         self, options: PostgresOptions, process: str, number: int, connection: Connection | None = None
@@ -499,7 +499,7 @@ class Lane:
                 connection.terminate()
 
     async def commit(self, *, is_noted: bool) -> None:
-        """Commit. When the connection breaks during it, the batch's number tells what became of it: this returns if it
+        """Commit. When the connection breaks during it, the batch's number shows what became of it: this returns if it
         was committed and raises the connection's error if it was not.
 
         PostgreSQL itself could be asked (`pg_xact_status`), but after a crash or a failover it may have given the

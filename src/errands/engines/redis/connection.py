@@ -17,8 +17,8 @@ from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 
 from errands.clock import Clock
-from errands.engines.connection import Probe, StoreClock, without_password
-from errands.engines.redis.schema import PROGRAM, SCHEMA, Keys, Request, pack
+from errands.engines.connection import StoreClock, StoreProbe, without_password
+from errands.engines.redis.schema import PROGRAM, SCHEMA, Keys, ScriptRequest, pack
 from errands.errors import ConfigurationError, StorageError
 
 logger = logging.getLogger(__name__)
@@ -65,7 +65,7 @@ _EXPLANATIONS: list[tuple[type[Exception], str]] = [
     (OSError, _AWAY),
 ]
 
-#: By the code that Redis begins an error with; in a script it stands in the middle of the text.
+#: By the code at the beginning of an error; the error of a script has it in the middle of the text.
 _CODES = {
     "OOM": _FULL,
     "READONLY": _READ_ONLY,
@@ -186,7 +186,7 @@ class RedisServer:
         self._calls: set[asyncio.Future[Any]] = set()
         self.client = self._connect()
         #: Raises `StorageError` when the server does not answer right now, or can no longer be used.
-        self.check = Probe(f"Redis at {options.server}", self._check, self._try_to_write)
+        self.check = StoreProbe(f"Redis at {options.server}", self._check, self._try_to_write)
 
     @property
     def name(self) -> str:
@@ -228,7 +228,7 @@ class RedisServer:
         except StorageError as error:
             if not isinstance(error.__cause__, redis_errors.ResponseError):
                 raise
-            # It does not tell its setup, but it may answer.
+            # It does not show its setup, but it may answer.
             await self.guard(lambda: self.client.ping(), patience=0)
             return
         if is_replica(info):
@@ -247,7 +247,7 @@ class RedisServer:
         await self.check.stop()
 
     async def call(self, requests: Sequence[bytes], *, answer: str = "", number: int | None = None) -> list[Any]:
-        """Run packed requests in one script and return their answers, an exception for one that failed alone.
+        """RunCommands packed requests in one script and return their answers, an exception for one that failed alone.
 
         `number` makes it a batch that is done only once. Raises the client library's errors.
         """
@@ -276,12 +276,12 @@ class RedisServer:
         await self._turn_to(address)
         return True
 
-    async def ask(self, request: Request) -> Any:
+    async def ask(self, request: ScriptRequest) -> Any:
         """Return the answer to one request that reads, or may be done twice. Raises `StorageError`."""
         (answer,) = await self.ask_all([request])
         return answer
 
-    async def ask_all(self, requests: Sequence[Request]) -> list[Any]:
+    async def ask_all(self, requests: Sequence[ScriptRequest]) -> list[Any]:
         packed = [pack(request) for request in requests]
         answers: list[Any] = await self.guard(lambda: self.call(packed))
         for answer in answers:
@@ -290,7 +290,7 @@ class RedisServer:
         return answers
 
     async def do(self, command: str, *arguments: Any, **options: Any) -> Any:
-        """Run a command of the client library that reads, or may be done twice. Raises `StorageError`."""
+        """RunCommands a command of the client library that reads, or may be done twice. Raises `StorageError`."""
         return await self.guard(lambda: getattr(self.client, command)(*arguments, **options))
 
     async def guard(self, call: Callable[[], Awaitable[Any]], *, patience: float | None = None) -> Any:
@@ -343,7 +343,7 @@ class RedisServer:
         return True
 
     async def compare_clock(self, clock: Clock) -> None:
-        """Correct a `StoreClock` by the server's time, if the server tells it."""
+        """Correct a `StoreClock` by the server's time, if it is available."""
         if isinstance(clock, StoreClock):
             asked = clock.own()
             with suppress(StorageError):

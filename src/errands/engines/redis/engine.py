@@ -17,7 +17,18 @@ from errands.engines.redis.connection import RedisOptions, RedisServer
 from errands.engines.redis.notifications import RedisNotifications
 from errands.engines.redis.queries import RedisReader
 from errands.engines.redis.retention import RedisSweep
-from errands.engines.redis.schema import LOST, Claim, Delete, Extend, Keys, Load, Look, Run, read_known, read_stored
+from errands.engines.redis.schema import (
+    LOST,
+    Claim,
+    Delete,
+    Extend,
+    Keys,
+    Load,
+    Look,
+    RunCommands,
+    read_known,
+    read_stored,
+)
 from errands.engines.redis.store import LONG_LOG, CommandBuilder, RedisStore
 from errands.engines.subscriptions import READ_SIZE
 from errands.errors import ConcurrencyError, StorageError, TaskNotFoundError
@@ -35,7 +46,7 @@ from errands.model.log import (
 )
 
 
-class _Open(NamedTuple):
+class _Parts(NamedTuple):
     """The parts of an open engine."""
 
     server: RedisServer
@@ -75,11 +86,11 @@ class RedisEngine(LocalEngine):
         self._origin = secrets.token_hex(8)
         keep = self.retention.events_per_task
         self._commands = CommandBuilder(self._keys, self._origin, LONG_LOG if keep is None else min(LONG_LOG, keep))
-        self._parts: _Open | None = None
+        self._parts: _Parts | None = None
 
     @property
     def batches(self) -> int:
-        """How many batches this engine has sent since it was opened."""
+        """The number of batches that this engine has sent since it was opened."""
         return self._open.store.batches
 
     async def open(self) -> None:
@@ -103,7 +114,7 @@ class RedisEngine(LocalEngine):
             wake=self._wake_workers,
             poll_interval=self._poll_interval,
         )
-        self._parts = _Open(server, store, reader, notifications)
+        self._parts = _Parts(server, store, reader, notifications)
 
     async def close(self) -> None:
         parts, self._parts = self._parts, None
@@ -118,7 +129,7 @@ class RedisEngine(LocalEngine):
         await self._open.server.check()
 
     @property
-    def _open(self) -> _Open:
+    def _open(self) -> _Parts:
         if self._parts is None:
             raise StorageError(f"Redis at {self._options.server} is not open: the engine was closed or never opened")
         return self._parts
@@ -171,7 +182,9 @@ class RedisEngine(LocalEngine):
             await super().set_aside(stored, worker)
             return
         agents = [name.decode() for name in await self._open.server.do("smembers", self._keys.agents)]
-        await self._open.store.submit(Run(commands=self._commands.end_lost(stored.task.id, agents, self.clock())))
+        await self._open.store.submit(
+            RunCommands(commands=self._commands.end_lost(stored.task.id, agents, self.clock()))
+        )
 
     async def extend(self, worker: str, leases: Sequence[Lease], until: int) -> list[LeaseSignal]:
         if not leases:
@@ -197,11 +210,8 @@ class RedisEngine(LocalEngine):
 
     # Reading and watching
 
-    async def load(self, task_id: str, scope: Scope) -> StoredTask:
+    async def load(self, task_id: str, scope: Scope | None) -> StoredTask:
         return await self._open.reader.load(task_id, scope)
-
-    async def scope_of(self, task_id: str) -> Scope:
-        return await self._open.reader.scope_of(task_id)
 
     def every_task(self) -> AsyncIterator[StoredTask]:
         return self._open.reader.every_task()

@@ -13,7 +13,7 @@ from errands.engines.redis.schema import (
     Keys,
     Load,
     Look,
-    Read,
+    ReadLog,
     Records,
     Running,
     SinceChanged,
@@ -36,12 +36,12 @@ class RedisReader:
         self._server = server
         self._keys = keys
 
-    async def load(self, task_id: str, scope: Scope) -> StoredTask:
+    async def load(self, task_id: str, scope: Scope | None) -> StoredTask:
         (stored,) = await self.load_all([task_id])
-        if stored is not None and stored.scope == LOST:
+        if stored is not None and scope is not None and stored.scope == LOST:
             listing = self._keys.listing(scope)
             stored.scope = LOST if await self._server.do("zscore", listing, task_id) is None else scope
-        if stored is None or stored.scope != scope:
+        if stored is None or scope not in (None, stored.scope):
             raise TaskNotFoundError(taskId=task_id)
         return stored
 
@@ -68,18 +68,12 @@ class RedisReader:
         ]
 
     async def read(self, task_id: str, scope: Scope, after: int, limit: int) -> LogSlice:
-        job = Read(id=task_id, after=str(min(max(after, 0), FAR)), limit=limit, bytes=READ_BYTES)
-        answer = await self._server.ask(job)
+        request = ReadLog(id=task_id, after=str(min(max(after, 0), FAR)), limit=limit, bytes=READ_BYTES)
+        answer = await self._server.ask(request)
         task = read_record(answer[0]) if answer else None
         if task is None or task.scope != scope:
             raise TaskNotFoundError(taskId=task_id)
         return LogSlice(read_events(answer[1]), gap=after < task.trimmed)
-
-    async def scope_of(self, task_id: str) -> Scope:
-        answer = await self._server.ask(Records(id=task_id))
-        if not answer:
-            raise TaskNotFoundError(taskId=task_id)
-        return read_record(answer[0]).scope
 
     async def records(self, task_id: str, scope: Scope) -> list[Event]:
         answer = await self._server.ask(Records(id=task_id))
@@ -118,7 +112,7 @@ class RedisReader:
         return [(task_id, task.scope) for task_id, task in (await self.look(ids)).items()]
 
     async def longest_due(self, agents: Sequence[str]) -> int | None:
-        """Return when the first task of these agents in the queue is due, or was; None when there is none."""
+        """Return when the first task of these agents in the queue is or was due; None for an empty queue."""
         first = [await self._server.do("zrange", self._keys.queue(agent), 0, 0, withscores=True) for agent in agents]
         return min((int(score) for found in first for _, score in found), default=None)
 
@@ -164,7 +158,7 @@ class _RedisListing:
                 "zrangebyscore", self._key, str(-start), self._last, start=0, num=limit, withscores=True
             )
             walked = [(-int(row[1]), row[0].decode()) for row in rows]
-            # Of those with the very same time as the last task, the ids tell which were shown.
+            # Of the tasks with the same time as the last one, those with higher ids were not shown yet.
             rest = [row for row in walked if row[0] < cursor.status_at or row[1] > cursor.task_id]
             if len(rest) >= wanted or len(rows) < limit:
                 return rest[:wanted]

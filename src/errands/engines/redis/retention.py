@@ -15,7 +15,7 @@ from redis.asyncio.lock import Lock
 from errands.engines.base import Retention
 from errands.engines.redis.connection import RedisServer
 from errands.engines.redis.queries import RedisReader
-from errands.engines.redis.schema import Delete, DeleteContexts, Keys, Look, Request, Run, read_known
+from errands.engines.redis.schema import Delete, DeleteContexts, Keys, Look, RunCommands, ScriptRequest, read_known
 from errands.engines.redis.store import CommandBuilder
 from errands.engines.retention import apply_retention
 from errands.errors import StorageError
@@ -99,11 +99,11 @@ class RedisSweep:
 
     async def _delete_all(self, listed: list[tuple[str, str]]) -> int:
         """Delete these tasks, each given with the set that it is in. One that has not ended is only removed from it."""
-        requests: list[Request] = []
+        requests: list[ScriptRequest] = []
         fields = await self._server.ask(Look(ids=[task_id for _, task_id in listed]))
         for (ended, task_id), known in zip(listed, map(read_known, fields), strict=True):
             if known.task is None or known.task.head.state not in TERMINAL_STATES | {UNSPECIFIED}:
-                requests.append(Run(commands=[["ZREM", ended, task_id]]))
+                requests.append(RunCommands(commands=[["ZREM", ended, task_id]]))
                 continue
             commands = self._commands.delete(task_id, known.task)
             requests.append(Delete(id=task_id, expected=known.fields, commands=commands))

@@ -42,7 +42,7 @@ class Keys:
         self.sweeper = f"{self.base}sweeper"
         self.swept = f"{self.base}swept"
         self.probe = f"{self.base}probe"
-        #: The channel that tells that a task may be due, or a cancel may be wanted.
+        #: The channel for "a task may be due, or is to be canceled".
         self.work = f"{self.base}work"
         self._events = f"{self.base}events:"
 
@@ -219,11 +219,11 @@ def read_stored(task_id: str, task: TaskHash, loaded: Sequence[Any]) -> StoredTa
 Command = list[str | Blob]
 
 
-class Request(msgspec.Struct, tag_field="request", kw_only=True, gc=False):
+class ScriptRequest(msgspec.Struct, tag_field="request", kw_only=True, gc=False):
     pass
 
 
-class Commit(Request, tag="commit"):
+class Commit(ScriptRequest, tag="commit"):
     id: str
     #: None: only look.
     expected: Fields | None = None
@@ -234,34 +234,34 @@ class Commit(Request, tag="commit"):
     events: list[EventKind | Blob] = []
     first: int = 0
     at: str = "0"
-    #: What the first event tells about the lease, as JSON; "" for nothing.
+    #: The lease that the first event records, as JSON; "" for none.
     lease: str = ""
     commands: list[Command] = []
     #: Hardly anything will follow: the log is to be kept in as little memory as possible.
     ends: bool = False
-    #: For those who hear of the events: who wrote them, and the task's state after them.
+    #: For other processes: who wrote the events, and the task's state after them.
     origin: str = ""
     state: str = ""
 
 
-class Delete(Request, tag="delete"):
+class Delete(ScriptRequest, tag="delete"):
     id: str
     expected: Fields
     commands: list[Command]
 
 
-class Trim(Request, tag="trim"):
+class Trim(ScriptRequest, tag="trim"):
     id: str
     expected: Fields
     upto: str
     commands: list[Command]
 
 
-class Run(Request, tag="run"):
+class RunCommands(ScriptRequest, tag="run"):
     commands: list[Command]
 
 
-class Claim(Request, tag="claim"):
+class Claim(ScriptRequest, tag="claim"):
     agents: list[str]
     worker: str
     limit: int
@@ -269,14 +269,14 @@ class Claim(Request, tag="claim"):
     expires: str
 
 
-class Extend(Request, tag="extend"):
+class Extend(ScriptRequest, tag="extend"):
     worker: str
     #: Ids and attempts in turn.
     leases: list[str]
     expires: str
 
 
-class DeleteContexts(Request, tag="delete_contexts"):
+class DeleteContexts(ScriptRequest, tag="delete_contexts"):
     before: str
     #: How many of them to pass over: those that were left where they are.
     skip: int
@@ -285,29 +285,29 @@ class DeleteContexts(Request, tag="delete_contexts"):
     live: list[str]
 
 
-class Load(Request, tag="load"):
+class Load(ScriptRequest, tag="load"):
     ids: list[str]
     with_artifacts: bool = True
     #: Bytes of content; the tasks after the one that goes beyond are left out, but never the first.
     most: int | None = None
 
 
-class Read(Request, tag="read"):
+class ReadLog(ScriptRequest, tag="read"):
     id: str
     after: str
     limit: int
     bytes: int
 
 
-class Records(Request, tag="records"):
+class Records(ScriptRequest, tag="records"):
     id: str
 
 
-class Look(Request, tag="look"):
+class Look(ScriptRequest, tag="look"):
     ids: list[str]
 
 
-class SinceChanged(Request, tag="since_changed"):
+class SinceChanged(ScriptRequest, tag="since_changed"):
     listing: str
     #: The highest score of what changed since, and the moment that the listing began.
     newer: str
@@ -315,11 +315,11 @@ class SinceChanged(Request, tag="since_changed"):
     limit: int
 
 
-class Running(Request, tag="running"):
+class Running(ScriptRequest, tag="running"):
     now: str
 
 
-class Canceling(Request, tag="canceling"):
+class Canceling(ScriptRequest, tag="canceling"):
     worker: str
 
 

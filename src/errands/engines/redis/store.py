@@ -25,7 +25,7 @@ from typing import Any
 import msgspec
 from redis import exceptions as redis_errors
 
-from errands.engines.commit import CommitQueue, Job, Outcome
+from errands.engines.commit import CommitJob, CommitQueue, Outcome
 from errands.engines.redis.connection import RedisServer, explain, is_passing
 from errands.engines.redis.schema import (
     FIELDS,
@@ -36,7 +36,7 @@ from errands.engines.redis.schema import (
     Fields,
     Keys,
     KnownTask,
-    Request,
+    ScriptRequest,
     TaskHash,
     Trim,
     blob,
@@ -65,7 +65,7 @@ LONG_LOG = 100
 class RoundEntry(msgspec.Struct):
     """A job of the round that is being prepared."""
 
-    job: Job
+    job: CommitJob
     packed: bytes
     #: None for what is not a change, and for a change whose task has to be looked up first.
     judged: Judged | None
@@ -82,7 +82,7 @@ class Found(msgspec.Struct):
 
 
 class RedisStore:
-    """The queue and the task that writes. `deliver` hears of what is durable.
+    """The queue and the task that writes. `deliver` is called with what is durable.
 
     A job is a change, or a request that the scripts understand.
     """
@@ -109,11 +109,11 @@ class RedisStore:
         #: How many batches were sent.
         self.batches = 0
 
-    def submit(self, work: Change | Request) -> asyncio.Future[Any]:
+    def submit(self, work: Change | ScriptRequest) -> asyncio.Future[Any]:
         if self._closing:
             raise StorageError(f"The connection to Redis at {self._server.name} is closed")
         future = self._loop.create_future()
-        self._queue.append(Job(work, future))
+        self._queue.append(CommitJob(work, future))
         self._wanted.set()
         return future
 
@@ -154,7 +154,7 @@ class RedisStore:
                 failure = error if isinstance(error, StorageError) else explain(error, self._server.name)
                 self._deliver([(job, _copy(failure, error)) for job in jobs])
 
-    async def _write(self, jobs: list[Job]) -> None:
+    async def _write(self, jobs: list[CommitJob]) -> None:
         """Send rounds until each job has come to its end."""
         found = Found()
         while jobs:
@@ -182,7 +182,7 @@ class RedisStore:
                     outcomes.append((entry.job, entry.judged))
             self._deliver(outcomes)
 
-    def _prepare(self, jobs: list[Job], found: Found) -> list[RoundEntry]:
+    def _prepare(self, jobs: list[CommitJob], found: Found) -> list[RoundEntry]:
         """Return the jobs of one round. A refusal counts only for what was found, never for a guess."""
         round_: list[RoundEntry] = []
         failed: list[Outcome] = []
@@ -202,7 +202,7 @@ class RedisStore:
         self._deliver(failed)
         return round_
 
-    def _entry(self, job: Job, change: Change, found: Found, assumed: dict[str, KnownTask | None]) -> RoundEntry:
+    def _entry(self, job: CommitJob, change: Change, found: Found, assumed: dict[str, KnownTask | None]) -> RoundEntry:
         task_id, key = change.task_id, self._receipt_key(change)
         receipt = "" if key is None else found.receipts.get(key, "")
         if task_id in assumed:

@@ -101,7 +101,7 @@ class ServedFile:
 
 
 def _identity(path: str) -> tuple[int, ...]:
-    """Return the inode and device of a file; empty when there is no such file."""
+    """Return the inode and device of a file; empty when it does not exist."""
     try:
         return os.stat(path)[1:3]
     except OSError:

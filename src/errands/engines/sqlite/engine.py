@@ -15,7 +15,7 @@ from typing import Literal
 from errands.clock import Clock, system_clock
 from errands.engines.base import Abandoned, Events, Ids, Retention, Running, Schema, Tasks
 from errands.engines.commit import LocalEngine
-from errands.engines.connection import Probe
+from errands.engines.connection import StoreProbe
 from errands.engines.retention import apply_retention
 from errands.engines.sqlite import queries, retention, store
 from errands.engines.sqlite.connection import ReaderThreads, SQLiteOptions
@@ -67,7 +67,7 @@ class SQLiteEngine(LocalEngine):
         self._poll_interval = poll_interval
         self._store: SQLiteStore | None = None
         self._readers: ReaderThreads | None = None
-        self._probe = Probe(f"The database {name}", self._look, self._try_to_write)
+        self._probe = StoreProbe(f"The database {name}", self._look, self._try_to_write)
         #: When another process was last seen to write, on the loop's clock.
         self._others_wrote_at = float("-inf")
         #: The versions of the watched tasks when another process had last written.
@@ -80,7 +80,7 @@ class SQLiteEngine(LocalEngine):
 
     @property
     def transactions(self) -> int:
-        """How many transactions this engine has committed since it was opened."""
+        """The number of transactions that this engine has committed since it was opened."""
         return self._open_store.transactions
 
     @property
@@ -163,11 +163,8 @@ class SQLiteEngine(LocalEngine):
 
     # Reading
 
-    async def load(self, task_id: str, scope: Scope) -> StoredTask:
+    async def load(self, task_id: str, scope: Scope | None) -> StoredTask:
         return await self._open_readers.submit(queries.load, task_id, scope)
-
-    async def scope_of(self, task_id: str) -> Scope:
-        return await self._open_readers.submit(queries.scope_of, task_id)
 
     async def list(self, query: ListQuery) -> ListPage:
         return await self._open_readers.submit(queries.page, query, self.clock())

@@ -59,7 +59,7 @@ def json_text(value: Any) -> str:
 
 # Rows
 
-# Not strict: SQLite has no booleans, 0 and 1 stand for them.
+# Not strict: SQLite has 0 and 1 instead of booleans.
 _read_rows = msgspec.json.Decoder(list[TaskRow], strict=False).decode
 _read_labels = msgspec.json.Decoder(list[tuple[int, str, int, Any, Any]]).decode
 _read_versions = msgspec.json.Decoder(dict[str, int]).decode
@@ -122,9 +122,13 @@ def task_row(connection: sqlite3.Connection, task_id: str) -> TaskRow | None:
     return None if row is None else read_row(row[0])
 
 
-def load(connection: sqlite3.Connection, task_id: str, scope: Scope) -> StoredTask:
-    rows = _rows_of(connection, "load", task_id, scope)
-    return read_stored(read_row(rows[0][1]), rows[1:])
+def load(connection: sqlite3.Connection, task_id: str, scope: Scope | None) -> StoredTask:
+    """Load a task; of any scope when none is given. Raises `TaskNotFoundError`."""
+    rows = connection.execute(QUERIES["load"], {"id": task_id}).fetchall()
+    row = read_row(rows[0][1]) if rows else None
+    if row is None or scope not in (None, row.scope):
+        raise TaskNotFoundError(taskId=task_id)
+    return read_stored(row, rows[1:])
 
 
 def read(connection: sqlite3.Connection, task_id: str, scope: Scope, after: int, limit: int) -> LogSlice:
@@ -142,13 +146,6 @@ def _rows_of(connection: sqlite3.Connection, query: str, task_id: str, scope: Sc
     if not rows:
         raise TaskNotFoundError(taskId=task_id)
     return rows
-
-
-def scope_of(connection: sqlite3.Connection, task_id: str) -> Scope:
-    row = connection.execute(QUERIES["scope_of"], (task_id,)).fetchone()
-    if row is None:
-        raise TaskNotFoundError(taskId=task_id)
-    return Scope(*row)
 
 
 def load_context(connection: sqlite3.Connection, scope: Scope, context_id: str) -> bytes | None:
@@ -221,7 +218,7 @@ def abandoned(
 
 
 def overgrown(connection: sqlite3.Connection, events: int) -> list[str]:
-    """Return the tasks whose logs hold more than so many events."""
+    """Return the tasks whose logs hold more than this number of events."""
     return [row[0] for row in connection.execute(QUERIES["overgrown"], (events,)).fetchall()]
 
 

@@ -84,17 +84,16 @@ CAST(group_concat(events.data, '') AS BLOB) AS data
 -- name: load
 -- One task in one consistent view: its row, its snapshot and the tail of its log.
 SELECT 0 AS pack, {record} AS labels, NULL AS data
-FROM tasks WHERE id = :id AND tenant = :tenant AND owner = :owner AND agent = :agent
+FROM tasks WHERE id = :id
 UNION ALL
 SELECT {packed}
 FROM tasks JOIN events ON events.place = tasks.no << 28
-WHERE tasks.id = :id AND tasks.tenant = :tenant AND tasks.owner = :owner AND tasks.agent = :agent
+WHERE tasks.id = :id
 GROUP BY 1
 UNION ALL
 SELECT {packed}
 FROM tasks JOIN events ON events.place > (tasks.no << 28) + tasks.folded AND events.place < (tasks.no + 1) << 28
-WHERE tasks.id = :id AND tasks.tenant = :tenant AND tasks.owner = :owner AND tasks.agent = :agent
-    AND events.kind <> 'record'
+WHERE tasks.id = :id AND events.kind <> 'record'
 GROUP BY 1
 ORDER BY 1
 
@@ -154,10 +153,6 @@ FROM (
 ) AS events
 GROUP BY 1
 ORDER BY 1
-
--- name: scope_of
--- The scope of a task.
-SELECT tenant, owner, agent FROM tasks WHERE id = ?
 
 -- name: records
 -- The records of a task, those of the trimmed part included.

@@ -59,7 +59,7 @@ def open_writer(options: SQLiteOptions) -> sqlite3.Connection:
 
 
 def check_ownership(connection: sqlite3.Connection, path: str) -> int:
-    """Return the schema's version, 0 when there is none. Raises `StorageError` for a file that must not be touched."""
+    """Return the schema's version, 0 for an empty file. Raises `StorageError` for a file that must not be touched."""
     # In one transaction: another process may make the tables at this very moment.
     connection.execute("BEGIN")
     try:
@@ -180,7 +180,7 @@ class SQLiteSchema(Schema):
         return before, self._version()
 
     def _version(self) -> int:
-        """Return 0 when there is no file, or an empty one. Raises `StorageError` for another program's file."""
+        """Return 0 without a file, or for an empty one. Raises `StorageError` for another program's file."""
         path = self._options.path
         if not Path(path).exists():
             return 0

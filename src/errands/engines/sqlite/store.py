@@ -18,7 +18,7 @@ from typing import Any
 import msgspec
 
 from errands import lifecycle
-from errands.engines.commit import Batch, CommitQueue, Job, Outcome, TaskRow
+from errands.engines.commit import CommitBatch, CommitJob, CommitQueue, Outcome, TaskRow
 from errands.engines.sqlite.connection import FileGoneError, ServedFile, SQLiteOptions, explain, is_about_file
 from errands.engines.sqlite.queries import (
     MAX_VERSION,
@@ -72,9 +72,9 @@ class SQLiteStore:
         self._others_wrote = others_wrote
         self._loop = asyncio.get_running_loop()
         #: Submitted in this turn of the event loop.
-        self._pending: list[Job] = []
+        self._pending: list[CommitJob] = []
         #: On their way to the thread; None ends it.
-        self._flushed: SimpleQueue[list[Job] | None] = SimpleQueue()
+        self._flushed: SimpleQueue[list[CommitJob] | None] = SimpleQueue()
         #: The thread's own.
         self._queue = CommitQueue(MAX_JOBS, MAX_BYTES)
         self._thread = threading.Thread(target=self._run, name="errands-sqlite-writer", daemon=True)
@@ -114,7 +114,7 @@ class SQLiteStore:
         future = self._loop.create_future()
         if not self._pending:
             self._loop.call_soon(self._flush)
-        self._pending.append(Job(work, future))
+        self._pending.append(CommitJob(work, future))
         return future
 
     def _flush(self) -> None:
@@ -164,7 +164,7 @@ class SQLiteStore:
             return False
         return True
 
-    def _write(self, connection: sqlite3.Connection, jobs: list[Job]) -> None:
+    def _write(self, connection: sqlite3.Connection, jobs: list[CommitJob]) -> None:
         """Store a batch and deliver what came of it."""
         try:
             outcomes = self._transact(connection, jobs)
@@ -178,7 +178,7 @@ class SQLiteStore:
             outcomes = [(job, self._failure(error)) for job in jobs]
         self._tell(self._deliver, outcomes)
 
-    def _transact(self, connection: sqlite3.Connection, jobs: list[Job]) -> list[Outcome]:
+    def _transact(self, connection: sqlite3.Connection, jobs: list[CommitJob]) -> list[Outcome]:
         outcomes: list[Outcome] = []
         if self._is_gone:
             self._check_file()
@@ -282,7 +282,7 @@ def write_changes(
         number: int = last_no
         return number
 
-    batch = Batch(rows, receipts, next_number, MAX_VERSION)
+    batch = CommitBatch(rows, receipts, next_number, MAX_VERSION)
     outcomes = batch.judge(changes)
     if batch.accepted:
         _store(connection, batch)
@@ -293,7 +293,7 @@ def write_changes(
     return outcomes
 
 
-def _store(connection: sqlite3.Connection, batch: Batch) -> None:
+def _store(connection: sqlite3.Connection, batch: CommitBatch) -> None:
     # Flat, as they are bound: row after row in one list.
     events: list[object] = []
     receipts: list[object] = []
