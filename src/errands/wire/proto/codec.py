@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
+from functools import cache
 from typing import Any, NamedTuple
 
 import msgspec
@@ -348,6 +349,7 @@ def _fill_card_0_3(message: Message, card: AgentCard) -> None:
     _parse_card(values, message)
 
 
+@cache
 def _codec_0_3(file_bytes: FileBytes) -> Codec:
     schema = ProtoSchema(
         renamed=_RENAMED,
@@ -367,13 +369,12 @@ def _codec_0_3(file_bytes: FileBytes) -> Codec:
         ends_at_pause=True,
         names_errors=True,
         restate=in_0_3,
-        variant=lambda software: _ONCE if is_once(software) else CODECS["0.3"],
+        # Peers of the JavaScript SDK write files once.
+        variant=lambda software: _codec_0_3(ONCE if is_once(software) else TWICE),
     )
 
 
 CODECS: dict[str, Codec] = {codec.version: codec for codec in (_CODEC_1_0, _codec_0_3(TWICE))}
-#: For peers of the JavaScript SDK.
-_ONCE = _codec_0_3(ONCE)
 
 
 # The position of an event in the log of its task, which the schema has no field for. A client that wants it says so

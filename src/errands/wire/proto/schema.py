@@ -8,6 +8,7 @@ so that nothing is looked up while messages are converted: a walk over the field
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import cache
 from typing import Any, NamedTuple, TypeVar
 
 from google.protobuf.message_factory import GetMessageClass
@@ -89,10 +90,8 @@ class ProtoSchema:
     def _fields(self, descriptor: Descriptor, model: type[Model]) -> list[_Field]:
         """Return the attributes of the struct that the message has a field for."""
         renamed = self._renamed.get(descriptor.name, {})
-        info = inspect.type_info(model)
-        assert isinstance(info, inspect.StructType)
         found = []
-        for attribute in info.fields:
+        for attribute in _attributes(model):
             *holders, name = renamed.get(attribute.name, attribute.name).split(".")
             inner = descriptor
             for holder in holders:
@@ -203,6 +202,13 @@ class ProtoSchema:
             scope["required"] = _required
             return f"required({item}, {place!r})"
         return item
+
+
+@cache
+def _attributes(model: type[Model]) -> tuple[inspect.Field, ...]:
+    info = inspect.type_info(model)
+    assert isinstance(info, inspect.StructType)
+    return info.fields
 
 
 class _Field(NamedTuple):
