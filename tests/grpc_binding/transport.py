@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 from errands.client.grpc_transport import GrpcTransport
-from errands.client.session import RetryPolicy, Session
+from errands.client.session import AgentSession, RetryPolicy
 from errands.model.card import AgentCapabilities, AgentCard
 from errands.model.core import Message, Part, Role
 from errands.model.requests import SendMessageConfiguration, SendMessageRequest
@@ -37,7 +37,7 @@ def stream(transport: GrpcTransport, operation: str, request: Any, **options: An
     return transport.stream(OPERATIONS[operation], request, **options)
 
 
-def session_of(transport: GrpcTransport) -> Session:
+def session_of(transport: GrpcTransport) -> AgentSession:
     offered = AgentCard(
         name="Agent",
         description="",
@@ -48,4 +48,4 @@ def session_of(transport: GrpcTransport) -> Session:
         default_output_modes=[],
         skills=[],
     )
-    return Session(offered, transport, RetryPolicy(delay=0.01), version="1.0", tenant=None, timeout=60.0)
+    return AgentSession(offered, transport, RetryPolicy(delay=0.01), version="1.0", tenant=None, timeout=60.0)

@@ -25,7 +25,7 @@ from errands.client.discovery import (
 from errands.client.errors import NotConnectedError, ProtocolError
 from errands.client.http_transport import checked_headers
 from errands.client.results import ClientResult, ListResult, ResultMemory, StreamEvent, text_pieces
-from errands.client.session import RETRY_ON, RetryPolicy, Session, Transport
+from errands.client.session import RETRY_ON, AgentSession, RetryPolicy, Transport
 from errands.client.task_stream import TaskStream, wait_until
 from errands.errors import ConfigurationError, TaskNotFoundError
 from errands.model.card import AgentCapabilities, AgentCard
@@ -97,7 +97,7 @@ class A2AClient:
         self._tenant = tenant
         self._given_card = card
         self._source: CardSource | None = None
-        self._session: Session | None = None
+        self._session: AgentSession | None = None
         self._memory = ResultMemory()
         #: A new card may need a new one; streams that run on an older one go on.
         self._transports: list[Transport] = []
@@ -125,7 +125,7 @@ class A2AClient:
         if card is not None:
             self._session = self._open_session(self._http, card)
 
-    def _open_session(self, http: httpx.AsyncClient, card: AgentCard) -> Session:
+    def _open_session(self, http: httpx.AsyncClient, card: AgentCard) -> AgentSession:
         source = self._source
         choice = choose_interface(
             card,
@@ -137,7 +137,7 @@ class A2AClient:
         software = b"" if source is None else source.software
         transport = open_transport(choice, http, software=software, headers=self._headers, timeout=self._timeout)
         self._transports.append(transport)
-        return Session(
+        return AgentSession(
             card,
             transport,
             self._retry,
@@ -180,7 +180,7 @@ class A2AClient:
     ) -> None:
         await self.close()
 
-    def _connected(self) -> Session:
+    def _connected(self) -> AgentSession:
         if self._session is None:
             raise NotConnectedError
         return self._session
@@ -197,7 +197,7 @@ class A2AClient:
 
     @property
     def capabilities(self) -> AgentCapabilities:
-        """What the card says the agent offers."""
+        """The capabilities on the card."""
         return self.agent_card.capabilities
 
     @property
@@ -212,7 +212,7 @@ class A2AClient:
 
     @property
     def is_connected(self) -> bool:
-        """Whether `connect()` has been called, and `close()` not since."""
+        """Return whether `connect()` has been called, and `close()` not since."""
         return self._session is not None
 
     async def send(
@@ -404,7 +404,7 @@ class A2AClient:
 class TaskPages:
     """The tasks of an agent: `await` returns one page as a `ListResult`, `async for` yields those of all pages."""
 
-    def __init__(self, session: Session, request: ListTasksRequest) -> None:
+    def __init__(self, session: AgentSession, request: ListTasksRequest) -> None:
         self._session = session
         self._request = request
 

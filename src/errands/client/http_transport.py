@@ -107,7 +107,7 @@ class HttpTransport:
     async def close(self) -> None:
         """Do nothing: the connections belong to the client."""
 
-    def _build(self, outgoing: HttpRequest, read_timeout: float | None) -> httpx.Request:
+    def _build(self, outgoing: OutgoingRequest, read_timeout: float | None) -> httpx.Request:
         headers = self._headers.copy()
         if outgoing.content_type is not None:
             headers["Content-Type"] = outgoing.content_type
@@ -216,7 +216,7 @@ def checked_headers(headers: Mapping[str, str]) -> httpx.Headers:
 # Bindings
 
 
-class HttpRequest(NamedTuple):
+class OutgoingRequest(NamedTuple):
     """A request as HTTP has it."""
 
     method: str
@@ -232,14 +232,14 @@ class Binding(Protocol):
     name: str
     dialect: ClientDialect
 
-    def wrap(self, operation: Operation, request: Model) -> HttpRequest: ...
+    def wrap(self, operation: Operation, request: Model) -> OutgoingRequest: ...
 
     def read_response(self, operation: Operation, request: Model, body: bytes) -> Any:
         """Return the answer to `request`. Raises as `unwrap` does, and `MalformedAnswerError`."""
         ...
 
     def read_event(self, event: ServerSentEvent) -> StreamResponse | None:
-        """Return the content of an event, or None when it has none. Raises likewise."""
+        """Return the content of an event, or None when it has none. Raises as `read_response` does."""
         ...
 
     def unwrap(self, body: bytes | str) -> bytes | msgspec.Raw:
@@ -258,10 +258,10 @@ class JsonRpcBinding:
         self.dialect = dialect
         self._url = url
 
-    def wrap(self, operation: Operation, request: Model) -> HttpRequest:
+    def wrap(self, operation: Operation, request: Model) -> OutgoingRequest:
         method, params = self.dialect.method_of(operation), self.dialect.write_request(operation, request)
         body = jsonrpc.request_bytes(uuid.uuid4().hex, method, params)
-        return HttpRequest("POST", self._url, body, "application/json")
+        return OutgoingRequest("POST", self._url, body, "application/json")
 
     def read_response(self, operation: Operation, request: Model, body: bytes) -> Any:
         if operation.response is not Empty:
@@ -310,9 +310,9 @@ class RestBinding:
             self.dialect = v0_3.REST_PLAIN
             self._base = self._base._replace(path="")
 
-    def wrap(self, operation: Operation, request: Model) -> HttpRequest:
+    def wrap(self, operation: Operation, request: Model) -> OutgoingRequest:
         method, path, query, body = self.dialect.locate(operation, request)
-        return HttpRequest(method, self._url(path, query), body, None if body is None else self.dialect.media_type)
+        return OutgoingRequest(method, self._url(path, query), body, None if body is None else self.dialect.media_type)
 
     def read_response(self, operation: Operation, request: Model, body: bytes) -> Any:
         return Empty() if operation.response is Empty else self.dialect.read_response(operation, body)

@@ -86,37 +86,37 @@ class ClientResult:
 
     @property
     def completed(self) -> bool:
-        """Whether the task has ended well."""
+        """Return whether the task has completed."""
         return self.state == "completed"
 
     @property
     def failed(self) -> bool:
-        """Whether the task has failed."""
+        """Return whether the task has failed."""
         return self.state == "failed"
 
     @property
     def input_required(self) -> bool:
-        """Whether the agent waits for a further message."""
+        """Return whether the agent waits for another message."""
         return self.state == "input-required"
 
     @property
     def auth_required(self) -> bool:
-        """Whether the agent waits for credentials."""
+        """Return whether the agent waits for credentials."""
         return self.state == "auth-required"
 
     @property
     def canceled(self) -> bool:
-        """Whether the task was canceled."""
+        """Return whether the task was canceled."""
         return self.state == "canceled"
 
     @property
     def rejected(self) -> bool:
-        """Whether the agent has declined the task."""
+        """Return whether the agent has rejected the task."""
         return self.state == "rejected"
 
     @property
     def is_terminal(self) -> bool:
-        """Whether the task has ended, in whichever way."""
+        """Return whether the task has ended in any way."""
         return self.state in _TERMINAL_NAMES
 
     @classmethod
@@ -155,7 +155,7 @@ class ClientResult:
 
 
 def digests_of(task: Task) -> dict[str, bytes]:
-    """Return a digest of each artifact, which tells later whether it has changed."""
+    """Return a digest of each artifact, to find out later whether it has changed."""
     return {
         artifact.artifact_id: hashlib.blake2b(encode(artifact), digest_size=16).digest()
         for artifact in task.artifacts or ()
@@ -181,7 +181,7 @@ def _is_continued(task: Task) -> bool:
 
 
 class ResultMemory:
-    """Remembers the artifacts of waiting tasks, to tell the answer of the next turn from what was there before."""
+    """Remembers the artifacts of waiting tasks, to recognise what the next turn adds."""
 
     def __init__(self) -> None:
         self._artifacts: dict[str, dict[str, bytes]] = {}

@@ -138,7 +138,7 @@ class RetryPolicy:
         await self.sleep(wait)
 
 
-class Session:
+class AgentSession:
     """Calls the operations of one agent by their names in the specification."""
 
     def __init__(
@@ -212,14 +212,14 @@ class Session:
 def final_error(failure: TransientError, message_id: str | None) -> Exception:
     """Return what a failure that is not tried again means to the caller."""
     cause = failure.cause
-    told = f"{type(cause).__name__}: {cause}" if str(cause) else type(cause).__name__
+    reason = f"{type(cause).__name__}: {cause}" if str(cause) else type(cause).__name__
     if message_id is not None and failure.reached:
         kind = AgentTimeoutError if isinstance(cause, httpx.TimeoutException) else AnswerLostError
-        return kind(f"the answer did not arrive ({told})", message_id=message_id)
+        return kind(f"the answer did not arrive ({reason})", message_id=message_id)
     if isinstance(cause, A2AError):
         return cause
     if not failure.reached:
-        return AgentUnreachableError(f"the agent could not be reached ({told})")
+        return AgentUnreachableError(f"the agent could not be reached ({reason})")
     if isinstance(cause, httpx.TimeoutException):
-        return AgentTimeoutError(f"the agent did not answer in time ({told})")
-    return AnswerLostError(f"the connection broke before the answer came ({told})")
+        return AgentTimeoutError(f"the agent did not answer in time ({reason})")
+    return AnswerLostError(f"the connection broke before the answer came ({reason})")

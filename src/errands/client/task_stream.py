@@ -9,7 +9,7 @@ from dataclasses import replace
 
 from errands.client.errors import A2AClientError, AgentUnreachableError, AnswerLostError, StreamInterruptedError
 from errands.client.results import StreamEvent
-from errands.client.session import Received, Session, TransientError, final_error
+from errands.client.session import AgentSession, Received, TransientError, final_error
 from errands.clock import from_iso
 from errands.errors import InvalidParamsError, TaskNotFoundError, UnavailableError, UnsupportedOperationError
 from errands.lifecycle import fold_updates, join_text
@@ -36,7 +36,7 @@ _MOST_OPAQUE_IDS = 10_000
 
 
 async def wait_until(
-    session: Session,
+    session: AgentSession,
     task: Task,
     states: Set[TaskState],
     *,
@@ -78,7 +78,7 @@ class TaskStream:
 
     def __init__(
         self,
-        session: Session,
+        session: AgentSession,
         *,
         request: SendMessageRequest | None = None,
         task_id: str | None = None,
@@ -167,7 +167,7 @@ class TaskStream:
 
     @property
     def _is_sending(self) -> bool:
-        """Whether nothing has come back yet for the message."""
+        """Return whether nothing has come back yet for the message."""
         return self._request is not None and self._seen.is_empty
 
     def _judge(self, event: StreamEvent) -> tuple[bool, StreamEvent]:
@@ -194,9 +194,9 @@ class TaskStream:
 
 
 class SeenTask:
-    """What a client has seen of one task: enough to tell news from repetition after a stream was cut.
+    """What a client has seen of one task, to recognise events that are repeated after a stream was cut.
 
-    There are three kinds of agents. Where event ids are positions in the task's log, as in errands, the number tells.
+    There are three kinds of agents. Where event ids are positions in the task's log, as in errands, they are compared.
     Where there are none, or none that mean anything elsewhere, a new stream opens with a snapshot of the task, which
     is compared with the events so far. And some agents number anew on every connection.
     """

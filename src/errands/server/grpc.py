@@ -95,7 +95,7 @@ class GrpcServer:
 
     @property
     def address(self) -> str | None:
-        """Where clients reach it, as the card has it; `:port` means at whatever host they use.
+        """Return where clients reach it, as the card has it; `:port` means at whatever host they use.
 
         It has no scheme unless a setting gives one: the official SDKs pass what is on the card to gRPC as it is, and
         gRPC takes no URLs.
@@ -108,7 +108,7 @@ class GrpcServer:
         return host_port(public or self._host, self.port)
 
     def stop_serving(self) -> None:
-        """Tell those who ask about our health that nothing new should be sent here."""
+        """Report to health checks that nothing new should be sent here."""
         self._public.report(is_serving=False)
 
 
@@ -358,7 +358,7 @@ class PublicServices:
         self._streams = 0
 
     def report(self, *, is_serving: bool) -> None:
-        """Tell those who ask, and those who watch, whether new calls should be sent here."""
+        """Report to health checks and watchers whether new calls should be sent here."""
         self._status = _SERVING if is_serving else _NOT_SERVING
         self._changed.set()
         self._changed = asyncio.Event()

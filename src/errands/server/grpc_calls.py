@@ -18,7 +18,7 @@ T = TypeVar("T")
 MOST_CALLS = 10_000
 #: Bytes of a message that is converted on the event loop, and that does not count.
 SMALL = 16 * 1024
-#: Seconds for a message to arrive, and bytes for which there is one second more: gRPC does not tell how much has come.
+#: Seconds for a message to arrive, and bytes for which there is one second more: gRPC does not say how much has come.
 _ARRIVAL, _PACE = 30.0, 16 * 1024
 #: Seconds after which a message that has not arrived counts as slow.
 _QUICK = 1.0

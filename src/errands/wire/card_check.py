@@ -139,7 +139,7 @@ class CardReport(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def valid(self) -> bool:
-        """Whether there is no error; there may be warnings all the same."""
+        """Return whether there are no errors. There may be warnings."""
         return not any(finding.severity == "error" for finding in self.findings)
 
 

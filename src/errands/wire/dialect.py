@@ -69,7 +69,7 @@ class ClientDialect(ABC):
 
     @abstractmethod
     def locate(self, operation: Operation, request: Model) -> Located:
-        """Return method, path, query and body over HTTP+JSON. Raises `UnsupportedOperationError` likewise."""
+        """Return method, path, query and body over HTTP+JSON. Raises as `method_of` does."""
 
     @abstractmethod
     def read_response(self, operation: Operation, raw: Json) -> Any:
@@ -93,7 +93,7 @@ class Dialect(ClientDialect):
 
     #: JSON-RPC: the operation of each method. Empty for a dialect that is not spoken there.
     methods: Mapping[str, Operation] = {}
-    #: HTTP+JSON: the paths of the operations. Empty likewise.
+    #: HTTP+JSON: the paths of the operations. Empty for a dialect that is not spoken there.
     routes: Sequence[Route] = ()
     #: Whether events are written as the log has them.
     copies_events = False

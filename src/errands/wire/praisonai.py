@@ -84,7 +84,7 @@ ARTIFACT_EVENT = "task.artifact"
 DONE_EVENT = "done"
 ERROR_EVENT = "error"
 
-#: A listing is one array without pages, so it needs a bound: the newest so many tasks, if they have room on one page.
+#: The most tasks in a listing, which is one array without pages. Only those that fit on one page are listed.
 MOST_LISTED = 1000
 
 

@@ -3,8 +3,8 @@
 The operations are those of 1.0. `v0_3_spelling` knows how their objects are written; over JSON-RPC results are the
 objects themselves, told apart by `kind`. Over HTTP+JSON the specification's text writes objects in the same way, but
 the official SDKs send and serve the proto in JSON. `REST` is the latter and `REST_PLAIN` the former; `REST_ONCE` is the
-latter with files as the JavaScript SDK writes them, and `REST_A2AKIT` is what a2akit speaks. `variant` tells which of
-them a request is in. A request without a body is answered as the official SDKs expect it. A client writes as they do
+latter with files as the JavaScript SDK writes them, and `REST_A2AKIT` is what a2akit speaks. `variant` returns the one
+that a request is in. A request without a body is answered as the official SDKs expect it. A client writes as they do
 and reads both.
 """
 
@@ -432,7 +432,7 @@ class _ProbeConfig(msgspec.Struct, rename="camel"):
 
 
 class _BodyProbe(msgspec.Struct, rename="camel"):
-    """As much of a body as tells how it is spelled."""
+    """The fields of a body that show how it is spelled."""
 
     message: _ProbeMessage | None = None
     #: The message, as a2a-sdk 1.x names it.

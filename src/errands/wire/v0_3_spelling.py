@@ -85,7 +85,7 @@ _WRAPPED = "data_part_compat"
 
 
 def wrap_data(data: Any, metadata: Metadata | None) -> tuple[dict[str, Any], Metadata | None]:
-    """Return the data of a part as an object, and the metadata that tells what was done."""
+    """Return the data of a part as an object, and the metadata that says so."""
     if isinstance(data, dict):
         return data, metadata
     return {"value": data}, {**(metadata or {}), _WRAPPED: True}
@@ -117,7 +117,7 @@ class FileV03(Model):
 
 
 class PartV03(Model):
-    #: `text`, `file` or `data`. Without it, the content tells which; in a proto there is none.
+    #: `text`, `file` or `data`. A proto has no kinds: the field that is set decides.
     kind: str = ""
     text: str | None = None
     file: FileV03 | None = None
@@ -465,7 +465,7 @@ class Spelling:
         values.pop("tenant", None)
         self.write_message(values["message"])
         if self._is_proto:
-            values.setdefault("configuration", {})  # a missing `blocking` cannot be told from a false one
+            values.setdefault("configuration", {})  # a missing `blocking` would be a false one
         if (wanted := values.get("configuration")) is not None:
             if (push := wanted.pop("taskPushNotificationConfig", None)) is not None:
                 wanted[self._push] = _write_push(push)

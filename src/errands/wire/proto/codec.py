@@ -55,7 +55,7 @@ class Rpc(NamedTuple):
     #: ValueError for values that JSON does not have; `write` raises ValueError when protobuf cannot carry the response.
     read: Callable[[Message], Model]
     write: Callable[[Any], Message]
-    #: The client's side: to a request, and from a response. Both raise ValueError likewise.
+    #: The client's side: to a request, and from a response. Both raise ValueError, too.
     ask: Callable[[Any], Message]
     answer: Callable[[Message], Any]
 

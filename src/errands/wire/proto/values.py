@@ -84,7 +84,7 @@ def read_struct(struct: Any) -> dict[str, Any]:
 
 
 def read_value(value: Any) -> Any:
-    """Return the JSON value in a Value. Raises ValueError likewise."""
+    """Return the JSON value in a Value. Raises ValueError as `read_struct` does."""
     kind = value.WhichOneof("kind")
     if kind == "string_value":
         return value.string_value
@@ -136,7 +136,7 @@ def read_time(timestamp: Any) -> str:
 
 # Counting values in the bytes of a message: decoded, it takes many times their memory
 
-#: A value takes at least so many bytes: its tag, and its length or value.
+#: The fewest bytes that a value takes: its tag, and its length or value.
 BYTES_PER_VALUE = 2
 _VARINT, _FIXED64, _LENGTH, _FIXED32 = 0, 1, 2, 5
 
