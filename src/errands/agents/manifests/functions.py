@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from typing import Any, Generic, Literal, TypeVar
+from typing import Any, Literal
 
 import msgspec
 
@@ -14,8 +14,6 @@ from errands.agents.manifests.documents import Action, Agent, Capability, Descri
 from errands.agents.manifests.findings import Place, quoted, written
 from errands.errors import ErrandsError
 from errands.policy.steps import StepConfig, capability_name
-
-D = TypeVar("D", bound=Document)
 
 #: Namespace and name.
 Key = tuple[str, str]
@@ -211,42 +209,34 @@ def agent_function(ref: str, agent: Agent | None, capability: Capability) -> Fun
 # All documents of one load
 
 
-class Loaded(Generic[D]):
-    """A document and its place."""
-
-    def __init__(self, document: D, place: Place) -> None:
-        self.document = document
-        self.place = place
-
-
 class Library:
     """All documents that were loaded together."""
 
     def __init__(self) -> None:
-        self.agents: dict[Key, Loaded[Agent]] = {}
-        self.tools: dict[Key, Loaded[Tool]] = {}
-        self.mounts: list[Loaded[Mount]] = []
-        self.descriptors: list[Loaded[Descriptor]] = []
+        self.agents: dict[Key, Agent] = {}
+        self.tools: dict[Key, Tool] = {}
+        self.mounts: list[Mount] = []
+        self.descriptors: list[Descriptor] = []
+        #: The places of agents and tools, which share their names.
+        self.places: dict[Key, Place] = {}
         #: Whether everything could be read. If not, what seems to be missing may be in an unreadable file, for which
         #: there is an error anyway.
         self.is_complete = True
 
     def tool(self, agent: Agent, name: str) -> Tool | None:
         """Return a tool of the agent's namespace."""
-        found = self.tools.get((agent.namespace, name))
-        return found.document if found else None
+        return self.tools.get((agent.namespace, name))
 
     def agent(self, agent: Agent, name: str) -> Agent | None:
         """Return another agent of the agent's namespace."""
-        found = self.agents.get((agent.namespace, name))
-        return found.document if found else None
+        return self.agents.get((agent.namespace, name))
 
     def names(self, agent: Agent) -> list[str]:
         """Return what the agent's capabilities can name."""
-        return [name for namespace, name in (*self.tools, *self.agents) if namespace == agent.namespace]
+        return [name for namespace, name in self.places if namespace == agent.namespace]
 
     def namespaces_of(self, name: str) -> list[str]:
-        return sorted({namespace for namespace, known in (*self.tools, *self.agents) if known == name})
+        return sorted({namespace for namespace, known in self.places if known == name})
 
     def capability_functions(self, agent: Agent, ref: str, capability: Capability) -> list[Function]:
         """Return the functions of one capability; none if it names nothing that exists."""

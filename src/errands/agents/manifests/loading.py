@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Protocol, TypeVar
+from typing import Protocol
 
 import msgspec
 
@@ -20,11 +20,9 @@ from errands.agents.manifests.documents import (
     Tool,
 )
 from errands.agents.manifests.findings import Finding, ManifestError, Notebook, Place, Source, quoted, suggestion
-from errands.agents.manifests.functions import Function, Key, Library, Loaded
+from errands.agents.manifests.functions import Function, Library
 from errands.agents.manifests.reading import field_names, parse, read, read_files
 from errands.agents.manifests.rules import check_agent, check_cycles, check_mount, check_tool
-
-D = TypeVar("D", bound=Document)
 
 MAX_DOCUMENTS = 200
 PREFIX = "commonagents.info/"
@@ -63,10 +61,10 @@ class Manifests:
 
     def __init__(self, library: Library) -> None:
         self._library = library
-        self.agents: list[Agent] = [loaded.document for loaded in library.agents.values()]
-        self.tools: list[Tool] = [loaded.document for loaded in library.tools.values()]
-        self.mount: Mount | None = library.mounts[0].document if library.mounts else None
-        self.descriptors: list[Descriptor] = [loaded.document for loaded in library.descriptors]
+        self.agents: list[Agent] = list(library.agents.values())
+        self.tools: list[Tool] = list(library.tools.values())
+        self.mount: Mount | None = library.mounts[0] if library.mounts else None
+        self.descriptors: list[Descriptor] = library.descriptors
 
     def functions(self, agent: Agent) -> list[Function]:
         """Return all functions of an agent that have a record on the context, including those hidden from the model."""
@@ -74,11 +72,11 @@ class Manifests:
 
     def tool(self, agent: Agent, name: str) -> Tool:
         """Return a tool of the agent's namespace. Raises `KeyError`."""
-        return self._library.tools[agent.namespace, name].document
+        return self._library.tools[agent.namespace, name]
 
     def agent(self, agent: Agent, name: str) -> Agent:
         """Return another agent of the agent's namespace. Raises `KeyError`."""
-        return self._library.agents[agent.namespace, name].document
+        return self._library.agents[agent.namespace, name]
 
 
 class Report(msgspec.Struct, frozen=True):
@@ -122,13 +120,11 @@ def examine(path: str | Path, *, tools: Iterable[ToolSource] = ()) -> Report:
         place = Place(notebook, Source(tool.origin))
         for namespace in namespaces:
             document = msgspec.structs.replace(tool.document, namespace=namespace)
-            _keep(library.tools, Loaded(document, place), (namespace, document.name), library)
-    for loaded_tool in library.tools.values():
-        check_tool(loaded_tool.document, loaded_tool.place)
-    for mount in library.mounts:
-        check_mount(mount.document, mount.place)
-    for agent in library.agents.values():
-        check_agent(agent.document, agent.place, library)
+            _keep(document, place, library)
+    for key, tool_document in library.tools.items():
+        check_tool(tool_document, library.places[key])
+    for key, agent in library.agents.items():
+        check_agent(agent, library.places[key], library)
     check_cycles(library)
     if not (library.agents or library.tools or library.mounts or notebook.has_errors):
         notebook.error(Source(str(path)), (), "has no agent, tool or mount", "name a file or folder with manifests")
@@ -167,30 +163,33 @@ def _add_document(place: Place, index: int, library: Library) -> None:
 def _add(kind: type[Document], place: Place, index: int, library: Library) -> None:
     document = read(kind, place)
     match document:
-        case Agent():
-            _keep(library.agents, Loaded(document, place), (document.namespace, document.name), library)
-        case Tool():
-            _keep(library.tools, Loaded(document, place), (document.namespace, document.name), library)
+        case Agent() | Tool():
+            _keep(document, place, library)
         case Mount():
             if library.mounts:
-                other = library.mounts[0].document.name
+                other = library.mounts[0].name
                 place.error(f"is a second mount beside {quoted(other)}", "keep one: all agents share it")
-            library.mounts.append(Loaded(document, place))
+            library.mounts.append(document)
+            check_mount(document, place)
         case Descriptor():
             if index:
                 place.error("describes the bundle and is not the first document", "put it first, and only once")
             if document.version is not None and not _SEMVER.fullmatch(document.version):
                 (place / "version").warn(f"is {quoted(document.version)}", "write a version such as 1.0.0")
-            library.descriptors.append(Loaded(document, place))
+            library.descriptors.append(document)
 
 
-def _keep(documents: dict[Key, Loaded[D]], loaded: Loaded[D], key: Key, library: Library) -> None:
-    """Add a document, unless its name is taken."""
-    first = library.agents.get(key) or library.tools.get(key)
-    if first is None:
-        documents[key] = loaded
-        return
-    source = first.place.source
-    where = source.file if source.root is None else f"{source.file}:{source.line(('name',))}"
-    problem = f"is {quoted(key[1])}, which the namespace {key[0]} already has at {where}"
-    (loaded.place / "name").error(problem, "rename one of the two; tools and agents share their names")
+def _keep(document: Agent | Tool, place: Place, library: Library) -> None:
+    """Add an agent or a tool, unless its name is taken."""
+    key = (document.namespace, document.name)
+    if key in library.places:
+        source = library.places[key].source
+        where = source.file if source.root is None else f"{source.file}:{source.line(('name',))}"
+        problem = f"is {quoted(document.name)}, which the namespace {document.namespace} already has at {where}"
+        return (place / "name").error(problem, "rename one of the two; tools and agents share their names")
+    library.places[key] = place
+    if isinstance(document, Agent):
+        library.agents[key] = document
+    else:
+        library.tools[key] = document
+    return None

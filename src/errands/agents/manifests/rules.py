@@ -385,7 +385,7 @@ def check_cycles(library: Library) -> None:
             if current in done:
                 continue
             done.add(current)
-            agent = library.agents[current].document
+            agent = library.agents[current]
             for ref, capability in agent.capabilities.items():
                 target = (agent.namespace, ref)
                 if target not in library.agents or capability.url is not None:
@@ -393,7 +393,7 @@ def check_cycles(library: Library) -> None:
                 if target in [*path, current]:
                     names = [name for _, name in [*path, current, target]]
                     cycle = " → ".join(names[names.index(ref) :])
-                    place = library.agents[current].place / "capabilities" / ref
+                    place = library.places[current] / "capabilities" / ref
                     place.warn(f"is a cycle: {cycle}", "make sure that it ends; errands limits the depth")
                 else:
                     stack.append((target, [*path, current]))
