@@ -20,7 +20,7 @@ from urllib.parse import quote
 
 import msgspec
 
-from errands.agents.manifests.documents import S3, Agent, Gcs, Mount, PathPrefixes
+from errands.agents.manifests.documents import Agent, Mount, PathPrefixes
 from errands.errors import ConfigurationError, ErrandsError
 
 logger = logging.getLogger(__name__)
@@ -179,9 +179,17 @@ class Mounts:
 
     def _opener(self, mount: Mount | None, default_folder: Path) -> Callable[[tuple[str, ...]], Files]:
         if mount is not None and mount.s3 is not None:
-            return self._remote("s3", mount.s3.bucket, _s3(mount.s3))
+            client = {"region_name": mount.s3.region} if mount.s3.region else {}
+            # Credentials come from where the AWS tools look for them.
+            files = _filesystem("s3fs", "S3FileSystem", "s3", profile=mount.s3.profile, client_kwargs=client)
+            return self._remote("s3", mount.s3.bucket, files)
         if mount is not None and mount.gcs is not None:
-            return self._remote("gcs", mount.gcs.bucket, _gcs(mount.gcs))
+            key = mount.gcs.sa
+            if key is not None and not os.path.isfile(key):
+                raise ConfigurationError(f"gcs.sa: there is no file {key}; name the key file of a service account")
+            # Without a key file, the machine's own credentials are used.
+            files = _filesystem("gcsfs", "GCSFileSystem", "gcs", token=key)
+            return self._remote("gcs", mount.gcs.bucket, files)
         folder = Path(mount.local.path).expanduser() if mount and mount.local else default_folder
         # A later change of the working directory must not move the files.
         root = folder.absolute()
@@ -404,19 +412,6 @@ class RemoteFiles(Files):
             reference = secrets.token_hex(4)
             logger.error("the mount %s://%s: %s [%s]", self.backend, self.bucket, path, reference, exc_info=error)
             raise MountError(f"{path}: the bucket failed (reference {reference})") from None
-
-
-def _s3(config: S3) -> Any:
-    """Credentials come from where the AWS tools look for them."""
-    client = {"region_name": config.region} if config.region else {}
-    return _filesystem("s3fs", "S3FileSystem", "s3", profile=config.profile, client_kwargs=client)
-
-
-def _gcs(config: Gcs) -> Any:
-    """`sa` is the key file of a service account; by default the machine's own credentials are used."""
-    if config.sa is not None and not os.path.isfile(config.sa):
-        raise ConfigurationError(f"gcs.sa: there is no file {config.sa}; name the key file of a service account")
-    return _filesystem("gcsfs", "GCSFileSystem", "gcs", token=config.sa)
 
 
 def _filesystem(module: str, name: str, extra: str, **options: Any) -> Any:

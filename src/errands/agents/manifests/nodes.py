@@ -137,7 +137,12 @@ class _Composer:
         if event.start_mark.index - self._start > MAX_DOCUMENT:
             raise UnreadableError(line, f"is a document of more than {MAX_DOCUMENT // 1024} KB", "split it")
         if isinstance(event, self._yaml.AliasEvent):
-            aliased = self._aliased(event.anchor, line)
+            if event.anchor not in self._anchors:
+                remedy = f"define it before in the same document with &{event.anchor}, or put the string in quotes"
+                raise UnreadableError(line, f"uses *{event.anchor}, which is not defined", remedy)
+            aliased = self._anchors[event.anchor]
+            if aliased is None:
+                raise UnreadableError(line, f"uses *{event.anchor} inside itself", "remove the alias")
             self._count(aliased.size, line)
             return aliased
         if depth > MAX_DEPTH:
@@ -170,15 +175,6 @@ class _Composer:
         self._size += size
         if self._size > MAX_VALUES:
             raise UnreadableError(line, f"contains more than {MAX_VALUES} values", "use fewer aliases, or split it")
-
-    def _aliased(self, anchor: str, line: int) -> Node:
-        if anchor not in self._anchors:
-            remedy = f"define it before in the same document with &{anchor}, or put the string in quotes"
-            raise UnreadableError(line, f"uses *{anchor}, which is not defined", remedy)
-        node = self._anchors[anchor]
-        if node is None:
-            raise UnreadableError(line, f"uses *{anchor} inside itself", "remove the alias")
-        return node
 
     def _put(self, node: Node, name: Any, value: Node, line: int) -> None:
         if not isinstance(name, str):

@@ -141,12 +141,14 @@ class _AgentRules(StepRules):
         is_known = library.is_complete and all(
             library.capability_functions(agent, ref, capability) for ref, capability in agent.capabilities.items()
         )
-        capabilities = {"_meta": None, **{function.name: _record(function) for function in self._functions}}
+        # Only delegations have the ids of tasks.
+        tool_record = {name: shape for name, shape in RECORD.items() if name != "task_ids"}
+        records = {one.name: tool_record if one.target == "tool" else RECORD for one in self._functions}
         self._context: Shape = {
             **CONTEXT,
             "input": [dict.fromkeys(parameters)],
             "output": [dict.fromkeys((MESSAGE, *(agent.exposes or {})))],
-            "capabilities": capabilities if is_known else None,
+            "capabilities": {"_meta": None, **records} if is_known else None,
         }
         self._arriving = self._readable(dict.fromkeys(parameters))
 
@@ -164,7 +166,13 @@ class _AgentRules(StepRules):
         if agent.model is not None and not _MODEL.fullmatch(agent.model):
             remedy = "write provider/model, such as openai/gpt-4o-mini"
             (place / "model").warn(f"is {quoted(agent.model)}, which names no provider", remedy)
-        self._check_parameters(place / "parameters")
+        schema, inner = agent.parameters, place / "parameters"
+        message = schemas.properties(schema).get(MESSAGE)
+        if schema is not None and message is not None and schema["properties"][MESSAGE] is message:
+            schemas.check_message(message, inner / "properties" / MESSAGE)
+            others = {name: parameter for name, parameter in schema["properties"].items() if name != MESSAGE}
+            schema = {**schema, "properties": others}
+        schemas.check_schema(schema, inner)
         self._check_model_capabilities(place / "model_capabilities")
         for key, source in (agent.exposes or {}).items():
             if key == MESSAGE:
@@ -176,15 +184,6 @@ class _AgentRules(StepRules):
         for ref, capability in agent.capabilities.items():
             self._check_capability(ref, capability, place / "capabilities" / ref)
         self._check_function_names(place / "capabilities")
-
-    def _check_parameters(self, place: Place) -> None:
-        schema = self._agent.parameters
-        message = schemas.properties(schema).get(MESSAGE)
-        if schema is not None and message is not None and schema["properties"][MESSAGE] is message:
-            schemas.check_message(message, place / "properties" / MESSAGE)
-            others = {name: parameter for name, parameter in schema["properties"].items() if name != MESSAGE}
-            schema = {**schema, "properties": others}
-        schemas.check_schema(schema, place)
 
     def _check_model_capabilities(self, place: Place) -> None:
         for index, name in enumerate(self._agent.model_capabilities or []):
@@ -352,11 +351,6 @@ class _UntilTransformed:
         return found
 
 
-def _record(function: Function) -> Shape:
-    """Return the shape of a function's record. Only delegations have the ids of tasks."""
-    return {name: shape for name, shape in RECORD.items() if function.target != "tool" or name != "task_ids"}
-
-
 def _steps(capability: Capability) -> list[tuple[str, int, StepConfig]]:
     fields = [phase.value for phase in CAPABILITY_PHASES]
     return [(name, index, step) for name in fields for index, step in enumerate(getattr(capability, name) or [])]
@@ -409,7 +403,14 @@ def check_tool(tool: Tool, place: Place) -> None:
     schemas.check_nesting(tool.settings, place / "settings")
     schemas.check_schema(tool.parameters, place / "parameters")
     if not tool.actions:
-        _check_discovered(tool, place)
+        # One server must provide the actions.
+        found = [name for name in DISCOVERING if getattr(tool, name) is not None]
+        if len(found) > 1:
+            place.error(f"has {' and '.join(found)}, and no actions", "keep one of the two, or write actions")
+        elif not found:
+            (place / "actions").error("is missing or empty", "add at least one action, or either openapi or mcp")
+        else:
+            _BACKENDS[found[0]](getattr(tool, found[0]), _RequestTemplates(tool, None), place / found[0])
     used = {name for action in tool.actions for name, _ in backends(action)}
     is_known = bool(tool.actions) and all(backends(action) for action in tool.actions)
     for name in _BACKENDS:
@@ -425,17 +426,6 @@ def check_tool(tool: Tool, place: Place) -> None:
             (inner / "name").error(problem, "give it another name")
         seen.setdefault(name, action.name)
         _check_action(tool, action, inner)
-
-
-def _check_discovered(tool: Tool, place: Place) -> None:
-    """Without actions, one server must provide them."""
-    found = [name for name in DISCOVERING if getattr(tool, name) is not None]
-    if len(found) > 1:
-        place.error(f"has {' and '.join(found)}, and no actions", "keep one of the two, or write actions")
-    elif not found:
-        (place / "actions").error("is missing or empty", "add at least one action, or either openapi or mcp")
-    else:
-        _BACKENDS[found[0]](getattr(tool, found[0]), _RequestTemplates(tool, None), place / found[0])
 
 
 def _check_action(tool: Tool, action: Action, place: Place) -> None:

@@ -333,7 +333,14 @@ class _Providers:
     """
 
     def __init__(self, owner: str | None, base_url: str | None, api_key: str | None, retries: int) -> None:
-        _check_url(base_url)
+        try:
+            parts = httpx.URL(base_url or "https://example.com")
+            is_usable = parts.scheme in ("http", "https") and bool(parts.host)
+        except httpx.InvalidURL:
+            is_usable = False
+        if not is_usable:
+            # Without the URL, which may contain a password.
+            raise ConfigurationError("ERRANDS_MODEL_BASE_URL is not a URL: write it like https://models.example.com/v1")
         self._owner = owner
         self._is_owner_given = owner is not None
         self._base_url = base_url
@@ -418,14 +425,3 @@ class _Providers:
                 "ERRANDS_MODEL to a model of the right one, and give the other its key by its own variable"
             )
         return self._owner == name
-
-
-def _check_url(url: str | None) -> None:
-    """Raises `ConfigurationError` without repeating the URL, which may contain a password."""
-    try:
-        parts = httpx.URL(url or "https://example.com")
-        is_usable = parts.scheme in ("http", "https") and bool(parts.host)
-    except httpx.InvalidURL:
-        is_usable = False
-    if not is_usable:
-        raise ConfigurationError("ERRANDS_MODEL_BASE_URL is not a URL: write it like https://models.example.com/v1")
