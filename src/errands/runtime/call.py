@@ -14,7 +14,7 @@ import msgspec
 from errands.engines.base import Engine
 from errands.errors import DamagedTaskError
 from errands.model.base import UNREADABLE
-from errands.model.log import Event, RequestOptions, Scope, StoredTask
+from errands.model.log import RequestOptions, Scope, StoredTask
 from errands.runtime.turn import current_position
 
 #: Tasks whose request contexts are kept, the newest ones: of those that another process runs, nothing is asked for.
@@ -87,18 +87,17 @@ async def stored_options(engine: Engine, stored: StoredTask) -> RequestOptions:
     while True:
         log = await engine.read(stored.task.id, stored.scope, after)
         for event in log.events:
-            if event.kind == "request" and (options := _read_options(event)).message_id == current:
+            if event.kind != "request":
+                continue
+            try:
+                options = _decode_options(event.data)
+            except UNREADABLE as error:
+                raise DamagedTaskError(f"event {event.version} of its log cannot be read: {error}") from error
+            if options.message_id == current:
                 return options
         if not log.events:
             return RequestOptions()
         after = log.events[-1].version
-
-
-def _read_options(event: Event) -> RequestOptions:
-    try:
-        return _decode_options(event.data)
-    except UNREADABLE as error:
-        raise DamagedTaskError(f"event {event.version} of its log cannot be read: {error}") from error
 
 
 def current_message_id(stored: StoredTask) -> str:

@@ -1,4 +1,4 @@
-"""Canceling tasks: at once, by asking the process that runs them, or by running the worker once more to let go."""
+"""Canceling tasks: at once, by asking the process that runs them, or by running the worker once more."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ class Canceler:
         self._pool.request_cancel(task_id)
         stored = await self._settled(stored, until)
         if self._handler.hears_cancel and stored.state not in TERMINAL_STATES and stored.head.worker:
-            # The holder has died, or does not react: a worker here lets go in its place, and the holder is fenced off.
+            # The holder has died, or does not react: a worker here takes its place, and the holder is fenced off.
             with suppress(ConcurrencyError, TaskTerminalStateError):
                 await self._run_to_cancel(stored, call.request_context)
             stored = await self._settled(stored, TERMINAL_STATES)

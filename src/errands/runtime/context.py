@@ -137,7 +137,7 @@ class TaskContext:
 
     @property
     def request_context(self) -> dict[str, Any]:
-        """What middleware kept for this request: never stored, empty after a restart."""
+        """The values that middleware kept for this request: never stored, empty after a restart."""
         return self._turn.request_context
 
     @property
@@ -165,7 +165,7 @@ class TaskContext:
 
     @property
     def deps(self) -> DependencyContainer:
-        """What was registered with the server: `ctx.deps[Database]`, `ctx.deps.get("key")`."""
+        """The dependencies of the server: `ctx.deps[Database]`, `ctx.deps.get("key")`."""
         if self._turn.deps is None:
             self._turn.deps = DependencyContainer()
         return self._turn.deps
@@ -252,8 +252,11 @@ class TaskContext:
         await self._turn.end(self._unless_cancelled(REJECTED), message=self._said("reason", reason))
 
     async def request_input(self, question: str, *, schema: type | Mapping[str, Any] | None = None) -> None:
-        """Pause until the user answers. With a `schema` (a type or a JSON Schema) the client is told the shape
-        of the answer, and `answer(...)` reads it in the next turn."""
+        """Pause until the user answers.
+
+        With a `schema` (a type or a JSON Schema) the client gets the form of the answer, and `answer(...)` reads it in
+        the next turn.
+        """
         parts = [Part(text=validation.text("question", question))]
         if schema is not None:
             shape = validation.json_value("schema", schema if isinstance(schema, Mapping) else _schema_of(schema))

@@ -152,7 +152,7 @@ class RequestContext:
 
     @property
     def configuration(self) -> SendMessageConfiguration | None:
-        """What the sender asked for about the reply, or None."""
+        """The sender's wishes about the reply, or None."""
         return self._request.configuration if self._request else None
 
     @property
@@ -257,22 +257,19 @@ class SimpleRequestContextBuilder(RequestContextBuilder):
         context_id: str | None = None,
         task: Task | None = None,
     ) -> RequestContext:
-        related = await self._referred(context, params) if params and self._should_populate_referred_tasks else []
+        related: list[Task] = []
+        if params and self._should_populate_referred_tasks:
+            # A client may name any number of tasks, and one task any number of times.
+            for referred in list(dict.fromkeys(params.message.reference_task_ids or []))[:MAX_REFERRED]:
+                if self.task_store is not None:
+                    found = await self.task_store.get(referred, context)
+                else:
+                    found = await context.get_task(referred)
+                if found is not None:
+                    related.append(found)
         return RequestContext(
             context, params, task_id, context_id, task, related, self.task_id_generator, self.context_id_generator
         )
-
-    async def _referred(self, context: ServerCallContext, params: SendMessageRequest) -> list[Task]:
-        found = []
-        # A client may name any number of tasks, and one task any number of times.
-        for task_id in list(dict.fromkeys(params.message.reference_task_ids or []))[:MAX_REFERRED]:
-            if self.task_store is not None:
-                task = await self.task_store.get(task_id, context)
-            else:
-                task = await context.get_task(task_id)
-            if task is not None:
-                found.append(task)
-        return found
 
 
 # What an executor writes to

@@ -268,7 +268,9 @@ class TurnQueue(EventQueue):
     async def _artifact(self, event: TaskArtifactUpdateEvent) -> None:
         self._check_ids(event.task_id, event.context_id)
         _check_artifact(event.artifact)
-        await self._emit("artifact", StreamResponse(artifact_update=self._ours(event)))
+        if not event.task_id or not event.context_id:
+            event = msgspec.structs.replace(event, task_id=self._turn.task_id, context_id=self._turn.context_id)
+        await self._emit("artifact", StreamResponse(artifact_update=event))
 
     async def _status(self, status: TaskStatus, metadata: dict[str, Any] | None = None) -> None:
         turn, state = self._turn, status.state
@@ -338,11 +340,6 @@ class TurnQueue(EventQueue):
             raise InvalidAgentResponseError("a status needs a state")
         message = None if status.message is None else self._spoken(status.message)
         return TaskStatus(state=status.state, message=message, timestamp=to_iso(self._now()))
-
-    def _ours(self, event: TaskArtifactUpdateEvent) -> TaskArtifactUpdateEvent:
-        if event.task_id and event.context_id:
-            return event
-        return msgspec.structs.replace(event, task_id=self._turn.task_id, context_id=self._turn.context_id)
 
 
 def _check_artifact(artifact: Artifact) -> None:

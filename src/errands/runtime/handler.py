@@ -106,7 +106,7 @@ class Handler:
         return turn.continues
 
     async def _admit(self, turn: Turn) -> bool:
-        """Return whether the policy lets the worker see the turn, even if only to be told of a cancel."""
+        """Return whether the policy lets the worker see the turn; it does not hear of a cancel otherwise, either."""
         assert turn.overseer is not None
         if turn.is_cancelled and self.chooses_reply:
             return True

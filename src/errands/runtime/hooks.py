@@ -1,8 +1,8 @@
 """Lifecycle hooks: functions of the program that are called after a status has become durable.
 
 Hooks read the log. Nothing waits for them: not the commit, not the turn, not the client. For one task they are called
-one after the other in the order of the log; tasks do not wait for each other. Each status is told at most once, by the
-process that wrote it: if that process dies first, no other one calls the hooks.
+one after the other in the order of the log; tasks do not wait for each other. They are called at most once for each
+status, by the process that wrote it: if that process dies first, no other one calls them.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class HookReader:
     """Calls the hooks with what is committed. An async context manager: leaving it waits for calls that are due."""
 
     def __init__(self, hooks: LifecycleHooks, patience: float) -> None:
-        """When the server stops, hooks that are due have `patience` seconds."""
+        """Hooks that are due when the server stops have `patience` seconds."""
         self._hooks = hooks
         self._patience = patience
         #: Committed events by task, while hooks have not been called with all of them, each with the state before it.

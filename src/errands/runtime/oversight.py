@@ -55,7 +55,7 @@ class Overseer(Protocol):
     async def admit(self, *, is_cancelled: bool) -> Admitted | None:
         """Return what the agent may see, or None when it must not be called.
 
-        The turn has then ended, unless it is canceled: an agent is told of a cancel only if it was admitted before.
+        The turn has then ended, unless it is canceled: an agent hears of a cancel only if it was admitted before.
         """
 
     async def supervise(self, handling: Coroutine[Any, Any, None]) -> None:

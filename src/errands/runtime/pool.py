@@ -1,7 +1,7 @@
 """`WorkerPool`: runs the turns of all agents of a process.
 
-It has slots for turns, claims due tasks while slots are free, extends the leases of what runs, cancels and drains. A
-turn belongs to the pool, never to the request that caused it: when a client disconnects, the work goes on.
+It has slots for turns, claims due tasks while slots are free, extends the leases of running tasks, cancels and drains.
+A turn belongs to the pool, never to the request that caused it: when a client disconnects, the work goes on.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ logger = logging.getLogger(__name__)
 
 #: Tasks claimed at a time.
 _CLAIMED = 100
-#: Seconds that turns have to stop once they were told to give their tasks back.
+#: Seconds that turns have to stop when their tasks are given back.
 _STOPPING = 5.0
 
 #: Raises for a change that must not wait in the queue.
@@ -57,7 +57,7 @@ class Slots:
         return True
 
     def take_many(self, at_most: int) -> int:
-        """Take as many slots as are free, `at_most` so many; return how many."""
+        """Take the free slots, `at_most` this number of them, and return how many."""
         count = at_most if self._limit is None else max(min(at_most, self._limit - self._taken), 0)
         self._taken += count
         return count
@@ -172,7 +172,8 @@ class WorkerPool:
 
     async def __aenter__(self) -> WorkerPool:
         async with AsyncExitStack() as stack:
-            stack.callback(self._close_handlers)
+            for handler in self.handlers.values():
+                stack.callback(handler.close)
             self._loop = asyncio.get_running_loop()
             background = await stack.enter_async_context(asyncio.TaskGroup())
             loops = {"errands-sweep": self._sweep_loop}
@@ -187,10 +188,6 @@ class WorkerPool:
     async def __aexit__(self, *exc: object) -> None:
         await self.drain()
         await self._stack.aclose()
-
-    def _close_handlers(self) -> None:
-        for handler in self.handlers.values():
-            handler.close()
 
     async def drain(self) -> None:
         """Take nothing new, let running turns finish until the deadline, give the rest back to the queue."""
@@ -427,7 +424,7 @@ class WorkerPool:
     # Cancels
 
     def request_cancel(self, task_id: str) -> None:
-        """Tell a turn that its task is to be canceled, if it runs here."""
+        """Pass on to a turn that its task is to be canceled, if it runs here."""
         if (execution := self.running.get(task_id)) is not None:
             self._signal_cancel(execution)
 
@@ -452,7 +449,7 @@ class WorkerPool:
         while True:
             self._wake.clear()
             if not self.draining:
-                # Cancels first: somebody waits for them.
+                # Cancels first: clients wait for them.
                 await self._guarded(self._watch_cancels())
                 await self._guarded(self.poll())
             with suppress(TimeoutError):

@@ -129,10 +129,8 @@ class Submitter:
         self._answers_by_context = settings.answer_by_context
 
     def new_task_id(self, message: Message) -> str:
+        """Return the identifier for a new task that the message begins."""
         return new_id() if self._identifiers is None else self._identifiers.new_task(message.context_id)
-
-    def _new_context_id(self, task_id: str) -> str:
-        return new_id() if self._identifiers is None else self._identifiers.new_context(task_id)
 
     async def submit(self, request: SendMessageRequest, call: CallContext, task_id: str) -> Submission:
         """Put a message into the log; a new task gets this id. Raise whatever is wrong with the message."""
@@ -165,7 +163,9 @@ class Submitter:
         self, request: SendMessageRequest, call: CallContext, receipt: bytes, task_id: str
     ) -> Coroutine[Any, Any, Submission]:
         now = self._journal.now()
-        context_id = request.message.context_id or self._new_context_id(task_id)
+        context_id = request.message.context_id
+        if not context_id:
+            context_id = new_id() if self._identifiers is None else self._identifiers.new_context(task_id)
         message = shallow_copy(request.message)
         message.task_id, message.context_id = task_id, context_id
         status = TaskStatus(state=SUBMITTED, timestamp=to_iso(now))

@@ -186,7 +186,7 @@ class TaskManager:
         until = SETTLED_STATES if call.ends_at_pause else TERMINAL_STATES
         if after is not None and after <= stored.version and not stored.damage:
             return self._streams.follow(stored, until, [], after)
-        # A client that was cut off is told how a damaged task ended; the log may not say so.
+        # A client that was cut off learns how a damaged task ended; the log may not say so.
         if stored.state in TERMINAL_STATES and (after is None or not stored.damage):
             raise UnsupportedOperationError(
                 f"Task is already {stored.state.short}: there is nothing to wait for; get the task instead",

@@ -127,7 +127,7 @@ class Turn:
         self.is_cancelled = False
         self._on_cancel: Callable[[], object] | None = None
         self.stopped: Stop | None = None
-        #: How the task ends instead of canceled: it was not answered in time, and its worker only has to let go of it.
+        #: How the task ends instead of canceled, if it was not answered in time and its worker only releases it.
         self.expired: Expired | None = None
         #: Whether a lifecycle method was called.
         self.ended = False
@@ -280,7 +280,7 @@ class Turn:
 
     @property
     def refusal(self) -> Exception | None:
-        """Why the handler has lost its task, for example to another process; None while it has not."""
+        """The reason why the handler has lost its task, for example to another process; None while it has not."""
         if self._is_forced:
             return TaskTerminalStateError(f"Task {self.task_id} was canceled by force", taskId=self.task_id)
         return self._failure
@@ -321,21 +321,18 @@ class Turn:
 
     async def _flush(self) -> None:
         try:
-            while self._pending is not None:
-                await self._write_pending(self._pending)
+            while (pending := self._pending) is not None:
+                self._pending = None
+                self._tail_bytes += pending.size
+                self._writing, self._underway = True, pending.updates
+                try:
+                    await self._write(pending)
+                finally:
+                    self._writing, self._underway = False, ()
         except Exception as error:
             self._failure = error
         finally:
             self._flusher = None
-
-    async def _write_pending(self, pending: Batch) -> None:
-        self._pending = None
-        self._tail_bytes += pending.size
-        self._writing, self._underway = True, pending.updates
-        try:
-            await self._write(pending)
-        finally:
-            self._writing, self._underway = False, ()
 
     async def _write(self, pending: Batch) -> None:
         drafts, updates = pending.drafts, pending.updates

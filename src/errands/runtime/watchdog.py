@@ -83,7 +83,10 @@ class Watchdog:
     def __enter__(self) -> Self:
         self._loop = asyncio.get_running_loop()
         self._loop_thread = threading.get_ident()
-        self._clock = _processor_clock()
+        #: The clock of this thread's processor time, if the system has one.
+        self._clock: int | None = None
+        if hasattr(time, "pthread_getcpuclockid"):
+            self._clock = time.pthread_getcpuclockid(self._loop_thread)
         self._beat = _Beat(time.monotonic(), self._processor())
         self._next = self._loop.call_soon(self._live)
         self._thread = threading.Thread(target=self._watch, name="errands-watchdog", daemon=True)
@@ -149,8 +152,3 @@ class Watchdog:
             hold.place,
             more,
         )
-
-
-def _processor_clock() -> int | None:
-    """Return the clock of the current thread, where the system has one."""
-    return time.pthread_getcpuclockid(threading.get_ident()) if hasattr(time, "pthread_getcpuclockid") else None
