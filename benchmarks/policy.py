@@ -16,7 +16,7 @@ from collections.abc import Callable
 from errands.policy import cel
 from errands.policy.cel import Session, Variables, run, scopes
 from errands.policy.cel.evaluators import Evaluators, use_evaluators
-from errands.policy.context import Context, CurrentContext, plain, replay, start
+from errands.policy.context import Context, replay
 from errands.policy.records import CapabilityFinished, InputArrived, ModelCalled, Started
 from errands.policy.steps import Passed, Phase, StepCall, StepConfig, Subject, compile_steps, run_steps
 from errands.policy.template import compile_template
@@ -63,12 +63,11 @@ def report(what: str, figure: float) -> None:
 
 def measure(functions: int, times: int) -> None:
     context = context_of(functions)
-    seen = plain(context)
+    seen = context.plain()
     size = f"{keys_of(seen):,} keys"
     session = Session(NOW)
     shared = Variables(seen, input={"amount": 3})
     typical, whole = (cel.compile(scopes.BEFORE, source, condition=True) for source in (TYPICAL, WHOLE))
-    record = CapabilityFinished(at=NOW, call="2", function="f0", arguments={"amount": 3}, output={"ok": True})
 
     def fresh(program: object) -> Callable[[], object]:
         return lambda: run(program, Variables(seen, input={"amount": 3}), session)  # type: ignore[arg-type]
@@ -78,13 +77,13 @@ def measure(functions: int, times: int) -> None:
     report(f"whole context, again, {size}", microseconds(lambda: run(whole, shared, session), times))
     report(f"whole context, fresh, {size}", microseconds(fresh(whole), max(5, times // 20)))
     report(f"one step of a pipeline, fresh, {size}", step(seen, times))
-    report(f"context as expressions see it, from nothing, {size}", microseconds(lambda: plain(context), times // 5))
-    current = CurrentContext(context)
+    anew = microseconds(lambda: context_of(functions).plain(), times // 5)
+    report(f"context as expressions see it, from nothing, {size}", anew)
+    decided = ModelCalled(at=NOW, model="m")
 
     def move() -> None:
-        current.context = context
-        current.fold(record)
-        current.plain()
+        context.take(decided)
+        context.plain()
 
     report(f"context as expressions see it, one record on, {size}", microseconds(move, times // 5))
 
@@ -119,7 +118,7 @@ def main() -> None:
     report("compile, new", microseconds(lambda: cel.compile.__wrapped__(scopes.BEFORE, TYPICAL), 200))
     report("compile, known", microseconds(lambda: cel.compile(scopes.BEFORE, TYPICAL), 2000))
     text = compile_template(scopes.PROMPT, "Help {context.user.id} of {context.agent.name} at {now}.")
-    variables = Variables(plain(start(Started(at=NOW, agent="support", user="ann"))))
+    variables = Variables(Context(Started(at=NOW, agent="support", user="ann")).plain())
     prompt = microseconds(lambda: asyncio.run(text.text(variables, Session(NOW))), 100)
     report("a prompt with three expressions", prompt - microseconds(lambda: asyncio.run(asyncio.sleep(0)), 100))
 

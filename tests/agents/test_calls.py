@@ -66,7 +66,7 @@ async def test_a_blocked_call_is_not_executed_and_the_model_gets_the_message(
         assert [paid["amount"] for paid in shop.paid] == [50]
         pay = (await desk.context()).capabilities["pay"]
         assert (pay.count_restricted, pay.count_successful) == (1, 1)
-        assert (pay.restricted, pay.successful, pay.outputs) == ((True, False), (False, True), (None, {"paid": 50}))
+        assert (pay.restricted, pay.successful, pay.outputs) == ([True, False], [False, True], [None, {"paid": 50}])
         decided = [record for record in await desk.records() if isinstance(record, Decided)]
         rule = "capabilities.pay.before[0]"
         assert [(one.step, one.outcome) for one in decided] == [(rule, "failed: block"), (rule, "passed")]
@@ -131,9 +131,9 @@ async def test_an_invoke_step_calls_a_tool_once_and_counts(tmp_path: Path, shop:
     async with at_work(tmp_path, text, call(("pay", {"amount": 9})), "Done.", tools=shop.tools) as desk:
         await desk.say("Pay")
         context = await desk.context()
-        assert context.meta.invocations == ("audit", "pay")
-        assert context.capabilities["audit"].outputs == ("noted 9",)
-        assert context.history.turns == ("input", "llm", "capability", "llm")
+        assert context.meta.invocations == ["audit", "pay"]
+        assert context.capabilities["audit"].outputs == ["noted 9"]
+        assert context.history.turns == ["input", "llm", "capability", "llm"]
         assert "audit" not in [offer.name for offer in desk.model.questions[0].offers]
 
 
@@ -160,7 +160,7 @@ async def test_a_transform_after_a_call_changes_what_the_model_sees_and_not_the_
     async with at_work(tmp_path, text, call(("find", {"number": "A"})), "Done.", tools=shop.tools) as desk:
         await desk.say("Find")
         assert desk.model.results() == [{"number": "A", "card": "hidden"}]
-        assert (await desk.context()).capabilities["find"].outputs == ({"number": "A", "card": "4111 1111"},)
+        assert (await desk.context()).capabilities["find"].outputs == [{"number": "A", "card": "4111 1111"}]
 
 
 async def test_a_call_that_is_blocked_afterwards_has_been_executed(tmp_path: Path, shop: Shop) -> None:
@@ -234,7 +234,7 @@ async def test_the_bindings_of_a_step_win_over_those_of_the_capability(tmp_path:
         tmp_path, agent(audit + before), call(("pay", {"amount": 5})), "Paid.", tools=shop.tools
     ) as desk:
         await desk.say("Pay")
-        assert (await desk.context()).capabilities["audit"].inputs == ({"what": "step 5"},)
+        assert (await desk.context()).capabilities["audit"].inputs == [{"what": "step 5"}]
 
 
 # Limits

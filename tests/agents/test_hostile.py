@@ -36,7 +36,7 @@ async def test_a_call_counts_also_beside_one_of_a_function_that_does_not_exist(t
     async with at_work(tmp_path, ONCE, *twice, "Done.") as desk:
         await desk.say("Go")
         assert desk.model.results()[1::2] == [{"sum": 2}, {"error": "Only once."}]
-        assert (await desk.context()).meta.invocations == ("adder", "adder")
+        assert (await desk.context()).meta.invocations == ["adder", "adder"]
         adder = (await desk.context()).capabilities["adder"]
         assert (adder.count_successful, adder.count_restricted) == (1, 1)
 

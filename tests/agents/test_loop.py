@@ -46,7 +46,7 @@ async def test_a_follow_up_goes_on_in_the_same_conversation(tmp_path: Path, stor
         said = desk.model.questions[1].said
         assert [type(one) for one in said] == [UserSaid, ModelSaid, UserSaid]
         context = await desk.context()
-        assert context.history.turns == ("input", "llm", "input", "llm")
+        assert context.history.turns == ["input", "llm", "input", "llm"]
         assert [entry["message"][0]["text"] for entry in context.output] == ["One.", "Two."]
 
 
@@ -63,8 +63,8 @@ async def test_a_function_is_called_and_its_result_goes_back_to_the_model(tmp_pa
         assert [offer.name for offer in desk.model.questions[0].offers] == ["adder"]
         assert desk.model.results() == [{"sum": 3}]
         adder = (await desk.context()).capabilities["adder"]
-        assert (adder.count_successful, adder.inputs, adder.outputs) == (1, ({"a": 2, "b": 1},), ({"sum": 3},))
-        assert (await desk.context()).history.turns == ("input", "llm", "capability", "llm")
+        assert (adder.count_successful, adder.inputs, adder.outputs) == (1, [{"a": 2, "b": 1}], [{"sum": 3}])
+        assert (await desk.context()).history.turns == ["input", "llm", "capability", "llm"]
 
 
 @pytest.mark.parametrize(
@@ -82,7 +82,7 @@ async def test_arguments_that_do_not_fit_are_told_to_the_model_and_the_task_goes
         assert told(await desk.say("?")) == "Sorry."
         assert problem in desk.model.results()[0]["error"]
         adder = (await desk.context()).capabilities["adder"]
-        assert (adder.count_errored, adder.outputs) == (1, (None,))
+        assert (adder.count_errored, adder.outputs) == (1, [None])
 
 
 async def test_arguments_that_are_no_json_are_told_to_the_model(tmp_path: Path) -> None:
@@ -234,7 +234,7 @@ async def test_a_function_that_does_not_exist_is_told_to_the_model(tmp_path: Pat
         await desk.say("?")
         assert desk.model.results() == [{"error": "there is no function 'subtract'; there are: adder"}]
         context = await desk.context()
-        assert context.history.turns == ("input", "llm", "capability", "llm")
+        assert context.history.turns == ["input", "llm", "capability", "llm"]
         assert "subtract" not in context.capabilities
 
 
@@ -261,7 +261,7 @@ async def test_several_calls_of_one_answer_run_side_by_side_and_count_in_the_mod
     replies = (call(("first", {}), ("second", {})), "Done.")
     async with at_work(tmp_path, TWO, *replies, tools=[first, second], storage=storage) as desk:
         await desk.say("Go")
-        assert (await desk.context()).meta.invocations == ("first", "second")
+        assert (await desk.context()).meta.invocations == ["first", "second"]
         said = desk.model.questions[1].said
         assert [one.content for one in said if isinstance(one, FunctionSaid)] == ["first", "second"]
         finished = [record for record in await desk.records() if isinstance(record, CapabilityFinished)]

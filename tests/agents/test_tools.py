@@ -11,7 +11,6 @@ import pytest
 import yaml
 from fastapi import FastAPI
 
-from errands.policy.context import plain
 from errands.policy.records import Decided, Ended, encode
 from tests.agents.rig import AGENT, Reply, at_work, call
 from tests.live import live
@@ -121,7 +120,7 @@ async def test_the_operations_of_a_document_are_functions(tmp_path: Path, pets: 
         await desk.say("Look after the pets.")
         assert [offer.name for offer in desk.model.questions[0].offers] == ["pets_get_pet", "pets_delete_pet"]
         assert desk.model.results() == [{"pet": "Rex"}, {"gone": "Tom"}]
-        record = plain(await desk.context())["capabilities"]["pets_delete_pet"]
+        record = (await desk.context()).plain()["capabilities"]["pets_delete_pet"]
     assert record["count_successful"] == 1
 
 
@@ -148,7 +147,7 @@ async def test_a_step_can_invoke_what_was_discovered(tmp_path: Path, pets: str) 
     async with at_work(tmp_path, of_pets(pets, before=before), *replies) as desk:
         await desk.say("Look after the pets.")
         assert desk.model.results() == [{"gone": "Tom"}]
-        assert plain(await desk.context())["capabilities"]["pets_get_pet"]["outputs"] == [{"pet": "Tom"}]
+        assert (await desk.context()).plain()["capabilities"]["pets_get_pet"]["outputs"] == [{"pet": "Tom"}]
 
 
 async def test_a_step_that_invokes_what_nobody_offers_stops_the_call(tmp_path: Path, pets: str) -> None:

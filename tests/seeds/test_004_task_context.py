@@ -16,7 +16,7 @@ from errands.agents.tools.functions import tool
 from errands.model.core import Part, Task, TaskState
 from errands.policy import cel
 from errands.policy.cel import Session, Variables, scopes
-from errands.policy.context import plain, replay
+from errands.policy.context import replay
 from errands.policy.records import AnyRecord
 from errands.policy.run import stored_records
 from errands.testing import connect
@@ -102,7 +102,7 @@ class Run:
         self.task = task
         self.records = records
         self.child = child
-        self.context = plain(replay(records))
+        self.context = replay(records).plain()
 
     def read(self, source: str, scope: cel.Scope = scopes.AFTER, **values: Any) -> Any:
         """What an expression gives in this run."""
@@ -135,7 +135,7 @@ async def run(tmp_path: Path) -> AsyncIterator[Run]:
         assert second.raw_task is not None
         scope = server.scope("ann")
         records = await stored_records(server.engine, first.task_id, scope)
-        [child] = replay(records).capabilities["research_agent"].task_ids or ()
+        [child] = replay(records).plain()["capabilities"]["research_agent"]["task_ids"]
         yield Run(second.raw_task, records, child)
 
 

@@ -9,7 +9,7 @@ import msgspec
 from errands.clock import from_iso
 from errands.policy.cel import CallFailed, Session, Suspended
 from errands.policy.cel.values import Json
-from errands.policy.context import Context, CurrentContext, start
+from errands.policy.context import Context
 from errands.policy.document import POLICY, CompiledPolicy
 from errands.policy.limits import (
     Exceeded,
@@ -80,44 +80,40 @@ class _Replay:
         self._decided = decided
         known = {*started.functions, *started.delegations}
         new = tuple(name for name in policy.capabilities if name not in known)
-        self._current = CurrentContext(start(msgspec.structs.replace(started, functions=started.functions + new)))
+        self._context = Context(msgspec.structs.replace(started, functions=started.functions + new))
         #: Calls that began and are not over.
         self._under_way: set[str] = set()
         self.verdicts: list[Verdict] = []
         #: An answer was looked at when it was held back, and need not be when it is given.
         self._held = False
 
-    @property
-    def _context(self) -> Context:
-        return self._current.context
-
     async def meet(self, record: AnyRecord) -> None:
         """The record, and what the policy says at that moment."""
         match record:
             case InputArrived():
-                self._current.fold(record)
+                self._context.take(record)
                 await self._boundary(record.at, "input", self._policy.before, input=record.values)
             case OutputHeld(values=values):
                 await self._boundary(record.at, "output", self._policy.after, output=values)
             case OutputGiven(values=values):
                 if not self._held:
                     await self._boundary(record.at, "output", self._policy.after, output=values)
-                self._current.fold(record)
+                self._context.take(record)
             case ModelCalled():
                 self._model(record)
             case CapabilityBegan() | CapabilityRestricted():
                 await self._before(record)
             case CapabilityFinished():
                 self._under_way.discard(record.call)
-                self._current.fold(record)
+                self._context.take(record)
                 if record.caller != "step":
                     steps = self._policy.steps(record.function, Phase.AFTER)
                     await self._steps(record, record.function, steps, input=record.arguments, output=record.output)
             case CapabilityErrored():
                 self._under_way.discard(record.call)
-                self._current.fold(record)
+                self._context.take(record)
             case _:
-                self._current.fold(record)
+                self._context.take(record)
         self._held = isinstance(record, OutputHeld) or (self._held and not isinstance(record, OutputGiven))
 
     async def _boundary(self, at: str, moment: str, steps: Steps, **value: Json) -> None:
@@ -127,7 +123,7 @@ class _Replay:
     def _model(self, record: ModelCalled) -> None:
         limits, moment = self._policy.limits, f"model {record.model}"
         self._limit(record.at, moment, check_before_model(limits, self._context, from_iso(record.at)))
-        self._current.fold(record)
+        self._context.take(record)
         self._limit(record.at, moment, check_after_model(limits, self._context))
 
     async def _before(self, record: CapabilityBegan | CapabilityRestricted) -> None:
@@ -143,14 +139,14 @@ class _Replay:
         self._limit(record.at, function, exceeded)
         if isinstance(record, CapabilityBegan):
             self._under_way.add(record.call)
-        self._current.fold(record)
+        self._context.take(record)
 
     async def _steps(self, record: _Call, moment: str, steps: Steps, **values: Json) -> None:
         await self._run(record.at, moment, steps, record.call, action=record.function, **values)
 
     async def _run(self, at: str, moment: str, steps: Steps, about: str | None = None, **subject: Json) -> None:
         session = Session(now=at)
-        looked_at = Subject(context=self._current.plain, **subject)
+        looked_at = Subject(context=self._context.plain, **subject)
         while True:
             try:
                 outcome = await run_steps(steps, looked_at, session, invoke=_nothing)

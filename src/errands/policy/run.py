@@ -22,7 +22,7 @@ from errands.model.marks import is_review
 from errands.policy import records
 from errands.policy.cel import Call, Session
 from errands.policy.cel.values import SeenContext
-from errands.policy.context import Context, CurrentContext, start
+from errands.policy.context import Context
 from errands.policy.records import Answered, AnyRecord, Ended, InputArrived, Started, Waiting
 from errands.runtime.journal import Journal
 from errands.runtime.turn import Turn
@@ -65,7 +65,7 @@ class Run:
         self.records: list[AnyRecord] = []
         #: How a policy or a failure ended the task, whether or not its status says so yet.
         self.over: Ended | None = None
-        self._current: CurrentContext | None = None
+        self._context: Context | None = None
         self._waiting: dict[str, Waiting] = {}
         self._answered: dict[str, list[Answered]] = {}
         self._followers: list[Callable[[AnyRecord], None]] = []
@@ -96,13 +96,12 @@ class Run:
     @property
     def context(self) -> Context:
         """The context as of the newest record. There must be a `Started`."""
-        assert self._current is not None, "a run begins with `Started`"
-        return self._current.context
+        assert self._context is not None, "a run begins with `Started`"
+        return self._context
 
     def plain(self) -> SeenContext:
         """Return the context as expressions see it."""
-        assert self._current is not None, "a run begins with `Started`"
-        return self._current.plain()
+        return self.context.plain()
 
     @property
     def arrived(self) -> dict[str, Any] | None:
@@ -171,11 +170,10 @@ class Run:
             elif isinstance(record, Ended):
                 self.over = record
         if new and isinstance(new[0], Started):
-            self._current = CurrentContext(start(new[0]))
+            self._context = Context(new[0])
             new = new[1:]
         if new:
-            assert self._current is not None, "a run begins with `Started`"
-            self._current.fold(*new)
+            self.context.take(*new)
 
 
 def content_part(part: Part) -> dict[str, Any]:

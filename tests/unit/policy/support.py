@@ -6,7 +6,7 @@ from typing import Any
 
 from errands.policy import cel
 from errands.policy.cel import Scope, Session, Variables, run, scopes
-from errands.policy.context import Context, plain, replay
+from errands.policy.context import Context, replay
 from errands.policy.records import (
     AnyRecord,
     CapabilityErrored,
@@ -69,5 +69,5 @@ def a_run() -> Context:
 
 def value_of(source: str, scope: Scope = scopes.BEFORE, context: Any = None, **values: Any) -> Any:
     """What an expression gives over the run above."""
-    seen = plain(a_run()) if context is None else context
+    seen = a_run().plain() if context is None else context
     return run(cel.compile(scope, source), Variables(seen, **values), Session(NOW))

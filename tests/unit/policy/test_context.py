@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from errands.policy.cel import Call, Session
-from errands.policy.context import Context, CurrentContext, plain, replay, start
+from errands.policy.context import Context, replay
 from errands.policy.records import (
     Answered,
     AnyRecord,
@@ -31,14 +31,8 @@ from errands.policy.records import (
 from tests.unit.policy.support import LATER, NOW, RUN, STARTED, errored, finished, restricted, said, value_of
 
 
-def fold(context: Context, record: AnyRecord) -> Context:
-    current = CurrentContext(context)
-    current.fold(record)
-    return current.context
-
-
 def after(*records: AnyRecord) -> Any:
-    return plain(replay([STARTED, *records]))
+    return replay([STARTED, *records]).plain()
 
 
 def test_the_lists_of_a_capability_are_in_the_order_of_the_calls_and_stay_aligned() -> None:
@@ -135,17 +129,19 @@ def test_a_number_too_large_for_the_language_does_not_spoil_the_context() -> Non
     ],
     ids=lambda record: type(record).__name__,
 )
-def test_a_record_that_says_nothing_about_the_context_leaves_the_same_object(record: AnyRecord) -> None:
-    context = start(STARTED)
-    assert fold(context, record) is context
+def test_a_record_that_says_nothing_about_the_context_leaves_what_is_shown(record: AnyRecord) -> None:
+    context = Context(STARTED)
+    shown = context.plain()
+    context.take(record)
+    assert context.plain() is shown
 
 
 def test_a_context_is_made_plain_once_per_version() -> None:
-    current = CurrentContext(start(STARTED))
+    current = Context(STARTED)
     first = current.plain()
-    current.fold(Decided(at=NOW, step="before[0]", action="assert", outcome="passed"))
+    current.take(Decided(at=NOW, step="before[0]", action="assert", outcome="passed"))
     assert current.plain() is first
-    current.fold(finished("slack_post"))
+    current.take(finished("slack_post"))
     assert current.plain()["capabilities"]["_meta"]["count"] == 1
     assert first["capabilities"]["_meta"]["count"] == 0
 
@@ -156,7 +152,7 @@ def test_a_task_starts_once_and_first() -> None:
     with pytest.raises(ValueError, match="first record"):
         replay([finished("slack_post")])
     with pytest.raises(ValueError, match="only ever the first"):
-        fold(start(STARTED), STARTED)
+        Context(STARTED).take(STARTED)
 
 
 values = st.dictionaries(st.text(max_size=4), st.none() | st.integers() | st.text(max_size=4), max_size=3)
@@ -188,7 +184,7 @@ records: st.SearchStrategy[AnyRecord] = st.one_of(
 
 @given(st.lists(records, max_size=12))
 def test_the_numbers_of_a_context_agree_with_its_lists(log: list[AnyRecord]) -> None:
-    seen = plain(replay([STARTED, *log]))
+    seen = replay([STARTED, *log]).plain()
     meta = seen["capabilities"].pop("_meta")
     assert meta["count"] == len(meta["invocations"])
     assert seen["_history"]["turn_count"] == len(seen["_history"]["turns"])
@@ -208,23 +204,24 @@ def test_the_numbers_of_a_context_agree_with_its_lists(log: list[AnyRecord]) -> 
 def test_a_log_that_was_stored_gives_the_same_context(log: list[AnyRecord]) -> None:
     stored = [decode(encode(record)) for record in [STARTED, *log]]
     assert stored == [STARTED, *log]
-    assert replay(stored) == replay([STARTED, *log])
+    assert replay(stored).plain() == replay([STARTED, *log]).plain()
 
 
 @given(st.lists(records, max_size=8))
 def test_a_context_that_moves_shows_the_same_as_one_made_anew(log: list[AnyRecord]) -> None:
-    current = CurrentContext(start(STARTED))
-    for record in log:
-        current.fold(record)
-        assert current.plain() == plain(current.context)
+    context = Context(STARTED)
+    for index, record in enumerate(log, 1):
+        context.take(record)
+        assert context.plain() == replay([STARTED, *log[:index]]).plain()
 
 
 @given(st.lists(records, max_size=6), records)
-def test_an_older_context_never_changes(log: list[AnyRecord], record: AnyRecord) -> None:
-    context: Context = replay([STARTED, *log])
-    before = msgspec.json.encode(plain(context))
-    fold(context, record)
-    assert msgspec.json.encode(plain(context)) == before
+def test_what_was_shown_never_changes(log: list[AnyRecord], record: AnyRecord) -> None:
+    context = replay([STARTED, *log])
+    shown = context.plain()
+    before = msgspec.json.encode(shown)
+    context.take(record)
+    assert msgspec.json.encode(shown) == before
 
 
 def test_every_record_of_a_run_says_what_it_is() -> None:
@@ -240,8 +237,8 @@ def test_a_long_log_is_folded_in_a_time_that_grows_with_its_length() -> None:
         began = time.thread_time()
         context = replay(records)
         taken = time.thread_time() - began
-        assert context.capabilities["slack_post"].outputs == tuple(range(rounds))
-        assert context.history.turns == ("input", "capability") * rounds
+        assert context.capabilities["slack_post"].outputs == list(range(rounds))
+        assert context.history.turns == ["input", "capability"] * rounds
         return taken
 
     # Sixteen times as much; a copy of all lists for each record would take 256 times as long.

@@ -26,7 +26,7 @@ from errands.policy.cel import (
 )
 from errands.policy.cel.program import engine
 from errands.policy.cel.values import normalise
-from errands.policy.context import plain, start
+from errands.policy.context import Context
 from errands.policy.records import Started
 from tests.unit.policy.support import NOW, value_of
 
@@ -175,7 +175,7 @@ def test_a_nul_does_not_end_a_text_early() -> None:
     assert value_of("input.user == 'admin'", input={"user": "admin\0x"}) is False
     assert value_of("{}.put('user', 'admin\\x00x').user == 'admin'") is False
     assert value_of("['admin\\x00x'].last() == 'admin'") is False
-    context = plain(start(Started(at=NOW, agent="a", user="admin\0x")))
+    context = Context(Started(at=NOW, agent="a", user="admin\0x")).plain()
     assert value_of("context.user.id == 'admin'", context=context) is False
 
 
@@ -253,7 +253,7 @@ def test_everything_can_be_imported_without_the_extra_and_only_expressions_need_
     script = (
         "import sys; sys.modules['cel_expr_python'] = None\n"
         "from errands.policy import context, limits, records, steps, template\n"
-        "context.plain(context.start(records.Started(at='', agent='a')))\n"
+        "context.Context(records.Started(at='', agent='a')).plain()\n"
         "try: steps.compile_steps(steps.Phase.BEFORE, [steps.StepConfig(assert_='true')])\n"
         "except steps.ConfigurationError as error: print(error)\n"
     )

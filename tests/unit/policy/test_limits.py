@@ -6,7 +6,7 @@ import pytest
 
 from errands.clock import from_iso
 from errands.errors import ConfigurationError
-from errands.policy.context import replay, start
+from errands.policy.context import Context, replay
 from errands.policy.limits import (
     Exceeded,
     Limits,
@@ -51,7 +51,7 @@ def test_every_call_of_a_capability_counts_also_those_under_way() -> None:
 
 
 def test_a_task_may_be_as_old_as_allowed_and_not_older() -> None:
-    limits, context = Limits(max_age="1h30m"), start(STARTED)
+    limits, context = Limits(max_age="1h30m"), Context(STARTED)
     age = 90 * 60 * 1000
     assert check_age(limits, context, BEGIN + age) is None
     exceeded = check_age(limits, context, BEGIN + age + 1)

@@ -25,7 +25,7 @@ from errands.policy.cel.evaluators import (
     use_evaluators,
 )
 from errands.policy.cel.values import MOST_SEEN, as_seen, is_cut
-from errands.policy.context import CurrentContext, plain, start
+from errands.policy.context import Context
 from errands.policy.records import CapabilityFinished, Decided, InputArrived, Started
 from errands.policy.template import compile_template
 from errands.runtime.settings import Settings
@@ -57,7 +57,7 @@ def a_message(text: str, parts: int = 1) -> dict[str, Any]:
 
 def long(source: str, input: Any, session: Session | None = None) -> bool:  # noqa: A002 - the language's word
     program = cel.compile(scopes.BEFORE, source)
-    return is_long(program, Variables(plain(a_run()), input=input), session or Session(NOW))
+    return is_long(program, Variables(a_run().plain(), input=input), session or Session(NOW))
 
 
 @pytest.mark.parametrize(
@@ -140,7 +140,7 @@ async def elsewhere(evaluators: Evaluators, program: cel.Program, variables: Var
     ],
 )
 async def test_an_expression_gives_the_same_in_another_process(evaluators: Evaluators, source: str, value: Any) -> None:
-    variables = Variables(plain(a_run()), input={"name": "x"})
+    variables = Variables(a_run().plain(), input={"name": "x"})
     assert await elsewhere(evaluators, cel.compile(scopes.BEFORE, source), variables, Session(NOW)) == value
 
 
@@ -153,7 +153,7 @@ async def test_calls_of_a_long_expression_are_made_here(evaluators: Evaluators) 
         return asked[-1] == "bob"
 
     use_evaluators(evaluators)
-    variables = Variables(plain(a_run()), input={})
+    variables = Variables(a_run().plain(), input={})
     assert await evaluate(program, variables, Session(NOW), perform=perform, place="before[0]") is True
     assert asked == ["bob", "eve"]
 
@@ -326,7 +326,7 @@ def test_what_is_seen_as_it_is_and_what_is_not(value: Any, cut: bool) -> None:
 @pytest.mark.parametrize("size", [0, MOST_SEEN + 1])
 async def test_an_expression_fails_that_names_a_value_too_large_to_be_seen_as_it_is(source: str, size: int) -> None:
     program = cel.compile(scopes.BEFORE, source, condition=True)
-    variables = Variables(plain(a_run()), input={"rows": [0] * size, "to": ["boss"]})
+    variables = Variables(a_run().plain(), input={"rows": [0] * size, "to": ["boss"]})
     if not size:
         assert await evaluate(program, variables, Session(NOW)) is (source in ("input.to == ['boss']", "has(input.to)"))
         return
@@ -334,11 +334,11 @@ async def test_an_expression_fails_that_names_a_value_too_large_to_be_seen_as_it
         await evaluate(program, variables, Session(NOW))
 
 
-def a_long_run() -> CurrentContext:
+def a_long_run() -> Context:
     """An input and a result of which expressions cannot see all, and another function."""
-    current = CurrentContext(start(Started(at=NOW, agent="a", user="ann", functions=("search", "pay"))))
+    current = Context(Started(at=NOW, agent="a", user="ann", functions=("search", "pay")))
     rows = [0] * (MOST_SEEN + 1)
-    current.fold(
+    current.take(
         InputArrived(at=NOW, values={"message": [], "to": ["boss"], "rows": rows}, message_id="1"),
         CapabilityFinished(at=NOW, call="1", function="search", arguments={"q": "x"}, output={"rows": rows}),
         CapabilityFinished(at=NOW, call="2", function="pay", arguments={"to": "boss"}, output="ok"),

@@ -9,7 +9,7 @@ import pytest
 from errands.policy import cel
 from errands.policy.cel import CelError, Scope, scopes
 from errands.policy.cel.tokens import CONTEXT, RECORD, Shape
-from errands.policy.context import CurrentContext, start
+from errands.policy.context import Context
 from errands.policy.records import CapabilityFinished, InputArrived, ModelCalled, OutputGiven, Started
 
 AT = "2026-05-20T03:45:00Z"
@@ -23,10 +23,10 @@ def names(value: Any, shape: Shape) -> Any:
 
 
 def test_the_shape_of_the_context_is_that_of_a_context() -> None:
-    current = CurrentContext(start(Started(at=AT, agent="a", user="u", model="m", functions=(), delegations=("d",))))
+    current = Context(Started(at=AT, agent="a", user="u", model="m", functions=(), delegations=("d",)))
     call = CapabilityFinished(at=AT, call="1", function="d", arguments={}, output=1)
     message: dict[str, Any] = {"message": []}
-    current.fold(
+    current.take(
         InputArrived(at=AT, values=message, message_id="1"),
         ModelCalled(at=AT, model="m"),
         call,

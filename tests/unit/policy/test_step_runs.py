@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from errands.policy.cel import Call, CallFailed, Session, Suspended
-from errands.policy.context import CurrentContext, start
+from errands.policy.context import Context
 from errands.policy.records import CapabilityFinished
 from errands.policy.steps import (
     Blocked,
@@ -33,7 +33,7 @@ class World:
     """One task with its context, in which steps invoke and ask."""
 
     def __init__(self, **answers: bool) -> None:
-        self.current = CurrentContext(start(STARTED))
+        self.current = Context(STARTED)
         self.answers = answers
         self.invoked: list[StepCall] = []
         self.asked: list[str] = []
@@ -45,7 +45,7 @@ class World:
             raise CallFailed("503")
         function = f"{invocation.tool}_{invocation.capability}"
         record = CapabilityFinished(at=NOW, call=invocation.step, function=function, output="done", caller="step")
-        self.current.fold(record)
+        self.current.take(record)
         return "done"
 
     async def perform(self, call: Call) -> Any:

@@ -8,14 +8,14 @@ import pytest
 
 from errands.policy import cel
 from errands.policy.cel import CelError, Scope, Suspended, scopes
-from errands.policy.context import plain, start
+from errands.policy.context import Context
 from tests.unit.policy.support import LATER, NOW, STARTED, a_run, said, value_of
 
 LISTS = ["timestamps", "inputs", "outputs", "successful", "errored", "restricted"]
 
 
 def test_the_structure_is_the_one_of_the_page() -> None:
-    seen = plain(a_run())
+    seen = a_run().plain()
     assert seen["agent"] == {"name": "support", "namespace": "desk", "started_at": NOW}
     assert seen["user"] == {"id": "ann", "email": "ann@example.com"}
     assert seen["llm"] == {
@@ -48,7 +48,7 @@ def test_the_structure_is_the_one_of_the_page() -> None:
 
 
 def test_every_declared_function_has_a_record_of_zeros_from_the_start() -> None:
-    capabilities = plain(start(STARTED))["capabilities"]
+    capabilities = Context(STARTED).plain()["capabilities"]
     zeros = {"count_successful": 0, "count_errored": 0, "count_restricted": 0, **{name: [] for name in LISTS}}
     assert capabilities["slack_post"] == zeros
     assert capabilities["research_agent"] == {**zeros, "task_ids": []}
@@ -61,7 +61,7 @@ def test_task_ids_are_present_for_delegations_only() -> None:
 
 
 def test_an_unknown_email_is_null() -> None:
-    context = plain(start(type(STARTED)(at=NOW, agent="a")))
+    context = Context(type(STARTED)(at=NOW, agent="a")).plain()
     assert value_of("context.user.email == null", context=context) is True
 
 

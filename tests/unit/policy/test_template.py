@@ -12,7 +12,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from errands.policy.cel import CelError, Session, Variables, scopes
-from errands.policy.context import plain
 from errands.policy.template import compile_template
 from tests.unit.policy.support import NOW, a_run
 
@@ -20,7 +19,7 @@ RUNTIME = {"version": "1", "api_root": "http://a"}
 
 
 def rendered(source: str, scope: scopes.Scope = scopes.PROMPT, **values: Any) -> Any:
-    variables = Variables(plain(a_run()), **{"runtime": RUNTIME, **values})
+    variables = Variables(a_run().plain(), **{"runtime": RUNTIME, **values})
     return asyncio.run(compile_template(scope, source).value(variables, Session(NOW)))
 
 
