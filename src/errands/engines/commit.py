@@ -21,11 +21,29 @@ from errands.clock import Clock, system_clock
 from errands.engines.base import Engine, Retention, Tasks
 from errands.engines.damage import failed_draft
 from errands.engines.subscriptions import LocalExpectation, LocalSubscription, Subscribers
-from errands.errors import ConcurrencyError, ErrandsError, LeaseLostError, StorageError, TaskTerminalStateError
+from errands.errors import (
+    ConcurrencyError,
+    ErrandsError,
+    LeaseLostError,
+    StorageError,
+    TaskNotFoundError,
+    TaskTerminalStateError,
+)
 from errands.lifecycle import Judged, Receipt, judge
 from errands.model.base import encode
-from errands.model.core import FAILED, TaskState
-from errands.model.log import IDLE, LEASE, Change, Event, Head, Scope, StoredTask
+from errands.model.core import FAILED, TERMINAL_STATES, UNSPECIFIED, TaskState
+from errands.model.log import (
+    IDLE,
+    LEASE,
+    Change,
+    Event,
+    Head,
+    Lease,
+    LeaseSignal,
+    RunningTask,
+    Scope,
+    StoredTask,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -128,6 +146,25 @@ class TaskRow(msgspec.Struct, array_like=True, gc=False):
     head: Head
     #: PostgreSQL only: the process that has readers of the task.
     watcher: str = ""
+
+    def running(self) -> RunningTask:
+        return RunningTask(task_id=self.id, context_id=self.context_id, scope=self.scope, head=self.head)
+
+    def check_ended(self, scope: Scope) -> None:
+        """Raise unless the task may be deleted in this scope: `TaskNotFoundError` or `ConcurrencyError`."""
+        if self.scope != scope:
+            raise TaskNotFoundError(taskId=self.id)
+        if self.head.state not in TERMINAL_STATES | {UNSPECIFIED}:
+            raise ConcurrencyError(f"task {self.id} is {self.head.state.short}: only ended tasks can be deleted")
+
+
+def lease_signals(leases: Iterable[Lease], held: dict[Lease, bool]) -> list[LeaseSignal]:
+    """Return the signals of `Broker.extend`. `held` are the extended leases, true for tasks that are to be canceled."""
+    return [
+        LeaseSignal(lease.task_id, lost=lease not in held, cancel_requested=held.get(lease, False))
+        for lease in leases
+        if held.get(lease, True)
+    ]
 
 
 class Accepted(msgspec.Struct):

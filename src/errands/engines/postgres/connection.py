@@ -129,18 +129,16 @@ def explain(error: Exception, name: str) -> StorageError:
         return error
     explanation = _EXPLANATIONS.get(getattr(error, "sqlstate", None) or "")
     if explanation is None:
-        explanation = _unreachable(error) if is_lost(error) else "refused an operation; nothing was changed"
+        explanation = "refused an operation; nothing was changed"
+        if isinstance(error, TimeoutError):
+            explanation = "does not answer. Check that the server runs and that the network lets this process through"
+        elif is_lost(error):
+            explanation = "cannot be reached. Check that the server runs, and the host and port in the storage URL"
     # asyncpg adds hints that are meant for programmers.
     text = str(error).partition("\nHINT:")[0]
     failure = StorageError(f"The database {name} {explanation} ({type(error).__name__}: {text})")
     failure.__cause__ = error
     return failure
-
-
-def _unreachable(error: Exception) -> str:
-    if isinstance(error, TimeoutError):
-        return "does not answer. Check that the server runs and that the network lets this process through"
-    return "cannot be reached. Check that the server runs, and the host and port in the storage URL"
 
 
 class PostgresOptions(NamedTuple):
@@ -165,7 +163,9 @@ class PostgresOptions(NamedTuple):
         parts = urlsplit(url)
         query = dict(parse_qsl(parts.query, keep_blank_values=True))
         schema = query.pop("schema", DEFAULT_SCHEMA)
-        pool_size = _pool_size(query.pop("pool_size", str(DEFAULT_POOL_SIZE)))
+        size = query.pop("pool_size", str(DEFAULT_POOL_SIZE))
+        if not size.isdecimal() or int(size) < MIN_POOL_SIZE:
+            raise ConfigurationError(f"pool_size is {size!r}; it must be a number, at least {MIN_POOL_SIZE}")
         if not schema or '"' in schema or "\0" in schema or len(schema.encode()) > 63:
             raise ConfigurationError(f"schema is {schema!r}; it is a name of at most 63 bytes")
         place = unquote(parts.netloc.rpartition("@")[2])
@@ -179,7 +179,7 @@ class PostgresOptions(NamedTuple):
             ) from None
         database = unquote(parts.path.removeprefix("/")) or query.get("database") or "(the user's own)"
         dsn = f"postgresql://{parts.netloc}{parts.path}" + (f"?{urlencode(query)}" if query else "")
-        return cls(dsn, f"{database} at {place or query.get('host', 'localhost')}", schema, pool_size, **options)
+        return cls(dsn, f"{database} at {place or query.get('host', 'localhost')}", schema, int(size), **options)
 
     @property
     def lanes(self) -> int:
@@ -194,12 +194,6 @@ class PostgresOptions(NamedTuple):
     @property
     def session(self) -> str:
         return _SESSION.format(schema=f'"{self.schema}"')
-
-
-def _pool_size(text: str) -> int:
-    if not text.isdecimal() or int(text) < MIN_POOL_SIZE:
-        raise ConfigurationError(f"pool_size is {text!r}; it is a number from {MIN_POOL_SIZE} on")
-    return int(text)
 
 
 class _Connection(asyncpg.Connection):  # type: ignore[misc]

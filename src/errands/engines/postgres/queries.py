@@ -293,8 +293,7 @@ async def wanted_canceled(connection: Connection, worker: str) -> list[str]:
 
 
 async def running(connection: Connection, now: int) -> list[RunningTask]:
-    rows = [read_row(row) for row in await connection.fetch(QUERIES["running"], now)]
-    return [RunningTask(task_id=row.id, context_id=row.context_id, scope=row.scope, head=row.head) for row in rows]
+    return [read_row(row).running() for row in await connection.fetch(QUERIES["running"], now)]
 
 
 async def queue_age(connection: Connection, agents: Sequence[str], now: int) -> int | None:

@@ -6,9 +6,10 @@ from collections.abc import AsyncIterator, Sequence
 
 from errands.engines.base import Retention
 from errands.engines.postgres.connection import Connection
-from errands.engines.postgres.queries import QUERIES, contents, read_row
-from errands.engines.postgres.store import LONG_LOG, lock_ended
+from errands.engines.postgres.queries import QUERIES, contents, read_row, storable
+from errands.engines.postgres.store import LONG_LOG
 from errands.engines.retention import apply_retention
+from errands.errors import TaskNotFoundError
 from errands.model.base import encode
 from errands.model.core import TaskState
 from errands.model.log import Scope
@@ -42,7 +43,11 @@ async def sweep(connection: Connection, retention: Retention, now: int, every: i
 
 async def delete(connection: Connection, task_id: str, scope: Scope) -> None:
     """Delete one task, as `Storage.delete` says. The caller holds the transaction."""
-    await _delete(connection, [await lock_ended(connection, task_id, scope)])
+    rows = await connection.fetch(QUERIES["lock"], [storable(task_id)])
+    if not rows:
+        raise TaskNotFoundError(taskId=task_id)
+    read_row(rows[0]).check_ended(scope)
+    await _delete(connection, [storable(task_id)])
 
 
 async def _delete(connection: Connection, ids: Sequence[str]) -> int:

@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
-from errands.engines.commit import Accepted, CommitBatch, CommitJob, CommitQueue, Outcome, TaskRow
+from errands.engines.commit import Accepted, CommitBatch, CommitJob, CommitQueue, Outcome, TaskRow, lease_signals
 from errands.engines.postgres.connection import (
     FIRST_PAUSE,
     LONGEST_PAUSE,
@@ -34,10 +34,10 @@ from errands.engines.postgres.queries import (
     scope_key,
     storable,
 )
-from errands.errors import ConcurrencyError, ErrandsError, StorageError, TaskNotFoundError
+from errands.errors import ErrandsError, StorageError
 from errands.lifecycle import Judged, Receipt
 from errands.model.base import encode
-from errands.model.core import TERMINAL_STATES, UNSPECIFIED
+from errands.model.core import UNSPECIFIED
 from errands.model.log import Change, Lease, LeaseSignal, Scope, StoredTask
 
 MAX_JOBS = 512
@@ -419,26 +419,7 @@ async def extend(connection: Connection, worker: str, leases: Sequence[Lease], u
     ids = [storable(lease.task_id) for lease in leases]
     attempts = [lease.attempt for lease in leases]
     rows = await connection.fetch(QUERIES["extend"], ids, attempts, storable(worker), until) if leases else []
-    cancels = {Lease(readable(key), attempt): cancel for key, attempt, cancel in rows}
-    return [
-        LeaseSignal(lease.task_id, lost=lease not in cancels, cancel_requested=cancels.get(lease, False))
-        for lease in leases
-        if cancels.get(lease, True)
-    ]
-
-
-async def lock_ended(connection: Connection, task_id: str, scope: Scope) -> str:
-    """Lock a task that may be deleted, and return its id as it is stored.
-
-    Raises `TaskNotFoundError` or `ConcurrencyError`.
-    """
-    rows = await connection.fetch(QUERIES["lock"], [storable(task_id)])
-    row = read_row(rows[0]) if rows else None
-    if row is None or row.scope != scope:
-        raise TaskNotFoundError(taskId=task_id)
-    if row.head.state not in TERMINAL_STATES | {UNSPECIFIED}:
-        raise ConcurrencyError(f"task {task_id} is {row.head.state.short}: only ended tasks can be deleted")
-    return storable(task_id)
+    return lease_signals(leases, {Lease(readable(key), attempt): cancel for key, attempt, cancel in rows})
 
 
 class Lane:

@@ -87,7 +87,10 @@ class RedisReader:
         return value
 
     async def asking(self, query: AskingQuery) -> list[StoredTask]:
-        names = [query.task_id] if query.task_id is not None else await self._asking_ids()
+        if query.task_id is not None:
+            names = [query.task_id]
+        else:
+            names = [name.decode() for name in await self._server.do("zrange", self._keys.asking, 0, -1)]
         tasks = await self.look(names)
         ids = [task_id for task_id, task in tasks.items() if query.matches(task.scope, task.head)]
         found = await self.load_all(ids[: query.limit], with_artifacts=False)
@@ -100,9 +103,6 @@ class RedisReader:
         found = await self._server.ask(Look(ids=task_ids)) if task_ids else []
         tasks = zip(task_ids, map(read_hash, found), strict=True)
         return {task_id: task for task_id, task in tasks if task is not None}
-
-    async def _asking_ids(self) -> list[str]:
-        return [name.decode() for name in await self._server.do("zrange", self._keys.asking, 0, -1)]
 
     async def abandoned(self, agent: str, paused_by: int, created_by: int, limit: int) -> list[tuple[str, Scope]]:
         names: set[bytes] = set()

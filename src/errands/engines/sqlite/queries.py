@@ -288,8 +288,7 @@ def wanted_canceled(connection: sqlite3.Connection, worker: str) -> list[str]:
 
 
 def running(connection: sqlite3.Connection, now: int) -> list[RunningTask]:
-    rows = [read_row(row[0]) for row in connection.execute(QUERIES["running"], (now,)).fetchall()]
-    return [RunningTask(task_id=row.id, context_id=row.context_id, scope=row.scope, head=row.head) for row in rows]
+    return [read_row(row[0]).running() for row in connection.execute(QUERIES["running"], (now,)).fetchall()]
 
 
 def queue_age(connection: sqlite3.Connection, agents: Sequence[str], now: int) -> int | None:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import AsyncIterator, Callable, Sequence
+from functools import partial
 from typing import Any
 
 from errands.engines.sqlite import queries
 from errands.engines.sqlite.connection import ReaderThreads
 from errands.engines.sqlite.queries import MAX_VERSION, QUERIES, VERSION_BITS
-from errands.engines.sqlite.store import SQLiteStore, find_ended, write_large
+from errands.engines.sqlite.store import SQLiteStore, write_large
+from errands.errors import TaskNotFoundError
 from errands.model.base import encode
 from errands.model.core import TaskState
 from errands.model.log import Scope
@@ -26,68 +28,59 @@ class SQLiteSweep:
         self._store = store
         self._readers = readers
 
-    async def _do(self, step: Callable[..., int], *arguments: object) -> int:
-        count: int = await self._store.submit(lambda connection: step(connection, *arguments))
+    async def _do(self, step: Callable[..., int], **arguments: Any) -> int:
+        count: int = await self._store.submit(partial(step, **arguments))
         return count
 
     async def begin(self, now: int, every: int) -> int:
         """Return whether retention is to be applied now; then it is not begun again within `every` milliseconds."""
-        return await self._do(_begin, now, every)
+        return await self._do(_execute, query="begin_sweep", values=(now, every))
 
     async def delete_ended(self, state: TaskState, before: int) -> int:
-        return await self._do(_delete_ended, state, before)
+        return await self._do(_delete_some, query="ended_before", values=(state.value, before, SWEEP_TASKS))
 
     async def delete_excess(self, at_most: int) -> int:
-        return await self._do(_delete_excess, at_most)
+        return await self._do(_delete_excess, at_most=at_most)
 
     async def clear_remains(self) -> int:
         return await self._do(clear_remains)
 
     async def delete_receipts(self, now: int) -> int:
-        return await self._do(_execute, "delete_receipts", now, SWEEP_EVENTS)
+        return await self._do(_execute, query="delete_receipts", values=(now, SWEEP_EVENTS))
 
     async def delete_contexts(self, before: int) -> int:
-        return await self._do(_execute, "delete_contexts", before, SWEEP_TASKS)
+        return await self._do(_execute, query="delete_contexts", values=(before, SWEEP_TASKS))
 
     async def overgrown(self, events: int) -> AsyncIterator[str]:
         for task_id in await self._readers.submit(queries.overgrown, events):
             yield task_id
 
     async def trim(self, task_id: str, keep: int) -> int:
-        return await self._do(trim, task_id, keep)
+        return await self._do(trim, task_id=task_id, keep=keep)
+
+
+def _execute(connection: sqlite3.Connection, query: str, values: Sequence[Any]) -> int:
+    return connection.execute(QUERIES[query], values).rowcount
 
 
 def delete(connection: sqlite3.Connection, task_id: str, scope: Scope) -> None:
     """Delete one task, as `Storage.delete` says."""
-    _delete(connection, find_ended(connection, task_id, scope).no)
-
-
-def _execute(connection: sqlite3.Connection, query: str, *arguments: Any) -> int:
-    return connection.execute(QUERIES[query], arguments).rowcount
-
-
-def _begin(connection: sqlite3.Connection, now: int, every: int) -> int:
-    return _execute(connection, "begin_sweep", now, every)
-
-
-def _delete_ended(connection: sqlite3.Connection, state: TaskState, before: int) -> int:
-    return _delete_some(
-        connection, connection.execute(QUERIES["ended_before"], (state.value, before, SWEEP_TASKS)).fetchall()
-    )
+    row = queries.task_row(connection, task_id)
+    if row is None:
+        raise TaskNotFoundError(taskId=task_id)
+    row.check_ended(scope)
+    _delete(connection, row.no)
 
 
 def _delete_excess(connection: sqlite3.Connection, at_most: int) -> int:
     excess = connection.execute(QUERIES["count_ended"]).fetchone()[0] - at_most
-    if excess <= 0:
-        return 0
-    limit = {"limit": min(excess, SWEEP_TASKS)}
-    return _delete_some(connection, connection.execute(QUERIES["longest_ended"], limit).fetchall())
+    return _delete_some(connection, "longest_ended", {"limit": min(excess, SWEEP_TASKS)}) if excess > 0 else 0
 
 
-def _delete_some(connection: sqlite3.Connection, found: Sequence[tuple[int]]) -> int:
-    """Delete tasks, given by their numbers, until it is enough for one transaction."""
+def _delete_some(connection: sqlite3.Connection, query: str, values: Any) -> int:
+    """Delete tasks that a query finds, until it is enough for one transaction."""
     deleted = events = 0
-    for (no,) in found:
+    for (no,) in connection.execute(QUERIES[query], values).fetchall():
         events += _delete(connection, no)
         deleted += 1
         if events >= SWEEP_EVENTS:

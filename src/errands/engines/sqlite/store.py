@@ -18,7 +18,7 @@ from typing import Any
 import msgspec
 
 from errands import lifecycle
-from errands.engines.commit import CommitBatch, CommitJob, CommitQueue, Outcome, TaskRow
+from errands.engines.commit import CommitBatch, CommitJob, CommitQueue, Outcome, TaskRow, lease_signals
 from errands.engines.sqlite.connection import FileGoneError, ServedFile, SQLiteOptions, explain, is_about_file
 from errands.engines.sqlite.queries import (
     MAX_VERSION,
@@ -30,12 +30,10 @@ from errands.engines.sqlite.queries import (
     read_rows,
     read_stored,
     repeated,
-    task_row,
 )
 from errands.engines.sqlite.schema import open_writer
-from errands.errors import ConcurrencyError, ErrandsError, StorageError, TaskNotFoundError
+from errands.errors import ErrandsError, StorageError
 from errands.lifecycle import Judged, Receipt
-from errands.model.core import TERMINAL_STATES, UNSPECIFIED
 from errands.model.log import Change, Lease, LeaseSignal, Scope, StoredTask
 
 MAX_JOBS = 512
@@ -83,7 +81,8 @@ class SQLiteStore:
         #: Tasks that are run here, as they were last stored: what they are judged against without looking them up.
         #: Emptied by everything but changes, and when another process has written.
         self._known: dict[str, TaskRow] = {}
-        self._data_version = 0
+        #: The data versions for which `_known` is true, and at the last poll.
+        self._known_version = self._data_version = 0
         self._polled_at = time.monotonic()
         #: Whether the files were not where they were opened when they were last looked for.
         self._is_gone = False
@@ -183,7 +182,9 @@ class SQLiteStore:
         if self._is_gone:
             self._check_file()
         connection.execute("BEGIN IMMEDIATE")
-        self._look_for_others(connection)
+        if (version := _data_version(connection)) != self._known_version:
+            self._known_version = version
+            self._known.clear()
         for are_changes, run in groupby(jobs, lambda job: type(job.work) is Change):
             if are_changes:
                 group = list(run)
@@ -218,19 +219,15 @@ class SQLiteStore:
         return failure
 
     def _poll(self, connection: sqlite3.Connection) -> None:
+        """Find out whether another process has written."""
         self._polled_at = time.monotonic()
         with suppress(FileGoneError):
             self._check_file()
         with suppress(sqlite3.Error):
-            self._look_for_others(connection)
-
-    def _look_for_others(self, connection: sqlite3.Connection) -> None:
-        """Find out whether another process has written: only that changes the data version."""
-        version = _data_version(connection)
-        if version != self._data_version:
-            self._data_version = version
-            self._known.clear()
-            self._tell(self._others_wrote)
+            version = _data_version(connection)
+            if version != self._data_version:
+                self._data_version = version
+                self._tell(self._others_wrote)
 
     def _tell(self, function: Callable[..., object], *arguments: object) -> None:
         with suppress(RuntimeError):  # the loop is closed
@@ -238,6 +235,7 @@ class SQLiteStore:
 
 
 def _data_version(connection: sqlite3.Connection) -> int:
+    """Return a number that changes only when another connection has written."""
     version: int = connection.execute("PRAGMA data_version").fetchone()[0]
     return version
 
@@ -424,22 +422,7 @@ def extend(connection: sqlite3.Connection, worker: str, leases: Sequence[Lease],
     held = [row for row in held if Lease(row[1], row[2]) in wanted]
     if held:
         connection.execute(QUERIES["extend"], (until, json_text([row[0] for row in held])))
-    cancels = {Lease(task_id, attempt): bool(cancel) for _, task_id, attempt, cancel in held}
-    return [
-        LeaseSignal(lease.task_id, lost=lease not in cancels, cancel_requested=cancels.get(lease, False))
-        for lease in leases
-        if cancels.get(lease, True)
-    ]
-
-
-def find_ended(connection: sqlite3.Connection, task_id: str, scope: Scope) -> TaskRow:
-    """Return the row of a task that may be deleted. Raises `TaskNotFoundError` or `ConcurrencyError`."""
-    row = task_row(connection, task_id)
-    if row is None or row.scope != scope:
-        raise TaskNotFoundError(taskId=task_id)
-    if row.head.state not in TERMINAL_STATES | {UNSPECIFIED}:
-        raise ConcurrencyError(f"task {task_id} is {row.head.state.short}: only ended tasks can be deleted")
-    return row
+    return lease_signals(leases, {Lease(task_id, attempt): bool(cancel) for _, task_id, attempt, cancel in held})
 
 
 def probe(connection: sqlite3.Connection) -> None:
