@@ -112,10 +112,9 @@ class AnyLlmModel(Model):
         except TimeoutError:
             if not limit.expired():
                 raise
+            problem = f"{exchange.asked.address} did not finish its answer within {self._timeout:g} s"
             raise ModelError(
-                f"{exchange.asked.address} did not finish its answer within {self._timeout:g} s: try "
-                f"again, or increase "
-                "ERRANDS_MODEL_TIMEOUT",
+                f"{problem}: try again, or increase ERRANDS_MODEL_TIMEOUT",
                 for_caller="The model of this agent took too long; try again later",
                 broke_off=exchange.has_told,
             ) from None
@@ -209,11 +208,13 @@ class _Exchange:
 
     async def _texts(self, assembly: Assembly, *, streaming: bool) -> AsyncGenerator[str, None]:
         """Yield the text of an answer as it arrives. Errors of the caller in between are not taken for failures."""
+        in_stream = False
         try:
             if not (streaming and self._provider.SUPPORTS_COMPLETION_STREAMING):
                 yield assembly.whole(await self._send())
                 return
             async with aclosing(await self._send(stream=True, stream_options={"include_usage": True})) as chunks:
+                in_stream = True
                 async for chunk in chunks:
                     yield assembly.piece(chunk)
         except AnswerTooLongError:
@@ -222,7 +223,7 @@ class _Exchange:
                 f"{problem}: ask for less, or increase ERRANDS_MODEL_MAX_BYTES", for_caller=_TOO_LONG
             ) from None
         except Exception as error:
-            raise _failure(error, self.asked, streaming=streaming, is_begun=assembly.is_begun) from None
+            raise _failure(error, self.asked, in_stream=in_stream, is_begun=assembly.is_begun) from None
 
     async def _send(self, **streaming: Any) -> Any:
         options = dict(self._options)
@@ -260,7 +261,7 @@ class Asked(msgspec.Struct, frozen=True, kw_only=True):
         return ": check ERRANDS_MODEL_BASE_URL, which usually ends in /v1, and what answers there"
 
 
-def _failure(error: Exception, asked: Asked, *, streaming: bool, is_begun: bool) -> ModelError:
+def _failure(error: Exception, asked: Asked, *, in_stream: bool, is_begun: bool) -> ModelError:
     """Return what an exception of any-llm or of the provider's package means, without secrets."""
     kind, status = type(error).__name__, getattr(error, "status_code", None)
     if getattr(error, "code", None) == "insufficient_quota":
@@ -272,10 +273,9 @@ def _failure(error: Exception, asked: Asked, *, streaming: bool, is_begun: bool)
             address=asked.address, provider=asked.provider, model=asked.model, keys=asked.keys, quoted=quoted
         )
         return ModelError(text, for_caller=told) if told else ModelError(text)
-    if status is not None and (status >= 400 or kind == "RateLimitError"):
-        return ModelError(
-            f"{asked.address} failed with status {status}: {_quoted(error, asked)}", for_caller=_TRY_LATER
-        )
+    if kind == "RateLimitError" or (status is not None and status >= 400):
+        failed = "refused the request for now" if status is None else f"failed with status {status}"
+        return ModelError(f"{asked.address} {failed}: {_quoted(error, asked)}", for_caller=_TRY_LATER)
     causes = list(_causes(error))
     is_connection = any(
         isinstance(one, httpx.TransportError | ConnectionError | TimeoutError)
@@ -288,7 +288,7 @@ def _failure(error: Exception, asked: Asked, *, streaming: bool, is_begun: bool)
     else:
         text = f"the answer of {asked.address} cannot be read ({_quoted(error, asked)}){asked.base_url_hint}"
     # Before a stream begins, the package of the provider has retried already.
-    made = _UnfinishedError if streaming else ModelError
+    made = _UnfinishedError if in_stream else ModelError
     return made(text, for_caller=_TRY_LATER, broke_off=is_begun)
 
 
