@@ -125,7 +125,9 @@ def _rpcs(
     """Return the methods of a service. `operations` has those that are named differently from their operation."""
     rpcs = {}
     for method in service.methods:
-        operation = OPERATIONS[(operations or {}).get(method.name, method.name)]
+        operation = OPERATIONS.get((operations or {}).get(method.name, method.name))
+        if operation is None:
+            continue  # of a later release of the protocol
         request, response = method.input_type, method.output_type
         rpcs[operation.name] = Rpc(
             method.name,
