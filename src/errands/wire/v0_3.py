@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Mapping
-from typing import Any, TypeVar
+from typing import Any
 
 import msgspec
 
@@ -66,8 +66,6 @@ from errands.wire.v0_3_spelling import (
     is_once,
 )
 
-M = TypeVar("M", bound=Model)
-
 #: For each kind of event the field by which one without `kind` is recognised, the event's name, and its struct.
 _KINDS: dict[str, tuple[str, str, type[Model]]] = {
     "message": ("messageId", "message", MessageV03),
@@ -90,6 +88,8 @@ class V03Dialect(Dialect):
     version = VERSION
     media_type = "application/json"
     ends_at_pause = True
+    #: The response of an operation that returns nothing.
+    nothing = b"{}"
 
     def __init__(self, spelling: Spelling) -> None:
         self.spelling = spelling
@@ -115,9 +115,6 @@ class V03Dialect(Dialect):
 
     def write_event(self, data: bytes) -> bytes:
         return encode(self.wrap(self.spelling.write_event(msgspec.json.decode(data))))
-
-    #: The response of an operation that returns nothing.
-    nothing = b"{}"
 
     @abstractmethod
     def wrap(self, event: dict[str, Any]) -> Any:
@@ -196,7 +193,7 @@ def _decode(raw: Json) -> Any:
 
 
 def _with_blocking(operation: Operation, request: Any) -> Any:
-    """Say whether a send should wait: what a missing `blocking` means differs from agent to agent."""
+    """Return a request that says whether to wait: agents differ in what a missing `blocking` means."""
     if operation.name == "SendMessage" and request.configuration is None:
         return msgspec.structs.replace(request, configuration=SendMessageConfiguration())
     return request
@@ -209,7 +206,7 @@ def _parse_state(name: str) -> core.TaskState:
     try:
         return core.TaskState.parse(name.upper().replace("CANCELLED", "CANCELED"))
     except ValueError:
-        raise InvalidParamsError(f"no such state: {name[:100]}", field="status") from None
+        raise InvalidParamsError(f"invalid state {name[:100]!r}", field="status") from None
 
 
 # JSON-RPC

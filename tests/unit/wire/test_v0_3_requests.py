@@ -233,5 +233,5 @@ def test_tasks_are_listed_by_any_spelling_of_a_state(name: str, state: TaskState
 
 
 def test_a_state_that_does_not_exist_is_refused() -> None:
-    with pytest.raises(InvalidParamsError, match="no such state"):
+    with pytest.raises(InvalidParamsError, match="invalid state 'asleep'"):
         JSONRPC.read_request(OPERATIONS["ListTasks"], body(status="asleep"))
