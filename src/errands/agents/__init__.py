@@ -1,1 +1,1 @@
-"""Agents that are written down instead of programmed: manifests, their tools and the loop that runs them."""
+"""Agents written in YAML: manifests, their models, tools and mounts, and the loop that runs them."""

@@ -47,7 +47,7 @@ _EXAMPLES = {"namespace": "n", "agent": "a", "task": "t"}
 #: Files are for the server's user alone: they contain what clients and agents have said.
 _PRIVATE_FILE = 0o600
 _PRIVATE_FOLDER = 0o700
-#: What the model is told about an error of the system; it learns nothing about the server's own folders.
+#: The messages for the model about errors of the system, without anything about the server's own folders.
 _PROBLEMS = {
     errno.ENOENT: "there is no such file",
     errno.ENOTDIR: "a part of the path is a file or a link, not a folder",

@@ -35,7 +35,7 @@ class Document(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Capability(Document, frozen=True):
-    """How an agent uses a tool or another agent. `"*"` stands for one without any fields."""
+    """How an agent uses a tool or another agent. `"*"` is short for one without any fields."""
 
     SHORTHAND: ClassVar[str] = "*"
     NOT_YET = {"event_timeout": "tool events are"}

@@ -57,7 +57,7 @@ class Function(msgspec.Struct, frozen=True, kw_only=True):
     bindings: dict[str, str]
     #: Whether the model sees it; it does not see what `include` leaves out and what only steps invoke.
     offered: bool = True
-    #: Whether it stands for everything that a server or an OpenAPI document has; see `discovered_name`.
+    #: Whether it represents everything that a server or an OpenAPI document has; see `discovered_name`.
     discovers: bool = False
     #: The name of a discovered operation on its server; None for an action of the manifest.
     operation: str | None = None
@@ -145,7 +145,7 @@ def _merged(shared: Document, own: Document) -> Document:
 
 
 def _discovers(tool: Tool, action: Action) -> bool:
-    """Return whether the action stands for everything its server has."""
+    """Return whether the action represents everything its server has."""
     if len(backends(action)) != 1:
         return False
     name, document = backend(tool, action)

@@ -17,7 +17,7 @@ import msgspec
 
 from errands.errors import ConfigurationError
 
-#: Values in one document, including what aliases stand for.
+#: Values in one document, with aliases expanded.
 MAX_VALUES = 50_000
 #: Nested objects and lists.
 MAX_DEPTH = 40

@@ -154,7 +154,7 @@ def _unwrapped(kind: inspect.Type) -> tuple[inspect.Type, Any]:
 
 
 def _shorthand(kind: inspect.Type) -> str | None:
-    """Return the string that may stand for an object of this kind, if there is one."""
+    """Return the string that may replace an object of this kind, if there is one."""
     return getattr(kind.cls, "SHORTHAND", None) if isinstance(kind, inspect.StructType) else None
 
 

@@ -1,1 +1,1 @@
-"""Models: who answers, behind one port (`base`)."""
+"""Models that answer for agents, behind one port (`base`)."""

@@ -45,7 +45,7 @@ class ModelError(ErrandsError):
         self, message: str, *, for_caller: str = "The model of this agent could not be asked", broke_off: bool = False
     ) -> None:
         super().__init__(message)
-        #: What the caller of the agent is told, without a full stop.
+        #: The message for the caller of the agent, without a full stop.
         self.for_caller = for_caller
         #: Whether the answer had begun when it failed: the same question may well be answered later.
         self.broke_off = broke_off

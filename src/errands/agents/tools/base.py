@@ -39,7 +39,7 @@ Auth = Callable[[str, Mapping[str, Json]], Awaitable[str]]
 
 
 class ToolError(ErrandsError):
-    """The call failed, and the model is told so: a bad status, an error of the tool, a timeout.
+    """The call failed: a bad status, an error of the tool, a timeout.
 
     The message goes to the model. It contains no secret.
     """
@@ -172,7 +172,7 @@ class Backend(ABC):
         """Clean up after the turn has ended."""
 
     async def discover(self, action: str | None) -> list[Discovered]:
-        """Return what the server offers, for an action that stands for all or one of it. Raises `BrokenToolError`."""
+        """Return what the server offers, for an action that represents all or one of it. Raises `BrokenToolError`."""
         return []
 
 
@@ -199,7 +199,7 @@ def configuration(tool: Tool, action: str | None, kind: type[D]) -> D:
 
 
 def optional(parameter: Schema) -> Schema:
-    """Return the schema of an optional parameter: without a default of its own, null stands for "not given"."""
+    """Return the schema of an optional parameter: without a default of its own, null means "not given"."""
     if "default" in parameter:
         return parameter
     kind = parameter.get("type")

@@ -367,7 +367,7 @@ def _check_path(pieces: Sequence[str | AddressValue]) -> None:
     """Refuse values that make a segment of the path empty, or one that leads upwards."""
     base = pieces[0] if isinstance(pieces[0], str) else "base"
     quoted = (piece if isinstance(piece, str) else quote(piece.text, safe="", errors="replace") for piece in pieces[1:])
-    # In a second form each value is a NUL, to tell the segments with values from others.
+    # In a second form each value is a NUL, which marks the segments with values.
     marked = (piece if isinstance(piece, str) else "\0" for piece in pieces[1:])
     for step, mark in zip(_segments(base, quoted), _segments(base, marked), strict=True):
         if "\0" in mark:

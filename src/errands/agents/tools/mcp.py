@@ -163,7 +163,7 @@ def _required(root: Schema) -> set[str]:
 
 
 def _without_absent(arguments: dict[str, Json], tools: list[types.Tool], name: str) -> dict[str, Json]:
-    """Return the arguments without the nulls that stand for "not given"; see `optional`."""
+    """Return the arguments without the nulls that mean "not given"; see `optional`."""
     schema = next((tool.input_schema for tool in tools if tool.name == name), {})
     declared = schema.get("properties", {})
     kept = _required(schema) | {key for key, one in declared.items() if isinstance(one, dict) and "default" in one}

@@ -332,7 +332,7 @@ class _OperationParameters:
             schema = {**schema, "description": description}
         name = free = _NOT_IN_NAMES.sub("_", place.name)[:_MAX_NAME]
         number = 1
-        # Two parameters of one name are told apart by their locations.
+        # Two parameters of one name are distinguished by their locations.
         while free in self.places:
             suffix = f"_{place.location}" + (str(number) if number > 1 else "")
             free = name[: _MAX_NAME - len(suffix)] + suffix

@@ -7,7 +7,7 @@ from urllib.parse import unquote
 
 from errands.agents.manifests.schemas import VALUES, Schema, is_usable, problem
 
-#: A few definitions that use each other twice stand for millions; from here on everything is allowed.
+#: A few definitions that use each other twice expand to millions; from here on everything is allowed.
 _MAX_SCHEMAS = 5_000
 _MAX_DEPTH = 24
 #: Keywords that only serve references.

@@ -270,7 +270,7 @@ def _backends(tool: Tool) -> list[str]:
 def discovered_functions(
     function: Function, items: Sequence[Discovered], include: Collection[str] | None, taken: Collection[str]
 ) -> list[Function]:
-    """Return a function for each item, in place of the one that stands for all. Names in `taken` belong to others."""
+    """Return a function for each item, in place of the one for all. Names in `taken` belong to others."""
     functions: dict[str, Function] = {}
     for item in items:
         # The manifest may improve a parameter, for example with a default or a better description.
@@ -444,7 +444,7 @@ def _for(function: Function, invocation: Invocation, state: State) -> Invocation
 
 
 class Secrets:
-    """Hides secrets in everything that is told, stored or shown. New ones, such as fetched tokens, can be added."""
+    """Hides secrets in everything that is stored or shown. New ones, such as fetched tokens, can be added."""
 
     def __init__(self, values: Iterable[Json] = ()) -> None:
         self._forms: list[str] = []
