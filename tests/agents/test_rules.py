@@ -197,7 +197,7 @@ def test_a_policy_may_ask_whether_there_is_a_function(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("step", [{"assert": "false", "match": "post"}, {"assert": "false", "match": ""}])
 def test_a_policy_has_no_match(tmp_path: Path, step: dict[str, str]) -> None:
-    with pytest.raises(ConfigurationError, match=r"before\[0\].match: means nothing in a policy"):
+    with pytest.raises(ConfigurationError, match=r"before\[0\].match: has no meaning in a policy"):
         serve(Agent(lambda ctx: ctx.complete("ok")), policy=around("slack-post", before=[step]))
 
 

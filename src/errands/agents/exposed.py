@@ -1,6 +1,6 @@
-"""What an agent tells beside its answer, under marks of ours: the values that it exposes, and that it is incomplete.
+"""The values that an answer exposes, and why it is incomplete: written by agents from manifests.
 
-Written by agents from a manifest; read by agents that use them, and by the command line.
+Agents that delegate to them read these, and so does the command line.
 """
 
 from __future__ import annotations
@@ -11,9 +11,9 @@ from msgspec import UNSET
 
 from errands.model.core import Message, Part
 
-#: The only key of the part's data, and in its metadata that it is one.
+#: The only key in the data of a part with exposed values, and a mark in its metadata.
 EXPOSES = "exposes"
-#: In the metadata of the answer: why the model's words end before their end.
+#: In the metadata of the answer: why the model ended it early.
 INCOMPLETE = "incomplete"
 
 
@@ -22,7 +22,7 @@ def exposed_part(values: dict[str, Any]) -> Part:
 
 
 def exposed_values(part: Part) -> dict[str, Any] | None:
-    """What a part exposes; None for one that is something else."""
+    """Return the values that a part exposes; None for other parts."""
     if not (part.metadata or {}).get(EXPOSES) or part.data is UNSET or not isinstance(part.data, dict):
         return None
     values = part.data.get(EXPOSES)
@@ -30,6 +30,6 @@ def exposed_values(part: Part) -> dict[str, Any] | None:
 
 
 def incomplete_reason(message: Message | None) -> str | None:
-    """Why an answer is not whole: `length`, `content_filter`. None for one that is."""
+    """Return why an answer is incomplete: `length` or `content_filter`. None when it is complete."""
     reason = (message.metadata or {}).get(INCOMPLETE) if message is not None else None
     return reason if isinstance(reason, str) else None

@@ -1,6 +1,6 @@
-"""A policy as it is written, for an agent of any kind, and as it is compiled.
+"""A policy as it is written and as it is compiled, and the rules of an agent.
 
-`errands.agents.policies` reads one from a file; `errands.policy.enforcement` holds a running agent to it.
+`errands.agents.policies` reads one from a file; `errands.policy.enforcement` enforces it.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ class _Part(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
 
 class GuardrailSteps(_Part, frozen=True, kw_only=True):
-    """At the boundary of the agent: what comes in, and what goes out."""
+    """Steps over every input and every answer of the agent."""
 
     before: list[StepConfig] = []
     after: list[StepConfig] = []
 
 
 class CapabilitySteps(_Part, frozen=True, kw_only=True):
-    """Around the calls of one capability."""
+    """Steps around the calls of one capability."""
 
     before_first: list[StepConfig] = []
     before: list[StepConfig] = []
@@ -45,20 +45,20 @@ class CapabilitySteps(_Part, frozen=True, kw_only=True):
 
 
 class Policy(_Part, frozen=True, kw_only=True):
-    """Limits, guardrails and the steps of capabilities in the form in which a file has them."""
+    """Limits, guardrails and steps of capabilities, as a file has them."""
 
     #: Decisions name it.
     version: Annotated[str, Meta(examples=["2026-01-31"])]
     limits: Limits = Limits()
     guardrails: GuardrailSteps = GuardrailSteps()
-    #: By the name that `ctx.capability` is given. One without steps is only made known to expressions.
+    #: By the name that is passed to `ctx.capability`. One without steps is only made known to expressions.
     capabilities: dict[str, CapabilitySteps] = {}
-    #: What becomes of calls of capabilities that are not among these.
+    #: Whether capabilities that are not listed may be called.
     other_capabilities: Literal["allow", "refuse"] = "allow"
 
 
 class CompiledPolicy(msgspec.Struct, frozen=True, eq=False):
-    """A policy that is ready to be applied; `version` tells it from every other."""
+    """A compiled policy. Decisions name its `version`."""
 
     version: str
     limits: Limits
@@ -81,7 +81,7 @@ class CompiledPolicy(msgspec.Struct, frozen=True, eq=False):
 
     @property
     def functions(self) -> set[str]:
-        """The capabilities that an agent must have for this policy to take effect: those with steps, and those read."""
+        """The capabilities that an agent must have for the rules to apply: those with steps, and those read."""
         listed = {name for name, phases in self.capabilities.items() if any(steps.steps for steps in phases.values())}
         around = [steps for phases in self.capabilities.values() for steps in phases.values()]
         every = (step for steps in (self.before, self.after, *around) for step in steps.steps)
@@ -89,17 +89,17 @@ class CompiledPolicy(msgspec.Struct, frozen=True, eq=False):
 
 
 def _functions_read(source: str) -> set[str]:
-    """The functions whose records an expression reads without asking whether they exist."""
+    """Return the functions whose records an expression reads without asking whether they exist."""
     reads = [read for read in reads_in(source) if read.path[:2] == ("context", "capabilities")]
     asked = {read.path[2:3] for read in reads if read.is_asked}
     names = {read.path[2] for read in reads if len(read.path) > 2 and read.path[2:3] not in asked}
     return {name for name in names if isinstance(name, str) and name != "_meta"}
 
 
-#: For agents that are bound by nothing.
+#: For agents without a policy.
 NO_POLICY = CompiledPolicy("", Limits(), Steps(Phase.GUARDRAIL_BEFORE), Steps(Phase.GUARDRAIL_AFTER), {})
 
-#: Before the names of a policy's steps where they stand among an agent's own.
+#: Begins the names of a policy's rules where the agent has rules of its own.
 POLICY = "policy."
 
 
@@ -132,13 +132,13 @@ class Rules(msgspec.Struct, frozen=True, kw_only=True, eq=False):
 
 
 def joined(policy: Steps, own: Steps) -> Steps:
-    """The steps of a policy around an agent's own: they look first at what goes in, and last at what comes out."""
+    """Return the steps of a policy around an agent's own: first over what goes in, and last over what comes out."""
     theirs = tuple(msgspec.structs.replace(step, name=f"{POLICY}{step.name}") for step in policy.steps)
     return Steps(own.phase, own.steps + theirs if own.phase.subject == "output" else theirs + own.steps)
 
 
 def compile_policy(policy: Policy) -> CompiledPolicy:
-    """Raises `ConfigurationError` for the first thing that is wrong."""
+    """Compile a policy. Raises `ConfigurationError` for the first problem."""
     if not policy.version.strip():
         raise ConfigurationError("version: is empty; decisions name it, so write something such as 2026-01-31")
     capabilities: dict[str, dict[Phase, Steps]] = {}
@@ -183,11 +183,11 @@ def _compiled(phase: Phase, configs: Sequence[StepConfig], capability: str = "")
     return compiled
 
 
-NO_MATCH = "means nothing in a policy, which names each function by itself; take it away, or use condition"
-#: A policy stands outside of the agent.
+NO_MATCH = "has no meaning in a policy, which names each function; remove it, or use condition"
+#: A policy does not belong to an agent with tools.
 NO_TOOLS = "a policy has no tools to invoke; use assert or transform, or write the agent as a manifest"
 
 
 def may_wait(phase: Phase) -> bool:
-    """Whether steps of this phase may call `review()`: a Python handler cannot be put to sleep in its middle."""
+    """Return whether steps of this phase may call `review()`: a Python handler cannot be suspended in a call."""
     return phase.guards

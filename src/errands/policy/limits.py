@@ -1,4 +1,4 @@
-"""Limits that end a task. Pure checks: each gives the limit that was exceeded, with its numbers, or None."""
+"""Limits that end a task. Each check returns the limit that was exceeded, with its numbers, or None."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ _DURATION = re.compile(f"(?:{_TERM})+")
 
 
 def parse_duration(text: str) -> int:
-    """Milliseconds of a duration such as `90s`, `1h30m` or `1.5h`. Raises `ConfigurationError`."""
+    """Return the milliseconds of a duration such as `90s`, `1h30m` or `1.5h`. Raises `ConfigurationError`."""
     if text == "0":
         return 0
     if not _DURATION.fullmatch(text):
         raise ConfigurationError(
-            f"{text!r} is no duration: write numbers with units, such as 30s, 1h30m or 1.5h (ns, us, ms, s, m, h)"
+            f"{text!r} is not a duration: write numbers with units, such as 30s, 1h30m or 1.5h (ns, us, ms, s, m, h)"
         )
     return round(sum(float(number) * _UNITS[unit] for number, unit in re.findall(_TERM, text)))
 
@@ -45,18 +45,18 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
             parse_duration(self.max_age)
 
 
-#: What holds for an agent of a manifest where it sets no limit of its own, so that a model that loops is stopped.
+#: The limits of an agent from a manifest that does not set its own, so that a model that loops is stopped.
 DEFAULT_LIMITS = Limits(max_turns=500, max_tool_calls=1000, max_age="720h")
 
 
 def with_defaults(limits: Limits) -> Limits:
-    """Return the limits with `DEFAULT_LIMITS` where there is none."""
+    """Return the limits, with those of `DEFAULT_LIMITS` that are not set."""
     given = {name: value for name, value in msgspec.structs.asdict(limits).items() if value is not None}
     return msgspec.structs.replace(DEFAULT_LIMITS, **given)
 
 
 def stricter(one: Limits, other: Limits) -> Limits:
-    """Both at once: of each limit the lower one."""
+    """Return the lower one of each limit."""
     bounds: dict[str, Any] = {}
     for name in Limits.__struct_fields__:
         given = [value for value in (getattr(one, name), getattr(other, name)) if value is not None]
@@ -69,7 +69,7 @@ class Exceeded(msgspec.Struct, frozen=True):
 
     limit: str
     allowed: int
-    #: What it has come to, or would with what was about to be done.
+    #: The number that was reached, or would be with what is about to be done.
     actual: int
 
     @property
@@ -79,20 +79,20 @@ class Exceeded(msgspec.Struct, frozen=True):
 
 
 def check_age(limits: Limits, context: Context, now_ms: int) -> Exceeded | None:
-    """At every step and whenever an input arrives."""
+    """Check the age of the task: whenever an input arrives, and before everything else."""
     if limits.max_age is None:
         return None
     return _over("max_age", parse_duration(limits.max_age), now_ms - from_iso(context.agent.started_at))
 
 
 def check_before_model(limits: Limits, context: Context, now_ms: int) -> Exceeded | None:
-    """Before the model is called: exactly `max_turns` answers of the model are possible."""
+    """Check before the model is called: exactly `max_turns` answers of the model are possible."""
     turns = context.history.turns.count("llm") + 1
     return check_age(limits, context, now_ms) or _over("max_turns", limits.max_turns, turns)
 
 
 def check_after_model(limits: Limits, context: Context) -> Exceeded | None:
-    """After each answer of the model."""
+    """Check after each answer of the model."""
     tokens = context.llm.tokens
     return _over("max_prompt_tokens", limits.max_prompt_tokens, tokens.prompt) or _over(
         "max_completion_tokens", limits.max_completion_tokens, tokens.completion
@@ -100,7 +100,7 @@ def check_after_model(limits: Limits, context: Context) -> Exceeded | None:
 
 
 def check_before_capability(limits: Limits, context: Context, now_ms: int, *, under_way: int = 0) -> Exceeded | None:
-    """Before a capability is executed, by whomever. `under_way` counts calls that began and have no record yet."""
+    """Check before a capability is executed. `under_way` counts calls that began and have no record yet."""
     calls = context.meta.count + under_way + 1
     return check_age(limits, context, now_ms) or _over("max_tool_calls", limits.max_tool_calls, calls)
 

@@ -1,4 +1,4 @@
-"""What a log stores about a run: facts, in the order in which they happened. `context.fold` makes the context of them.
+"""What the log stores about a run: records, in the order in which things happened. `context.py` folds them.
 
 They are stored for as long as the task, so a field is never renamed, and a new one has a default.
 """
@@ -11,7 +11,7 @@ import msgspec
 
 from errands.policy.cel.session import Call, Session
 
-#: Who made a call: the model (or the worker in its place), or a step or script, which take no turn.
+#: What made a call: the model (or the handler in its place), or a step or script, which take no turn.
 Caller = Literal["model", "step", "script"]
 
 
@@ -21,15 +21,15 @@ class FunctionCall(msgspec.Struct, frozen=True, omit_defaults=True):
     #: Unique within the task.
     id: str
     name: str
-    #: What the model wrote. None when it was no JSON object; then `raw` has it.
+    #: What the model wrote. None when it was not a JSON object; then `raw` has it.
     arguments: dict[str, Any] | None
     raw: str = ""
-    #: What the provider wants to see again together with this call, as it came. Nobody else reads it.
+    #: What the provider wants to be sent again together with this call, unchanged.
     extra: dict[str, Any] | None = None
 
 
 class _Fact(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag_field="record"):
-    """The base of all. Times are UTC, ISO 8601."""
+    """The base of all records. Times are UTC, ISO 8601."""
 
     at: str
 
@@ -44,47 +44,47 @@ class Started(_Fact, frozen=True, kw_only=True, tag="started"):
     model: str = ""
     #: Function names; each gets a record of zeros.
     functions: tuple[str, ...] = ()
-    #: Those of them that hand work to another agent.
+    #: Names of functions that delegate to another agent.
     delegations: tuple[str, ...] = ()
-    #: The task that handed its work to this one, and how many did so above it.
+    #: The task that delegated to this one, and how many delegations there are above it.
     parent: str = ""
     depth: int = 0
 
 
 class InputArrived(_Fact, frozen=True, kw_only=True, tag="input"):
-    """Somebody said something: `message` and the agent's parameters."""
+    """A message arrived: `message` and the agent's parameters."""
 
     values: dict[str, Any]
-    #: The key of the message it came with, see `errands.policy.run.inputs`: each is taken in once.
+    #: The key of the message, see `errands.policy.run.inputs`. Each is taken in once.
     message_id: str = ""
 
 
 class InputPassed(_Fact, frozen=True, kw_only=True, tag="passed"):
-    """The guardrails have let an input in. `values` is what they made of it, None when they left it as it was."""
+    """The guardrails let an input pass. `values` is what they made of it, None when they did not change it."""
 
     message_id: str
     values: dict[str, Any] | None = None
 
 
 class InputRefused(_Fact, frozen=True, kw_only=True, tag="refused"):
-    """A message was not an input that the agent takes, or could not be answered; its sender was told why."""
+    """A message was not a valid input for the agent, or could not be answered. Its sender was told why."""
 
     message_id: str
     reason: str
 
 
 class OutputGiven(_Fact, frozen=True, kw_only=True, tag="output"):
-    """The agent answered, and its guardrails let it: `message` and what the agent exposes."""
+    """The agent gave an answer that passed the guardrails: `message` and what the agent exposes."""
 
     values: dict[str, Any]
 
 
 class OutputHeld(_Fact, frozen=True, kw_only=True, tag="held"):
-    """What a turn wants to show, while its policy waits: the agent need not be run again to show it."""
+    """What a turn wants to show while a review is pending. The agent is not run again to show it."""
 
-    #: As guardrails see it.
+    #: The answer as guardrails see it.
     values: dict[str, Any]
-    #: Its events and its end.
+    #: The events of the turn and its end.
     turn: dict[str, Any]
 
 
@@ -114,14 +114,14 @@ class _Call(_Fact, frozen=True, kw_only=True):
 
 
 class CapabilityBegan(_Call, frozen=True, kw_only=True, tag="began"):
-    """It is about to be executed. Without a later record of the same call, nobody knows whether it was."""
+    """The call is about to be executed. Without a later record of the same call it is unknown whether it was."""
 
-    #: What the function and the policy were then, in short: when they have changed since, the call is decided anew.
+    #: A digest of the function and the policy at that time: when they have changed, the call is decided anew.
     form: str | None = None
 
 
 class CapabilityFinished(_Call, frozen=True, kw_only=True, tag="finished"):
-    """It returned. `output` is the tool's own result, whatever later steps make of it."""
+    """The call returned. `output` is the result of the capability, before any steps change it."""
 
     output: Any = None
     #: The child task, for a delegation.
@@ -130,7 +130,7 @@ class CapabilityFinished(_Call, frozen=True, kw_only=True, tag="finished"):
 
 
 class CapabilityErrored(_Call, frozen=True, kw_only=True, tag="errored"):
-    """It failed, and the model is told so."""
+    """The call failed, and the model is told so."""
 
     error: str
     task_id: str | None = None
@@ -140,7 +140,7 @@ class CapabilityErrored(_Call, frozen=True, kw_only=True, tag="errored"):
 
 
 class CapabilityRestricted(_Call, frozen=True, kw_only=True, tag="restricted"):
-    """A step stopped it; it was not executed."""
+    """A step stopped the call, which was not executed."""
 
     reason: str
 
@@ -150,58 +150,58 @@ CallEnded = CapabilityFinished | CapabilityErrored | CapabilityRestricted
 
 
 class CapabilityShown(_Fact, frozen=True, kw_only=True, tag="shown"):
-    """What the model is told of a call: its result as later steps left it, or what went wrong."""
+    """What the model is told about a call: its result as steps left it, or what went wrong."""
 
     call: str
     function: str
     content: Any = None
-    #: It takes a turn that no record of a call has taken: a script, or a function that does not exist.
+    #: Whether it takes a turn itself, because there is no record of a call: a script, or an unknown function.
     turn: bool = False
 
 
 class ToolOpened(_Fact, frozen=True, kw_only=True, tag="opened"):
-    """A tool was made ready for the task; later calls need `state`."""
+    """A session with a tool was opened for the task. Later calls need its `state`."""
 
     tool: str
     state: dict[str, Any] = {}
 
 
 class ToolsClosed(_Fact, frozen=True, kw_only=True, tag="closed"):
-    """The tools of the task were let go of."""
+    """The sessions with tools were closed."""
 
 
 class DelegationBegan(_Fact, frozen=True, kw_only=True, tag="delegated"):
-    """Another agent has taken the work on, as this task of its own."""
+    """Another agent works on a delegated call, in this task of its own."""
 
     call: str
     task_id: str
 
 
 class Decided(_Fact, frozen=True, kw_only=True, tag="decided"):
-    """A step or a limit of a policy was decided: one line of the decision log."""
+    """A step or a limit has decided something."""
 
     step: str
     action: str
     outcome: str
-    #: The version of the policy.
+    #: The version of the policy, "" for a rule of the agent itself.
     policy: str = ""
     call: str | None = None
     detail: str = ""
 
 
 class Waiting(_Fact, frozen=True, kw_only=True, tag="waiting"):
-    """Steps wait for `call`, for example a review; with `session` they go on from there."""
+    """Steps wait for `call`, such as a review. With `session` they go on from there."""
 
     call: Call
     session: Session
-    #: Whose steps: the name of the session within the task.
+    #: The name of the session within the task.
     key: str = ""
-    #: What a review is about, when its question does not say so: only the one who is asked may see it yet.
+    #: What is reviewed, when the question does not say so because only the reviewer may see it yet.
     subject: Any = None
 
 
 class Answered(_Fact, frozen=True, kw_only=True, tag="answered"):
-    """A call inside of an expression has finished: what `Session.settle` or `Session.fail` was told."""
+    """A call inside of an expression has finished: the arguments of `Session.settle` or `Session.fail`."""
 
     call: Call
     value: Any = None

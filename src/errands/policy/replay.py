@@ -1,4 +1,4 @@
-"""What a policy would have decided about a task that has run, from its records: nothing is run, asked or written."""
+"""What a policy would have decided about a task that has run, for `errands policy test`. Nothing is executed."""
 
 from __future__ import annotations
 
@@ -45,17 +45,17 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     at: str
     #: Such as `input`, `model acme/large`, `search` or `output`.
     moment: str
-    #: The rule, by its place.
+    #: The name of the rule.
     step: str
     #: As `Decided` has it, or `would ask USER`: then the replay goes on as if that user had approved.
     outcome: str
     detail: str = ""
-    #: What was decided then by the rule at this place; None when there was none.
+    #: What the rule of this name decided then; None when there was none.
     was: str | None = None
 
     @property
     def stops(self) -> bool:
-        """Whether the call would have been blocked, or the task ended."""
+        """Whether it would have blocked the call or ended the task."""
         return self.outcome == "exceeded" or self.outcome.endswith((": block", ": lock_task"))
 
     @property
@@ -64,7 +64,7 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 async def replay_policy(policy: CompiledPolicy, records: Iterable[AnyRecord]) -> list[Verdict]:
-    """In the order in which things happened. ValueError when the records do not begin with `Started`."""
+    """Return the verdicts in the order of the records. Raises ValueError when these do not begin with `Started`."""
     records = list(records)
     if not records or not isinstance(records[0], Started):
         raise ValueError("the task has no records: its agent has recorded nothing, and there was no policy")
@@ -84,11 +84,11 @@ class _Replay:
         #: Calls that began and are not over.
         self._under_way: set[str] = set()
         self.verdicts: list[Verdict] = []
-        #: An answer was looked at when it was held back, and need not be when it is given.
+        #: Whether the answer was checked when it was held back, so that it is not when it is given.
         self._held = False
 
     async def meet(self, record: AnyRecord) -> None:
-        """The record, and what the policy says at that moment."""
+        """Take a record, and add what the policy decides at that moment."""
         match record:
             case InputArrived():
                 self._context.take(record)
@@ -173,7 +173,7 @@ class _Replay:
 
 
 def _decided(records: list[AnyRecord]) -> dict[_Rule, list[str]]:
-    """What policies decided then, in order. An agent's own steps have no version, and are none of theirs."""
+    """Return what policies decided then, in order. Decisions of the agent's own rules have no version."""
     found: dict[_Rule, list[str]] = {}
     for record in records:
         if isinstance(record, Decided) and record.policy:
@@ -182,4 +182,4 @@ def _decided(records: list[AnyRecord]) -> dict[_Rule, list[str]]:
 
 
 async def _nothing(invocation: StepCall) -> None:
-    raise CallFailed("nothing is invoked in a replay")
+    raise CallFailed("a replay does not invoke tools")

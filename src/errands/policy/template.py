@@ -1,6 +1,6 @@
 """`{expression}` inside of text: prompts, error messages, addresses, headers and bodies.
 
-- An expression is one of the language, in the scope of the field; a dotted path is the usual one.
+- The expression is evaluated in the scope of the field; usually it is a dotted path.
 - `{{` and `}}` stand for single braces.
 - A text that is exactly one expression keeps the type of its value; otherwise values become text: strings as they are,
   everything else as JSON (`null`, `true`, `[1,2]`).
@@ -25,24 +25,24 @@ _ESCAPE = "write {{ and }} for braces that are text"
 
 
 class Template(msgspec.Struct, frozen=True, eq=False):
-    """A compiled text: pieces that stand for themselves, and programs."""
+    """A compiled text: literal pieces and programs."""
 
     source: str
     pieces: tuple[str | Program, ...]
 
     @property
     def programs(self) -> list[Program]:
-        """The expressions in it."""
+        """The expressions of the text."""
         return [piece for piece in self.pieces if isinstance(piece, Program)]
 
     async def value(self, variables: Variables, session: Session) -> Json:
-        """The text, or the value itself when the text is exactly one expression. Raises `CelError`."""
+        """Return the text, or the value itself when the text is exactly one expression. Raises `CelError`."""
         if len(self.pieces) == 1 and isinstance(self.pieces[0], Program):
             return await evaluate(self.pieces[0], variables, session)
         return await self.text(variables, session)
 
     async def text(self, variables: Variables, session: Session, *, escape: Callable[[str], str] = str) -> str:
-        """Always text. `escape` is applied to what expressions give, for example to quote it for an address."""
+        """Return the text. `escape` is applied to values of expressions, for example to quote them for an address."""
         filled = [
             piece if isinstance(piece, str) else escape(_text(await evaluate(piece, variables, session)))
             for piece in self.pieces
@@ -56,7 +56,7 @@ def _text(value: Json) -> str:
 
 @lru_cache(maxsize=1024)
 def compile_template(scope: Scope, source: str) -> Template:
-    """Raises `CelError` for braces that do not match and for expressions that are wrong in `scope`."""
+    """Compile a text. Raises `CelError` for unbalanced braces and for expressions that are not valid in `scope`."""
     pieces: list[str | Program] = []
     literal = ""
     position = 0
@@ -98,7 +98,7 @@ def compile_binding(scope: Scope, source: str) -> Template:
 
 
 def _inside(source: str, opening: int) -> tuple[list[Token], int]:
-    """The tokens up to the brace that closes the one at `opening`, and where it is. Braces in strings do not count."""
+    """Return the tokens up to the closing brace, and where it is. Braces in strings do not count."""
     row: list[Token] = []
     depth = 0
     for token in tokens(source, opening + 1):

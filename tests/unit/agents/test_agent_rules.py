@@ -104,7 +104,7 @@ RULES: dict[str, tuple[Spoil, str]] = {
     "an age that is no duration": (
         put("agent", "limits", "max_age", value="2 days"),
         (
-            "limits.max_age: '2 days' is no duration; write numbers with units, such as 30s, 1h30m or 1.5h "
+            "limits.max_age: '2 days' is not a duration; write numbers with units, such as 30s, 1h30m or 1.5h "
             "(ns, us, ms, s, m, h)"
         ),
     ),

@@ -82,7 +82,7 @@ def test_everything_that_is_wrong_is_told_at_once(tmp_path: Path) -> None:
     assert [finding.partition("; ")[0] for finding in found] == [
         ":1: version: is a number, not a string",
         ":2: limits.max_turn: is unknown",
-        ":2: limits.max_age: 'soon' is no duration",
+        ":2: limits.max_age: 'soon' is not a duration",
         ":5: guardrails.before[0].assert: 'output' is not available in a guardrail before step",
         ":6: guardrails.before[1].invoke: cannot be used: a policy has no tools",
         ":9: guardrails.after[0].on_fail: is block, and a guardrail has no call to block",

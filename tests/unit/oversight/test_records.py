@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -18,6 +19,9 @@ from errands import (
     TaskUpdater,
     agent,
 )
+from errands.agents.models.base import Answer
+from errands.clock import from_iso
+from errands.engines.memory import MemoryEngine
 from errands.errors import ConfigurationError
 from errands.policy.records import (
     CapabilityBegan,
@@ -30,7 +34,9 @@ from errands.policy.records import (
     Started,
 )
 from errands.runtime.executor import ServerCallContext
-from tests.unit.oversight.support import around, policy, reason, serving
+from errands.testing import ManualClock
+from tests.agents import rig
+from tests.unit.oversight.support import Thinks, around, manifest, policy, reason, serving
 from tests.unit.support import Agent, Gate, ThreadedAgent, reaches, said
 
 pytestmark = pytest.mark.anyio
@@ -97,6 +103,37 @@ async def test_what_an_agent_tells_is_in_the_records_of_its_task(kind: str, tmp_
         assert (finished.call, finished.output) == (began.call, ["tea 0", "tea 1"])
         assert isinstance(given, OutputGiven)
         assert given.values == {"message": [{"mimeType": "text/plain", "text": "found"}]}
+
+
+async def test_records_of_calls_and_models_have_the_time_of_their_end() -> None:
+    clock = ManualClock()
+
+    async def handle(ctx: TaskContext) -> None:
+        async with ctx.capability("search"):
+            clock.advance(seconds=2)
+        with suppress(RuntimeError):
+            async with ctx.capability("search"):
+                clock.advance(seconds=3)
+                raise RuntimeError
+        await ctx.record_llm("m")
+        await ctx.complete("done")
+
+    def answer(text: str, before: int) -> Answer:
+        clock.advance(seconds=4)
+        return rig.say("done")
+
+    async with serving(Agent(handle), storage=MemoryEngine(clock=clock)) as server:
+        known = await server.records(await server.client.send("hi"))
+        took = [_seconds(one) for one in known if isinstance(one, CapabilityFinished | CapabilityErrored | ModelCalled)]
+        assert took == [2, 3, 0]
+    async with serving(manifest(Thinks(answer)), storage=MemoryEngine(clock=clock)) as server:
+        known = await server.records(await server.client.send("hi"))
+        [called] = [one for one in known if isinstance(one, ModelCalled)]
+        assert (_seconds(called), called.first_token_at) == (4, called.ended_at)
+
+
+def _seconds(record: CapabilityFinished | CapabilityErrored | ModelCalled) -> float:
+    return (from_iso(record.ended_at) - from_iso(record.at)) / 1000
 
 
 async def test_an_agent_that_tells_nothing_leaves_no_records() -> None:

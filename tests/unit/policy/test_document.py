@@ -39,7 +39,7 @@ def test_steps_are_named_by_their_places() -> None:
     [
         ({"version": " "}, "version: is empty"),
         ({"guardrails": {"before": [{"invoke": "a:b"}]}}, "guardrails.before[0].invoke: a policy has no tools"),
-        ({"guardrails": {"after": [{"assert": "true", "match": "x"}]}}, "guardrails.after[0].match: means nothing"),
+        ({"guardrails": {"after": [{"assert": "true", "match": "x"}]}}, "guardrails.after[0].match: has no meaning"),
         ({"guardrails": {"after": [{"assert": "input == 1"}]}}, "guardrails.after[0].assert: 'input' is not available"),
         (
             {"capabilities": {"pay": {"before": [{"assert": "review('bob')"}]}}},

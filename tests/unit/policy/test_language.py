@@ -108,7 +108,7 @@ def test_a_condition_is_strictly_true_or_false(source: str) -> None:
         ("'abc", "Syntax error", ""),
         ("'a' + 1", "no matching overload", ""),
         ("", "Syntax error", ""),
-        ("1.0 / 0.0", "no JSON number", "another form"),
+        ("1.0 / 0.0", "not a JSON number", "another form"),
         ("'\ud800'", "not valid Unicode", "surrogates"),
     ],
 )

@@ -1,4 +1,4 @@
-"""The scopes table: which names an expression may use, by the place where it is written.
+"""The scopes: which names an expression may use, by the place where it is written.
 
 A name that is not in the scope is refused when the expression is compiled.
 """
@@ -11,17 +11,17 @@ import msgspec
 
 from errands.errors import ConfigurationError
 
-#: The short forms; each stands for one variable.
+#: Short names of variables.
 ALIASES = {"c": "context", "i": "input", "o": "output"}
 
-#: Functions that somebody else performs, with the number of their arguments.
+#: Functions whose results an expression waits for, with the number of their arguments.
 AWAITED = {"review": 1, "mount.read": 1, "mount.write": 2, "file": 1}
 
 _MAX_SOURCE = 16_000
-#: A script comes from a model: it has no reason to be long.
+#: A script comes from a model and has no reason to be long.
 _MAX_SCRIPT = 4_000
 
-#: Names that the language keeps for itself, as words, functions or macros.
+#: Reserved words, functions and macros of the language.
 _RESERVED = frozenset(
     """
     as break const continue else false for function if import in let loop null package namespace return true var void
@@ -32,7 +32,7 @@ _RESERVED = frozenset(
 
 
 class Scope(msgspec.Struct, frozen=True, kw_only=True):
-    """One row of the table. `name` completes the sentence "… is not available in"."""
+    """The names of one place. `name` completes the sentence "… is not available in"."""
 
     name: str
     variables: frozenset[str] = frozenset()
@@ -45,15 +45,15 @@ class Scope(msgspec.Struct, frozen=True, kw_only=True):
     #: Functions of one map: what a script may call.
     capabilities: frozenset[str] = frozenset()
     max_source: int = _MAX_SOURCE
-    #: Whether something is decided or done by what expressions give, so that they must see values as they are.
+    #: Whether the values of expressions decide something, so that these must see all of every value.
     decides: bool = True
 
     def without_calls(self) -> Scope:
-        """The same names, and nothing that would have to be waited for: for conditions and templates."""
+        """Return the scope without functions that an expression would wait for: for conditions and templates."""
         return msgspec.structs.replace(self, functions=frozenset())
 
     def describe(self) -> str:
-        """What may be used here, for people."""
+        """Return the names as text for messages."""
         short = {ALIASES[alias]: alias for alias in self.aliases}
         names = [f"{name} ({short[name]})" if name in short else name for name in sorted(self.variables)]
         calls = [f"{name}()" for name in sorted(self.functions | self.capabilities)]
@@ -101,17 +101,17 @@ def binding(*, mount: bool) -> Scope:
 
 
 def is_script_name(name: str) -> bool:
-    """Whether a script can call a capability by this name."""
+    """Return whether a script can call a capability by this name."""
     return name.isascii() and name.isidentifier() and name not in _RESERVED and name != SCRIPT
 
 
 def script(capabilities: Iterable[str], *, mount: bool = False) -> Scope:
-    """What a model's script may use: its capabilities, `file()` when there is a mount, and no variable at all."""
+    """Return the scope of a model's script: its capabilities, `file()` if there is a mount, and no variables."""
     names = frozenset(capabilities)
     for name in sorted(names):
         if not is_script_name(name):
             raise ConfigurationError(
-                f"a script cannot call the capability {name!r}: the name is reserved or no identifier; "
+                f"a script cannot call the capability {name!r}: the name is reserved or not an identifier; "
                 "rename the capability or do not offer scripts"
             )
     functions = frozenset({"file"}) if mount else frozenset[str]()

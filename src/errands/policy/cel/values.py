@@ -12,25 +12,25 @@ import msgspec
 #: Plain JSON: dict, list, str, int, float, bool or None.
 Json = Any
 
-#: What is nested deeper is too deep to be looked into.
+#: The levels of nesting that expressions can see.
 MAX_LEVELS = 64
 _CONTAINERS = frozenset({dict, list, tuple})
 _INT64 = range(-(2**63), 2**63)
-#: A result larger than this, counted in values and in characters, is refused before it is built.
+#: The values and characters of a result; a larger one is refused before it is built.
 _MAX_VALUES = 100_000
 _MAX_CHARACTERS = 10_000_000
-#: Lists and maps beyond so many values are too large to be looked into.
+#: The number of values in lists and maps that expressions can see.
 MOST_SEEN = 200_000
-#: What is said of such a value that it has.
+#: What a value has that expressions cannot see as it is.
 TOO_MUCH = f"more than {MOST_SEEN:,} values or {MAX_LEVELS} levels at once"
 
 
 class ValueTooLarge(ValueError):
-    """A result that is larger than anything an expression is for."""
+    """A result is too large."""
 
 
 def normalise(value: Any, depth: int = MAX_LEVELS) -> Json:
-    """Any value as plain JSON that the language can hold. ValueError for one that has no JSON form.
+    """Return a value as plain JSON that the language can hold. Raises ValueError if it has no JSON form.
 
     Integers beyond 64 bits become floats, lone surrogates `?`, structs and dates their JSON form, and what is nested
     deeper than 64 levels becomes JSON text. Characters NUL become U+FFFD: the engine would end a text there, and
@@ -55,17 +55,17 @@ def normalise(value: Any, depth: int = MAX_LEVELS) -> Json:
 
 
 def as_seen(value: Any) -> Json:
-    """The same, as expressions see it: lists and maps beyond the first 200,000 values are JSON text.
+    """Return the value as expressions see it: lists and maps beyond the first 200,000 values are JSON text.
 
-    Millions of values would take seconds. What expects a list finds a text there and fails, as it should.
+    Converting millions of values would take seconds. An expression that expects a list finds a text and fails.
     """
     return normalise(_cut(value, [MOST_SEEN]) if is_cut(value) else value)
 
 
 def is_cut(value: Any) -> bool:
-    """Whether expressions see something else than the value itself; a comparison with it would be no error, and wrong.
+    """Return whether expressions do not see the value as it is, so that comparing it would give a wrong result.
 
-    So it is when there are more than 200,000 values in lists and maps, or more than 64 levels.
+    This is so for more than 200,000 values in lists and maps, or more than 64 levels.
     """
     found, level = 0, [value] if type(value) in _CONTAINERS else []
     for _ in range(MAX_LEVELS):
@@ -125,7 +125,7 @@ def _key(key: Any) -> str:
 
 
 def longest(value: Json) -> int:
-    """The number of items of the longest list or map in it."""
+    """Return the number of items of the longest list or map in a value."""
     if isinstance(value, dict):
         return max(len(value), max(map(longest, value.values()), default=0))
     if isinstance(value, list):
@@ -134,14 +134,14 @@ def longest(value: Json) -> int:
 
 
 class Result:
-    """Turns one result of the engine into JSON, within bounds: a small expression can stand for a huge value."""
+    """Turns one result of the engine into JSON, within bounds: a small expression can have a huge value."""
 
     def __init__(self) -> None:
         self._values = 0
         self._characters = 0
 
     def plain(self, value: Any) -> Json:
-        """`value` is the engine's; it gives its items one by one. ValueError when it has no JSON form."""
+        """Return the engine's value as JSON. Raises ValueError when it has no JSON form."""
         self._values += 1
         if self._values > _MAX_VALUES:
             raise ValueTooLarge(f"the result has more than {_MAX_VALUES:,} values")
@@ -165,10 +165,10 @@ class Result:
 
 
 def scalar(native: Any) -> Json:
-    """A value of the language that JSON does not have, in the form that protobuf gives it in JSON."""
+    """Return a value that JSON does not have in the form that protobuf uses for it in JSON."""
     if isinstance(native, float):
         if not math.isfinite(native):
-            raise ValueError(f"{native} is no JSON number")
+            raise ValueError(f"{native} is not a JSON number")
         return native
     if isinstance(native, bytes | bytearray):
         return base64.b64encode(native).decode()
@@ -186,7 +186,7 @@ def _seconds(delta: datetime.timedelta) -> str:
 
 
 def arguments_plain(value: Any) -> Json:
-    """An argument of a function, which arrives as Python's own value."""
+    """Return an argument of a function, which arrives as a Python value, as plain JSON."""
     if isinstance(value, dict):
         return {_key(key): arguments_plain(value[key]) for key in sorted(value, key=_key)}
     if isinstance(value, list):
