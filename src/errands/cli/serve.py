@@ -150,10 +150,10 @@ def serve(
         bound_host, bound_port, *_ = listener.getsockname()
         greet = functools.partial(_greet, f"http://{host_port(callable_host(bound_host), bound_port)}")
         manifest = ManifestOptions(agent, model, tool_settings)
-        load = LoadServer(target, storage, manifest, policy, role, _at(host, grpc_port), log_level)
+        load = LoadServer(target, storage, manifest, policy, role, host, grpc_port, log_level)
         if workers > 1:
             with shared_port(host, grpc_port) as bound_grpc_port:
-                load = replace(load, grpc=_at(host, bound_grpc_port), shares_port=True)
+                load = replace(load, grpc_port=bound_grpc_port, shares_port=True)
                 run = functools.partial(_run_worker, config, load, greet, log_level, listener)
                 raise SystemExit(Supervisor(run, workers).run())
         server = AgentServer(config, load, greet, log_level)
@@ -173,23 +173,21 @@ class LoadServer:
     manifest: ManifestOptions
     policy: str | None
     role: ServerRole | None
-    grpc: tuple[str, int] | None
+    host: str
+    grpc_port: int | None
     log_level: LogLevel | None
     shares_port: bool = False
 
     def __call__(self) -> A2AServer:
         server = load_server(self.target, self.storage, self.manifest)
-        grpc_host, grpc_port = self.grpc or (None, None)
-        server.use_settings(role=self.role, grpc_host=grpc_host, grpc_port=grpc_port, log_level=self.log_level)
+        server.use_settings(role=self.role, log_level=self.log_level)
+        if self.grpc_port is not None:
+            server.use_settings(grpc_host=self.host, grpc_port=self.grpc_port)
         if self.policy is not None:
             server.use_policy(self.policy)
         if self.shares_port:
             server.share()
         return server
-
-
-def _at(host: str, port: int | None) -> tuple[str, int] | None:
-    return None if port is None else (host, port)
 
 
 def _run_worker(
