@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
@@ -16,7 +17,8 @@ from errands.agents.delegation import DelegationError
 from errands.agents.tools.base import Bounds, BrokenToolError, ToolError
 from errands.outbound import AnswerTooLargeError, Meter
 from tests.live import live
-from tests.unit.tools.mcp_answers import answer
+from tests.unit.tools import mcp_endless_server
+from tests.unit.tools.mcp_endless_server import answer
 from tests.unit.tools.support import Json, action, ask_remote_agent, calling, manifests, tool, toolbox
 
 pytestmark = pytest.mark.anyio
@@ -130,6 +132,12 @@ async def test_an_endless_document_breaks_the_tool(tmp_path: Path, endless: Endl
     made = tool(openapi={"url": f"{endless.url}/application/json/200"})
     with pytest.raises(BrokenToolError, match="has more than 10,000 bytes"):
         await toolbox(manifests(tmp_path, made), bounds=BOUNDS).functions()
+
+
+async def test_an_endless_line_of_a_process_ends_it(tmp_path: Path) -> None:
+    mcp = {"transport": "stdio", "command": sys.executable, "args": [mcp_endless_server.__file__]}
+    said = await told(tmp_path, tool(mcp=mcp))
+    assert said == f"go answered with more than {BOUNDS.most_read:,} bytes"
 
 
 # Agents

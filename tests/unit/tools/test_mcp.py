@@ -20,7 +20,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from errands.agents.manifests.functions import Arguments
 from errands.agents.tools.base import Bounds, BrokenToolError, ToolError
 from errands.agents.tools.mcp import McpBackend
-from errands.agents.tools.mcp_connection import Server
+from errands.agents.tools.mcp_process import McpServer
 from errands.errors import ConfigurationError
 from errands.outbound import Outbound
 from tests.clock import let_pass
@@ -251,7 +251,7 @@ async def test_what_a_server_writes_beside_its_answers_goes_into_the_log(
     mcp = with_args("talkative", env={"TOKEN": "top-secret"})
     async with knowing(tmp_path, mcp) as caller:
         assert await caller.call("shop_add", {"a": 1}) == {"result": 2}
-    lines = [record.getMessage() for record in caplog.records if record.name == "errands.agents.tools.mcp_connection"]
+    lines = [record.getMessage() for record in caplog.records if record.name == "errands.agents.tools.mcp_process"]
     assert "shop:  [31mready [0m with ***" in lines
 
 
@@ -418,7 +418,7 @@ async def test_a_turn_does_not_start_any_number_of_processes(tmp_path: Path) -> 
         caller = Caller(turn, found.functions(found.agents[0]))
         backend = turn._tool("shop").backend("mcp")
         assert isinstance(backend, McpBackend)
-        backend._connections = {Server(tool=str(n), transport="stdio"): None for n in range(8)}  # type: ignore[misc]  # never used
+        backend._connections = {McpServer(tool=str(n), transport="stdio"): None for n in range(8)}  # type: ignore[misc]  # never used
         with pytest.raises(ToolError, match="shop was called in more than 8 different ways in one turn"):
             await caller.call("shop", {"who": "ann"})
         backend._connections.clear()

@@ -9,7 +9,7 @@ from asyncio.subprocess import PIPE
 
 import pytest
 
-from errands.agents.tools.mcp_connection import Server, _copy_log
+from errands.agents.tools.mcp_process import McpServer, copy_log
 
 pytestmark = pytest.mark.anyio
 
@@ -27,7 +27,7 @@ async def test_no_piece_of_a_secret_is_logged(caplog: pytest.LogCaptureFixture, 
     program = f"import sys; sys.stderr.write({written!r})"
     child = await asyncio.create_subprocess_exec(sys.executable, "-c", program, stderr=PIPE)
     assert child.stderr is not None
-    await _copy_log(child.stderr, Server(tool="shop", transport="stdio", env=(("TOKEN", secret),)))
+    await copy_log(child.stderr, McpServer(tool="shop", transport="stdio", env=(("TOKEN", secret),)))
     await child.wait()
     assert "***" in caplog.text
     assert not any(piece in caplog.text for piece in ("top-s", "first-half", "other-half"))

@@ -18,7 +18,7 @@ from starlette.routing import Route
 from errands.agents.delegation import DelegationError
 from errands.agents.tools.base import Bounds, BrokenToolError, ToolError
 from tests.live import live
-from tests.unit.tools.mcp_answers import answer
+from tests.unit.tools.mcp_endless_server import answer
 from tests.unit.tools.support import Json, action, ask_remote_agent, calling, manifests, tool, toolbox
 
 pytestmark = pytest.mark.anyio

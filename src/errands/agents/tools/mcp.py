@@ -35,7 +35,8 @@ from errands.policy.cel.values import Json
 if TYPE_CHECKING:
     from mcp import types
 
-    from errands.agents.tools.mcp_connection import McpConnection, Server
+    from errands.agents.tools.mcp_connection import McpConnection
+    from errands.agents.tools.mcp_process import McpServer
 
 #: The arguments of a process may depend on those of a call, so one turn may need several connections.
 _MAX_CONNECTIONS = 8
@@ -48,7 +49,7 @@ _MAX_DESCRIPTION = 4_000
 class McpBackend(Backend):
     def __init__(self, equipment: Equipment) -> None:
         super().__init__(equipment)
-        self._connections: dict[Server, McpConnection] = {}
+        self._connections: dict[McpServer, McpConnection] = {}
         #: Held while a connection is made: several first calls at the same time share one.
         self._lock = asyncio.Lock()
 
@@ -86,12 +87,12 @@ class McpBackend(Backend):
 
     async def _server(
         self, document: Mcp, arguments: Mapping[str, Json], context: Mapping[str, Json], session: Session
-    ) -> Server:
+    ) -> McpServer:
         filled = await filling(self.equipment, document, arguments=arguments, context=context, session=session)
         headers = httpx.Headers()
         for name, text in (document.headers or {}).items():
             put_header(headers, name, await filled.text(text))
-        server: Server = _extra().Server(
+        server: McpServer = _extra().McpServer(
             tool=self.equipment.tool.name,
             transport=document.transport or "",
             command=document.command or "",
@@ -102,7 +103,7 @@ class McpBackend(Backend):
         )
         return server
 
-    async def _connection(self, server: Server) -> McpConnection:
+    async def _connection(self, server: McpServer) -> McpConnection:
         async with self._lock:
             found = self._connections.get(server)
             if found is not None and found.is_open:

@@ -8,24 +8,22 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
 from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
+from contextlib import AsyncExitStack, contextmanager
 from typing import Any
 
 import httpx
 import httpx2
-import msgspec
-from mcp import Client, MCPError, StdioServerParameters
+from mcp import Client, MCPError
 from mcp.client import Transport
 from mcp.client.sse import sse_client
-from mcp.client.stdio import stdio_client
 from mcp.client.streamable_http import streamable_http_client
 from mcp.types import CONNECTION_CLOSED as _CLOSED
 from mcp.types import CallToolResult, Implementation, Tool
 
 from errands.agents.manifests.schemas import Parameters, Schema
 from errands.agents.tools.base import BrokenToolError, ToolError
+from errands.agents.tools.mcp_process import McpServer, process
 from errands.agents.tools.references import usable, written_out
 from errands.errors import ErrandsError
 from errands.outbound import AnswerTooLargeError
@@ -36,35 +34,15 @@ logger = logging.getLogger(__name__)
 _MAX_PAGES = 50
 _MAX_TOOLS = 1_000
 _CLIENT_INFO = Implementation(name="errands", version="")
-#: Characters of one line that a server writes to its stderr.
-_MAX_LOG_LINE = 2_000
-#: Shorter values of variables are not secrets, and hiding them would make a log unreadable.
-_MIN_SECRET = 6
-#: Seconds to wait for the rest of stderr when a process that the server left behind holds it open.
-_LAST_LINES = 1.0
-
-
-class Server(msgspec.Struct, frozen=True, kw_only=True):
-    """How a server is reached, with all templates filled in."""
-
-    #: The name of the tool, for messages.
-    tool: str
-    #: `stdio`, `http` or `sse`.
-    transport: str
-    command: str = ""
-    args: tuple[str, ...] = ()
-    env: tuple[tuple[str, str], ...] = ()
-    url: str = ""
-    headers: tuple[tuple[bytes, bytes], ...] = ()
 
 
 class McpConnection:
     """One session with one server; for `stdio`, its process. `close` ends both."""
 
-    def __init__(self, server: Server, http: httpx.AsyncBaseTransport, max_bytes: int) -> None:
+    def __init__(self, server: McpServer, http: httpx.AsyncBaseTransport, max_bytes: int) -> None:
         """`http` sends the requests of `http` and `sse` and guards where they go. It is not closed here.
 
-        `http` ends an answer of more than `max_bytes`, and the connection with it.
+        A message of more than `max_bytes` ends the connection; for HTTP, `http` sees to it.
         """
         self._server = server
         self._name = f"the MCP server of {server.tool}"
@@ -210,7 +188,7 @@ class McpConnection:
     async def _transport(self, stack: AsyncExitStack) -> Transport:
         server = self._server
         if server.transport == "stdio":
-            return _process(server)
+            return process(server, max_bytes=self._max_bytes, on_too_large=self._end_too_large)
         if server.transport == "sse":
             return sse_client(server.url, httpx_client_factory=self._http_client)
         return streamable_http_client(server.url, http_client=await stack.enter_async_context(self._http_client()))
@@ -239,48 +217,6 @@ def _first(error: BaseException) -> Exception:
 def _short(error: BaseException) -> str:
     first = _first(error)
     return (str(first).strip().partition("\n")[0] or type(first).__name__)[:500]
-
-
-# Processes
-
-
-@asynccontextmanager
-async def _process(server: Server) -> AsyncIterator[Any]:
-    """Run the server as a process, and copy its stderr into our log."""
-    parameters = StdioServerParameters(command=server.command, args=list(server.args), env=dict(server.env))
-    read_end, write_end = os.pipe()
-    reader = asyncio.StreamReader()
-    pipe, _ = await asyncio.get_running_loop().connect_read_pipe(
-        lambda: asyncio.StreamReaderProtocol(reader), os.fdopen(read_end, "rb", 0)
-    )
-    copying = asyncio.create_task(_copy_log(reader, server))
-    try:
-        with os.fdopen(write_end, "w") as stderr:
-            async with stdio_client(parameters, errlog=stderr) as streams:
-                yield streams
-    finally:
-        await asyncio.wait([copying], timeout=_LAST_LINES)
-        copying.cancel()
-        pipe.close()
-
-
-async def _copy_log(stderr: asyncio.StreamReader, server: Server) -> None:
-    # A secret of several lines comes line by line.
-    parts = {part.strip() for _, value in server.env for part in (value, *value.splitlines())}
-    secrets = sorted((part for part in parts if len(part) >= _MIN_SECRET), key=len, reverse=True)
-    held, is_open = b"", True
-    while is_open:
-        piece = await stderr.read(65_536)
-        is_open = bool(piece)
-        *lines, held = (held + (piece or b"\n")).split(b"\n")
-        held = held[: 16 * _MAX_LOG_LINE]
-        for line in lines:
-            text = line.decode(errors="replace").rstrip()
-            for secret in secrets:
-                text = text.replace(secret, "***")
-            if text := text[:_MAX_LOG_LINE]:
-                # Control characters could change the terminal that shows the log.
-                logger.info("%s: %s", server.tool, "".join(c if c.isprintable() else " " for c in text))
 
 
 # HTTP
