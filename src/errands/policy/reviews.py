@@ -450,7 +450,7 @@ class ReviewingTaskManager(TaskManager):
             return self._follow_as_reviewer(await revealed(self._engine, asking), until)
 
     async def _load(self, task_id: str, call: CallContext) -> StoredTask:
-        stored = await super()._load(task_id, call)
+        stored = await self._engine.load(task_id, call.scope)
         is_asked = bool(stored.head.asks) and stored.head.asks in _names(call)
         return await revealed(self._engine, stored) if is_asked else stored
 
@@ -462,7 +462,7 @@ class ReviewingTaskManager(TaskManager):
             if asking is not None and asking.scope == call.scope:
                 await self._answer(asking, message, call, receipt_of(message))
                 return Submission(await self._engine.load(message.task_id, call.scope))
-        return await super()._continue(request, call)
+        return await self._submitter.submit(request, call, message.task_id or "")
 
     async def _answer_of_another(self, message: Message, call: CallContext) -> StoredTask | None:
         """Answer the review that another caller's task waits for; None when the caller is not asked."""
