@@ -21,7 +21,7 @@ help:
 	@echo "make test   run every test"
 	@echo "make check  lint, types and layers"
 	@echo "make lowest  part of the tests with the lowest versions that pyproject.toml allows"
-	@echo "make soak   the long crash and soak runs"
+	@echo "make soak   the long crash and soak runs, and properties with all their examples"
 	@echo "make bench  compare errands with its peers"
 	@echo "make conformance  the public conformance kits (fetched from GitHub)"
 
@@ -86,7 +86,7 @@ format: $(VENV)/.dev
 	$(BIN)/ruff format .
 
 soak: $(VENV)/.dev
-	ERRANDS_SOAK=1 $(BIN)/python -m pytest -q -m "crash or cluster or soak"
+	ERRANDS_SOAK=1 $(BIN)/python -m pytest -q -m "crash or cluster or soak or hypothesis"
 
 bench: $(VENV)/.dev
 	$(BIN)/python benchmarks/run.py

@@ -7,7 +7,6 @@ event once and in order, and nothing was written by a process that had lost its 
 from __future__ import annotations
 
 import asyncio
-import os
 import random
 import signal
 import statistics
@@ -24,12 +23,12 @@ from tests import postgres, redis_server
 from tests.cluster.checks import check_readers, check_tasks
 from tests.cluster.cluster import Cluster, cluster_on
 from tests.cluster.load import Load
+from tests.soak import LONG
 
 pytestmark = [pytest.mark.anyio, pytest.mark.cluster, pytest.mark.timeout(300)]
 
-LONG = bool(os.environ.get("ERRANDS_SOAK"))
 #: At least so long, and so many.
-SECONDS, KILLS = (60, 30) if LONG else (0, 5)
+SECONDS, KILLS = (60, 30) if LONG else (0, 4)
 REPLICAS = 3
 
 #: A store's URL, and what restarts its server.

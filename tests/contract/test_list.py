@@ -27,6 +27,7 @@ from tests.contract.changes import (
     message_draft,
     text_in,
 )
+from tests.soak import examples
 
 pytestmark = pytest.mark.anyio
 
@@ -354,7 +355,7 @@ happenings = st.lists(st.lists(st.integers(0, 9) | st.just("new"), max_size=3), 
 
 
 @given(size=st.integers(1, 4), most=st.sampled_from([1, 1000, 2**20]), count=st.integers(0, 10), between=happenings)
-@settings(max_examples=50, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(50), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 async def test_whatever_happens_between_pages_no_task_is_missed(
     engine: Engine, clock: ManualClock, size: int, most: int, count: int, between: list[list[int | str]]
 ) -> None:

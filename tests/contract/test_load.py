@@ -23,6 +23,7 @@ from tests.contract.changes import (
     log_of,
     text_in,
 )
+from tests.soak import examples
 
 pytestmark = pytest.mark.anyio
 
@@ -54,7 +55,7 @@ def _with_fold(change: Change, log: list[Draft], version: int) -> Change:
 
 
 @given(commits=commits)
-@settings(max_examples=50, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(50), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 async def test_snapshot_and_tail_amount_to_the_whole_log(
     engine: Engine, clock: ManualClock, commits: list[tuple[list[tuple[Artifact, bool]], bool]]
 ) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import random
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
@@ -19,10 +18,12 @@ from errands.model.core import TERMINAL_STATES, Task, TaskState
 from tests.clients import HEADERS, Acknowledged, decode, events_of, sending
 from tests.crash.agent import whole
 from tests.processes import Process
+from tests.soak import LONG
 
 pytestmark = [pytest.mark.anyio, pytest.mark.crash, pytest.mark.timeout(600)]
 
-KILLS = 100 if os.environ.get("ERRANDS_SOAK") else 20
+#: By the kind of agent.
+KILLS = {"worker": 100, "executor": 33} if LONG else {"worker": 8, "executor": 4}
 STREAMERS = 8
 SENDERS = 8
 
@@ -106,7 +107,7 @@ async def log_of(client: httpx.AsyncClient, url: str, task_id: str) -> dict[int,
         return {int(event.id or 0): event.data async for event in events_of(answer)}
 
 
-@pytest.mark.parametrize(("kind", "kills"), [("worker", KILLS), ("executor", KILLS // 3)])
+@pytest.mark.parametrize(("kind", "kills"), KILLS.items())
 async def test_a_server_killed_at_random_moments_loses_nothing_it_has_acknowledged(
     tmp_path: Path, kind: str, kills: int
 ) -> None:

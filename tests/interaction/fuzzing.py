@@ -15,10 +15,11 @@ from errands import A2AServer, TaskContext, Worker
 from errands.model.log import ListQuery
 from errands.testing import http_client, serve
 from errands.wire.status import STATUS
+from tests.soak import examples
 from tests.unit.wire.strategies import paths, replaced
 
 JSONRPC_CODES = {status.jsonrpc for status in STATUS.values()} - {STATUS["INTERNAL"].jsonrpc}
-FUZZ = settings(max_examples=120, deadline=None, suppress_health_check=list(HealthCheck))
+FUZZ = settings(max_examples=examples(120), deadline=None, suppress_health_check=list(HealthCheck))
 
 json_values = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=20),

@@ -6,7 +6,6 @@ Every container that can be reached from a server is counted before and after a 
 from __future__ import annotations
 
 import asyncio
-import os
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import aclosing, asynccontextmanager, suppress
@@ -21,11 +20,12 @@ from errands.engines.urls import engine_from_url
 from errands.runtime.settings import ServerRole
 from errands.testing import connect, serve
 from tests.conftest import STORAGES
+from tests.soak import LONG
 from tests.waiting import SOON
 
 pytestmark = [pytest.mark.anyio, pytest.mark.timeout(600)]
 
-TASKS = 10_000 if os.environ.get("ERRANDS_SOAK") else 600
+TASKS = 10_000 if LONG else 600
 AT_ONCE = 20
 #: More than what is bound to be used for the first time.
 WARM_UP = 60

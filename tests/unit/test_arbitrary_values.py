@@ -20,6 +20,7 @@ from errands import A2AClient, AgentExecutor, EventQueue, Message, Part, Request
 from errands.errors import TaskNotCancelableError
 from errands.model.core import Role, TaskState
 from errands.testing import BASE_URL, http_client, serve
+from tests.soak import examples
 from tests.unit.support import Agent, said
 
 #: A call that a test makes of its agent: what it does, and what it is done to.
@@ -229,7 +230,9 @@ def rig(storage: str) -> Iterator[Rig]:
     rig.close()
 
 
-FEW = settings(max_examples=80, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
+FEW = settings(
+    max_examples=examples(80), suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
+)
 
 
 def test_every_method_of_a_context_refuses_a_value_or_leaves_a_task_that_can_be_read(rig: Rig) -> None:

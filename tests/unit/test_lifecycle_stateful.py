@@ -13,6 +13,7 @@ from errands.engines.redis import RedisEngine
 from errands.engines.sqlite import SQLiteEngine
 from tests.postgres import url_for
 from tests.redis_server import shared_url
+from tests.soak import examples
 from tests.unit.interleavings import Lifecycle, common
 
 
@@ -42,10 +43,10 @@ class LifecycleInRedis(Lifecycle):
 
 
 TestLifecycleInMemory = pytest.mark.timeout(240)(LifecycleInMemory.TestCase)
-TestLifecycleInMemory.settings = settings(max_examples=100, stateful_step_count=50, **common)  # type: ignore[arg-type]
+TestLifecycleInMemory.settings = settings(max_examples=examples(100), stateful_step_count=50, **common)  # type: ignore[arg-type]
 TestLifecycleInSQLite = pytest.mark.timeout(240)(LifecycleInSQLite.TestCase)
-TestLifecycleInSQLite.settings = settings(max_examples=30, stateful_step_count=40, **common)  # type: ignore[arg-type]
+TestLifecycleInSQLite.settings = settings(max_examples=examples(30), stateful_step_count=40, **common)  # type: ignore[arg-type]
 TestLifecycleInPostgreSQL = pytest.mark.timeout(240)(LifecycleInPostgreSQL.TestCase)
-TestLifecycleInPostgreSQL.settings = settings(max_examples=15, stateful_step_count=40, **common)  # type: ignore[arg-type]
+TestLifecycleInPostgreSQL.settings = settings(max_examples=examples(15), stateful_step_count=40, **common)  # type: ignore[arg-type]
 TestLifecycleInRedis = pytest.mark.timeout(240)(LifecycleInRedis.TestCase)
-TestLifecycleInRedis.settings = settings(max_examples=20, stateful_step_count=40, **common)  # type: ignore[arg-type]
+TestLifecycleInRedis.settings = settings(max_examples=examples(20), stateful_step_count=40, **common)  # type: ignore[arg-type]

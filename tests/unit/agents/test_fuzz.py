@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from errands.agents.manifests import examine
+from tests.soak import examples
 from tests.unit.agents.support import VALID
 
 _WORDS = ["", "*", "{", "{context.x}", "context.user", "input", "$ref", "message", "_meta", "-", "..", "1h", "block"]
@@ -45,7 +46,7 @@ def assert_is_answered(text: str) -> None:
     assert all(str(finding) and finding.problem and finding.remedy for finding in found.findings)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 @given(
     changes=st.lists(st.tuples(st.sampled_from(PLACES), _values, st.sampled_from(["put", "add", "drop"])), max_size=3)
 )
@@ -70,7 +71,7 @@ def test_a_spoiled_manifest_is_answered(changes: list[tuple[tuple[Any, ...], Any
 _TEXT = yaml.safe_dump_all(copy.deepcopy(list(VALID.values())), sort_keys=False)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 @given(
     start=st.integers(0, len(_TEXT)),
     length=st.integers(0, 40),

@@ -29,6 +29,7 @@ from errands.runtime.journal import Journal, new_id
 from errands.runtime.pool import WorkerPool
 from errands.runtime.settings import Settings
 from errands.runtime.task_manager import TaskManager
+from tests.soak import examples
 from tests.unit.executor.agents import new_task, updater_of, words
 from tests.unit.interleavings import LEASE_S, SCOPE, Lifecycle, common, decode
 
@@ -193,6 +194,6 @@ class ExecutionsInSQLite(Executions):
 
 
 TestExecutionsInMemory = pytest.mark.timeout(240)(Executions.TestCase)
-TestExecutionsInMemory.settings = settings(max_examples=100, stateful_step_count=40, **common)  # type: ignore[arg-type]
+TestExecutionsInMemory.settings = settings(max_examples=examples(100), stateful_step_count=40, **common)  # type: ignore[arg-type]
 TestExecutionsInSQLite = pytest.mark.timeout(240)(ExecutionsInSQLite.TestCase)
-TestExecutionsInSQLite.settings = settings(max_examples=25, stateful_step_count=40, **common)  # type: ignore[arg-type]
+TestExecutionsInSQLite.settings = settings(max_examples=examples(25), stateful_step_count=40, **common)  # type: ignore[arg-type]

@@ -12,6 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from errands.agents.mounts import LocalFiles, MountedFile, MountError
+from tests.soak import examples
 
 pytestmark = pytest.mark.anyio
 
@@ -216,7 +217,7 @@ PATHS = st.one_of(
 
 
 @given(path=PATHS)
-@settings(max_examples=200, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@settings(max_examples=examples(200), suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
 async def test_no_path_leads_out_of_the_mount(path: str, root: Path, files: LocalFiles, tmp_path: Path) -> None:
     home = root / "shop/support/t1"
     home.mkdir(exist_ok=True)

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from errands.agents.tools.base import Bounds, BrokenToolError
 from errands.agents.tools.openapi import ApiDocument
+from tests.soak import examples
 from tests.unit.tools.openapi import ID, SECURITY, discovering, functions, of_query, operation, serving
 from tests.unit.tools.support import Json, Service, calling, toolbox
 
@@ -89,7 +90,7 @@ SCRAPS = st.recursive(
 )
 
 
-@settings(max_examples=200, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=examples(200), suppress_health_check=[HealthCheck.too_slow])
 @given(SCRAPS, SCRAPS, SCRAPS)
 def test_each_operation_of_any_document_can_be_used_is_left_out_or_breaks_the_tool(
     operation: Any, path: Any, components: Any

@@ -16,6 +16,7 @@ from errands.model.card import HTTPAuthSecurityScheme, OAuth2SecurityScheme, OAu
 from errands.server.cards import build_card
 from errands.wire.card_check import CardFinding, check_card
 from errands.wire.v0_3_card import to_v0_3, union
+from tests.soak import examples
 
 CONFIG = AgentCardConfig(
     name="Cook",
@@ -395,7 +396,7 @@ _PATHS = [
 ]
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 @given(path=st.sampled_from(_PATHS), value=_JSON)
 def test_nothing_that_stands_on_a_card_confuses_the_check(path: str, value: Any) -> None:
     for card in (NEW, json.loads(union(CARD))):

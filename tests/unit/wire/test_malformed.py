@@ -18,9 +18,10 @@ from errands.operations import OPERATIONS, Operation
 from errands.wire.dialect import Dialect, MalformedAnswerError
 from errands.wire.v0_3 import JSONRPC, REST, REST_PLAIN
 from errands.wire.v0_3_card import from_v0_3
+from tests.soak import examples
 from tests.unit.wire.strategies import json_values, paths, replaced
 
-FEW = settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck))
+FEW = settings(max_examples=examples(150), deadline=None, suppress_health_check=list(HealthCheck))
 SEND = OPERATIONS["SendMessage"]
 
 every_dialect = pytest.mark.parametrize("dialect", [JSONRPC, REST, REST_PLAIN], ids=["jsonrpc", "rest", "rest-plain"])

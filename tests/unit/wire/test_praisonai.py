@@ -21,9 +21,10 @@ from errands.operations import OPERATIONS
 from errands.wire.dialect import MalformedAnswerError
 from errands.wire.praisonai import DIALECT, METHODS, PraisonPart, PraisonStream, read_request, write_task, write_tasks
 from errands.wire.sse import SSEParser
+from tests.soak import examples
 from tests.unit.wire import strategies
 
-FEW = settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
+FEW = settings(max_examples=examples(60), deadline=None, suppress_health_check=list(HealthCheck))
 ALIKE = {UNSPECIFIED.value: SUBMITTED.value, REJECTED.value: FAILED.value}
 
 

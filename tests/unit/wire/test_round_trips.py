@@ -18,9 +18,10 @@ from errands.model.requests import ListTasksResponse, SendMessageResponse
 from errands.operations import OPERATIONS
 from errands.wire.dialect import Dialect
 from errands.wire.v0_3 import JSONRPC, REST, REST_PLAIN
+from tests.soak import examples
 from tests.unit.wire import strategies
 
-FEW = settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
+FEW = settings(max_examples=examples(60), deadline=None, suppress_health_check=list(HealthCheck))
 
 every_dialect = pytest.mark.parametrize(
     ("dialect", "references"),

@@ -64,6 +64,7 @@ from errands.wire.proto.codec import (
     write_request,
 )
 from errands.wire.proto.values import MAX_DEPTH, MAX_EXACT
+from tests.soak import examples
 from tests.unit.wire_proto.strategies import (
     events,
     messages,
@@ -74,7 +75,7 @@ from tests.unit.wire_proto.strategies import (
 
 BOTH = pytest.mark.parametrize("codec", CODECS.values(), ids=lambda codec: codec.version)
 
-few = settings(max_examples=30, deadline=None)
+few = settings(max_examples=examples(30), deadline=None)
 
 
 def answered(codec: Codec, operation: str, response: Any) -> Any:
@@ -318,7 +319,7 @@ def test_a_position_travels_with_its_event_and_disturbs_no_reader(
 
 
 @BOTH
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 @given(data=st.data())
 def test_whatever_the_bytes_are_a_request_is_read_or_refused(codec: Codec, data: st.DataObject) -> None:
     rpc = codec.rpcs[data.draw(st.sampled_from(sorted(codec.rpcs)))]
