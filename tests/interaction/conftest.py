@@ -1,4 +1,4 @@
-"""One body per behaviour, run over every version, binding and engine."""
+"""One body per behaviour, run over every version, binding and engine that it concerns."""
 
 from __future__ import annotations
 
@@ -34,6 +34,8 @@ class Dialect(NamedTuple):
 
 
 DIALECTS = [Dialect(version, binding) for version in ("1.0", "0.3") for binding in (*BINDINGS, "grpc")]
+#: For tests that are not about the wire: see `tests.cells`.
+one_dialect = pytest.mark.parametrize("dialect", DIALECTS[:1], ids="-".join, indirect=True)
 
 
 @pytest.fixture(params=DIALECTS, ids="-".join)

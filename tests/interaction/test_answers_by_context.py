@@ -22,6 +22,7 @@ from errands import (
 )
 from errands.model.core import text_of
 from errands.testing import http_client, serve
+from tests.cells import one_engine
 from tests.interaction.agents import Asks, Executes
 from tests.interaction.conftest import Connect
 from tests.interaction.praisonai import PraisonClient, verify
@@ -194,6 +195,7 @@ async def test_a_stream_shows_the_answered_task(storage: str) -> None:
         assert (await client.result("tasks/get", {"id": asked["id"]}))["status"]["state"] == "completed"
 
 
+@one_engine
 async def test_elsewhere_it_begins_a_task_unless_the_setting_says_otherwise(connected: Connect) -> None:
     async with connected(Asks()) as client:
         asked = await client.send("poem")
@@ -202,6 +204,7 @@ async def test_elsewhere_it_begins_a_task_unless_the_setting_says_otherwise(conn
         assert (await client.get_task(asked.task_id)).input_required
 
 
+@one_engine
 async def test_with_the_setting_it_answers_over_every_dialect(connected: Connect, storage: str) -> None:
     async with connected(Asks(), settings=Settings(storage=storage, answer_by_context=True)) as client:
         asked = await client.send("poem")

@@ -29,8 +29,9 @@ from errands.errors import (
     UnsupportedOperationError,
 )
 from errands.wire.status import ERRORS
+from tests.cells import one_engine
 from tests.interaction.agents import Asks, Echo, card
-from tests.interaction.conftest import Connect, Dialect
+from tests.interaction.conftest import Connect, Dialect, one_dialect
 
 pytestmark = pytest.mark.anyio
 
@@ -54,6 +55,7 @@ def error_of(kind: type[A2AError]) -> A2AError:
 
 
 @pytest.mark.parametrize("reason", sorted(ERRORS))
+@one_engine
 async def test_an_error_arrives_as_what_it_was(connected: Connect, reason: str) -> None:
     error = error_of(ERRORS[reason])
     async with connected(Echo(), middlewares=[Refuses(error)], client=PATIENCE) as client:
@@ -67,6 +69,7 @@ async def test_an_error_arrives_as_what_it_was(connected: Connect, reason: str) 
 
 
 @pytest.mark.parametrize("reason", ["TASK_NOT_FOUND", "UNSUPPORTED_OPERATION", "INVALID_PARAMS", "PERMISSION_DENIED"])
+@one_engine
 async def test_a_stream_that_is_refused_raises_the_same(connected: Connect, reason: str) -> None:
     error = error_of(ERRORS[reason])
     async with connected(Echo(), middlewares=[Refuses(error)], client=PATIENCE) as client:
@@ -76,12 +79,14 @@ async def test_a_stream_that_is_refused_raises_the_same(connected: Connect, reas
             [event async for event in client.subscribe("t-1")]
 
 
+@one_engine
 async def test_a_part_of_a_type_the_agent_does_not_take_is_refused(connected: Connect) -> None:
     async with connected(Echo(), agent_card=card(input_modes=["text/plain"])) as client:
         with pytest.raises(ContentTypeNotSupportedError, match="application/pdf"):
             await client.send([Part(raw=b"%PDF", media_type="application/pdf")])
 
 
+@one_dialect
 async def test_a_context_id_is_as_long_as_every_store_can_hold_it_or_refused(connected: Connect) -> None:
     async with connected(Echo(), client=PATIENCE) as client:
         longest = secrets.token_urlsafe(750)
@@ -90,6 +95,7 @@ async def test_a_context_id_is_as_long_as_every_store_can_hold_it_or_refused(con
             await client.send("hi", context_id=f"{longest}x")
 
 
+@one_engine
 async def test_an_extended_card_that_nobody_provides_is_not_configured(connected: Connect) -> None:
     offered = CapabilitiesConfig(streaming=True, extended_agent_card=True)
     async with connected(Echo(), agent_card=card(capabilities=offered)) as client:
@@ -97,6 +103,7 @@ async def test_an_extended_card_that_nobody_provides_is_not_configured(connected
             await client.get_extended_card()
 
 
+@one_engine
 async def test_an_extended_card_that_is_not_offered_is_unsupported_in_1_0_and_not_configured_in_0_3(
     connected: Connect, dialect: Dialect
 ) -> None:
@@ -108,6 +115,7 @@ async def test_an_extended_card_that_is_not_offered_is_unsupported_in_1_0_and_no
     assert type(refused.value) is wanted
 
 
+@one_engine
 async def test_the_extended_card_is_what_its_provider_makes(connected: Connect) -> None:
     async def provide(request: Request) -> AgentCardConfig:
         return card(version="9.9.9")
@@ -116,6 +124,7 @@ async def test_the_extended_card_is_what_its_provider_makes(connected: Connect) 
         assert (await client.get_extended_card()).version == "9.9.9"
 
 
+@one_engine
 async def test_a_required_extension_must_be_declared(connected: Connect) -> None:
     required = card(extensions=[ExtensionConfig(uri="https://example.com/ext/v1", required=True)])
     async with connected(Echo(), agent_card=required) as client:
@@ -126,6 +135,7 @@ async def test_a_required_extension_must_be_declared(connected: Connect) -> None
         assert (await client.send("hi")).text == "Echo: hi"
 
 
+@one_engine
 async def test_a_client_of_0_3_declares_extensions_under_the_name_they_have_there(
     connected: Connect, dialect: Dialect
 ) -> None:
@@ -140,6 +150,7 @@ async def test_a_client_of_0_3_declares_extensions_under_the_name_they_have_ther
     assert seen == ["urn:a,urn:b" if dialect.version == "0.3" else ""]
 
 
+@one_engine
 async def test_who_has_no_token_is_not_let_in_and_who_has_one_sees_their_own_tasks(connected: Connect) -> None:
     async def verify(token: str) -> dict[str, Any] | None:
         return {"sub": token} if token in {"ann", "bob"} else None
@@ -173,6 +184,7 @@ class Ends(Worker):
         ("auth", "auth-required", "Please sign in"),
     ],
 )
+@one_engine
 async def test_how_a_task_ended_is_told_with_what_was_said(
     connected: Connect, wish: str, state: str, text: str
 ) -> None:
@@ -183,6 +195,7 @@ async def test_how_a_task_ended_is_told_with_what_was_said(
         assert (streamed.state, streamed.text) == (state, text)
 
 
+@one_dialect
 async def test_a_refused_message_changes_nothing(connected: Connect) -> None:
     async with connected(Asks()) as client:
         asked = await client.send("hello")

@@ -5,12 +5,14 @@ from __future__ import annotations
 import pytest
 
 from errands.model.core import Task
+from tests.cells import one_engine
 from tests.interaction.agents import Executes, Replies
 from tests.interaction.conftest import Connect
 
 pytestmark = pytest.mark.anyio
 
 
+@one_engine
 async def test_a_message_is_the_whole_answer(connected: Connect) -> None:
     async with connected(Replies()) as client:
         result = await client.send("hi")
@@ -33,6 +35,7 @@ async def test_a_task_is_asked_about_continued_and_completed(connected: Connect)
         assert (answered.state, answered.text) == ("completed", "In French")
 
 
+@one_engine
 async def test_a_paused_task_is_canceled_with_the_executors_words(connected: Connect) -> None:
     async with connected(Executes()) as client:
         asked = await client.send("hello")

@@ -15,8 +15,9 @@ from errands.errors import (
     TaskNotFoundError,
     UnsupportedOperationError,
 )
+from tests.cells import one_engine
 from tests.interaction.agents import Asks, Direct, Echo, Gated, Parrot, Patient, card
-from tests.interaction.conftest import DIALECTS, Connect, Dialect
+from tests.interaction.conftest import DIALECTS, Connect, Dialect, one_dialect
 
 pytestmark = pytest.mark.anyio
 
@@ -53,6 +54,7 @@ async def test_a_send_that_returns_immediately_does_not_wait_for_the_agent(conne
         assert (await client.get_task(result.task_id)).text == "first second"
 
 
+@one_engine
 async def test_a_message_without_a_context_gets_one_and_one_with_a_context_keeps_it(connected: Connect) -> None:
     async with connected(Echo()) as client:
         assert (await client.send([Part(text="hi")], context_id="")).context_id
@@ -68,6 +70,7 @@ async def test_the_same_message_sent_again_finds_its_task(connected: Connect) ->
         assert again.text == first.text
 
 
+@one_dialect
 async def test_the_same_message_id_with_another_text_is_a_new_message(connected: Connect) -> None:
     async with connected(Echo()) as client:
         first = await client.send(Message(message_id="x", role=Role.USER, parts=[Part(text="one")]))
@@ -89,6 +92,7 @@ async def test_a_paused_task_goes_on_with_the_users_answer(connected: Connect) -
         assert [m.role for m in answered.raw_task.history] == [Role.USER, Role.AGENT, Role.USER]
 
 
+@one_engine
 async def test_a_conversation_carries_task_and_context(connected: Connect) -> None:
     async with connected(Asks()) as client:
         conversation = client.conversation()
@@ -99,6 +103,7 @@ async def test_a_conversation_carries_task_and_context(connected: Connect) -> No
         assert asked.context_id == answered.context_id == fresh.context_id
 
 
+@one_engine
 async def test_a_direct_reply_is_a_message_and_no_task(connected: Connect) -> None:
     async with connected(Direct()) as client:
         result = await client.send("hi")
@@ -106,6 +111,7 @@ async def test_a_direct_reply_is_a_message_and_no_task(connected: Connect) -> No
         assert result.text == "You said hi"
 
 
+@one_engine
 async def test_a_direct_reply_on_a_stream_is_the_tasks_lifecycle(connected: Connect) -> None:
     async with connected(Direct()) as client:
         assert await kinds(client.stream("hi")) == [
@@ -150,6 +156,7 @@ async def test_a_stream_begins_with_the_task_and_ends_with_its_end(connected: Co
         ]
 
 
+@one_engine
 async def test_events_carry_the_versions_of_the_log(connected: Connect) -> None:
     worker = Gated()
     worker.gate.set()
@@ -158,6 +165,7 @@ async def test_events_carry_the_versions_of_the_log(connected: Connect) -> None:
         assert ids == ["1", "2", "3", "4", "5"]
 
 
+@one_engine
 async def test_text_arrives_piece_by_piece(connected: Connect) -> None:
     worker = Gated()
     async with connected(worker) as client:
@@ -194,6 +202,7 @@ async def test_several_subscribers_see_the_same_events(connected: Connect) -> No
 
 
 @pytest.mark.parametrize("seen", range(5))
+@one_dialect
 async def test_a_subscriber_that_names_its_last_event_is_shown_what_it_missed(connected: Connect, seen: int) -> None:
     worker = Gated()
     worker.gate.set()
@@ -203,6 +212,7 @@ async def test_a_subscriber_that_names_its_last_event_is_shown_what_it_missed(co
         assert missed == [str(version) for version in range(seen + 1, 6)]
 
 
+@one_engine
 async def test_subscribing_to_an_ended_task_gives_the_task_as_it_is(connected: Connect) -> None:
     async with connected(Echo()) as client:
         task = await client.send("hi")
@@ -213,6 +223,7 @@ async def test_subscribing_to_an_ended_task_gives_the_task_as_it_is(connected: C
 
 
 @pytest.mark.parametrize(("length", "expected"), [(None, 3), (0, 0), (1, 1), (2, 2), (9, 3)])
+@one_engine
 async def test_history_length_limits_the_history(
     connected: Connect, dialect: Dialect, length: int | None, expected: int
 ) -> None:
@@ -256,6 +267,7 @@ async def test_a_listing_filters_by_context_state_and_time(connected: Connect) -
 
 
 @listing
+@one_engine
 async def test_a_listing_leaves_artifacts_out_unless_they_are_wanted(connected: Connect) -> None:
     async with connected(Echo()) as client:
         await client.send("hi")
@@ -268,6 +280,7 @@ async def test_a_listing_leaves_artifacts_out_unless_they_are_wanted(connected: 
 
 
 @listing
+@one_engine
 async def test_a_listing_refuses_a_token_that_is_none(connected: Connect) -> None:
     async with connected(Echo()) as client:
         with pytest.raises(InvalidParamsError):
@@ -275,6 +288,7 @@ async def test_a_listing_refuses_a_token_that_is_none(connected: Connect) -> Non
 
 
 @pytest.mark.parametrize("dialect", [NOT_LISTING], ids="-".join, indirect=True)
+@one_engine
 async def test_a_dialect_that_has_no_listing_says_so(connected: Connect) -> None:
     async with connected(Echo()) as client:
         with pytest.raises(UnsupportedOperationError, match=r"0\.3"):
@@ -295,12 +309,14 @@ async def test_a_running_task_is_canceled_and_keeps_its_partial_artifact(connect
         assert (await client.get_task(task.task_id)).canceled
 
 
+@one_engine
 async def test_a_paused_task_is_canceled_at_once(connected: Connect) -> None:
     async with connected(Asks()) as client:
         asked = await client.send("hello")
         assert (await client.cancel(asked.task_id)).canceled
 
 
+@one_engine
 async def test_an_ended_task_cannot_be_canceled(connected: Connect) -> None:
     async with connected(Echo()) as client:
         task = await client.send("hi")
@@ -312,6 +328,7 @@ async def test_an_ended_task_cannot_be_canceled(connected: Connect) -> None:
 
 
 @pytest.mark.parametrize("operation", ["get_task", "cancel", "subscribe", "send"])
+@one_engine
 async def test_a_task_that_does_not_exist_is_not_found(connected: Connect, operation: str) -> None:
     async with connected(Echo()) as client:
         with pytest.raises(TaskNotFoundError):
@@ -327,6 +344,7 @@ async def call(client: A2AClient, operation: str, task_id: str) -> Any:
     return await getattr(client, operation)(task_id)
 
 
+@one_engine
 async def test_a_message_to_an_ended_task_is_refused(connected: Connect) -> None:
     async with connected(Echo()) as client:
         task = await client.send("hi")
@@ -334,6 +352,7 @@ async def test_a_message_to_an_ended_task_is_refused(connected: Connect) -> None
             await client.send("more", task_id=task.task_id)
 
 
+@one_dialect
 async def test_a_message_with_the_context_of_another_task_is_refused(connected: Connect) -> None:
     async with connected(Asks()) as client:
         asked = await client.send("hello")

@@ -15,8 +15,9 @@ from errands.engines.memory import MemoryEngine
 from errands.engines.urls import engine_from_url
 from errands.errors import OverloadedError
 from errands.testing import ManualClock, connect, http_client, serve
+from tests.cells import one_engine
 from tests.interaction.agents import Gated
-from tests.interaction.conftest import Connect
+from tests.interaction.conftest import Connect, one_dialect
 
 pytestmark = pytest.mark.anyio
 
@@ -62,6 +63,7 @@ async def test_a_new_task_is_refused_when_one_has_waited_too_long(connected: Con
         assert len(await busy.server.tasks.list()) == 3
 
 
+@one_dialect
 async def test_live_tasks_take_messages_whatever_the_queue(connected: Connect, busy: Busy) -> None:
     async with connected(busy.server, client=PATIENCE) as client:
         waits = await busy.fill(client)
@@ -71,6 +73,7 @@ async def test_live_tasks_take_messages_whatever_the_queue(connected: Connect, b
         assert (await client.cancel(waits)).state == "canceled"
 
 
+@one_dialect
 async def test_a_message_that_was_accepted_before_finds_its_task(connected: Connect, busy: Busy) -> None:
     async with connected(busy.server, client=PATIENCE) as client:
         waits = await busy.fill(client)
@@ -79,6 +82,7 @@ async def test_a_message_that_was_accepted_before_finds_its_task(connected: Conn
         assert again.task_id == waits
 
 
+@one_dialect
 async def test_new_tasks_are_taken_again_when_the_queue_is_short(connected: Connect, busy: Busy) -> None:
     async with connected(busy.server, client=PATIENCE) as client:
         waits = await busy.fill(client)
@@ -100,6 +104,7 @@ async def test_without_a_bound_everything_may_wait(storage: str) -> None:
         assert (await client.send("waits, too", blocking=False)).state == "submitted"
 
 
+@one_engine
 async def test_the_client_comes_back_when_it_was_told_to(connected: Connect, busy: Busy) -> None:
     async with connected(busy.server) as client:
         waits = await busy.fill(client)

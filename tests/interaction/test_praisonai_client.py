@@ -29,6 +29,7 @@ from errands.errors import (
     UnsupportedOperationError,
 )
 from errands.testing import connect, serve
+from tests.cells import one_engine
 from tests.interaction.agents import Asks, Direct, Echo, Gated, Parrot, Patient, card
 
 pytestmark = pytest.mark.anyio
@@ -79,6 +80,7 @@ async def test_parts_of_every_kind_go_there_and_back(connected: Connected) -> No
         assert [artifact.parts[0].raw for artifact in task.artifacts][1] == b"\x00\xff"
 
 
+@one_engine
 async def test_who_does_not_wait_gets_the_task_at_once(connected: Connected) -> None:
     worker = Gated()
     async with connected(worker) as client:
@@ -96,6 +98,7 @@ async def test_a_stream_tells_what_happens_and_ends_with_the_task(connected: Con
         assert [piece async for piece in client.stream_text("hi")] == ["first ", "second"]
 
 
+@one_engine
 async def test_a_direct_reply_is_a_task_here(connected: Connected) -> None:
     async with connected(Direct()) as client:
         result = await client.send("hi")
@@ -114,6 +117,7 @@ async def test_a_conversation_carries_its_context_and_answers_questions(connecte
         assert third.task_id != first.task_id
 
 
+@one_engine
 async def test_a_streamed_conversation_answers_questions_too(connected: Connected) -> None:
     async with connected(Asks()) as client:
         conversation = client.conversation()
@@ -159,6 +163,7 @@ async def test_tasks_are_listed_on_one_page_the_newest_first_and_as_asked_for(co
 
 
 @pytest.mark.parametrize(("length", "shown"), [(None, 2), (0, 0), (1, 1), (9, 2)])
+@one_engine
 async def test_the_history_is_cut_to_the_length_asked_for(connected: Connected, length: int | None, shown: int) -> None:
     async with connected(Echo()) as client:
         sent = await client.send("hi", history_length=length)
@@ -168,6 +173,7 @@ async def test_the_history_is_cut_to_the_length_asked_for(connected: Connected, 
             assert len(task.history or []) == shown
 
 
+@one_engine
 async def test_a_task_that_does_not_exist_is_not_found(connected: Connected) -> None:
     async with connected(Echo()) as client:
         for attempt in (client.get_task("none"), client.cancel("none")):
@@ -176,6 +182,7 @@ async def test_a_task_that_does_not_exist_is_not_found(connected: Connected) -> 
             assert caught.value.metadata == {"taskId": "none"}
 
 
+@one_engine
 async def test_a_task_that_has_ended_takes_no_message(connected: Connected) -> None:
     async with connected(Echo()) as client:
         task = await client.send("hi")

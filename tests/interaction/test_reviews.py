@@ -12,7 +12,8 @@ from errands import A2AClient, A2AError, TaskNotFoundError
 from errands.errors import ContextMismatchError, InvalidParamsError, UnsupportedOperationError
 from errands.model.core import COMPLETED, SETTLED_STATES, Part, TaskState
 from errands.testing import serve
-from tests.interaction.conftest import Dialect
+from tests.cells import one_engine
+from tests.interaction.conftest import Dialect, one_dialect
 from tests.unit.reviews.support import ALICE, BOB, People, Reviewed, answers, desk_of, reviewed_server
 from tests.unit.support import said, spoken
 
@@ -39,6 +40,7 @@ async def state_of(people: People, task_id: str, *states: TaskState) -> str:
     return (await people.server.engine.wait_for_state(task_id, ALICE, wanted, None)).state.short
 
 
+@one_engine
 async def test_the_owner_sees_what_the_task_waits_for(people: People) -> None:
     async with people("alice") as (alice,):
         waiting = await alice.send("pay 500")
@@ -50,6 +52,7 @@ async def test_the_owner_sees_what_the_task_waits_for(people: People) -> None:
         assert task.status.message.parts[1].data == {"review": {"user": BOB, "subject": {"message": "pay 500"}}}
 
 
+@one_engine
 async def test_the_reviewer_is_shown_the_question_and_nothing_else(people: People) -> None:
     async with people("alice", "bob") as (alice, bob):
         waiting = await alice.send("pay 500")
@@ -73,6 +76,7 @@ async def test_the_reviewer_is_shown_the_question_and_nothing_else(people: Peopl
         ({"approved": False}, "denied", "rejected"),
     ],
 )
+@one_engine
 async def test_a_message_of_the_reviewer_is_the_answer(
     people: People, agent: Reviewed, answer: Any, kept: str, state: str
 ) -> None:
@@ -96,6 +100,7 @@ async def say(client: A2AClient, task_id: str, answer: Any, **options: Any) -> A
 
 
 @pytest.mark.parametrize("answer", ["what is it about?", {"approved": "yes"}])
+@one_engine
 async def test_what_is_no_answer_is_refused_with_how_to_answer_and_changes_nothing(people: People, answer: Any) -> None:
     async with people("alice", "bob") as (alice, bob):
         task_id = (await alice.send("pay 500")).task_id
@@ -105,6 +110,7 @@ async def test_what_is_no_answer_is_refused_with_how_to_answer_and_changes_nothi
         assert await people.server.engine.load(task_id, ALICE) == before
 
 
+@one_engine
 async def test_nobody_else_sees_it_or_may_answer(people: People) -> None:
     async with people("alice", "carol", "bob+unverified") as (alice, *others):
         task_id = (await alice.send("pay 500")).task_id
@@ -118,6 +124,7 @@ async def test_nobody_else_sees_it_or_may_answer(people: People) -> None:
         assert await people.server.engine.load(task_id, ALICE) == before
 
 
+@one_engine
 async def test_the_reviewer_may_neither_cancel_nor_list_it(people: People) -> None:
     async with people("alice", "bob") as (alice, bob):
         task_id = (await alice.send("pay 500")).task_id
@@ -127,6 +134,7 @@ async def test_the_reviewer_may_neither_cancel_nor_list_it(people: People) -> No
             assert [task async for task in bob.list_tasks()] == []
 
 
+@one_dialect
 async def test_once_answered_it_is_not_found_by_the_reviewer(people: People) -> None:
     async with people("alice", "bob") as (alice, bob):
         task_id = (await alice.send("pay 500")).task_id
@@ -138,6 +146,7 @@ async def test_once_answered_it_is_not_found_by_the_reviewer(people: People) -> 
         assert await state_of(people, task_id) == "completed"
 
 
+@one_dialect
 async def test_of_two_answers_at_once_one_counts(people: People) -> None:
     async with people("alice", "bob") as (alice, bob):
         task_id = (await alice.send("pay 500")).task_id
@@ -150,6 +159,7 @@ async def test_of_two_answers_at_once_one_counts(people: People) -> None:
         assert len(await answers(people.server.engine, await people.server.engine.load(task_id, ALICE))) == 1
 
 
+@one_dialect
 async def test_a_message_of_the_owner_waits_behind_the_review(people: People, agent: Reviewed) -> None:
     async with people("alice", "bob") as (alice, bob):
         task_id = (await alice.send("pay 500")).task_id
@@ -180,6 +190,7 @@ async def until_asked(bob: A2AClient, task_id: str, about: str) -> Any:
             return question
 
 
+@one_engine
 async def test_a_stream_of_the_reviewer_shows_the_question_and_then_nothing_but_states(people: People) -> None:
     async with people("alice", "bob") as (alice, bob):
         task_id = (await alice.send("pay 500")).task_id
@@ -206,6 +217,7 @@ async def test_an_answer_may_be_streamed_and_shows_no_more_than_states(people: P
         assert all(event.text is None for event in events)
 
 
+@one_engine
 async def test_another_context_is_refused(people: People) -> None:
     async with people("alice", "bob") as (alice, bob):
         task_id = (await alice.send("pay 500")).task_id
@@ -213,6 +225,7 @@ async def test_another_context_is_refused(people: People) -> None:
             await bob.send("approve", task_id=task_id, context_id="another")
 
 
+@one_engine
 async def test_an_owner_who_is_the_reviewer_answers_and_sees_everything(people: People, agent: Reviewed) -> None:
     agent.users = ("id-of-alice",)
     async with people("alice") as (alice,):
@@ -225,6 +238,7 @@ async def test_an_owner_who_is_the_reviewer_answers_and_sees_everything(people: 
         assert spoken(done)[2] == "approved"
 
 
+@one_dialect
 async def test_an_owner_who_is_the_reviewer_may_send_the_answer_again(people: People, agent: Reviewed) -> None:
     agent.users = ("alice@example.com",)
     async with people("alice") as (alice,):
@@ -234,6 +248,7 @@ async def test_an_owner_who_is_the_reviewer_may_send_the_answer_again(people: Pe
         assert spoken(answers[1]).count("approved") == 1
 
 
+@one_dialect
 async def test_a_task_that_waits_for_a_review_can_be_canceled(people: People) -> None:
     async with people("alice", "bob") as (alice, bob):
         task_id = (await alice.send("pay 500")).task_id
@@ -242,6 +257,7 @@ async def test_a_task_that_waits_for_a_review_can_be_canceled(people: People) ->
             await bob.send("approve", task_id=task_id)
 
 
+@one_engine
 async def test_the_mark_of_a_review_cannot_be_forged(people: People) -> None:
     async with people("alice") as (alice,):
         with pytest.raises(InvalidParamsError, match="errands/review"):

@@ -13,10 +13,11 @@ from errands.engines.urls import engine_from_url
 from errands.model.core import TaskState
 from errands.model.log import Work
 from errands.testing import ManualClock, connect
+from tests.cells import every_engine
 from tests.unit.executor.agents import Executor, executing, new_task, updater_of, words
 from tests.unit.support import Gate, opening, reaches, said, step
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, every_engine]
 
 
 async def leave_behind(storage: str, state: TaskState = TaskState.WORKING) -> Engine:

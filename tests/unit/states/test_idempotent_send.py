@@ -10,9 +10,10 @@ import pytest
 from errands import Settings, TaskContext
 from errands.engines.urls import engine_from_url
 from errands.testing import ManualClock, connect
+from tests.cells import every_engine
 from tests.unit.support import Agent, Gate, reaches, running, spoken
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, every_engine]
 
 
 class Counting:

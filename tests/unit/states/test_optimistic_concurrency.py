@@ -12,6 +12,7 @@ from errands.errors import TaskTerminalStateError
 from errands.model.core import TaskState
 from errands.model.log import Draft
 from errands.testing import connect, http_client, serve
+from tests.cells import every_engine
 from tests.unit.support import (
     ANYBODY,
     Agent,
@@ -26,7 +27,7 @@ from tests.unit.support import (
     step,
 )
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, every_engine]
 
 
 async def test_the_version_is_incremented_on_every_write(storage: str) -> None:

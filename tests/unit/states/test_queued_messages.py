@@ -11,9 +11,10 @@ from errands.engines.urls import engine_from_url
 from errands.errors import OverloadedError
 from errands.runtime import submission
 from errands.testing import connect, serve
+from tests.cells import every_engine
 from tests.unit.support import LIFECYCLE, Agent, Gate, heard, log_of, reaches, running, said, spoken
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, every_engine]
 
 #: After these the task goes on with the message that waits.
 GOING_ON = ["complete", "complete_json", "respond", "reply_directly", "request_input", "request_auth"]

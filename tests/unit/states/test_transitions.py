@@ -11,6 +11,7 @@ from errands.engines.urls import engine_from_url
 from errands.errors import IllegalTransitionError, TaskTerminalStateError
 from errands.model.core import PAUSED_STATES, TERMINAL_STATES, TaskState
 from errands.model.log import Head, Work
+from tests.cells import every_engine
 from tests.unit.support import ANYBODY, bring, opening, step
 
 pytestmark = pytest.mark.anyio
@@ -113,6 +114,7 @@ def test_a_task_that_is_claimed_in_the_commit_that_submits_it_may_be_working_aft
         lifecycle.accept(Head(state=left), step("t", TaskState.WORKING))
 
 
+@every_engine
 @pytest.mark.parametrize("left", REAL_STATES, ids=name_of)
 async def test_every_engine_keeps_to_the_table(left: TaskState, storage: str) -> None:
     async with engine_from_url(storage) as engine:
