@@ -17,7 +17,7 @@ from errands.cli.printing import clean, err, one_line, out, print_json, table
 from errands.cli.tasks import records_of
 from errands.policy.document import compile_policy
 from errands.policy.records import AnyRecord, Decided
-from errands.policy.replay import Verdict, replay_policy
+from errands.policy.replay import RuleVerdict, replay_policy
 
 PolicyPath = Annotated[str, typer.Argument(metavar="POLICY", help="A file with a policy.", show_default=False)]
 ReplayedTask = Annotated[
@@ -115,7 +115,7 @@ def _from_file(path: Path) -> list[AnyRecord]:
         ) from None
 
 
-def _print_verdicts(verdicts: list[Verdict]) -> None:
+def _print_verdicts(verdicts: list[RuleVerdict]) -> None:
     if not verdicts:
         out().print("No rule of the policy applies to this task.")
         return
@@ -128,7 +128,7 @@ def _print_verdicts(verdicts: list[Verdict]) -> None:
         out().print(clean(f"The first stop would have been at {first.moment}, by {first.step}."), style="bold red")
 
 
-def _was(verdict: Verdict) -> str:
+def _was(verdict: RuleVerdict) -> str:
     if verdict.outcome.startswith("would ask"):
         return "-"
     if verdict.was is None:

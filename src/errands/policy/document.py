@@ -25,18 +25,18 @@ from errands.policy.steps import (
 )
 
 
-class _Part(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class _PolicyPart(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     pass
 
 
-class GuardrailSteps(_Part, frozen=True, kw_only=True):
+class GuardrailSteps(_PolicyPart, frozen=True, kw_only=True):
     """Steps over every input and every answer of the agent."""
 
     before: list[StepConfig] = []
     after: list[StepConfig] = []
 
 
-class CapabilitySteps(_Part, frozen=True, kw_only=True):
+class CapabilitySteps(_PolicyPart, frozen=True, kw_only=True):
     """Steps around the calls of one capability."""
 
     before_first: list[StepConfig] = []
@@ -44,7 +44,7 @@ class CapabilitySteps(_Part, frozen=True, kw_only=True):
     after: list[StepConfig] = []
 
 
-class Policy(_Part, frozen=True, kw_only=True):
+class Policy(_PolicyPart, frozen=True, kw_only=True):
     """Limits, guardrails and steps of capabilities, as a file has them."""
 
     #: Decisions name it.

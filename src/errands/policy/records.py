@@ -103,7 +103,7 @@ class ModelCalled(_Fact, frozen=True, kw_only=True, tag="llm"):
     ended_at: str = ""
 
 
-class _Call(_Fact, frozen=True, kw_only=True):
+class _CallRecord(_Fact, frozen=True, kw_only=True):
     """What all records of one capability call have in common. `at` is when the call began."""
 
     #: Ties the records of one call together; the model's own id when it has one.
@@ -113,14 +113,14 @@ class _Call(_Fact, frozen=True, kw_only=True):
     caller: Caller = "model"
 
 
-class CapabilityBegan(_Call, frozen=True, kw_only=True, tag="began"):
+class CapabilityBegan(_CallRecord, frozen=True, kw_only=True, tag="began"):
     """The call is about to be executed. Without a later record of the same call it is unknown whether it was."""
 
     #: A digest of the function and the policy at that time: when they have changed, the call is decided anew.
     form: str | None = None
 
 
-class CapabilityFinished(_Call, frozen=True, kw_only=True, tag="finished"):
+class CapabilityFinished(_CallRecord, frozen=True, kw_only=True, tag="finished"):
     """The call returned. `output` is the result of the capability, before any steps change it."""
 
     output: Any = None
@@ -129,7 +129,7 @@ class CapabilityFinished(_Call, frozen=True, kw_only=True, tag="finished"):
     ended_at: str = ""
 
 
-class CapabilityErrored(_Call, frozen=True, kw_only=True, tag="errored"):
+class CapabilityErrored(_CallRecord, frozen=True, kw_only=True, tag="errored"):
     """The call failed, and the model is told so."""
 
     error: str
@@ -139,7 +139,7 @@ class CapabilityErrored(_Call, frozen=True, kw_only=True, tag="errored"):
     ended_at: str = ""
 
 
-class CapabilityRestricted(_Call, frozen=True, kw_only=True, tag="restricted"):
+class CapabilityRestricted(_CallRecord, frozen=True, kw_only=True, tag="restricted"):
     """A step stopped the call, which was not executed."""
 
     reason: str

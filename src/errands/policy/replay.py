@@ -39,7 +39,7 @@ _Rule = tuple[str, str | None]
 _Call = CapabilityBegan | CallEnded
 
 
-class Verdict(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class RuleVerdict(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """What one rule would have decided at one moment."""
 
     at: str
@@ -63,7 +63,7 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         return self.was != self.outcome
 
 
-async def replay_policy(policy: CompiledPolicy, records: Iterable[AnyRecord]) -> list[Verdict]:
+async def replay_policy(policy: CompiledPolicy, records: Iterable[AnyRecord]) -> list[RuleVerdict]:
     """Return the verdicts in the order of the records. Raises ValueError when these do not begin with `Started`."""
     records = list(records)
     if not records or not isinstance(records[0], Started):
@@ -83,7 +83,7 @@ class _Replay:
         self._context = Context(msgspec.structs.replace(started, functions=started.functions + new))
         #: Calls that began and are not over.
         self._under_way: set[str] = set()
-        self.verdicts: list[Verdict] = []
+        self.verdicts: list[RuleVerdict] = []
         #: Whether the answer was checked when it was held back, so that it is not when it is given.
         self._held = False
 
@@ -153,7 +153,7 @@ class _Replay:
             except Suspended as suspended:
                 call = suspended.call
                 asked = f"would ask {call.arguments[0]}"
-                self.verdicts.append(Verdict(at=at, moment=moment, step=call.place, outcome=asked))
+                self.verdicts.append(RuleVerdict(at=at, moment=moment, step=call.place, outcome=asked))
                 session.settle(call, True)
                 continue
             for decision in outcome.decisions:
@@ -166,7 +166,7 @@ class _Replay:
 
     def _add(self, at: str, moment: str, rule: _Rule, outcome: str, detail: str) -> None:
         was = self._decided.get(rule)
-        verdict = Verdict(
+        verdict = RuleVerdict(
             at=at, moment=moment, step=rule[0], outcome=outcome, detail=detail, was=was.pop(0) if was else None
         )
         self.verdicts.append(verdict)

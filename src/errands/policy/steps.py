@@ -142,77 +142,56 @@ def compile_steps(phase: Phase, configs: Sequence[StepConfig], *, owner: str = "
     Names of steps begin with `owner`. Without `calls`, expressions may not call `review()`.
     """
     scope = phase.scope if calls else phase.scope.without_calls()
-    names = (f"{owner}{phase.value}[{n}]" for n in range(len(configs)))
-    return Steps(phase, tuple(_step(phase, scope, name, config) for name, config in zip(names, configs, strict=True)))
+    named = ((f"{owner}{phase.value}[{index}]", config) for index, config in enumerate(configs))
+    return Steps(phase, tuple(_compile_step(phase, scope, name, config) for name, config in named))
 
 
-def _step(phase: Phase, scope: Scope, name: str, config: StepConfig) -> Step:
-    action = _action(name, config)
+def _compile_step(phase: Phase, scope: Scope, name: str, config: StepConfig) -> Step:
+    actions: dict[Action, str | None] = {
+        "assert": config.assert_,
+        "invoke": config.invoke,
+        "transform": config.transform,
+    }
+    given = [(action, source) for action, source in actions.items() if source is not None]
+    if len(given) != 1:
+        found = " and ".join(action for action, _ in given) or "none of them"
+        raise StepError(name, f"a step has exactly one of assert, invoke and transform; this one has {found}")
+    [(action, source)] = given
     if config.bindings is not None and action != "invoke":
         raise StepError(f"{name}.bindings", "only an invoke step has bindings; remove them")
     if config.on_fail == "block" and phase.guards:
         raise StepError(f"{name}.on_fail", "a guardrail cannot block; use lock_task or continue")
-    source = config.assert_ if action == "assert" else config.transform
+    tool, colon, capability = source.partition(":") if action == "invoke" else ("", "", "")
+    if action == "invoke" and not (tool and colon and capability):
+        raise StepError(f"{name}.invoke", f"{source!r} does not name a capability; write tool-name:capability_name")
+    message, is_assert = config.error_message, action == "assert"
+    # The part that is compiled, for errors.
+    part: str = action
+    try:
+        program = None if action == "invoke" else cel.compile(scope, source, condition=is_assert)
+        bindings: dict[str, Program] = {}
+        for key, binding in (config.bindings or {}).items():
+            part = f"bindings.{key}"
+            bindings[key] = cel.compile(scope, binding)
+        part = "condition"
+        condition = None
+        if config.condition is not None:
+            condition = cel.compile(scope.without_calls(), config.condition, condition=True)
+        part = "error_message"
+        error_message = None if message is None else compile_template(scope, message)
+    except CelError as error:
+        raise StepError(f"{name}.{part}", str(error)) from error
     return Step(
         name=name,
         action=action,
         on_fail=config.on_fail or ("lock_task" if phase.guards else "block"),
-        program=_program(f"{name}.{action}", scope, source, condition=action == "assert"),
-        target=_target(name, config.invoke),
-        bindings={
-            key: _require(_program(f"{name}.bindings.{key}", scope, value))
-            for key, value in (config.bindings or {}).items()
-        },
+        program=program,
+        target=(tool, capability),
+        bindings=bindings,
         match=None if config.match is None else capability_name(config.match),
-        condition=_program(f"{name}.condition", scope.without_calls(), config.condition, condition=True),
-        error_message=_template(f"{name}.error_message", scope, config.error_message),
+        condition=condition,
+        error_message=error_message,
     )
-
-
-def _action(name: str, config: StepConfig) -> Action:
-    given: list[Action] = []
-    if config.assert_ is not None:
-        given.append("assert")
-    if config.invoke is not None:
-        given.append("invoke")
-    if config.transform is not None:
-        given.append("transform")
-    if len(given) != 1:
-        found = " and ".join(given) or "none of them"
-        raise StepError(name, f"a step has exactly one of assert, invoke and transform; this one has {found}")
-    return given[0]
-
-
-def _target(name: str, invoke: str | None) -> tuple[str, str]:
-    if invoke is None:
-        return ("", "")
-    tool, colon, capability = invoke.partition(":")
-    if not (tool and colon and capability):
-        raise StepError(f"{name}.invoke", f"{invoke!r} does not name a capability; write tool-name:capability_name")
-    return (tool, capability)
-
-
-def _program(field: str, scope: Scope, source: str | None, *, condition: bool = False) -> Program | None:
-    if source is None:
-        return None
-    try:
-        return cel.compile(scope, source, condition=condition)
-    except CelError as error:
-        raise StepError(field, str(error)) from error
-
-
-def _template(field: str, scope: Scope, source: str | None) -> Template | None:
-    if source is None:
-        return None
-    try:
-        return compile_template(scope, source)
-    except CelError as error:
-        raise StepError(field, str(error)) from error
-
-
-def _require(program: Program | None) -> Program:
-    assert program is not None
-    return program
 
 
 # Running steps
@@ -307,7 +286,7 @@ class _Done(msgspec.Struct, frozen=True, omit_defaults=True):
     chosen: frozenset[str] = frozenset()
 
 
-class _Failed(Exception):
+class _StepFailed(Exception):
     """The step did not pass."""
 
 
@@ -327,10 +306,10 @@ def task_io(made: Json, before: dict[str, Json], original: dict[str, Json]) -> d
     """
     message = made.get("message") if isinstance(made, dict) else None
     if not isinstance(message, list):
-        raise _Failed("a guardrail's transform must return a map with a message, which is a list of parts")
+        raise _StepFailed("a guardrail's transform must return a map with a message, which is a list of parts")
     for name in ("metadata", "request_metadata"):
         if not isinstance(made.get(name), dict | None):
-            raise _Failed(f"the {name} of a transformed message must be a map")
+            raise _StepFailed(f"the {name} of a transformed message must be a map")
     known = [part for part in original["message"] if isinstance(part, dict)]
     known += [{name: value for name, value in part.items() if name != "metadata"} for part in known]
     return {**before, **made, "message": [_part(part, known) for part in message]}
@@ -341,10 +320,12 @@ def _part(made: Json, known: list[dict[str, Json]]) -> dict[str, Json]:
     if part in known:
         return part
     if not isinstance(part, dict) or not isinstance(part.get("metadata"), dict | None):
-        raise _Failed("a part of a transformed message must be a text or a map, and its metadata a map")
+        raise _StepFailed("a part of a transformed message must be a text or a map, and its metadata a map")
     kind = "text/plain" if isinstance(part.get("text"), str) else "application/json" if "data" in part else None
     if kind is None or not isinstance(part.get("mimeType", kind), str):
-        raise _Failed("a part of a transformed message has neither text nor data, and is not a part of the original")
+        raise _StepFailed(
+            "a part of a transformed message has neither text nor data, and is not a part of the original"
+        )
     return {"mimeType": kind, **part}
 
 
@@ -422,7 +403,7 @@ class _StepRun:
             if step.condition is not None and not await self._evaluate(step.condition, step):
                 return _Done()
             value, chosen = await self._act(step)
-        except _Failed as failure:
+        except _StepFailed as failure:
             return await self._failed(step, "failed", str(failure))
         except CelError as error:
             return await self._failed(step, "error", str(error))
@@ -441,7 +422,7 @@ class _StepRun:
         if step.action == "transform":
             return await self._exposing(self._replacement(value))
         if not value:
-            raise _Failed("the assertion is false")
+            raise _StepFailed("the assertion is false")
         return None, self.chosen
 
     async def _call(self, step: Step) -> None:
@@ -456,7 +437,7 @@ class _StepRun:
                 self._session.fail(call, str(failure))
         error = self._session.finished[call.key].error
         if error is not None:
-            raise _Failed(error)
+            raise _StepFailed(error)
 
     async def _exposing(self, value: Json) -> tuple[Json, frozenset[str]]:
         """Return the value with what is exposed of it now, except what a transform has chosen itself."""
@@ -475,7 +456,7 @@ class _StepRun:
         if self._phase.subject == "output":
             return value
         if not isinstance(value, dict):
-            raise _Failed("a transform before a call must return a map")
+            raise _StepFailed("a transform before a call must return a map")
         bound = {name: given for name, given in self.value.items() if name in self._subject.bound}
         free = {name: given for name, given in value.items() if name not in self._subject.bound}
         return {**free, **bound}

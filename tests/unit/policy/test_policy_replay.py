@@ -21,7 +21,7 @@ from errands.policy.records import (
     OutputHeld,
     Started,
 )
-from errands.policy.replay import Verdict, replay_policy
+from errands.policy.replay import RuleVerdict, replay_policy
 
 pytestmark = pytest.mark.anyio
 
@@ -55,7 +55,7 @@ RECORDS: list[AnyRecord] = [
 ]
 
 
-async def verdicts(records: list[AnyRecord] = RECORDS, **fields: Any) -> list[Verdict]:
+async def verdicts(records: list[AnyRecord] = RECORDS, **fields: Any) -> list[RuleVerdict]:
     return await replay_policy(compile_policy(msgspec.convert({"version": "2", **fields}, Policy)), records)
 
 

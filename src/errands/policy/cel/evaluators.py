@@ -147,7 +147,7 @@ class _Evaluator:
         evaluator = cls(process)
         try:
             async with asyncio.timeout(_START):
-                await evaluator._read()
+                await evaluator.read()
         except BaseException as error:
             await evaluator.kill()
             if isinstance(error, asyncio.IncompleteReadError | TimeoutError):
@@ -161,9 +161,9 @@ class _Evaluator:
         assert self._process.stdin is not None
         self._process.stdin.write(HEAD.pack(len(content)) + content)
         await self._process.stdin.drain()
-        return _ANSWER.decode(await self._read())
+        return _ANSWER.decode(await self.read())
 
-    async def _read(self) -> bytes:
+    async def read(self) -> bytes:
         assert self._process.stdout is not None
         [size] = HEAD.unpack(await self._process.stdout.readexactly(HEAD.size))
         return await self._process.stdout.readexactly(size)
