@@ -24,13 +24,12 @@ class Batch:
         #: In bytes.
         self.size = 0
 
-    def add(self, kind: EventKind, update: StreamResponse, data: bytes | None = None) -> None:
-        """Add an event; `data` is its encoded form, if the caller has it."""
-        if data is None:
-            try:
-                data = encode(update)
-            except UnicodeEncodeError as error:
-                raise unwritable(error) from None
+    def add(self, kind: EventKind, update: StreamResponse) -> None:
+        """Add an event."""
+        try:
+            data = encode(update)
+        except UnicodeEncodeError as error:
+            raise unwritable(error) from None
         self.drafts.append(Draft(kind, data))
         self.updates.append(update)
         self.size += len(data)
