@@ -41,12 +41,12 @@ class Model(msgspec.Struct, rename="camel", omit_defaults=True, kw_only=True, gc
 
 
 class _Declared(NamedTuple):
-    """What the annotations of a model say. Fields that may be anything are left out."""
+    """The annotations of a model, without fields of any type."""
 
     fields: dict[str, frozenset[type]]
     #: The fields that are lists, with the types of their items.
     lists: list[tuple[str, frozenset[type]]]
-    #: Combinations of field types that were found good: most objects have one of a few.
+    #: Combinations of field types that were found valid: most objects have one of a few.
     seen: set[tuple[type, ...]]
 
 
@@ -119,7 +119,7 @@ shallow_copy: typing.Callable[[M], M] = msgspec.Struct.__copy__  # type: ignore[
 
 Metadata = dict[str, Any]
 
-#: What values of JSON are called when people are told about them.
+#: The names of JSON values in error messages.
 JSON_NAMES: dict[type, str] = {
     str: "a text",
     bool: "true or false",

@@ -73,7 +73,7 @@ class HTTPAuthSecurityScheme(Model):
 
 
 class OAuthFlow(Model):
-    """Any of the five flows; the name of the field that holds it says which."""
+    """Any of the five flows; the field that holds it names which."""
 
     authorization_url: str | None = None
     device_authorization_url: str | None = None

@@ -1,4 +1,4 @@
-"""What a person writes to describe an agent. The wire card is built from it, once per public URL.
+"""The description of an agent as its author writes it. The wire card is built from it, once per public URL.
 
 What is written is checked here, so that a mistake is told where it was made and not to every reader of the card.
 """
@@ -20,7 +20,7 @@ _MAX_DEPTH = 20
 
 
 class _Config(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
-    """Checks every field. Plain values, and types of the official SDKs, may stand for the structs in them."""
+    """Checks every field. Plain values, and types of the official SDKs, are accepted in place of structs."""
 
     def __post_init__(self) -> None:
         for field in msgspec.structs.fields(self):
@@ -95,14 +95,14 @@ def _camel(fields: Any) -> Any:
 
 
 class ProviderConfig(_Config):
-    """Who offers the agent."""
+    """The provider of the agent."""
 
     organization: str
     url: str
 
 
 class SignatureConfig(_Config):
-    """A JWS made elsewhere; errands puts it on the card as it is."""
+    """A JWS that was made elsewhere and is put on the card unchanged."""
 
     protected: str
     signature: str

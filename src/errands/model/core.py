@@ -11,7 +11,7 @@ from errands.model.base import Metadata, Model
 
 
 class TaskState(enum.StrEnum):
-    """Where a task stands. Each state has three spellings in Python and one on the wire."""
+    """The state of a task. Each state has three spellings in Python and one on the wire."""
 
     UNSPECIFIED = "TASK_STATE_UNSPECIFIED"
     SUBMITTED = "TASK_STATE_SUBMITTED"
@@ -39,13 +39,13 @@ class TaskState(enum.StrEnum):
 
     @classmethod
     def parse(cls, name: str) -> TaskState:
-        """The state of any spelling (`working`, `input-required`, `TASK_STATE_WORKING`), or ValueError."""
+        """Return the state of any spelling: `working`, `input-required`, `TASK_STATE_WORKING`. Raises `ValueError`."""
         upper = name.strip().upper().replace("-", "_")
         return cls(upper if upper.startswith("TASK_STATE_") else f"TASK_STATE_{upper}")
 
 
-# Under names of their own: Python 3.11 takes five times as long to find them on the class, and the way of one message
-# asks for some thirty of them.
+# As module constants: Python 3.11 takes five times as long to find them on the class, and one message needs about
+# thirty of them.
 UNSPECIFIED = TaskState.UNSPECIFIED
 SUBMITTED = TaskState.SUBMITTED
 WORKING = TaskState.WORKING
@@ -60,12 +60,12 @@ TERMINAL_STATES = frozenset(
     {TaskState.COMPLETED, TaskState.FAILED, TaskState.CANCELED, TaskState.REJECTED},
 )
 PAUSED_STATES = frozenset({TaskState.INPUT_REQUIRED, TaskState.AUTH_REQUIRED})
-#: Where a turn has ended: a blocking caller gets its answer here.
+#: The states in which a turn has ended: a blocking caller gets its answer.
 SETTLED_STATES = TERMINAL_STATES | PAUSED_STATES
 
 
 class Role(enum.StrEnum):
-    """Who speaks."""
+    """The author of a message."""
 
     UNSPECIFIED = "ROLE_UNSPECIFIED"
     USER = "ROLE_USER"
@@ -117,7 +117,7 @@ class Part(Model):
 
 
 class Message(Model):
-    """What the user or the agent says: one or more parts."""
+    """A message of the user or the agent: one or more parts."""
 
     message_id: Annotated[str, Meta(min_length=1)]
     role: Role
@@ -145,7 +145,7 @@ class Message(Model):
 
 
 class TaskStatus(Model):
-    """Where a task stands, since when, and what the agent says about it."""
+    """The state of a task, since when, and the agent's message about it."""
 
     state: TaskState
     message: Message | None = None
@@ -184,7 +184,7 @@ class Artifact(Model):
 
 
 class Task(Model):
-    """A piece of work: its status, what was said, and what it has produced."""
+    """A piece of work: its status, its messages, and what it has produced."""
 
     id: str
     status: TaskStatus
@@ -226,7 +226,7 @@ class TaskStatusUpdateEvent(Model):
 
 
 class TaskArtifactUpdateEvent(Model):
-    """An artifact, or with `append` a further piece of one; `last_chunk` says that it is whole."""
+    """An artifact, or with `append` another chunk of one; `last_chunk` marks the last."""
 
     task_id: str
     context_id: str
@@ -248,7 +248,7 @@ class TaskArtifactUpdateEvent(Model):
 
 
 class StreamResponse(Model):
-    """One event of a stream; exactly one field is set. The log stores events in this very form."""
+    """One event of a stream; exactly one field is set. The log stores events in this form."""
 
     task: Task | None = None
     message: Message | None = None
@@ -257,7 +257,7 @@ class StreamResponse(Model):
 
 
 def text_of(parts: list[Part], delimiter: str = "\n") -> str:
-    """The text parts of a message joined; other parts are passed over."""
+    """Return the text parts of a message, joined; other parts are ignored."""
     if len(parts) == 1:
         return parts[0].text or ""
     return delimiter.join(part.text for part in parts if part.text is not None)

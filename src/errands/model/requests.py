@@ -1,4 +1,4 @@
-"""What the eleven operations take and give (A2A 1.0, section 3)."""
+"""The requests and responses of the eleven operations (A2A 1.0, section 3)."""
 
 from __future__ import annotations
 
@@ -112,4 +112,4 @@ class ListTaskPushNotificationConfigsResponse(Model):
 
 
 class Empty(Model):
-    """The answer of an operation that has nothing to say."""
+    """The empty response."""

@@ -306,7 +306,7 @@ SET attempt = attempt + 1, claimed = CASE worker WHEN '' THEN 'ready' ELSE 'expi
 WHERE id = ANY($1::text[])
 
 -- name: extend
--- Extends those leases that the worker still holds; returns which, and which are wanted canceled.
+-- Extends those leases that the worker still holds; returns which, and which are to be canceled.
 WITH held AS (
     SELECT id FROM tasks WHERE id = ANY($1::text[]) AND worker = $3 ORDER BY id FOR UPDATE
 )
@@ -322,7 +322,7 @@ SELECT min(first.due_at) FROM unnest($1::text[]) AS agents (agent), LATERAL (
 ) AS first
 
 -- name: wanted_canceled
--- The tasks that a worker holds and that are wanted canceled.
+-- The tasks that a worker holds and that are to be canceled.
 SELECT id FROM tasks WHERE worker = $1 AND cancel_requested AND due_at IS NOT NULL
 
 -- name: running
@@ -465,7 +465,7 @@ SELECT id, version FROM tasks WHERE id = ANY($1::text[])
 SELECT (extract(epoch FROM clock_timestamp()) * 1000)::bigint
 
 -- name: has_work
--- Whether any task is due or wanted canceled; only live ones are in the partial indexes.
+-- Whether any task is due or to be canceled; only live ones are in the partial indexes.
 SELECT EXISTS (SELECT 1 FROM tasks WHERE due_at IS NOT NULL AND due_at <= $1)
     OR EXISTS (SELECT 1 FROM tasks WHERE cancel_requested AND due_at IS NOT NULL)
 

@@ -253,7 +253,7 @@ SELECT {record} FROM tasks WHERE agent = ? AND due_at <= ? ORDER BY due_at, id L
 SELECT min(due_at) FROM tasks WHERE agent = ? AND due_at <= ?
 
 -- name: wanted_canceled
--- The tasks that a worker holds and that are wanted canceled.
+-- The tasks that a worker holds and that are to be canceled.
 SELECT id FROM tasks WHERE worker = ? AND cancel_requested = 1 AND due_at IS NOT NULL
 
 -- name: running
@@ -272,7 +272,7 @@ SET attempt = attempt + 1, claimed = CASE worker WHEN '' THEN 'ready' ELSE 'expi
 WHERE no IN (SELECT value FROM json_each(?))
 
 -- name: held
--- Which of some tasks a worker holds, by which attempt, and whether they are wanted canceled, as one row.
+-- Which of some tasks a worker holds, by which attempt, and whether they are to be canceled, as one row.
 SELECT json_group_array(json_array(no, id, attempt, cancel_requested))
 FROM tasks WHERE id IN (SELECT value FROM json_each(?)) AND worker = ?
 
@@ -374,7 +374,7 @@ UPDATE tasks SET trimmed = ?, folded = ? WHERE no = ?
 SELECT json_group_object(id, version) FROM tasks WHERE id IN (SELECT value FROM json_each(?))
 
 -- name: has_work
--- Whether any task is due or wanted canceled; only live ones are in the index tasks_due.
+-- Whether any task is due or to be canceled; only live ones are in the index tasks_due.
 SELECT EXISTS (
     SELECT 1 FROM tasks INDEXED BY tasks_due WHERE due_at IS NOT NULL AND (due_at <= ? OR cancel_requested)
 )

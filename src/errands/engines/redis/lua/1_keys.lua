@@ -11,7 +11,7 @@
 --   agents               set of the agents that have, or had, a queue
 --   list:SCOPE[:...]     sorted sets of ids by -status_at, so that the newest come first and ties go by id
 --   receipt:SCOPE:DIGEST "AT ID" of an accepted message; expires; does not count once its task is deleted
---   canceling            set of live tasks that are wanted canceled
+--   canceling            set of live tasks that are to be canceled
 --   asking               sorted set of tasks that wait for one user's answer, by status_at
 --   paused:AGENT         sorted set of paused tasks that no worker holds, by status_at
 --   aging:AGENT          the same tasks by created_at

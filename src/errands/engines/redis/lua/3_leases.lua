@@ -39,7 +39,7 @@ requests.claim = function(request)
     return claimed
 end
 
--- Extends leases, and answers for each whether it is 'lost', wanted canceled ('cancel') or 'fine'.
+-- Extends leases, and answers for each whether it is 'lost', to be canceled ('cancel') or 'fine'.
 requests.extend = function(request)
     local signals = {}
     for n = 1, #request.leases, 2 do

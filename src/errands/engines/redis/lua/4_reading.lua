@@ -110,7 +110,7 @@ requests.running = function(request)
     return held
 end
 
--- The tasks that a worker holds and that are wanted canceled.
+-- The tasks that a worker holds and that are to be canceled.
 requests.canceling = function(request)
     local ids = {}
     for _, id in ipairs(redis.call('SMEMBERS', BASE .. 'canceling')) do
