@@ -274,8 +274,10 @@ class RemoteDelegate(Delegate):
         try:
             result = await self._send(delegation)
         except DelegationError as error:
-            told = self._secrets.hide_in(str(error))
-            logger.warning("the child of task %s at %s could not be canceled: %s", delegation.parent, self._name, told)
+            problem = self._secrets.hide_in(str(error))
+            logger.warning(
+                "the child of task %s at %s could not be canceled: %s", delegation.parent, self._name, problem
+            )
             return
         # The child is not recorded: the turn that could do it may be over.
         if result.raw_message is None:
@@ -291,8 +293,8 @@ class RemoteDelegate(Delegate):
         except (TaskNotCancelableError, TaskNotFoundError):
             pass
         except ErrandsError as error:
-            told = self._secrets.hide_in(str(error))
-            logger.warning("task %s of %s could not be canceled: %s", task_id, self._name, told)
+            problem = self._secrets.hide_in(str(error))
+            logger.warning("task %s of %s could not be canceled: %s", task_id, self._name, problem)
 
     @asynccontextmanager
     async def _connected(self) -> AsyncIterator[A2AClient]:

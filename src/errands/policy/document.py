@@ -114,7 +114,7 @@ class Rules(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     is_joined: bool = False
     #: The limits that the policy has set lower than the agent.
     policy_limits: frozenset[str] = frozenset()
-    #: What the caller is told about a limit that ends the task; `{}` stands for the numbers.
+    #: The text for the caller when a limit ends the task; `{}` is replaced by the numbers.
     limit_text: str = "{}"
 
     @classmethod

@@ -170,7 +170,7 @@ class TurnOverseer(ABC):
 
     @abstractmethod
     async def release(self) -> None:
-        """Let go of what the task holds elsewhere, before it is stopped."""
+        """Release what the task holds elsewhere, before it is stopped."""
 
     async def context(self) -> dict[str, Any]:
         plain: dict[str, Any] = msgspec.json.decode(msgspec.json.encode((await self.run()).plain()))
@@ -222,7 +222,7 @@ class TurnOverseer(ABC):
                     at=run.now(),
                     step=decision.step,
                     action=decision.action,
-                    outcome=decision.told,
+                    outcome=decision.summary,
                     policy=self.rules.version_of(decision.step),
                     call=call,
                     detail=decision.detail,

@@ -275,7 +275,7 @@ class HandlerOverseer(TurnOverseer):
         await self.turn.finish(output.ending)
 
     async def release(self) -> None:
-        """Handlers let go of what they hold themselves, when `TaskStoppedError` is raised in them."""
+        """Handlers release what they hold themselves, when `TaskStoppedError` is raised in them."""
 
     def _new_parts(self, output: Output) -> list[Part]:
         return new_parts(self.stored.task, output.shown_in(self.turn.task), output.ending.message)

@@ -157,7 +157,7 @@ class _Replay:
                 session.settle(call, True)
                 continue
             for decision in outcome.decisions:
-                self._add(at, moment, (decision.step, about), decision.told, decision.detail)
+                self._add(at, moment, (decision.step, about), decision.summary, decision.detail)
             return
 
     def _limit(self, at: str, moment: str, exceeded: Exceeded | None) -> None:

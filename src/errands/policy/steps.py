@@ -222,7 +222,7 @@ class Decision(msgspec.Struct, frozen=True, omit_defaults=True):
     detail: str = ""
 
     @property
-    def told(self) -> str:
+    def summary(self) -> str:
         """The outcome as decision records have it: with what was done about a failure."""
         return self.outcome if self.on_fail is None else f"{self.outcome}: {self.on_fail}"
 

@@ -1,4 +1,4 @@
-"""The calls of one answer of the model: from what the model, a step or a script wants to what it is told.
+"""The calls that the model, a step or a script wants: from their arguments to the result that is returned.
 
 Each phase of a call is durable before the next one begins. A call that has finished is never executed again. One that
 had begun when its process died is executed again with the same id.
@@ -69,7 +69,7 @@ class Calls:
     # All calls of one answer
 
     async def make(self, wanted: MakeCalls) -> None:
-        """Make the calls of an answer, side by side where nothing forbids it, until the model can be told of all.
+        """Make the calls of an answer, side by side where nothing forbids it, until the model can have all results.
 
         Raises `TaskStoppedError` or `ReviewPendingError` when one of them leads there, once the others have ended.
         """
@@ -198,7 +198,7 @@ class Calls:
         return values
 
     async def _bound(self, routine: Routine, at: str, without: Collection[str] = ()) -> dict[str, Json]:
-        """Return the values of the bindings. Raises `ArgumentsError`, which does not tell what they are about."""
+        """Return the values of the bindings. Raises `ArgumentsError`, which does not repeat any values."""
         files = self._overseer.files
         mount = {} if files is None else {"mount": files.described}
         variables = Variables(self._run.plain(), runtime=self._overseer.runtime, **mount)
@@ -215,7 +215,7 @@ class Calls:
     async def _refused(
         self, call: str, routine: Routine, arguments: dict[str, Any], caller: Caller
     ) -> CapabilityRestricted:
-        """Record a call that cannot be allowed; `Plan.unruled` has told the operator why."""
+        """Record a call that cannot be allowed; `Plan.unruled` has logged why."""
         await self._overseer.check_call()
         record = CapabilityRestricted(
             at=self._run.now(),
@@ -245,7 +245,7 @@ class Calls:
         return record
 
     async def _result(self, ended: CallEnded, routine: Routine) -> Json:
-        """Return the result of a call as the steps after it leave it. Raises `CallFailed` when there is none."""
+        """Return the result of a call as the steps after it leave it. Raises `CallFailed` if the call failed."""
         if isinstance(ended, CapabilityErrored):
             raise CallFailed(ended.error)
         if isinstance(ended, CapabilityRestricted):
@@ -353,7 +353,7 @@ class Calls:
     # Scripts
 
     async def _script(self, call: FunctionCall, at: str) -> Json:
-        """Return what the model is told of its script. Each of its calls is made like one of the model's own."""
+        """Run a script of the model. Each of its calls is made like one of the model's own."""
         source = (call.arguments or {}).get(EXPRESSION)
         if not isinstance(source, str):
             return {"error": f"{EXPRESSION}: is missing, or not a text"}

@@ -128,15 +128,15 @@ class ManifestOverseer(TurnOverseer):
         run.note(*last, Ended(at=run.now(), reason=reason, detail=text))
         raise TaskStoppedError(text, reason)
 
-    async def fail(self, told: str, problem: object, *last: AnyRecord) -> NoReturn:
+    async def fail(self, text: str, problem: object, *last: AnyRecord) -> NoReturn:
         """End the task because it cannot go on; see `refer`."""
-        await self.stop("errored", self.refer(told, problem), *last)
+        await self.stop("errored", self.refer(text, problem), *last)
 
-    def refer(self, told: str, problem: object) -> str:
-        """Log a problem for operators, and return what the caller is told, with the same reference in both."""
+    def refer(self, text: str, problem: object) -> str:
+        """Log a problem for operators, and return the text for the caller, with the same reference in both."""
         reference = secrets.token_hex(4)
-        logger.error("task %s: %s [%s]: %s", self.turn.task_id, told, reference, problem)
-        return f"{told} (reference {reference})."
+        logger.error("task %s: %s [%s]: %s", self.turn.task_id, text, reference, problem)
+        return f"{text} (reference {reference})."
 
     async def release(self) -> None:
         run = await self.opened()

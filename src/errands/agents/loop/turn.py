@@ -147,8 +147,8 @@ class ManifestTurn:
             answer = await worker.model.ask(question, None if is_guarded else self._stream)
         except ModelError as error:
             if error.broke_off and not overseer.options.parent:
-                told = overseer.refer("The answer broke off; send your message again, or another", error)
-                raise _AnswerBrokenError(told) from None
+                text = overseer.refer("The answer broke off; send your message again, or another", error)
+                raise _AnswerBrokenError(text) from None
             await overseer.fail(error.for_caller, error)
         called = ModelCalled(
             at=at,

@@ -111,7 +111,7 @@ class Pass:
         self.pending: Call | None = None
 
     def call(self, function: str, arguments: tuple[Any, ...]) -> Json:
-        """Return the result of a call. Raises when there is none yet; the engine turns that into an error value."""
+        """Return the result of a call. Raises when it is missing; the engine turns that into an error value."""
         if self.pending is not None:
             # Later calls may depend on the one that is pending.
             raise Suspended(self.pending)

@@ -1,6 +1,6 @@
-"""An expression as tokens and paths: what its text tells before the engine sees it.
+"""An expression as tokens and paths: what its text says before the engine sees it.
 
-The text tells which parts of the context an expression needs, how much it may multiply its values, and which fields
+The text says which parts of the context an expression needs, how much it may multiply its values, and which fields
 it reads. A path that leads nowhere would fail at every evaluation, or make `has(...)` false forever, so it is an error
 when the expression is compiled.
 """
@@ -31,7 +31,7 @@ _OPENING = ("(", "[", "{")
 _CLOSING = (")", "]", "}")
 _MACROS = frozenset({"map", "filter", "all", "exists", "exists_one", "existsOne"})
 _GROWS = frozenset({"+", "[", "{"})
-#: A text in which every character stands for itself.
+#: A string literal without escapes.
 _PLAIN = re.compile(r"""'[^'"\\]*'$|"[^'"\\]*"$""")
 
 
@@ -258,7 +258,7 @@ def _fields(names: str) -> dict[str, Shape]:
     return dict.fromkeys(names.split())
 
 
-#: An input or an output. Parameters, exposed values and metadata stand beside its message.
+#: An input or an output. It has parameters, exposed values and metadata beside its message.
 TASK_IO: Shape = Open({"message": [None]})
 
 #: All calls of one function.
