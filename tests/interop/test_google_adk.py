@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from contextlib import ExitStack
 from typing import Any
 
 import pytest
@@ -28,39 +30,48 @@ SEEN: dict[str, list[list[str]]] = {
 }
 
 
-def sessions(url: str, binding: str, mode: str, *names: str) -> dict[str, Any]:
-    return outcomes(_python(), str(PEERS / "client_adk.py"), url, binding, mode, *names)
+MODES = [(binding, mode) for binding in ("JSONRPC", "HTTP+JSON") for mode in ("plain", "streaming")]
+#: What ADK says of an agent with gRPC, by the address of that in the card.
+REFUSALS = {
+    "off": None,
+    "http://127.0.0.1:{port}": None,
+    "http://127.0.0.1:1": "must have the same origin",
+    "127.0.0.1:1": "must use https",
+}
+
+#: What was seen in each session, by the name of the talk.
+Talks = dict[str, dict[str, list[list[str]]]]
 
 
-def _python() -> str:
-    return environment("google-adk-2.13.0", *REQUIREMENTS)
+@pytest.fixture(scope="module")
+def talks() -> Talks:
+    """All that ADK is asked to do, in one process: it takes seconds to start."""
+    python = environment("google-adk-2.13.0", *REQUIREMENTS)
+    wanted: dict[str, Any] = {}
+    with ExitStack() as stack:
+        agent = stack.enter_context(Served(AGENT, cwd=ROOT))
+        for binding, mode in MODES:
+            wanted[f"{binding} {mode}"] = (agent.url, binding, mode, list(SEEN))
+        for public_grpc in REFUSALS:
+            port = free_port()
+            address = public_grpc.format(port=port)
+            served = stack.enter_context(Served(AGENT, cwd=ROOT, port=port, grpc_port="0", public_grpc=address))
+            wanted[public_grpc] = (served.url, "JSONRPC", "plain", ["send"])
+        return outcomes(python, str(PEERS / "client_adk.py"), json.dumps(wanted))
 
 
-@pytest.mark.parametrize("mode", ["plain", "streaming"])
-@pytest.mark.parametrize("binding", ["JSONRPC", "HTTP+JSON"])
-def test_google_adk_gets_from_errands_what_it_should(binding: str, mode: str) -> None:
-    _python()  # a served process has less time than an installation takes
-    with Served(AGENT, cwd=ROOT) as agent:
-        seen = sessions(agent.url, binding, mode, *SEEN)
+@pytest.mark.parametrize(("binding", "mode"), MODES)
+def test_google_adk_gets_from_errands_what_it_should(talks: Talks, binding: str, mode: str) -> None:
     pieces = [["0 ", "1 ", "2 "]] if mode == "streaming" else SEEN["stream"]
-    assert seen == {**SEEN, "stream": pieces}
+    assert talks[f"{binding} {mode}"] == {**SEEN, "stream": pieces}
 
 
-@pytest.mark.parametrize(
-    ("public_grpc", "refusal"),
-    [
-        ("off", None),
-        ("http://127.0.0.1:{port}", None),
-        ("http://127.0.0.1:1", "must have the same origin"),
-        ("127.0.0.1:1", "must use https"),
-    ],
-)
-def test_google_adk_takes_an_agent_with_grpc_whose_card_has_one_origin(public_grpc: str, refusal: str | None) -> None:
+@pytest.mark.parametrize(("public_grpc", "refusal"), REFUSALS.items())
+def test_google_adk_takes_an_agent_with_grpc_whose_card_has_one_origin(
+    talks: Talks, public_grpc: str, refusal: str | None
+) -> None:
     """See the table in docs/serving.md: when one of these changes, so does what is recommended there."""
-    _python()
-    port = free_port()
-    with Served(AGENT, cwd=ROOT, port=port, grpc_port="0", public_grpc=public_grpc.format(port=port)) as agent:
-        seen = sessions(agent.url, "JSONRPC", "plain", "send")["send"]
+    seen = talks[public_grpc]["send"]
     if refusal is None:
         assert seen == SEEN["send"]
     else:

@@ -1,4 +1,6 @@
-"""google-adk as a client: `python client_adk.py URL BINDING MODE SESSION ...` prints what its user sees of an agent.
+"""google-adk as a client: `python client_adk.py TALKS` prints what its user sees of agents.
+
+TALKS is a JSON object: by name, the URL of an agent, a binding, "plain" or "streaming", and the sessions to hold.
 
 An agent of ADK that stands for a remote one sends messages and shows what comes back. It does not list, get, cancel or
 follow tasks.
@@ -57,7 +59,8 @@ async def turn(runner: InMemoryRunner, session: str, text: str) -> list[str]:
     return seen
 
 
-async def main(url: str, binding: str, mode: str, *names: str) -> None:
+async def talk(url: str, binding: str, mode: str, names: list[str]) -> dict[str, list[list[str]]]:
+    """Return what the user sees in each session."""
     async with httpx.AsyncClient(timeout=60) as http:
         config: Any = ClientConfig(
             streaming=mode == "streaming", httpx_client=http, supported_protocol_bindings=[binding]
@@ -66,10 +69,16 @@ async def main(url: str, binding: str, mode: str, *names: str) -> None:
             name="remote", agent_card=f"{url}/.well-known/agent-card.json", a2a_client_factory=ClientFactory(config)
         )
         runner = InMemoryRunner(agent=agent, app_name="interop")
+        seen: dict[str, list[list[str]]] = {}
         for name in names:
             session = await runner.session_service.create_session(app_name="interop", user_id="user")
-            seen = [await turn(runner, session.id, text) for text in SESSIONS[name]]
-            print(json.dumps({"step": name, "outcome": seen}), flush=True)
+            seen[name] = [await turn(runner, session.id, text) for text in SESSIONS[name]]
+        return seen
 
 
-asyncio.run(main(*sys.argv[1:]))
+async def main(talks: dict[str, tuple[str, str, str, list[str]]]) -> None:
+    for name, wanted in talks.items():
+        print(json.dumps({"step": name, "outcome": await talk(*wanted)}), flush=True)
+
+
+asyncio.run(main(json.loads(sys.argv[1])))
