@@ -86,6 +86,12 @@ def _names(expected: frozenset[type]) -> str:
     return " or ".join(sorted("None" if one is types.NoneType else one.__name__ for one in expected))
 
 
+@functools.cache
+def fields_of(struct: type[msgspec.Struct]) -> tuple[msgspec.structs.FieldInfo, ...]:
+    """Return the fields of a struct. msgspec evaluates the annotations of their types again each time it is asked."""
+    return msgspec.structs.fields(struct)
+
+
 M = typing.TypeVar("M", bound=msgspec.Struct)
 
 

@@ -13,6 +13,7 @@ from typing import Any
 import msgspec
 
 from errands.errors import ConfigurationError
+from errands.model.base import fields_of
 from errands.model.card import SCHEME_FIELDS, AgentExtension, SecurityScheme, modern_scheme
 
 #: Levels of lists and objects inside each other: protobuf refuses what is nested deeper than this on a card.
@@ -23,7 +24,7 @@ class _Config(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     """Checks every field. Plain values, and types of the official SDKs, are accepted in place of structs."""
 
     def __post_init__(self) -> None:
-        for field in msgspec.structs.fields(self):
+        for field in fields_of(type(self)):
             try:
                 value = _plain(getattr(self, field.name), _MAX_DEPTH)
                 if field.name == "security_schemes" and isinstance(value, dict):

@@ -13,6 +13,7 @@ from msgspec import Meta
 
 from errands.engines.connection import without_password
 from errands.errors import ConfigurationError
+from errands.model.base import fields_of
 
 ENV_PREFIX = "ERRANDS_"
 #: Settings whose values are never shown.
@@ -178,7 +179,7 @@ class Settings(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
         """
         environ = os.environ if environ is None else environ
         values: dict[str, Any] = {}
-        for field in msgspec.structs.fields(cls):
+        for field in fields_of(cls):
             text = environ.get(ENV_PREFIX + field.name.upper())
             if text is not None:
                 values[field.name] = _convert(field.name, field.type, text)
@@ -187,7 +188,7 @@ class Settings(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
 
     def check(self) -> None:
         """Raise `ConfigurationError` for an invalid value; programs can set any."""
-        for field in msgspec.structs.fields(self):
+        for field in fields_of(type(self)):
             value = getattr(self, field.name)
             try:
                 msgspec.convert(value, field.type)
@@ -219,8 +220,7 @@ def misspelled(environ: Mapping[str, str]) -> dict[str, str]:
     known = [name.upper() for name in Settings.__struct_fields__]
     found: dict[str, str] = {}
     for name in sorted(variable.removeprefix(ENV_PREFIX) for variable in environ if variable.startswith(ENV_PREFIX)):
-        close = difflib.get_close_matches(name, known, 1, cutoff=0.8)
-        if close and name not in known:
+        if name not in known and (close := difflib.get_close_matches(name, known, 1, cutoff=0.8)):
             found[ENV_PREFIX + name] = ENV_PREFIX + close[0]
     return found
 
