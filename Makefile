@@ -71,7 +71,7 @@ $(VENV)/.lowest: pyproject.toml scripts/dev_requirements.py scripts/lowest_requi
 
 # The import of every module, the CLI, every engine, gRPC, policies, agents and the other extras.
 LOWEST_TESTS = tests/unit/test_packaging.py tests/unit/cli/test_help.py tests/unit/cli/test_reviews.py \
-	tests/unit/cli/test_connections.py tests/contract/test_commit.py tests/unit/client/test_real_server.py \
+	tests/unit/cli/test_http_connections.py tests/contract/test_commit.py tests/unit/client/test_real_server.py \
 	tests/grpc_binding/test_operations.py tests/grpc_binding/test_bounds.py tests/agents/test_policy.py \
 	tests/agents/test_mcp.py tests/agents/test_any_llm_answers.py tests/unit/mounts tests/unit/interop
 

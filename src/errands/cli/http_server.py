@@ -1,6 +1,6 @@
 """uvicorn with an agent in it: on a signal the agent drains first, and the process always exits.
 
-`connections.py` has the bounds of single connections, `supervisor.py` the processes of `errands serve --workers`.
+`http_connections.py` has the bounds of single connections, `supervisor.py` the processes of `errands serve --workers`.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ from types import FrameType
 import uvicorn
 from uvicorn.supervisors.statreload import StatReload
 
-from errands.cli.connections import HttpConnection
 from errands.cli.failures import CommandError, program_error, reporting
+from errands.cli.http_connections import HttpConnection
 from errands.cli.printing import err
 from errands.errors import ErrandsError
 from errands.server.app import A2AServer

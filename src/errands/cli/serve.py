@@ -17,8 +17,8 @@ import uvicorn
 from rich.text import Text
 from uvicorn.supervisors import ChangeReload
 
-from errands.cli.connections import HttpConnection
 from errands.cli.failures import UsageError, reporting
+from errands.cli.http_connections import HttpConnection
 from errands.cli.http_server import AgentServer, LogLevel, ManifestReload, OnReady, bind, shared_port
 from errands.cli.printing import clean, one_line, out
 from errands.cli.supervisor import Supervisor

@@ -26,7 +26,7 @@ from errands.model.card import AgentCard, AgentInterface
 from errands.wire import praisonai, v0_3, v1_0
 from errands.wire.dialect import ClientDialect, MalformedAnswerError
 from errands.wire.v0_3_card import PRAISONAI_TRANSPORT, from_v0_3
-from errands.wire.v0_3_spelling import is_once
+from errands.wire.v0_3_objects import is_once
 
 WELL_KNOWN_PATHS = ("/.well-known/agent-card.json", "/.well-known/agent.json")
 

@@ -18,7 +18,7 @@ from errands.model.core import Task
 from errands.model.requests import SendMessageRequest
 from errands.runtime.executor import Event, EventQueue, ServerCallContext
 from errands.wire.v0_3 import JSONRPC
-from errands.wire.v0_3_spelling import SCHEMA
+from errands.wire.v0_3_objects import SCHEMA
 
 types: Any = import_module("a2a.types")
 SdkRequestContext: Any = import_module("a2a.server.agent_execution").RequestContext

@@ -1,6 +1,6 @@
 """A2A 0.3 as JSON: its methods over JSON-RPC, its paths over HTTP+JSON, its errors.
 
-The operations are those of 1.0. `v0_3_spelling` knows how their objects are written; over JSON-RPC results are the
+The operations are those of 1.0. `v0_3_objects` knows how their objects are written; over JSON-RPC results are the
 objects themselves, told apart by `kind`. Over HTTP+JSON the specification's text writes objects in the same way, but
 the official SDKs send and serve the proto in JSON. `REST` is the latter and `REST_PLAIN` the former; `REST_ONCE` is the
 latter with files as the JavaScript SDK writes them, and `REST_A2AKIT` is what a2akit speaks. `variant` returns the one
@@ -46,7 +46,7 @@ from errands.wire import v1_0
 from errands.wire.dialect import Dialect, Json, Located, MalformedAnswerError, Route, fill_path
 from errands.wire.status import ERRORS, STATUS, details_of, from_http, from_jsonrpc, to_jsonrpc
 from errands.wire.v0_3_card import VERSION, from_v0_3, to_v0_3
-from errands.wire.v0_3_spelling import (
+from errands.wire.v0_3_objects import (
     A2AKIT,
     PROTO,
     PROTO_ONCE,

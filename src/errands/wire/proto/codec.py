@@ -28,7 +28,7 @@ from errands.model.core import SETTLED_STATES, Part
 from errands.model.requests import ListTasksRequest, SendMessageConfiguration, SendMessageRequest
 from errands.operations import OPERATIONS, Operation
 from errands.wire.dialect import MalformedAnswerError
-from errands.wire.proto.schema import Conversion, Message, ProtoSchema
+from errands.wire.proto.conversion import Conversion, Message, ProtoSchema
 from errands.wire.proto.values import (
     BYTES_PER_VALUE,
     check_levels,
@@ -39,7 +39,7 @@ from errands.wire.proto.values import (
 )
 from errands.wire.v0_3 import in_0_3
 from errands.wire.v0_3_card import PROTOCOL_VERSION, VERSION, modern_fields
-from errands.wire.v0_3_spelling import ONCE, TWICE, FileBytes, is_once, unwrap_data, wrap_data
+from errands.wire.v0_3_objects import ONCE, TWICE, FileBytes, is_once, unwrap_data, wrap_data
 from errands.wire.v1_0 import from_protojson
 
 

@@ -17,8 +17,8 @@ from urllib.parse import urlsplit
 import pytest
 from starlette.types import Receive, Scope, Send
 
-from errands.cli import connections
-from errands.cli.connections import MAX_HEAD, Budget, HttpConnection
+from errands.cli import http_connections
+from errands.cli.http_connections import MAX_HEAD, Budget, HttpConnection
 from tests.live import live
 from tests.unit.cli.processes import Served
 from tests.unit.cli.programs import ECHO, write
@@ -387,7 +387,7 @@ def test_a_client_that_reads_gets_everything(url: str) -> None:
 
 
 def test_connections_leave_files_for_the_agent(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(connections, "max_connections", lambda: 2)
+    monkeypatch.setattr(http_connections, "max_connections", lambda: 2)
     with ExitStack() as stack:
         for _ in range(2):
             stack.enter_context(connected(url))
@@ -403,7 +403,7 @@ def ask(client: socket.socket) -> None:
 
 
 def test_connections_that_wait_for_a_next_request_make_room(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(connections, "max_connections", lambda: 2)
+    monkeypatch.setattr(http_connections, "max_connections", lambda: 2)
     with connected(url) as first, connected(url) as second:
         ask(first)
         answered = time.monotonic()
@@ -415,7 +415,7 @@ def test_connections_that_wait_for_a_next_request_make_room(url: str, monkeypatc
 
 
 def test_a_client_that_has_yet_to_take_its_answer_keeps_its_place(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(connections, "max_connections", lambda: 1)
+    monkeypatch.setattr(http_connections, "max_connections", lambda: 1)
     with connected(url) as first:
         first.sendall(request("/much-at-once", head=b""))
         first.recv(1)
