@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import gc
+import itertools
 import logging
 import os
+import re
 import sysconfig
 import time
 from collections.abc import AsyncIterator, Callable, Generator, Iterator
@@ -108,6 +110,18 @@ def _is_ours(hold: Hold) -> bool:
     library = tuple(sysconfig.get_path(name) for name in ("stdlib", "purelib", "platlib"))
     own = [file for file in files if not file.startswith((*library, "<"))]
     return bool(own) and own[-1].startswith(str(Path(errands.__file__).parent))
+
+
+_folders = itertools.count()
+
+
+@pytest.fixture
+def tmp_path(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest) -> Path:
+    """A new folder. The fixture of pytest looks through the folders of all tests before: 5 ms after 7,000 tests."""
+    name = re.sub(r"\W", "_", request.node.name)[:30]
+    folder = tmp_path_factory.getbasetemp() / f"{name}-{next(_folders)}"
+    folder.mkdir(mode=0o700)
+    return folder
 
 
 @pytest.fixture(params=STORAGES)

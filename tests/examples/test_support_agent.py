@@ -21,6 +21,7 @@ from errands.model.log import ListQuery, Scope
 from errands.policy.records import AnyRecord, CapabilityBegan, CapabilityFinished, ModelCalled, Started
 from errands.policy.run import stored_records
 from tests.agents.support import model_process
+from tests.soak import LONG
 from tests.unit.cli.processes import LongServed, Served, errands
 
 pytestmark = pytest.mark.anyio
@@ -220,8 +221,12 @@ async def test_nobody_but_the_supervisor_can_approve(shop: Shop, client: A2AClie
     assert asked.task_id in errands("reviews", "list", "--storage", shop.storage).stdout
 
 
+#: `tests/crash/test_loop.py` has the first one for another agent, in the short form too.
+WHEN = ["while the server is down", "after it is back"] if LONG else ["after it is back"]
+
+
 @pytest.mark.crash
-@pytest.mark.parametrize("when", ["while the server is down", "after it is back"])
+@pytest.mark.parametrize("when", WHEN)
 async def test_an_approval_survives_the_death_of_the_server(tmp_path: Path, when: str) -> None:
     with model_process(EXAMPLE / "scripted.json") as model_url:
         with opened(tmp_path, PROVIDER, model_url) as shop, ExitStack() as stack:
