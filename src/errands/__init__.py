@@ -1,8 +1,8 @@
 """errands: a durable runtime for A2A agents.
 
 `__all__` has what authors of agents need. `errands.sdk` has the names of executors, and `errands.a2akit` those of
-programs written for a2akit; the root has most of these names, too. A name is loaded when it is first used, so that
-`import errands` loads neither the server nor the client.
+programs written for a2akit; the root has most of these names, too. A name or submodule is loaded when it is first used,
+so that `import errands` loads neither the server nor the client.
 """
 
 from importlib import import_module
@@ -141,10 +141,16 @@ _MODULES = {name: f"errands.{module}" for module, names in _NAMES.items() for na
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _MODULES:
-        raise AttributeError(f"module 'errands' has no attribute {name!r}")
-    value = globals()[name] = getattr(import_module(_MODULES[name]), name)
-    return value
+    if name in _MODULES:
+        value = globals()[name] = getattr(import_module(_MODULES[name]), name)
+        return value
+    if not name.startswith("_"):
+        try:
+            return import_module(f"errands.{name}")
+        except ModuleNotFoundError as error:
+            if error.name != f"errands.{name}":
+                raise
+    raise AttributeError(f"module 'errands' has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:

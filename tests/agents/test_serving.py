@@ -11,11 +11,13 @@ import httpx
 import pytest
 
 from errands import A2AServer, AgentCardConfig
-from errands.agents.delegation import RemoteDelegate
+from errands.agents.build import ServedAgent, build
+from errands.agents.delegation import LocalDelegate, RemoteDelegate
 from errands.agents.loop.worker import ManifestWorker
 from errands.agents.manifests import ManifestError
 from errands.agents.models.base import Answer, FunctionSaid, Model, OnText, Question
 from errands.agents.tools import tool
+from errands.agents.tools.base import Bounds
 from errands.client import A2AClient
 from errands.errors import ConfigurationError, TaskNotFoundError
 from errands.model.core import Part, TaskState
@@ -249,6 +251,57 @@ def test_tool_settings_come_from_the_program_a_file_or_the_environment(
         monkeypatch.setenv("ERRANDS_TOOL_CRM__API_KEY", "key-1")
     server = made(agent("a", uses("crm")), SECRETIVE, **ways[how])
     assert worker_of(server).toolbox._given == {"crm": {"api.key": "key-1"}}
+
+
+OVERRIDES: dict[str, Any] = {
+    "outbound_allow": "127.0.0.1",
+    "tool_timeout": 1.5,
+    "tool_max_bytes": 77,
+    "max_delegation_depth": 2,
+    "model_base_url": "https://models.example.com",
+    "model_api_key": "key-1",
+    "model_timeout": 2.5,
+    "model_max_bytes": 88,
+    "public_url": "https://desk.example.com",
+    "blocking_timeout_s": 9.0,
+}
+
+
+@pytest.mark.parametrize("settings", [None, Settings(storage="memory", tool_timeout=20.0, lease_seconds=7.0)])
+def test_the_agents_are_built_with_the_settings_of_the_server(
+    made: Made, monkeypatch: pytest.MonkeyPatch, settings: Settings | None
+) -> None:
+    seen: list[Settings] = []
+
+    def building(*arguments: Any, settings: Settings, **options: Any) -> ServedAgent:
+        seen.append(settings)
+        return build(*arguments, settings=settings, **options)
+
+    monkeypatch.setattr("errands.agents.build.build", building)
+    monkeypatch.setenv("ERRANDS_TOOL_TIMEOUT", "40")
+    server = made(agent("a", uses("b")), agent("b"), settings=settings, **OVERRIDES)
+    expected = {name.removesuffix("_s"): value for name, value in OVERRIDES.items()}
+    [used] = seen
+    for found in (used, server.settings):
+        assert {name: getattr(found, name) for name in expected} == expected
+        assert found.lease_seconds == (settings.lease_seconds if settings else Settings().lease_seconds)
+    assert settings is None or settings.tool_timeout == 20.0
+    worker = worker_of(server)
+    assert worker.toolbox._bounds == Bounds(timeout=1.5, max_bytes=77)
+    delegate = worker.delegates["b"]
+    assert isinstance(delegate, LocalDelegate)
+    assert delegate._max_depth == 2
+
+
+@pytest.mark.parametrize("value", [None, 5])
+def test_a_setting_that_does_not_exist_is_told(made: Made, value: int | None) -> None:
+    with pytest.raises(TypeError, match="'tool_timeuot'"):
+        made(agent("a"), tool_timeuot=value)
+
+
+def test_a_setting_of_a_wrong_kind_is_told(made: Made) -> None:
+    with pytest.raises(ConfigurationError, match="invalid tool_timeout=-1"):
+        made(agent("a"), tool_timeout=-1)
 
 
 @pytest.mark.parametrize(

@@ -47,6 +47,24 @@ def test_the_names_of_the_root_are_the_same_for_type_checkers_and_at_run_time() 
         _ = errands.Nothing
 
 
+SUBMODULES = [name.removeprefix("errands.") for name in MODULES if name.count(".") == 1 and name not in ELSEWHERE]
+
+
+@pytest.mark.parametrize("name", SUBMODULES)
+def test_every_submodule_is_an_attribute_of_the_root(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    # As before the first import of the submodule.
+    monkeypatch.delattr(errands, name, raising=False)
+    assert getattr(errands, name).__name__ == f"errands.{name}"
+
+
+def test_a_submodule_that_cannot_be_imported_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr(errands, "testing", raising=False)
+    monkeypatch.delitem(sys.modules, "errands.testing", raising=False)
+    monkeypatch.setitem(sys.modules, "httpx", None)
+    with pytest.raises(ModuleNotFoundError, match="httpx"):
+        _ = errands.testing
+
+
 @pytest.mark.parametrize(
     ("program", "unused"),
     [

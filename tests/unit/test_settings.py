@@ -85,6 +85,19 @@ def test_a_server_that_cannot_be_meant_is_not_made(arguments: dict[str, Any], pr
         A2AServer(**{"worker": Echo(), "agent_card": CARD, **arguments})
 
 
+@pytest.mark.parametrize("value", [None, 5])
+def test_a_setting_that_does_not_exist_is_told_whatever_its_value_is(value: int | None) -> None:
+    unknown: dict[str, Any] = {"max_concurent_tasks": value}
+    server = A2AServer(worker=Echo(), agent_card=CARD, max_concurrent_tasks=None)
+    for attempt in (
+        lambda: A2AServer(worker=Echo(), agent_card=CARD, **unknown),
+        lambda: server.use_settings(**unknown),
+        lambda: Settings.from_env({}, **unknown),
+    ):
+        with pytest.raises(TypeError, match="unexpected keyword argument 'max_concurent_tasks'"):
+            attempt()
+
+
 WITHOUT = """
 import sys
 

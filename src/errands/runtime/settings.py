@@ -175,8 +175,11 @@ class Settings(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     def from_env(cls, environ: Mapping[str, str] | None = None, **overrides: Any) -> Settings:
         """Return the defaults, overridden by the environment and then by `overrides` that are not None.
 
-        Raise `ConfigurationError`.
+        Raise `ConfigurationError`, and `TypeError` for unknown names.
         """
+        for name in overrides:
+            if name not in cls.__struct_fields__:
+                raise TypeError(f"from_env() got an unexpected keyword argument {name!r}")
         environ = os.environ if environ is None else environ
         values: dict[str, Any] = {}
         for field in fields_of(cls):

@@ -143,13 +143,16 @@ class A2AServer:
         """
         from errands.agents.build import build  # noqa: PLC0415 - most servers have no manifests
 
+        # The agents are built with the same settings as the server. Storage and policy are arguments of their own.
+        names = [name for name in options if configuration.is_setting(name) and name not in ("storage", "policy")]
+        settings = configuration.make_settings(settings, {name: options.pop(name) for name in names})
         built = build(
             path,
             agent=agent,
             model=model,
             tools=tools,
             tool_settings=tool_settings,
-            settings=settings or Settings.from_env(),
+            settings=settings,
             card=agent_card,
         )
         server = cls(

@@ -138,15 +138,20 @@ def identifiers_of(worker: Worker) -> Identifiers | None:
 # Settings
 
 
+def is_setting(name: str) -> bool:
+    """Return whether a keyword argument of `A2AServer` overrides a setting."""
+    return name in Settings.__struct_fields__ or name in _SETTING_ALIASES
+
+
 def make_settings(settings: Settings | None, overrides: Mapping[str, Any]) -> Settings:
     """Return a copy of the settings, or those of the environment, with the overrides that are not None.
 
     Raises `ConfigurationError` for wrong values and `TypeError` for unknown names.
     """
-    overrides = {_SETTING_ALIASES.get(name, name): value for name, value in overrides.items() if value is not None}
     for name in overrides:
-        if name not in Settings.__struct_fields__:
+        if not is_setting(name):
             raise TypeError(f"A2AServer() got an unexpected keyword argument {name!r}")
+    overrides = {_SETTING_ALIASES.get(name, name): value for name, value in overrides.items() if value is not None}
     versions = overrides.get("protocol_versions")
     if versions is not None and not isinstance(versions, str):
         overrides["protocol_versions"] = ",".join(versions)
