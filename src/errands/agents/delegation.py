@@ -139,7 +139,7 @@ class LocalDelegate(Delegate):
             parent=delegation.parent,
             depth=delegation.depth,
         )
-        async with self._agents.waiting(delegation.parent):
+        async with self._agents.waiting(delegation.parent, is_local=True):
             task_id = delegation.task_id
             if task_id is None:
                 # A child that is not recorded would not be canceled with its parent.
@@ -216,7 +216,8 @@ class RemoteDelegate(Delegate):
 
     async def _run(self, delegation: Delegation) -> Delegated:
         _check_depth(delegation, self._max_depth)
-        async with nullcontext() if self._agents is None else self._agents.waiting(delegation.parent):
+        agents = self._agents
+        async with nullcontext() if agents is None else agents.waiting(delegation.parent, is_local=False):
             task_id = delegation.task_id
             if task_id is None:
                 answered = await _uninterrupted(self._begin(delegation))

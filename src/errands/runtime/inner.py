@@ -65,9 +65,9 @@ class InnerAgents:
         except (ConcurrencyError, DuplicateMessageError):
             return await self._engine.load(task_id, call.scope)
 
-    def waiting(self, task_id: str) -> AbstractAsyncContextManager[None]:
-        """Give the slot of a running turn back while it waits for a task that it has delegated."""
-        return self._pool.waiting(task_id)
+    def waiting(self, task_id: str, *, is_local: bool) -> AbstractAsyncContextManager[None]:
+        """Let a running turn wait without a slot for a task that it has delegated, here or to another server."""
+        return self._pool.waiting(task_id, is_local=is_local)
 
     async def wait_until_settled(self, task_id: str, call: CallContext, after: int = 0) -> StoredTask:
         """Return the task once it has ended or paused at a version above `after`, however long that takes.
@@ -75,7 +75,10 @@ class InnerAgents:
         Any process may work on it. Raise `TaskNotFoundError`.
         """
         while True:
-            with self._engine.expect(task_id, call.scope, SETTLED_STATES) as expectation:
+            with (
+                self._pool.awaiting(task_id, call.scope),
+                self._engine.expect(task_id, call.scope, SETTLED_STATES) as expectation,
+            ):
                 stored = await self._engine.load(task_id, call.scope)
                 if stored.state in SETTLED_STATES and stored.version > after:
                     return stored

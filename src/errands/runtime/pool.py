@@ -9,18 +9,26 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
-from contextlib import AbstractContextManager, AsyncExitStack, asynccontextmanager, suppress
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator
+from contextlib import AbstractContextManager, AsyncExitStack, asynccontextmanager, contextmanager, suppress
 from typing import Any
 
 import msgspec
 
 from errands import lifecycle
 from errands.engines.base import Engine
-from errands.errors import DamagedTaskError, ErrandsError, LeaseLostError, StorageError, TaskTerminalStateError
+from errands.errors import (
+    ConcurrencyError,
+    DamagedTaskError,
+    ErrandsError,
+    LeaseLostError,
+    StorageError,
+    TaskNotFoundError,
+    TaskTerminalStateError,
+)
 from errands.model.base import shallow_copy
 from errands.model.core import WORKING, StreamResponse, TaskStatus, TaskStatusUpdateEvent
-from errands.model.log import LEASE, Change, Lease, RequestOptions, StoredTask
+from errands.model.log import LEASE, Change, Lease, RequestOptions, Scope, StoredTask
 from errands.runtime.call import WaitingContexts, current_message_id, stored_options
 from errands.runtime.dependencies import DependencyContainer
 from errands.runtime.handler import Handler
@@ -41,30 +49,36 @@ Admit = Callable[[Change], Awaitable[None]]
 
 
 class Slots:
-    """Room for turns: `limit` at a time, or any number without a limit."""
+    """Room for turns: at most `limit` run at the same time, or any number without a limit.
+
+    A turn that waits for a task of this process has no slot, but no new task may begin in its place: else any number of
+    turns could begin only to wait. The slot is for delegated tasks, and for turns that have waited.
+    """
 
     def __init__(self, limit: int | None) -> None:
         self._limit = limit
         self._taken = 0
-        #: Turns that have waited for a delegated task and want a slot again. They come before new ones.
+        #: Turns without a slot that wait for tasks of this process.
+        self.waiting = 0
+        #: Turns that have waited and want a slot again. They come before all others.
         self._returning: deque[asyncio.Future[None]] = deque()
 
-    def take(self) -> bool:
-        """Take a slot if one is free."""
-        if self._limit is not None and self._taken >= self._limit:
+    def take(self, *, is_new: bool) -> bool:
+        """Take a slot if one is free, for a new task or for a delegated one or a turn that has waited."""
+        if self._limit is not None and self._taken + (self.waiting if is_new else 0) >= self._limit:
             return False
         self._taken += 1
         return True
 
     def take_many(self, at_most: int) -> int:
-        """Take the free slots, `at_most` this number of them, and return how many."""
-        count = at_most if self._limit is None else max(min(at_most, self._limit - self._taken), 0)
+        """Take free slots for new tasks, `at_most` this number of them, and return how many."""
+        count = at_most if self._limit is None else max(min(at_most, self._limit - self._taken - self.waiting), 0)
         self._taken += count
         return count
 
     def give_back(self, count: int = 1) -> None:
         self._taken -= count
-        while self._returning and self.take():
+        while self._returning and self.take(is_new=False):
             returning = self._returning.popleft()
             if returning.done():
                 self._taken -= 1
@@ -77,7 +91,7 @@ class Slots:
 
     async def take_again(self) -> None:
         """Wait for a slot."""
-        if self.take():
+        if self.take(is_new=False):
             return
         returning = asyncio.get_running_loop().create_future()
         self._returning.append(returning)
@@ -93,8 +107,8 @@ class Execution:
     """A task that this process holds a lease on, and the asyncio task that runs its turns."""
 
     __slots__ = (
-        *("attempt", "cancel_requested", "force_timer", "has_slot", "started_at", "stopped", "task", "task_id"),
-        *("turn", "waits_for"),
+        *("attempt", "cancel_requested", "force_timer", "has_slot", "is_counted", "started_at", "stopped", "task"),
+        *("task_id", "turn", "waits_for"),
     )
 
     def __init__(self, stored: StoredTask, started_at: int) -> None:
@@ -108,6 +122,8 @@ class Execution:
         self.stopped: Stop | None = None
         self.force_timer: asyncio.TimerHandle | None = None
         self.has_slot = True
+        #: Whether it is one of `Slots.waiting`.
+        self.is_counted = False
         #: Delegated tasks that it waits for.
         self.waits_for = 0
 
@@ -118,10 +134,6 @@ class Execution:
     @property
     def turn_ended(self) -> bool:
         return self.turn is not None and self.turn.ended
-
-    def lacks_slot(self) -> bool:
-        """Return whether it does not wait for a task any more and has no slot yet."""
-        return not self.waits_for and not self.has_slot
 
     def stop(self, why: Stop) -> None:
         self.stopped = why
@@ -159,6 +171,8 @@ class WorkerPool:
         self._idle = asyncio.Event()
         self._on_sweep: list[Callable[[], Coroutine[Any, Any, None]]] = []
         self._forcing: set[asyncio.Task[None]] = set()
+        #: Tasks of this process that its turns wait for.
+        self._awaited: list[tuple[str, Scope]] = []
 
     def add(self, handler: Handler) -> None:
         """Run the turns of another agent."""
@@ -267,7 +281,9 @@ class WorkerPool:
 
     def _take_slot(self, is_delegated: bool) -> bool:
         """Take a slot for a task whose lease is about to be written; `_start` or `_release_slots` must follow."""
-        if not self._runs_turns or self.draining or (self._backlog and not is_delegated) or not self._slots.take():
+        if not self._runs_turns or self.draining or (self._backlog and not is_delegated):
+            return False
+        if not self._slots.take(is_new=not is_delegated):
             return False
         self._starting += 1
         return True
@@ -304,11 +320,12 @@ class WorkerPool:
             self._give_back_soon(execution)
 
     @asynccontextmanager
-    async def waiting(self, task_id: str) -> AsyncIterator[None]:
-        """Give the slot of a running turn back while it waits for a delegated task, and take one again after.
+    async def waiting(self, task_id: str, *, is_local: bool) -> AsyncIterator[None]:
+        """Take the slot of a running turn away while it waits for a delegated task, and give it one again after.
 
-        Otherwise a turn and the task it waits for could block each other for ever. A turn that is interrupted while it
-        waits does not have to wait for a slot.
+        Otherwise a turn and the task it waits for could block each other for ever. While it waits for a task of this
+        process, only delegated tasks may use the slot. While it waits for another server, any task may: the server may
+        need an answer from here first. A turn that is interrupted while it waits does not have to wait for a slot.
         """
         execution = self.running.get(task_id)
         if execution is None:
@@ -317,6 +334,9 @@ class WorkerPool:
         execution.waits_for += 1
         if execution.has_slot:
             execution.has_slot = False
+            if is_local:
+                execution.is_counted = True
+                self._slots.waiting += 1
             self._slots.give_back()
             if self._backlog:
                 self._wake.set()
@@ -324,18 +344,74 @@ class WorkerPool:
             yield
         except BaseException:
             execution.waits_for -= 1
-            if execution.lacks_slot():
+            if self._lacks_slot(execution):
                 self._slots.take_regardless()
-                execution.has_slot = True
+                self._resume(execution)
             raise
         execution.waits_for -= 1
-        if execution.lacks_slot():
+        if self._lacks_slot(execution):
             await self._slots.take_again()
-            # Meanwhile the turn may have begun another wait, or ended one.
-            if execution.lacks_slot():
-                execution.has_slot = True
+            # Meanwhile the turn may have begun another wait, or ended.
+            if self._lacks_slot(execution):
+                self._resume(execution)
             else:
                 self._slots.give_back()
+
+    def _lacks_slot(self, execution: Execution) -> bool:
+        """Return whether a turn still runs, does not wait for a task any more and has no slot yet."""
+        is_running = self.running.get(execution.task_id) is execution
+        return is_running and not execution.waits_for and not execution.has_slot
+
+    def _resume(self, execution: Execution) -> None:
+        """Note that a turn that has waited has a slot again."""
+        execution.has_slot = True
+        self._stop_counting(execution)
+
+    def _stop_counting(self, execution: Execution) -> None:
+        if execution.is_counted:
+            execution.is_counted = False
+            self._slots.waiting -= 1
+
+    @contextmanager
+    def awaiting(self, task_id: str, scope: Scope) -> Iterator[None]:
+        """Take this task up before others while a turn of this process waits for it."""
+        awaited = (task_id, scope)
+        self._awaited.append(awaited)
+        if task_id not in self.running:
+            self._wake.set()
+        try:
+            yield
+        finally:
+            self._awaited.remove(awaited)
+
+    async def _take_up_awaited(self) -> None:
+        """Lease tasks that turns of this process wait for and that have found no slot so far."""
+        for task_id, scope in self._awaited[:]:
+            if task_id in self.running or scope.agent not in self.handlers:
+                continue
+            with suppress(TaskNotFoundError, ConcurrencyError, LeaseLostError, TaskTerminalStateError):
+                stored = await self._engine.load(task_id, scope)
+                now = self._engine.clock()
+                if stored.damage or stored.head.due_at is None or stored.head.due_at > now:
+                    continue  # it is settled, or held by another process
+                if not self._take_slot(is_delegated=True):
+                    return
+                change = Change(
+                    task_id=task_id,
+                    scope=scope,
+                    fence=stored.head.attempt,
+                    at=now,
+                    work=LEASE,
+                    due_at=now + self.leases.duration,
+                    worker=self.leases.worker_id,
+                )
+                try:
+                    await self._engine.commit(change)
+                except BaseException:
+                    self._release_slots(1)
+                    raise
+                leased = StoredTask(task=stored.task, head=lifecycle.advance(stored.head, change), scope=scope)
+                self._start(leased, now)
 
     # Running turns
 
@@ -400,6 +476,7 @@ class WorkerPool:
             execution.force_timer.cancel()
         if self.running.get(execution.task_id) is execution:
             del self.running[execution.task_id]
+        self._stop_counting(execution)
         if execution.has_slot:
             execution.has_slot = False
             self._slots.give_back()
@@ -461,6 +538,8 @@ class WorkerPool:
         if self.leases.may_have_run_out():
             # This process stood still: what no other has taken over goes on, and is not begun again.
             await self._extend()
+        if self._awaited:
+            await self._take_up_awaited()
         while not self.draining and (room := self._slots.take_many(_CLAIMED)):
             self._starting += room
             now, claimed = self._engine.clock(), []

@@ -101,7 +101,48 @@ async def test_a_turn_that_waits_takes_no_more_than_the_slot_it_had(storage: str
         doll.gate.set()
         assert (await first).text == "0(1(2(innermost)))"
         await server.engine.wait_for_state(second.task_id, server.scope(), frozenset({COMPLETED}), 20)
-        assert sorted(doll.begun) == sorted([0, 1, 2, 3] * 2)
+        assert doll.begun == [0, 1, 2, 3] * 2
+
+
+async def test_no_new_task_begins_in_the_place_of_a_turn_that_waits(storage: str) -> None:
+    server, doll = alone(storage)
+    doll.gate.set()
+    async with asyncio.timeout(60), connect(server) as client:
+        tasks = [(await client.send(f"go {number}", blocking=False)).task_id for number in range(10)]
+        for task_id in tasks:
+            await server.engine.wait_for_state(task_id, server.scope(), frozenset({COMPLETED}), 30)
+        assert doll.begun == [0, 1, 2, 3] * 10
+
+
+class Careless(Worker):
+    """Ends its turn while what it has delegated still runs."""
+
+    def __init__(self, delegate: LocalDelegate) -> None:
+        self.delegate = delegate
+        self.gate = asyncio.Event()
+        self.delegations: list[asyncio.Task[object]] = []
+
+    async def handle(self, ctx: TaskContext) -> None:
+        if ctx._turn.options.depth:
+            await self.gate.wait()
+        else:
+            delegation = delegation_of(ctx, await started_run(ctx))
+            self.delegations.append(asyncio.create_task(self.delegate.run(delegation)))
+            await asyncio.sleep(0)
+        await ctx.complete("done")
+
+
+async def test_a_delegation_that_outlives_its_turn_takes_no_slot(storage: str) -> None:
+    inner = InnerAgents()
+    careless = Careless(LocalDelegate("Careless", inner))
+    card = AgentCardConfig(name="Careless", description=".")
+    server = A2AServer(worker=careless, agent_card=card, inner=inner, storage=storage, settings=settings())
+    async with asyncio.timeout(30), connect(server) as client:
+        for _ in range(3):
+            careless.gate.clear()
+            assert (await client.send("go")).text == "done"
+            careless.gate.set()
+            await asyncio.wait(careless.delegations)
 
 
 async def test_tasks_that_wait_for_each_other_are_taken_up_again_after_a_restart(storage: str) -> None:
@@ -246,15 +287,15 @@ async def test_a_turn_that_comes_back_goes_before_new_ones() -> None:
     back = asyncio.create_task(slots.take_again())
     await asyncio.sleep(0)
     slots.give_back()
-    assert not slots.take()
+    assert not slots.take(is_new=True)
     await back
     slots.give_back()
-    assert slots.take()
+    assert slots.take(is_new=True)
 
 
 async def test_a_turn_that_is_canceled_while_it_waits_for_a_slot_takes_none() -> None:
     slots = Slots(1)
-    slots.take()
+    slots.take(is_new=True)
     waits, has_got_it = asyncio.create_task(slots.take_again()), asyncio.create_task(slots.take_again())
     await asyncio.sleep(0)
     waits.cancel()
@@ -262,14 +303,14 @@ async def test_a_turn_that_is_canceled_while_it_waits_for_a_slot_takes_none() ->
     slots.give_back()
     has_got_it.cancel()
     await asyncio.wait([waits, has_got_it])
-    assert slots.take()
+    assert slots.take(is_new=True)
 
 
 def test_an_interrupted_turn_does_not_wait_for_a_slot() -> None:
     slots = Slots(1)
-    slots.take()
+    slots.take(is_new=True)
     slots.take_regardless()
     slots.give_back()
-    assert not slots.take()
+    assert not slots.take(is_new=True)
     slots.give_back()
-    assert slots.take()
+    assert slots.take(is_new=True)
