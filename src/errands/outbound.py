@@ -4,8 +4,8 @@ A name is resolved here, its addresses are checked, and the connection is made t
 checked, so that a name that changes in between gains nothing. This holds for each new connection, also after a
 redirect. Public addresses are open; the operator opens others with `ERRANDS_OUTBOUND_ALLOW`.
 
-Answers are bounded while they are read. Compressed answers are not requested and not accepted: a few kilobytes of
-them may become gigabytes.
+Answers are bounded while they are read. Compressed content is not requested and not accepted: a few kilobytes of it may
+become gigabytes.
 """
 
 from __future__ import annotations
@@ -261,15 +261,29 @@ class _GuardedTransport(httpx.AsyncHTTPTransport):
         request.headers["Accept-Encoding"] = "identity"
         response = await super().handle_async_request(request)
         codings = {name.strip().lower() for name in response.headers.pop("Content-Encoding", "").split(",")}
+        assert isinstance(response.stream, httpx.AsyncByteStream)
         if refused := codings & _CODINGS:
-            await response.aclose()
-            problem = f"it is compressed with {' and '.join(sorted(refused))}, which was not requested"
-            raise httpx.DecodingError(problem, request=request)
-        if self._max_bytes is not None:
-            assert isinstance(response.stream, httpx.AsyncByteStream)
+            try:
+                # The status and the headers of a redirect or an error are enough.
+                has_content = response.is_success and await _has_content(response.stream)
+            finally:
+                await response.stream.aclose()
+            if has_content:
+                problem = f"it is compressed with {' and '.join(sorted(refused))}, which was not requested"
+                raise httpx.DecodingError(problem, request=request)
+            response.stream = httpx.ByteStream(b"")
+        elif self._max_bytes is not None:
             meter = Meter(self._max_bytes, response.headers.get("Content-Type", ""))
             response.stream = _MeteredBody(response.stream, meter)
         return response
+
+
+async def _has_content(body: httpx.AsyncByteStream) -> bool:
+    """Return whether there is a first byte. The headers of an answer to HEAD, or without content, may not tell."""
+    async for piece in body:
+        if piece:
+            return True
+    return False
 
 
 class Meter:

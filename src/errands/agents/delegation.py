@@ -25,7 +25,14 @@ import msgspec
 
 from errands.agents.exposed import INCOMPLETE, exposed_values, incomplete_reason
 from errands.agents.tools.toolbox import Secrets
-from errands.client import A2AClient, A2AClientError, ClientResult, NoCommonProtocolError
+from errands.client import (
+    A2AClient,
+    A2AClientError,
+    AnswerLostError,
+    ClientResult,
+    NoCommonProtocolError,
+    ProtocolError,
+)
 from errands.errors import ErrandsError, TaskNotCancelableError, TaskNotFoundError, UnavailableError
 from errands.model.core import (
     AUTH_REQUIRED,
@@ -40,6 +47,7 @@ from errands.model.core import (
 )
 from errands.model.log import Scope
 from errands.model.marks import is_review
+from errands.outbound import AnswerTooLargeError
 from errands.policy.run import content_part
 from errands.runtime.call import CallContext
 from errands.runtime.inner import InnerAgents
@@ -237,7 +245,12 @@ class RemoteDelegate(Delegate):
     async def _send(self, delegation: Delegation) -> ClientResult:
         try:
             async with self._connected() as client:
-                return await client.send(remote_message(delegation), blocking=False)
+                try:
+                    return await client.send(remote_message(delegation), blocking=False)
+                except (AnswerLostError, AnswerTooLargeError, ProtocolError) as error:
+                    raise DelegationError(f"{self._name} was asked, but there is no usable answer: {error}") from None
+        except DelegationError:
+            raise
         except ErrandsError as error:
             raise DelegationError(f"{self._name} could not be asked: {error}") from None
 

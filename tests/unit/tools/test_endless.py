@@ -113,6 +113,12 @@ async def test_an_endless_error_is_told_with_its_beginning(tmp_path: Path, endle
     assert len(said) < 600
 
 
+async def test_an_endless_redirect_is_told_as_a_redirect(tmp_path: Path, endless: Endless) -> None:
+    request = {"method": "GET", "url": f"{endless.url}/text/plain/302"}
+    said = await told(tmp_path, tool(actions=[action("go", "stateless_http", request)]))
+    assert said == "127.0.0.1 answered 302 Found and points to nowhere; redirects are not followed"
+
+
 async def test_an_endless_answer_of_an_operation_is_not_read_to_its_end(tmp_path: Path, endless: Endless) -> None:
     said = await told(tmp_path, tool(openapi={"url": f"{endless.url}/openapi.json"}))
     assert said == "the answer of 127.0.0.1 has more than 10,000 bytes"

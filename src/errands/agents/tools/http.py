@@ -447,8 +447,8 @@ async def send(equipment: Equipment, request: httpx.Request) -> HttpAnswer:
                     if len(content) > bounds.max_bytes:
                         raise AnswerTooLargeError
             except AnswerTooLargeError:
-                # Of an error the beginning is enough.
-                if response.status_code < 400:
+                # Of a redirect or an error the beginning is enough.
+                if response.is_success:
                     raise ToolError(f"the answer of {host} has more than {bounds.max_bytes:,} bytes") from None
             finally:
                 await response.aclose()
@@ -460,11 +460,11 @@ async def send(equipment: Equipment, request: httpx.Request) -> HttpAnswer:
         port = request.url.port or (443 if request.url.scheme == "https" else 80)
         raise BrokenToolError(f"there is no connection to {host}:{port} ({error})") from None
     except httpx.DecodingError as error:
-        raise ToolError(f"the answer of {host} cannot be read: {error}") from None
+        raise ToolError(f"{host} carried out the request, but its answer cannot be read: {error}") from None
     except httpx.TransportError as error:
         raise ToolError(f"the connection to {host} broke ({type(error).__name__})") from None
     charset = response.charset_encoding or "utf-8"
-    if not 200 <= response.status_code < 300:
+    if not response.is_success:
         # Secrets are hidden before the text is cut, so that no part of one is left.
         body = equipment.hide(_decoded(content[: _MAX_EXCERPT * 8], charset).strip())
         raise ToolError(_failure(host, response, body))

@@ -114,6 +114,9 @@ class McpConnection:
                 raise ToolError(f"{name} answered with more than {self._max_bytes:,} bytes") from None
             if error.code == _CLOSED:
                 self._closing.set()
+                if (unreadable := self._bridge.unreadable) is not None:
+                    problem = f"{self._name} carried out the call of {name}, but its answer cannot be read"
+                    raise ToolError(f"{problem}: {unreadable}") from None
                 raise ToolError(f"{self._name} ended before it answered") from None
             raise ToolError(f"{name}: {_short(error)}") from None
         except ToolError:
@@ -157,6 +160,8 @@ class McpConnection:
     def _startup_problem(self, error: Exception) -> str:
         if self._bridge.refused is not None:
             return f"{self._name} cannot be reached: {self._bridge.refused}"
+        if self._bridge.unreadable is not None:
+            return f"the answer of {self._name} cannot be read: {self._bridge.unreadable}"
         if isinstance(error, FileNotFoundError | PermissionError | NotADirectoryError):
             return f"{self._name} cannot be started: {self._server.command}: {error.strerror}"
         if self._server.transport == "stdio":
@@ -230,6 +235,8 @@ class _HttpBridge(httpx2.AsyncBaseTransport):
         self._on_too_large = on_too_large
         #: Why nothing was sent.
         self.refused: ErrandsError | None = None
+        #: Why an answer cannot be read. The package ends the connection then.
+        self.unreadable: httpx2.DecodingError | None = None
 
     async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
         sent = httpx.Request(
@@ -245,6 +252,9 @@ class _HttpBridge(httpx2.AsyncBaseTransport):
         except ErrandsError as error:
             self.refused = error
             raise httpx2.ConnectError(str(error), request=request) from None
+        except httpx2.DecodingError as error:
+            self.unreadable = error
+            raise
         stream = _BridgedBody(answer, request, self._on_too_large)
         return httpx2.Response(answer.status_code, headers=answer.headers.raw, stream=stream, request=request)
 
