@@ -21,7 +21,7 @@ from tests.postgres import own_schema, shared_server
 
 pytestmark = pytest.mark.anyio
 
-NEWEST = migrations()[-1].version
+FIRST, NEWEST = migrations()[0].version, migrations()[-1].version
 
 
 @pytest.fixture
@@ -75,6 +75,20 @@ async def test_an_older_schema_is_refused_until_it_is_upgraded(
     async with PostgresEngine(url, clock=clock) as engine:
         assert (await engine.load("t", ME)).version == 2
         assert await engine.commit(changes.complete()) == 3
+
+
+@pytest.mark.parametrize("version", [1, FIRST - 1])
+async def test_a_schema_from_before_the_first_release_is_refused_and_left_as_it_is(url: str, version: int) -> None:
+    async with PostgresEngine(url):
+        pass
+    await run(url, f"UPDATE schema_versions SET version = {version}, oldest = 1")
+    engine = PostgresEngine(url)
+    for attempt in (engine.open, engine.schema.upgrade, engine.schema.check, engine.schema.sql):
+        with pytest.raises(
+            StorageError, match=f"schema version {version}, .* unreleased version of errands wrote.*Recreate it"
+        ):
+            await attempt()
+    assert [tuple(row) for row in await run(url, "SELECT version, oldest FROM schema_versions")] == [(version, 1)]
 
 
 async def test_the_release_before_runs_on_a_schema_that_only_added(
@@ -167,8 +181,9 @@ async def test_the_printed_sql_makes_what_an_upgrade_makes(url: str, changes: Ch
 
 
 def test_migrations_are_numbered_without_a_gap_and_name_the_oldest_that_can_run() -> None:
-    assert [migration.version for migration in migrations()] == list(range(1, NEWEST + 1))
-    assert all(1 <= migration.oldest <= migration.version for migration in migrations())
+    # 1 to 11 were those of unreleased versions, whose tables must not be taken for newer ones.
+    assert [migration.version for migration in migrations()] == list(range(12, NEWEST + 1))
+    assert all(FIRST <= migration.oldest <= migration.version for migration in migrations())
 
 
 @pytest.fixture(

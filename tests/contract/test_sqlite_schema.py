@@ -21,7 +21,7 @@ from tests.contract.changes import ME, Changes, ManualClock
 
 pytestmark = pytest.mark.anyio
 
-NEWEST = migrations()[-1][0]
+FIRST, NEWEST = migrations()[0][0], migrations()[-1][0]
 
 
 @pytest.fixture
@@ -55,6 +55,23 @@ async def test_a_newer_schema_is_refused_with_what_to_do(path: Path, changes: Ch
     before = content(path)
     with pytest.raises(StorageError, match=f"schema version {NEWEST + 1}.*Upgrade errands"):
         await SQLiteEngine(path).open()
+    assert content(path) == before
+
+
+@pytest.mark.parametrize("version", [1, FIRST - 1])
+async def test_a_schema_from_before_the_first_release_is_refused_and_left_as_it_is(
+    path: Path, changes: Changes, version: int
+) -> None:
+    async with SQLiteEngine(path) as engine:
+        await engine.commit(changes.start())
+    run(path, f"PRAGMA user_version = {version}")
+    before = content(path)
+    engine = SQLiteEngine(path)
+    for attempt in (engine.open, engine.schema.upgrade, engine.schema.check, engine.schema.sql):
+        with pytest.raises(
+            StorageError, match=f"schema version {version}, .* unreleased version of errands wrote.*Recreate it"
+        ):
+            await attempt()
     assert content(path) == before
 
 
@@ -133,7 +150,8 @@ async def test_a_migration_that_fails_leaves_the_schema_as_it_was(
 
 
 def test_migrations_are_numbered_without_a_gap() -> None:
-    assert [number for number, _ in migrations()] == list(range(1, NEWEST + 1))
+    # 1 to 6 were those of unreleased versions, whose files must not be taken for newer ones.
+    assert [number for number, _ in migrations()] == list(range(7, NEWEST + 1))
 
 
 @pytest.mark.parametrize("name", sorted(QUERIES))

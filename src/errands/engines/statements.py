@@ -5,6 +5,11 @@ from __future__ import annotations
 import re
 from importlib.resources.abc import Traversable
 
+#: The end of the message about a store with a schema from before the first migration.
+UNRELEASED = (
+    "which an earlier, unreleased version of errands wrote; it cannot be upgraded. Recreate it, name another one, or "
+    "export its tasks with the version that wrote them"
+)
 _SECTION = re.compile(r"^-- (name|fragment): (\w+)\n((?:.+\n)+)", re.MULTILINE)
 _COMMENT = re.compile(r"--.*\n")
 

@@ -22,7 +22,7 @@ from errands.engines.postgres.connection import (
     is_in_the_way,
 )
 from errands.engines.postgres.queries import QUERIES
-from errands.engines.statements import read_migrations
+from errands.engines.statements import UNRELEASED, read_migrations
 from errands.errors import StorageError
 
 _T = TypeVar("_T")
@@ -110,7 +110,10 @@ async def look(connection: Connection, options: PostgresOptions) -> SchemaState:
             "is. Name another one with `?schema=NAME` in the storage URL"
         )
     found = await connection.fetchrow(QUERIES["schema_version"]) if is_ours else None
-    return SchemaState(has_schema, *(found or (0, 0)))
+    state = SchemaState(has_schema, *(found or (0, 0)))
+    if 0 < state.version < migrations()[0].version:
+        raise StorageError(f"The database {options.name} has schema version {state.version}, {UNRELEASED}")
+    return state
 
 
 def check(state: SchemaState, options: PostgresOptions) -> None:

@@ -1,6 +1,6 @@
 -- Every statement of the engine. `-- name:` begins one; the sentence below it says what it does.
 -- `{record}` stands for the fragment of that name; `/*each*/ x` is repeated, once for every row that is passed.
--- `<< 28` is the width of a version in `events.place`, as in migrations/0001_initial.sql.
+-- `<< 28` is the width of a version in `events.place`, as in migrations/0007_initial.sql.
 
 -- fragment: record
 -- A task's row as one JSON value: one column to fetch, decoded straight into `errands.engines.commit.TaskRow`.

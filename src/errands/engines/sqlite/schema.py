@@ -13,7 +13,7 @@ from pathlib import Path
 
 from errands.engines.base import Schema
 from errands.engines.sqlite.connection import SQLiteOptions, connect, explain
-from errands.engines.statements import read_migrations
+from errands.engines.statements import UNRELEASED, read_migrations
 from errands.errors import StorageError
 
 #: "erra": how `file` and errands itself recognise the database.
@@ -71,7 +71,9 @@ def check_ownership(connection: sqlite3.Connection, path: str) -> int:
         if connection.in_transaction:
             connection.execute("ROLLBACK")
     if application == APPLICATION_ID:
-        newest = migrations()[-1][0]
+        oldest, newest = migrations()[0][0], migrations()[-1][0]
+        if 0 < version < oldest:
+            raise StorageError(f"The database {path} has schema version {version}, {UNRELEASED}")
         if version > newest:
             raise StorageError(
                 f"The database {path} has schema version {version}, but this version of errands knows only "

@@ -1,5 +1,6 @@
--- The tables of version 1. A change of the schema is a new file with the next number, never an edit of this one.
--- oldest: 1
+-- The first tables. Lower numbers belonged to versions that were not released. A change of the schema is a new file with
+-- the next number, never an edit of this one.
+-- oldest: 12
 -- The line above names the oldest schema version whose code can still run on this one: how old and new replicas run side
 -- by side. A migration that only adds keeps the number; one that takes something away raises it. An index on a table
 -- that is in use belongs in a file of its own, as CREATE INDEX CONCURRENTLY: see docs/scaling.md.

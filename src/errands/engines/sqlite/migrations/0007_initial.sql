@@ -1,4 +1,5 @@
--- The tables of version 1. A change of the schema is a new file with the next number, never an edit of this one.
+-- The first tables. Lower numbers belonged to versions that were not released. A change of the schema is a new file with
+-- the next number, never an edit of this one.
 
 -- One row per task: its head, field by field as in `errands.model.log.Head`, and its scope. The content is in `events`,
 -- so that this row stays small however large the task grows.
