@@ -119,7 +119,7 @@ async def test_crowded_messages(served: Served, request: pytest.FixtureRequest) 
             refused = await asyncio.gather(*(refusal(call(CROWDED)) for _ in range(4)))
             assert {one.code for one in refused} == {expected}
 
-    await victim.endures(attack, growth=150 * MIB)
+    await victim.endures(attack, growth=220 * MIB)
     await victim.close()
 
 
