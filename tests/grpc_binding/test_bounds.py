@@ -16,7 +16,7 @@ from errands import BearerTokenMiddleware, Settings, TaskContext, Worker
 from errands.server import grpc as grpc_binding
 from errands.wire.proto.codec import CODECS, Codec
 from tests.grpc_binding.http2 import Connection
-from tests.grpc_binding.serving import Served, is_answered, old_send, over_grpc, pb, refusal, send
+from tests.grpc_binding.serving import Served, is_answered, old_send, over_grpc, pb, read_refusal, refusal, send
 from tests.grpc_binding.test_refusals import METHODS, raw_call, tasks_of, verify
 from tests.interaction.agents import Echo
 from tests.waiting import SOON
@@ -150,9 +150,11 @@ async def test_answers_that_are_not_read_take_no_more_than_their_share() -> None
 
 async def until_refused(served: Served, question: Any) -> Any:
     async with asyncio.timeout(SOON):
-        while await is_answered(served.v1_0, question):
-            pass
-    return await refusal(served.v1_0.GetTask(question))
+        while True:
+            try:
+                await served.v1_0.GetTask(question)
+            except grpc.aio.AioRpcError as error:
+                return read_refusal(error)
 
 
 async def test_a_large_message_counts_until_its_call_has_ended() -> None:
