@@ -247,7 +247,7 @@ class RedisServer:
         await self.check.stop()
 
     async def call(self, requests: Sequence[bytes], *, answer: str = "", number: int | None = None) -> list[Any]:
-        """RunCommands packed requests in one script and return their answers, an exception for one that failed alone.
+        """Run packed requests in one script and return their answers, an exception for one that failed alone.
 
         `number` makes it a batch that is done only once. Raises the client library's errors.
         """
@@ -290,7 +290,7 @@ class RedisServer:
         return answers
 
     async def do(self, command: str, *arguments: Any, **options: Any) -> Any:
-        """RunCommands a command of the client library that reads, or may be done twice. Raises `StorageError`."""
+        """Run a command of the client library that reads, or may be done twice. Raises `StorageError`."""
         return await self.guard(lambda: getattr(self.client, command)(*arguments, **options))
 
     async def guard(self, call: Callable[[], Awaitable[Any]], *, patience: float | None = None) -> Any:
