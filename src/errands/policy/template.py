@@ -17,7 +17,7 @@ import msgspec
 
 from errands.policy import cel
 from errands.policy.cel import CelError, Program, Scope, Session, Variables, evaluate
-from errands.policy.cel.tokens import Token, tokens
+from errands.policy.cel.tokens import tokens
 from errands.policy.cel.values import Json
 
 _NAMES_MOUNT = re.compile(r"\{\s*mount\.")
@@ -66,16 +66,13 @@ def compile_template(scope: Scope, source: str) -> Template:
             literal += character
             position += 2
         elif character == "{":
-            row, end = _inside(source, position)
             if literal:
                 pieces.append(literal)
             literal = ""
-            if not row:
-                raise _unmatched(source, position, "there is nothing between the braces")
-            pieces.append(_expression(scope, source[position + 1 : end], row))
-            position = end + 1
+            program, position = _expression(scope, source, position)
+            pieces.append(program)
         elif character == "}":
-            raise _unmatched(source, position, "`}` without `{`")
+            raise CelError.at(source, position, "`}` without `{`", hint=_ESCAPE)
         else:
             literal += character
             position += 1
@@ -97,30 +94,24 @@ def compile_binding(scope: Scope, source: str) -> Template:
         return compile_template(scope, source)
 
 
-def _inside(source: str, opening: int) -> tuple[list[Token], int]:
-    """Return the tokens up to the closing brace, and where it is. Braces in strings do not count."""
-    row: list[Token] = []
-    depth = 0
+def _expression(scope: Scope, source: str, opening: int) -> tuple[Program, int]:
+    """Compile the expression in the braces that open here, and return where the text goes on."""
+    texts: list[str] = []
+    depth = 1
     for token in tokens(source, opening + 1):
-        if token.kind == "sign" and token.text == "}" and depth == 0:
-            return row, token.start
-        depth += (token.text == "{") - (token.text == "}") if token.kind == "sign" else 0
-        row.append(token)
-    raise _unmatched(source, opening, "`{` without `}`")
-
-
-def _expression(scope: Scope, source: str, row: list[Token]) -> Program:
-    texts = [token.text for token in row]
+        depth += (token.text == "{") - (token.text == "}")
+        if depth == 0:
+            break
+        texts.append(token.text)
+    else:
+        raise CelError.at(source, opening, "`{` without `}`", hint=_ESCAPE)
+    if not texts:
+        raise CelError.at(source, opening, "there is nothing between the braces", hint=_ESCAPE)
+    expression = source[opening + 1 : token.start].strip()
     if texts[:2] == ["auth", "."] and texts[3:] == ["(", ")"]:
         # The specification writes both `{auth.name()}` and `{auth.name}`.
-        source = "".join(texts[:3])
+        expression = "".join(texts[:3])
     try:
-        return cel.compile(scope.without_calls(), source.strip())
+        return cel.compile(scope.without_calls(), expression), token.start + 1
     except CelError as error:
         raise CelError(error.source, error.problem, hint=error.hint or _ESCAPE) from None
-
-
-def _unmatched(source: str, position: int, problem: str) -> CelError:
-    before = source[:position]
-    column = position - (before.rfind("\n") + 1) + 1
-    return CelError(source, problem, hint=_ESCAPE, line=before.count("\n") + 1, column=column)

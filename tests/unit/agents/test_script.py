@@ -185,9 +185,9 @@ async def test_a_script_that_takes_too_long_is_killed_and_others_go_on() -> None
         let_pass(SECONDS)
         with pytest.raises(CelError, match=r"it took longer than 60 s .*: do less in one script"):
             await running
-        assert first._process.returncode == -signal.SIGKILL
+        assert first.process.returncode == -signal.SIGKILL
         assert await World(text="b").run("text({})", evaluators) == "b"
-        assert _pid(evaluators) != first._process.pid
+        assert _pid(evaluators) != first.process.pid
     finally:
         await evaluators.close()
 
@@ -242,7 +242,7 @@ async def test_a_script_whose_caller_goes_away_leaves_nothing_behind() -> None:
         running.cancel()
         with pytest.raises(asyncio.CancelledError):
             await running
-        assert warm._process.returncode == -signal.SIGKILL
+        assert warm.process.returncode == -signal.SIGKILL
         assert await World(text="b").run("text({})", evaluators) == "b"
     finally:
         await evaluators.close()
@@ -252,15 +252,14 @@ async def test_a_process_whose_parent_is_gone_ends_by_itself() -> None:
     evaluators = Evaluators(timeout=SECONDS)
     assert await World(find=1).run("find({})", evaluators) == 1
     [left] = evaluators._idle
-    assert left._process.stdin is not None
-    left._process.stdin.close()
-    assert await left._process.wait() == 0
+    left.writer.close()
+    assert await asyncio.to_thread(left.process.wait) == 0
     await evaluators.close()
 
 
 def _pid(evaluators: Evaluators) -> int:
     [idle] = evaluators._idle
-    return idle._process.pid
+    return idle.process.pid
 
 
 # In manifests

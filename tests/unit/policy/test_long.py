@@ -15,7 +15,7 @@ import pytest
 from errands import Part, TaskContext
 from errands.policy import cel
 from errands.policy.cel import CelError, Session, Suspended, Variables, evaluate, scopes
-from errands.policy.cel.child import HEAD, Request
+from errands.policy.cel.child import Request
 from errands.policy.cel.evaluators import (
     MAX_BYTES,
     MAX_LOOPED_BYTES,
@@ -171,17 +171,12 @@ async def test_a_process_that_is_killed_amid_a_long_answer_is_gone_though_nobody
     request = Request(
         scope=scopes.BEFORE, source="input", values={"input": "a" * 4_000_000}, session=Session(NOW), seconds=30
     )
-    stdin, stdout = evaluator._process.stdin, evaluator._process.stdout
-    assert stdin is not None
-    assert stdout is not None
-    content = msgspec.msgpack.encode(request)
-    stdin.write(HEAD.pack(len(content)) + content)
-    await stdin.drain()
+    await evaluator.write(request)
     # From then on it has taken all that it takes before somebody reads.
-    while not stdout._paused:  # type: ignore[attr-defined]
+    while not evaluator.reader._paused:  # type: ignore[attr-defined]
         await asyncio.sleep(0.01)
     await evaluator.kill()
-    assert evaluator._process.returncode is not None
+    assert evaluator.process.returncode is not None
 
 
 # A hostile message

@@ -81,8 +81,7 @@ def _reads_calls(steps: Steps) -> bool:
 
 
 def _reads_capabilities(program: Program) -> bool:
-    needs = program.needs
-    return needs.whole or bool(needs.records) or not set(CAPABILITIES).isdisjoint(needs.sections)
+    return any(not path or path[0] in CAPABILITIES for path in program.needs)
 
 
 class Plan:

@@ -14,6 +14,7 @@ import math
 import os
 import struct
 import sys
+import time
 from typing import Any, BinaryIO
 
 import msgspec
@@ -21,7 +22,6 @@ import msgspec
 from errands.policy.cel.program import Variables, compile, run  # noqa: A004 - the word for it
 from errands.policy.cel.scopes import Scope
 from errands.policy.cel.session import Call, CelError, Session, Suspended
-from errands.policy.cel.tokens import Needs
 from errands.policy.cel.values import Json
 
 #: None where the system does not have it.
@@ -37,7 +37,7 @@ class Request(msgspec.Struct, frozen=True, kw_only=True, tag="expression"):
     scope: Scope
     source: str
     condition: bool = False
-    context: dict[str, Json] | None = None
+    #: By the names of the variables.
     values: dict[str, Json] = {}
     session: Session
     place: str = ""
@@ -78,25 +78,20 @@ Answer = Value | Pending | Failed
 
 def answer(request: Request | Job) -> Answer:
     if isinstance(request, Job):
-        return _done(request)
+        function = getattr(importlib.import_module(request.module), request.function)
+        try:
+            return Value(msgspec.json.encode(function(*msgspec.json.decode(request.arguments))).decode())
+        except (ValueError, RecursionError) as error:
+            return Failed(str(error))
     try:
         program = compile(request.scope, request.source, condition=request.condition)
         # The parent sends only the part of the context that it needs.
-        program = msgspec.structs.replace(program, needs=Needs(whole=True))
-        variables = Variables(request.context, **request.values)
-        return Value(run(program, variables, request.session, place=request.place))
+        program = msgspec.structs.replace(program, needs=frozenset({()}))
+        return Value(run(program, Variables(**request.values), request.session, place=request.place))
     except Suspended as suspended:
         return Pending(suspended.call)
     except CelError as error:
         return Failed(error.problem, error.hint, error.line, error.column)
-
-
-def _done(job: Job) -> Answer:
-    function = getattr(importlib.import_module(job.module), job.function)
-    try:
-        return Value(msgspec.json.encode(function(*msgspec.json.decode(job.arguments))).decode())
-    except (ValueError, RecursionError) as error:
-        return Failed(str(error))
 
 
 def main() -> None:
@@ -110,7 +105,8 @@ def main() -> None:
     _write(answers, b"")
     while head := requests.read(HEAD.size):
         request = decoder.decode(requests.read(HEAD.unpack(head)[0]))
-        _limit_processor(request.seconds)
+        # In case the parent is not there any more to stop this process.
+        _limit("RLIMIT_CPU", math.ceil(time.process_time() + request.seconds) + 1)
         _write(answers, msgspec.msgpack.encode(answer(request)))
 
 
@@ -119,22 +115,11 @@ def _write(answers: BinaryIO, content: bytes) -> None:
     answers.flush()
 
 
-def _limit_processor(seconds: float) -> None:
-    """Limit the processor time, in case the parent is not there any more to stop this process."""
-    if resource is not None:
-        used = resource.getrusage(resource.RUSAGE_SELF)
-        _limit("RLIMIT_CPU", math.ceil(used.ru_utime + used.ru_stime + seconds) + 1)
-
-
 def _limit(name: str, most: int) -> None:
     """Set a limit where the system has it; elsewhere the parent's timeout must do."""
-    if resource is None or not hasattr(resource, name):
+    if not hasattr(resource, name):
         return
     kind = getattr(resource, name)
     _, hard = resource.getrlimit(kind)
     with contextlib.suppress(ValueError, OSError):
         resource.setrlimit(kind, (most if hard == resource.RLIM_INFINITY else min(most, hard), hard))
-
-
-if __name__ == "__main__":
-    main()

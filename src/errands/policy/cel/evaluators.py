@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import asyncio
 import os
+import socket
 import sys
-from asyncio.subprocess import DEVNULL, PIPE, Process
 from collections.abc import Awaitable, Callable
 from contextvars import ContextVar
+from subprocess import DEVNULL, Popen
 from typing import Any
 
 import msgspec
@@ -125,54 +126,57 @@ class _Died(Exception):
 
 
 class _Evaluator:
-    def __init__(self, process: Process) -> None:
-        self._process = process
+    """One process, whose standard input and output are a socket."""
+
+    def __init__(self, process: Popen[bytes], reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.process = process
+        self.reader = reader
+        self.writer = writer
         self.asked = 0
 
     @classmethod
     async def start(cls, memory: int) -> _Evaluator:
-        process = await asyncio.create_subprocess_exec(
-            sys.executable,
-            "-c",
-            _PROGRAM,
-            str(memory),
-            stdin=PIPE,
-            stdout=PIPE,
-            stderr=DEVNULL,
-            # Only the path to the modules: nothing else of the server's environment.
-            env={"PYTHONPATH": os.pathsep.join(path or os.getcwd() for path in sys.path)},
-            # Ctrl-C is for the server. When that has ended, this process reads the end of its input.
-            start_new_session=True,
-        )
-        evaluator = cls(process)
+        ours, theirs = socket.socketpair()
+        with theirs:
+            process = Popen(  # noqa: ASYNC220, S603 - asyncio starts processes so, too; the command is our own
+                [sys.executable, "-c", _PROGRAM, str(memory)],
+                stdin=theirs.fileno(),
+                stdout=theirs.fileno(),
+                stderr=DEVNULL,
+                # Only the path to the modules: nothing else of the server's environment.
+                env={"PYTHONPATH": os.pathsep.join(path or os.getcwd() for path in sys.path)},
+                # Ctrl-C is for the server. When that has ended, this process reads the end of its input.
+                start_new_session=True,
+            )
+        evaluator = cls(process, *await asyncio.open_connection(sock=ours))
         try:
             async with asyncio.timeout(_START):
                 await evaluator.read()
         except BaseException as error:
             await evaluator.kill()
-            if isinstance(error, asyncio.IncompleteReadError | TimeoutError):
+            if isinstance(error, asyncio.IncompleteReadError | ConnectionError | TimeoutError):
                 raise EvaluationStopped("no process could be started for it") from None
             raise
         return evaluator
 
     async def ask(self, request: Request | Job) -> Answer:
-        self.asked += 1
-        content = msgspec.msgpack.encode(request)
-        assert self._process.stdin is not None
-        self._process.stdin.write(HEAD.pack(len(content)) + content)
-        await self._process.stdin.drain()
+        await self.write(request)
         return _ANSWER.decode(await self.read())
 
+    async def write(self, request: Request | Job) -> None:
+        self.asked += 1
+        content = msgspec.msgpack.encode(request)
+        self.writer.write(HEAD.pack(len(content)) + content)
+        await self.writer.drain()
+
     async def read(self) -> bytes:
-        assert self._process.stdout is not None
-        [size] = HEAD.unpack(await self._process.stdout.readexactly(HEAD.size))
-        return await self._process.stdout.readexactly(size)
+        [size] = HEAD.unpack(await self.reader.readexactly(HEAD.size))
+        return await self.reader.readexactly(size)
 
     async def kill(self) -> None:
-        # This kills the process, too. `kill` alone would leave unread pipes, for which `wait` waits, and warns about a
-        # process that has just died.
-        self._process._transport.close()  # type: ignore[attr-defined]
-        await asyncio.shield(self._process.wait())
+        self.writer.close()
+        self.process.kill()
+        await asyncio.shield(asyncio.to_thread(self.process.wait))
 
 
 # Evaluating
@@ -191,9 +195,20 @@ async def evaluate(
     """
     while True:
         try:
-            if (evaluators := current_evaluators()) is not None and is_long(program, variables, session):
-                return await _run_elsewhere(evaluators, program, variables, session, place)
-            return run(program, variables, session, place=place)
+            evaluators = current_evaluators()
+            if evaluators is None or not is_long(program, variables, session):
+                return run(program, variables, session, place=place)
+            check_seen(program, variables)
+            request = Request(
+                scope=program.scope,
+                source=program.source,
+                condition=program.condition,
+                values=variables.seen_by(program).values,
+                session=session,
+                place=place,
+                seconds=evaluators.timeout,
+            )
+            return await ask(evaluators, request, hint="let it look at less, or loop less often")
         except Suspended as suspended:
             if perform is None:
                 raise
@@ -212,28 +227,10 @@ async def finish(call: Call, session: Session, perform: Perform) -> None:
 
 def is_long(program: Program, variables: Variables, session: Session) -> bool:
     """Return whether the evaluation may hold its process for longer than other tasks should wait."""
-    size = variables.size(program.scope, program.needs, program.names)
+    size = variables.seen_by(program).size
     if session.finished and (program.scope.functions or program.scope.capabilities):
         size += len(msgspec.json.encode(session.finished))
     return size > (MAX_LOOPED_BYTES if program.loops else MAX_BYTES)
-
-
-async def _run_elsewhere(
-    evaluators: Evaluators, program: Program, variables: Variables, session: Session, place: str
-) -> Json:
-    check_seen(program, variables)
-    context, values = variables.named(program.scope, program.needs, program.names)
-    request = Request(
-        scope=program.scope,
-        source=program.source,
-        condition=program.condition,
-        context=context,
-        values=values,
-        session=session,
-        place=place,
-        seconds=evaluators.timeout,
-    )
-    return await ask(evaluators, request, hint="let it look at less, or loop less often")
 
 
 async def ask(evaluators: Evaluators, request: Request, *, hint: str) -> Json:

@@ -10,30 +10,16 @@ import difflib
 import importlib
 import re
 from collections.abc import Mapping, Sequence
-from functools import lru_cache, partial
+from functools import cached_property, lru_cache, partial
 from typing import Any
 
 import msgspec
 
 from errands.errors import ConfigurationError
+from errands.policy.cel import tokens
 from errands.policy.cel.scopes import ALIASES, AWAITED, Scope
 from errands.policy.cel.session import CURRENT, CelError, Pass, Session, Suspended, awaited
-from errands.policy.cel.tokens import (
-    CAPABILITIES,
-    Needs,
-    Token,
-    check_paths,
-    closing,
-    copying,
-    depth,
-    growth,
-    is_macro,
-    names,
-    needs,
-    reads,
-    tokens,
-    without_has_event,
-)
+from errands.policy.cel.tokens import CAPABILITIES, Parts, Token
 from errands.policy.cel.values import (
     TOO_MUCH,
     Json,
@@ -54,37 +40,8 @@ MAX_GROWTH = 256
 MAX_ITEMS = 2_000
 
 _ENGINE_ERRORS = (RuntimeError, MemoryError, ValueError)
-_PLACE = re.compile(r"ERROR: <input>:(-?\d+):(-?\d+): (.*)")
-_UNDECLARED = re.compile(r"undeclared reference to '([^']+)'")
-_MAX_PROBLEM = 300
-_STATUS = re.compile(r"^[A-Z_]+: |\s*\[[A-Z_]+\]$")
-
-#: Functions that fail for some literals, and what they can read.
-_READABLE = {
-    "matches": "write a regular expression as RE2 has them",
-    "timestamp": "write one such as '2026-05-20T03:45:00Z'",
-    "duration": "write one such as '90s' or '1h30m'",
-    "bool": "write 'true' or 'false'",
-    **dict.fromkeys(("int", "uint", "double"), "write a number"),
-}
-
 #: For expressions that need no variable.
 _NOTHING = Scope(name="a constant")
-
-_SIMPLER = "split it into several expressions"
-#: The engine's word for a `MemoryError`.
-_NO_MEMORY = "bad_alloc"
-
-#: What to do about an error, by words of the engine's message.
-_HINTS = {
-    "Key not found": "ask with has(...) before reading a field that may be absent",
-    "o matching overload": "the operands have types that do not go together; convert with int(), double() or string()",
-    "Index error": "ask for size(...) before reading an item",
-    "recursion": _SIMPLER,
-    "budget": "loop over fewer items",
-    _NO_MEMORY: "do less in one expression",
-    "No value with name": "the variable has no value here",
-}
 
 
 # The engine
@@ -108,37 +65,29 @@ def engine() -> Any:
 def environment(scope: Scope) -> Any:
     """Return the engine's environment in which exactly the names of `scope` exist."""
     cel = engine()
+    # A parameter of type DYN never matches at run time; one of type Any takes every value.
+    anything = cel.Type("google.protobuf.Any")
     variables = dict.fromkeys(scope.variables, cel.Type.DYN)
     if "now" in variables:
         variables["now"] = cel.Type.STRING
-    return cel.NewEnv(
-        variables=variables,
-        functions=_functions(scope),
-        container=cel.ExpressionContainer(aliases={alias: ALIASES[alias] for alias in scope.aliases}),
-    )
 
+    def declare(name: str, parameters: list[Any], returns: Any, call: Any, *, member: bool = False) -> Any:
+        overload = cel.Overload(
+            f"errands_{name}", return_type=returns, parameters=parameters, is_member=member, impl=call
+        )
+        return cel.FunctionDecl(name, [overload])
 
-def _functions(scope: Scope) -> list[Any]:
-    cel = engine()
-    # A parameter of type DYN never matches at run time; one of type Any takes every value.
-    anything = cel.Type("google.protobuf.Any")
-    declared = [
-        _declare("put", [anything] * 3, cel.Type.DYN, _put, member=True),
-        _declare("last", [anything], cel.Type.DYN, _last, member=True),
+    functions = [
+        declare("put", [anything] * 3, cel.Type.DYN, _put, member=True),
+        declare("last", [anything], cel.Type.DYN, _last, member=True),
     ]
     for name in sorted(scope.functions):
-        parameters = [cel.Type.STRING] * AWAITED[name]
         returns = getattr(cel.Type, _RETURNS.get(name, "DYN"))
-        declared.append(_declare(name, parameters, returns, partial(awaited, name)))
-    return declared + [
-        _declare(name, [anything], cel.Type.DYN, partial(_capability, name)) for name in sorted(scope.capabilities)
-    ]
-
-
-def _declare(name: str, parameters: list[Any], returns: Any, call: Any, *, member: bool = False) -> Any:
-    cel = engine()
-    overload = cel.Overload(f"errands_{name}", return_type=returns, parameters=parameters, is_member=member, impl=call)
-    return cel.FunctionDecl(name, [overload])
+        functions.append(declare(name, [cel.Type.STRING] * AWAITED[name], returns, partial(awaited, name)))
+    capabilities = sorted(scope.capabilities)
+    functions += [declare(name, [anything], cel.Type.DYN, partial(_capability, name)) for name in capabilities]
+    aliases = {alias: ALIASES[alias] for alias in scope.aliases}
+    return cel.NewEnv(variables=variables, functions=functions, container=cel.ExpressionContainer(aliases=aliases))
 
 
 def _put(target: Any, key: Any, value: Any) -> Json:
@@ -161,85 +110,6 @@ def _capability(name: str, arguments: Any) -> Json:
     return awaited(name, arguments)
 
 
-# Values
-
-
-class Variables:
-    """One consistent set of values, for any number of expressions.
-
-    `context` is taken as it is, because `errands.policy.context` keeps it plain; everything else is made plain here.
-    """
-
-    def __init__(self, context: Mapping[str, Json] | None = None, **values: Any) -> None:
-        self._context = context
-        self._values = {name: as_seen(value) for name, value in values.items()}
-        #: Values that are too large to be seen as they are, and parts of the context with such values.
-        self.too_large = frozenset(name for name, value in values.items() if is_cut(value))
-        self.cut = context.cut if isinstance(context, SeenContext) else frozenset[tuple[str, ...]]()
-        self._longest: dict[tuple[Scope, Needs], int] = {}
-        self._sizes: dict[tuple[Scope, Needs, frozenset[str]], int] = {}
-        self._activations: dict[tuple[Scope, str, Needs], Any] = {}
-
-    def activation(self, scope: Scope, now: str, needs: Needs) -> Any:
-        """Return the engine's form of these values. Expressions that need the same parts of the context share it."""
-        key = (scope, now, needs)
-        found = self._activations.get(key)
-        if found is None:
-            found = environment(scope).Activation(self._visible(scope, now, needs))
-            self._activations[key] = found
-        return found
-
-    def longest(self, scope: Scope, needs: Needs) -> int:
-        """Return the number of items of the longest list or map that an expression may see."""
-        key = (scope, needs)
-        if key not in self._longest:
-            self._longest[key] = longest(self._visible(scope, "", needs))
-        return self._longest[key]
-
-    def size(self, scope: Scope, needs: Needs, names: frozenset[str]) -> int:
-        """Return the bytes, as JSON, of everything that an expression looks at."""
-        key = (scope, needs, names)
-        if key not in self._sizes:
-            self._sizes[key] = len(msgspec.json.encode(self.named(scope, needs, names)))
-        return self._sizes[key]
-
-    def named(
-        self, scope: Scope, needs: Needs, names: frozenset[str]
-    ) -> tuple[dict[str, Json] | None, dict[str, Json]]:
-        """Return what an expression with these names looks at: of the context, and beside it."""
-        context, values = self._seen(scope, needs)
-        return context, {name: value for name, value in values.items() if name in names}
-
-    def _seen(self, scope: Scope, needs: Needs) -> tuple[dict[str, Json] | None, dict[str, Json]]:
-        values = {name: value for name, value in self._values.items() if name in scope.variables}
-        has_context = self._context is not None and "context" in scope.variables
-        return project(self._context or {}, needs) if has_context else None, values
-
-    def _visible(self, scope: Scope, now: str, needs: Needs) -> dict[str, Json]:
-        context, visible = self._seen(scope, needs)
-        if "now" in scope.variables:
-            visible["now"] = now
-        if context is not None:
-            visible["context"] = context
-        return visible
-
-
-def project(context: Mapping[str, Json], needs: Needs) -> dict[str, Json]:
-    """Return the part of the context that an expression can touch, with `cap` if it names it."""
-    full, short = CAPABILITIES
-    capabilities = context.get(full, {})
-    if needs.whole:
-        return {**context, **({short: capabilities} if needs.cap else {})}
-    seen = {name: context[name] for name in needs.sections if name in context}
-    if short in needs.sections:
-        seen[short] = capabilities
-    for section, name in needs.records:
-        if section not in needs.sections:
-            record = {name: capabilities[name]} if name in capabilities else {}
-            seen[section] = {**seen.get(section, {}), **record}
-    return seen
-
-
 # Programs
 
 
@@ -250,9 +120,9 @@ class Program(msgspec.Struct, frozen=True, eq=False):
     source: str
     #: It must give true or false.
     condition: bool
-    needs: Needs
-    #: See `tokens.reads`.
-    reads: frozenset[tuple[str, ...]]
+    #: The parts of the context that it needs, and those of them into which it looks; see `tokens.context_parts`.
+    needs: Parts
+    reads: Parts
     #: The variables that it names.
     names: frozenset[str]
     #: See `tokens.copying`.
@@ -277,117 +147,155 @@ def compile(scope: Scope, source: str, *, condition: bool = False) -> Program:  
         )
     if not source.isascii() and source.encode("utf-8", "replace").decode() != source:
         raise CelError(source, "the source is not valid Unicode", hint="remove lone surrogates")
-    row = tuple(tokens(source))
-    if depth(row) > MAX_DEPTH:
+    row = tuple(tokens.tokens(source))
+    if tokens.depth(row) > MAX_DEPTH:
         raise CelError(source, f"brackets are nested deeper than {MAX_DEPTH} levels", hint=_SIMPLER)
-    if growth(row) > MAX_GROWTH:
+    if tokens.growth(row) > MAX_GROWTH:
         raise CelError(source, "macros that multiply their values", hint="use fewer of them, or each value less often")
     try:
-        expression = environment(scope).compile(without_has_event(scope, source, row))
+        expression = environment(scope).compile(tokens.without_has_event(scope, source, row))
     except _ENGINE_ERRORS as error:
-        raise _compile_error(scope, source, row, str(error)) from None
+        raise _compile_error(scope, source, str(error)) from None
     if condition and expression.return_type() not in (engine().Type.BOOL, engine().Type.DYN):
         raise _not_a_condition(source, str(expression.return_type()).lower())
     if scope.variables:
         # Not in a script, which runs once: a model could have many expensive patterns checked.
-        check_paths(scope, source)
+        tokens.check_paths(scope, source)
         _check_literals(source, row)
-    loops = any(is_macro(row, index) or token.text == "matches" for index, token in enumerate(row))
-    return Program(scope, source, condition, needs(row), reads(row), names(row), copying(row), loops, expression)
+    needs, reads = tokens.context_parts(row)
+    named = {ALIASES.get(token.text, token.text) for token in row}
+    loops = bool(tokens.macros(row)) or "matches" in named
+    names = scope.variables & named
+    return Program(scope, source, condition, needs, reads, names, tokens.copying(row), loops, expression)
+
+
+#: Functions that fail for some literals, and what they can read.
+_READABLE = {
+    "matches": "write a regular expression as RE2 has them",
+    "timestamp": "write one such as '2026-05-20T03:45:00Z'",
+    "duration": "write one such as '90s' or '1h30m'",
+    "bool": "write 'true' or 'false'",
+    **dict.fromkeys(("int", "uint", "double"), "write a number"),
+}
 
 
 def _check_literals(source: str, row: Sequence[Token]) -> None:
     """Raise `CelError` for a literal that its function can never read, such as `matches('(a+')`."""
     for index in range(len(row) - 2):
-        if row[index].text not in _READABLE or row[index].kind != "name" or row[index + 1].text != "(":
+        function = row[index].text
+        if function not in _READABLE or row[index + 1].text != "(":
             continue
-        end = closing(row, index + 1)
+        end = tokens.closing(row, index + 1)
         # The pattern is the last argument, whether the text comes before the function or is its first argument.
-        commas = (at for at in range(end - 1, index + 1, -1) if row[at].text == "," and row[at].kind == "sign")
+        commas = (at for at in range(end - 1, index + 1, -1) if row[at].text == ",")
         first = next(commas, index + 1) + 1
         if first >= end or any(token.kind == "name" for token in row[first:end]):
             continue
         argument = source[row[first].start : row[end].start if end < len(row) else None]
-        call = f"''.matches({argument})" if row[index].text == "matches" else f"{row[index].text}({argument})"
-        value = _constant(call)
-        if value is not None and value.type() == engine().Type.ERROR:
-            before = source[: row[first].start]
-            line, column = before.count("\n") + 1, len(before) - before.rfind("\n")
-            problem = f"{row[index].text} cannot read {argument.strip()}: {_problem(str(value.value()))}"
-            raise CelError(source, problem, hint=_READABLE[row[index].text], line=line, column=column)
+        call = f"''.matches({argument})" if function == "matches" else f"{function}({argument})"
+        constant = environment(_NOTHING)
+        try:
+            value = constant.compile(call).eval(constant.Activation({}))
+        except _ENGINE_ERRORS:
+            continue
+        if value.type() == engine().Type.ERROR:
+            problem = f"{function} cannot read {argument.strip()}: {_problem(str(value.value()))}"
+            raise CelError.at(source, row[first].start, problem, hint=_READABLE[function])
 
 
-def _constant(source: str) -> Any:
-    """Return the engine's value of an expression without names; None for one that it does not take."""
-    try:
-        return environment(_NOTHING).compile(source).eval(Variables({}).activation(_NOTHING, "", Needs()))
-    except _ENGINE_ERRORS:
-        return None
+# Values
 
 
-def _compile_error(scope: Scope, source: str, row: Sequence[Token], text: str) -> CelError:
-    found = _PLACE.search(text)
-    if found is None:
-        return CelError(source, _problem(text), hint=_hint(text))
-    line, column, problem = int(found[1]), int(found[2]), _problem(found[3])
-    undeclared = _UNDECLARED.search(problem)
-    if undeclared is not None:
-        problem, hint = unknown_name(scope, undeclared[1], row)
-    else:
-        problem, hint = syntax(problem, row)
-        hint = _hint(problem) or hint
-    if line < 1:
-        return CelError(source, problem, hint=hint)
-    return CelError(source, problem, hint=hint, line=line, column=column)
+class Variables:
+    """One consistent set of values, for any number of expressions.
+
+    `context` is taken as it is, because `errands.policy.context` keeps it plain; everything else is made plain here.
+    """
+
+    def __init__(self, context: Mapping[str, Json] | None = None, **values: Any) -> None:
+        self._context = context
+        self._values = {name: as_seen(value) for name, value in values.items()}
+        #: Values that are too large to be seen as they are, and parts of the context with such values.
+        self.too_large = frozenset(name for name, value in values.items() if is_cut(value))
+        self.cut = context.cut if isinstance(context, SeenContext) else frozenset[tuple[str, ...]]()
+        self._seen: dict[tuple[Scope, Parts, frozenset[str]], Seen] = {}
+
+    def seen_by(self, program: Program) -> Seen:
+        """Return what an expression looks at. Expressions that name the same share it."""
+        key = (program.scope, program.needs, program.names)
+        if key not in self._seen:
+            values = {name: self._values[name] for name in program.names if name in self._values}
+            if self._context is not None and "context" in program.names:
+                values["context"] = project(self._context, program.needs)
+            self._seen[key] = Seen(program.scope, values)
+        return self._seen[key]
+
+
+class Seen:
+    """The values that an expression looks at, and how much they are."""
+
+    def __init__(self, scope: Scope, values: dict[str, Json]) -> None:
+        self._scope = scope
+        self.values = values
+        self._activations: dict[str, Any] = {}
+
+    def activation(self, now: str) -> Any:
+        """Return the engine's form of the values."""
+        if now not in self._activations:
+            times = {"now": now} if "now" in self._scope.variables else {}
+            self._activations[now] = environment(self._scope).Activation({**self.values, **times})
+        return self._activations[now]
+
+    @cached_property
+    def longest(self) -> int:
+        """The number of items of the longest list or map."""
+        return longest(self.values)
+
+    @cached_property
+    def size(self) -> int:
+        """In bytes, as JSON."""
+        return len(msgspec.json.encode(self.values))
+
+
+def project(context: Mapping[str, Json], needs: Parts) -> dict[str, Json]:
+    """Return the part of the context that an expression needs, with `cap` if it names it."""
+    full, short = CAPABILITIES
+    capabilities = context.get(full, {})
+    every = {**context, short: capabilities}
+    if () in needs:
+        return every if (short,) in needs else dict(context)
+    seen = {path[0]: every[path[0]] for path in needs if len(path) == 1 and path[0] in every}
+    for section, name in (path for path in needs if len(path) == 2 and path[:1] not in needs):
+        record = {name: capabilities[name]} if name in capabilities else {}
+        seen[section] = {**seen.get(section, {}), **record}
+    return seen
 
 
 def run(program: Program, variables: Variables, session: Session, *, place: str = "") -> Json:
     """Evaluate once, without waiting. Raises `Suspended` for the first call without a result, and `CelError`."""
     check_seen(program, variables)
+    seen = variables.seen_by(program)
     if program.copying:
-        _check_items(program, variables, session)
+        items = seen.longest
+        if program.scope.functions or program.scope.capabilities:
+            items = max([items, *(longest(finished.value) for finished in session.finished.values())])
+        if items * program.copying > MAX_ITEMS:
+            most = f"they take lists of {MAX_ITEMS // program.copying:,} items here; all and exists take longer ones"
+            raise CelError(program.source, f"map and filter beside a list of {items:,} items", hint=most)
     current = Pass(session, place)
     token = CURRENT.set(current)
     try:
-        value = program.expression.eval(variables.activation(program.scope, session.now, program.needs))
+        value = program.expression.eval(seen.activation(session.now))
     except _ENGINE_ERRORS as error:
         # The engine raises when its budget is spent or a function returned a value of another type.
-        raise CelError(program.source, _problem(str(error)), hint=_hint(str(error))) from None
+        raise _failure(program.source, str(error)) from None
     finally:
         CURRENT.reset(token)
     if current.pending is not None:
         raise Suspended(current.pending)
-    return _result(program, value)
-
-
-def check_seen(program: Program, variables: Variables) -> None:
-    """Raise `CelError` when the expression decides by a value that is too large to be seen as it is."""
-    if not program.scope.decides:
-        return
-    for name in variables.too_large & program.names & program.scope.variables:
-        raise CelError(program.source, f"{name} has {TOO_MUCH}", hint="send less at once")
-    for part in variables.cut:
-        if "context" in program.scope.variables and any(part[: len(read)] == read for read in program.reads):
-            raise CelError(program.source, f"{'.'.join(('context', *part))} holds {TOO_MUCH}", hint="refuse that")
-
-
-def _check_items(program: Program, variables: Variables, session: Session) -> None:
-    items = variables.longest(program.scope, program.needs)
-    if program.scope.functions or program.scope.capabilities:
-        items = max([items, *(longest(finished.value) for finished in session.finished.values())])
-    if items * program.copying > MAX_ITEMS:
-        raise CelError(
-            program.source,
-            f"map and filter beside a list of {items:,} items",
-            hint=f"they take lists of {MAX_ITEMS // program.copying:,} items here; all and exists take longer ones",
-        )
-
-
-def _result(program: Program, value: Any) -> Json:
     kind = value.type()
     if kind == engine().Type.ERROR:
-        text = str(value.value())
-        raise CelError(program.source, _problem(text), hint=_hint(text))
+        raise _failure(program.source, str(value.value()))
     try:
         plain = Result().plain(value)
     except ValueError as error:
@@ -397,25 +305,47 @@ def _result(program: Program, value: Any) -> Json:
     return plain
 
 
-def _not_a_condition(source: str, kind: str) -> CelError:
-    return CelError(source, f"a condition must be true or false, not {kind}", hint="compare the value with something")
+def check_seen(program: Program, variables: Variables) -> None:
+    """Raise `CelError` when the expression decides by a value that is too large to be seen as it is."""
+    if not program.scope.decides:
+        return
+    for name in variables.too_large & program.names:
+        raise CelError(program.source, f"{name} has {TOO_MUCH}", hint="send less at once")
+    for part in variables.cut:
+        if "context" in program.names and any(part[: len(read)] == read for read in program.reads):
+            raise CelError(program.source, f"{'.'.join(('context', *part))} holds {TOO_MUCH}", hint="refuse that")
 
 
-def _problem(text: str) -> str:
-    """Return the engine's message without its names for statuses."""
-    if _NO_MEMORY in text:
-        return "it needs too much memory"
-    first = text.strip().partition("\n")[0] or "the evaluation failed"
-    # Some messages repeat the data they are about.
-    return _STATUS.sub("", first)[:_MAX_PROBLEM]
+# Messages
 
+_SIMPLER = "split it into several expressions"
+#: The engine's word for a `MemoryError`.
+_NO_MEMORY = "bad_alloc"
 
-def _hint(text: str) -> str:
-    return next((hint for words, hint in _HINTS.items() if words in text), "")
-
-
-# Messages about known mistakes
-
+#: What to do about an error, by words of the engine's message.
+_HINTS = {
+    "Key not found": "ask with has(...) before reading a field that may be absent",
+    "o matching overload": "the operands have types that do not go together; convert with int(), double() or string()",
+    "Index error": "ask for size(...) before reading an item",
+    "recursion": _SIMPLER,
+    "budget": "loop over fewer items",
+    _NO_MEMORY: "do less in one expression",
+    "No value with name": "the variable has no value here",
+    "reserved identifier: if": "write condition ? value : other",
+}
+#: Signs and words of other languages, as patterns for an expression without its texts.
+_MISTAKES = {
+    r"(?<![\w.])and\b": "write && for and",
+    r"(?<![\w.])or\b": "write || for or",
+    r"(?<![\w.])not\b": "write ! for not",
+    r"===": "write == to compare",
+    r"!==": "write != to compare",
+    r"(?<![=!<>])=(?![=>])": "write == to compare",
+    r"(?<![=!<>])=>": "write list.filter(x, ...) and the like",
+    r"(?<!&)&(?!&)": "write &&",
+    r"(?<!\|)\|(?!\|)": "write ||",
+    r"['\"]": "close the text with the quote that it begins with",
+}
 #: Names of other languages.
 _INSTEAD = {
     **dict.fromkeys(("len", "length", "count"), "size(...)"),
@@ -453,73 +383,67 @@ _CALLS = {
     "put": "map.put('key', value)",
     "last": "list.last()",
 }
-_WAITING = ("review", "mount.read", "mount.write", "file")
-_WORDS = {"and": "&&", "or": "||", "not": "!"}
-_COMPARING = ("=", "!", "<", ">")
-_EARLY = "mismatched input '<EOF>'"
 
 
-def unknown_name(scope: Scope, name: str, row: Sequence[Token]) -> tuple[str, str]:
+def _not_a_condition(source: str, kind: str) -> CelError:
+    return CelError(source, f"a condition must be true or false, not {kind}", hint="compare the value with something")
+
+
+def _failure(source: str, text: str) -> CelError:
+    return CelError(source, _problem(text), hint=_hint(text))
+
+
+def _problem(text: str) -> str:
+    """Return the engine's message without its names for statuses, shortened: some repeat the data they are about."""
+    if _NO_MEMORY in text:
+        return "it needs too much memory"
+    first = text.strip().partition("\n")[0] or "the evaluation failed"
+    return re.sub(r"^[A-Z_]+: |\s*\[[A-Z_]+\]$", "", first)[:300]
+
+
+def _hint(text: str) -> str:
+    return next((hint for words, hint in _HINTS.items() if words in text), "")
+
+
+def _compile_error(scope: Scope, source: str, text: str) -> CelError:
+    """Return the engine's complaint about an expression, with what to do if it is a known mistake."""
+    found = re.search(r"ERROR: <input>:(-?\d+):(-?\d+): (.*)", text)
+    if found is None:
+        return _failure(source, text)
+    line, column, problem, plain = int(found[1]), int(found[2]), _problem(found[3]), tokens.without_texts(source)
+    undeclared = re.search(r"undeclared reference to '([^']+)'", problem)
+    if undeclared is not None:
+        problem, hint = _unknown_name(scope, undeclared[1], plain)
+    else:
+        if problem.startswith("Syntax error") and "mismatched input '<EOF>'" in problem and "expecting {" in problem:
+            problem = "Syntax error: the expression ends too early"
+        mistakes = ((re.search(pattern, plain), hint) for pattern, hint in _MISTAKES.items())
+        first = min(((match.start(), hint) for match, hint in mistakes if match), default=(0, ""))
+        hint = _hint(problem) or first[1]
+    if line < 1:
+        return CelError(source, problem, hint=hint)
+    return CelError(source, problem, hint=hint, line=line, column=column)
+
+
+def _unknown_name(scope: Scope, name: str, plain: str) -> tuple[str, str]:
     """Return what is wrong with a name that the engine does not know in `scope`, and what to do."""
     root = name.partition(".")[0]
-    if _is_key(root, row):
+    key = re.search(rf"[{{,]\s*{re.escape(root)}\s*:", plain)
+    if key is not None and "?" not in plain[: key.start()]:
         return f"{root!r} is a key of a map without quotes", f"write '{root}'"
-    known = [call for call in _CALLS if call not in _WAITING or call in scope.functions]
+    known = [call for call in _CALLS if call not in AWAITED or call in scope.functions]
     called = [call for call in known if call == name or call.startswith(f"{root}.")]
     if called:
         return f"{root!r} is not called as it must be", f"write {' or '.join(_CALLS[call] for call in called)}"
-    available = f"available are {scope.describe()}, and the functions of the language"
+    instead = _INSTEAD.get(root, "")
+    if root in ("input", "i", "parameters", "params", "args", "arguments"):
+        instead = next((f"{name}.NAME" for name in ("parameters", "input") if name in scope.variables), "")
+    elif root in ("env", "environ", "secrets") and "settings" in scope.variables:
+        instead = "settings.NAME"
     close = difflib.get_close_matches(root, [*scope.variables, *scope.capabilities, *known], 1, 0.8)
-    instead = _INSTEAD.get(root) or _arguments(scope, root)
+    available = f"available are {scope.describe()}, and the functions of the language"
     if instead:
         available = f"write {instead}; {available}"
     elif close:
         available = f"did you mean {close[0]}? {available}"
     return f"{root!r} is not available in {scope.name}", available
-
-
-def _arguments(scope: Scope, root: str) -> str:
-    """Return what the arguments of a call, or the operator's settings, are called in this scope."""
-    if root in ("input", "i", "parameters", "params", "args", "arguments"):
-        return next((f"{name}.NAME" for name in ("parameters", "input") if name in scope.variables), "")
-    return "settings.NAME" if root in ("env", "environ", "secrets") and "settings" in scope.variables else ""
-
-
-def _is_key(name: str, row: Sequence[Token]) -> bool:
-    """Return whether it is in the place of a key in a map."""
-    texts = [token.text for token in row]
-    return any(
-        texts[index] in ("{", ",") and texts[index + 1] == name and texts[index + 2] == ":" and "?" not in texts[:index]
-        for index in range(len(texts) - 2)
-    )
-
-
-def syntax(problem: str, row: Sequence[Token]) -> tuple[str, str]:
-    """Return the engine's complaint about syntax, shortened, and what to do if it is a known mistake."""
-    if problem.startswith("Syntax error") and _EARLY in problem and "expecting {" in problem:
-        problem = "Syntax error: the expression ends too early"
-    if problem == "reserved identifier: if":
-        return problem, "write condition ? value : other"
-    return problem, next(filter(None, (_sign(row, index) for index in range(len(row)))), "")
-
-
-def _sign(row: Sequence[Token], index: int) -> str:
-    """Return what to write in place of the token at `index`, if it belongs to another language."""
-    token = row[index]
-    before = row[index - 1] if index and row[index - 1].start + len(row[index - 1].text) == token.start else None
-    after = row[index + 1] if index + 1 < len(row) and row[index + 1].start == token.start + 1 else None
-    if token.kind == "name" and token.text in _WORDS and (index == 0 or row[index - 1].text != "."):
-        return f"write {_WORDS[token.text]} for {token.text}"
-    if token.kind != "sign":
-        return ""
-    if token.text == "=" and before is not None and before.text in ("=", "!") and after is not None:
-        return f"write {before.text}= to compare" if after.text == "=" else ""
-    if token.text == "=" and (before is None or before.text not in _COMPARING):
-        if after is None or after.text not in ("=", ">"):
-            return "write == to compare"
-        return "write list.filter(x, ...) and the like" if after.text == ">" else ""
-    if token.text in "&|" and not any(near is not None and near.text == token.text for near in (before, after)):
-        return f"write {token.text * 2}"
-    if token.text in "'\"":
-        return "close the text with the quote that it begins with"
-    return ""

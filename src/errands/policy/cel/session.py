@@ -42,6 +42,12 @@ class CelError(ErrandsError):
         place = f" (line {line}, column {column})" if line is not None else ""
         super().__init__(f"{problem}{place} in `{shown}`" + (f": {hint}" if hint else ""))
 
+    @classmethod
+    def at(cls, source: str, position: int, problem: str, *, hint: str) -> CelError:
+        """Return the error at a position of the source."""
+        before = source[:position]
+        return cls(source, problem, hint=hint, line=before.count("\n") + 1, column=position - before.rfind("\n"))
+
 
 class CallFailed(ErrandsError):
     """A call was made and failed. The failure is remembered like a result."""

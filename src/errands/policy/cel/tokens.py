@@ -10,6 +10,7 @@ from __future__ import annotations
 import difflib
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import accumulate, islice, takewhile
 from typing import Any, NamedTuple
 
 from errands.policy.cel.scopes import ALIASES, Scope
@@ -27,15 +28,14 @@ _TOKEN = re.compile(
     re.VERBOSE | re.DOTALL,
 )
 
-_OPENING = ("(", "[", "{")
-_CLOSING = (")", "]", "}")
+_NESTING = {"(": 1, "[": 1, "{": 1, ")": -1, "]": -1, "}": -1}
 _MACROS = frozenset({"map", "filter", "all", "exists", "exists_one", "existsOne"})
 _GROWS = frozenset({"+", "[", "{"})
-#: A string literal without escapes.
-_PLAIN = re.compile(r"""'[^'"\\]*'$|"[^'"\\]*"$""")
 
 
 class Token(NamedTuple):
+    """A string keeps its quotes, so its text is never that of a name or a sign."""
+
     kind: str
     text: str
     #: Where it begins in the source.
@@ -50,35 +50,31 @@ def tokens(source: str, start: int = 0) -> Iterator[Token]:
             yield Token(kind, match.group(), match.start())
 
 
+def without_texts(source: str) -> str:
+    """Return the source with spaces in place of strings and comments."""
+    return _TOKEN.sub(lambda match: " " * len(match[0]) if match.lastgroup in ("string", "space") else match[0], source)
+
+
 def closing(row: Sequence[Token], opening: int) -> int:
     """Return the index of the token that closes the one at `opening`; the end of the row when none does."""
-    depth = 0
+    level = 0
     for index in range(opening, len(row)):
-        text = row[index].text if row[index].kind == "sign" else ""
-        if text in _OPENING:
-            depth += 1
-        elif text in _CLOSING:
-            depth -= 1
-            if depth == 0:
-                return index
+        level += _NESTING.get(row[index].text, 0)
+        if level == 0:
+            return index
     return len(row)
 
 
 def depth(row: Sequence[Token]) -> int:
     """Return how deep brackets are nested."""
-    deepest = level = 0
-    for token in row:
-        if token.kind == "sign":
-            level += (token.text in _OPENING) - (token.text in _CLOSING)
-            deepest = max(deepest, level)
-    return deepest
+    return max(accumulate((_NESTING.get(token.text, 0) for token in row), initial=0))
 
 
-def is_macro(row: Sequence[Token], index: int) -> bool:
-    """Return whether the token is the name of a macro that loops."""
-    if row[index].text not in _MACROS or not 0 < index < len(row) - 1:
-        return False
-    return row[index - 1].text == "." and row[index + 1].text == "("
+def macros(row: Sequence[Token]) -> list[int]:
+    """Return the indexes of the names of macros that loop."""
+    texts = [token.text for token in row]
+    called = range(1, len(row) - 1)
+    return [at for at in called if texts[at] in _MACROS and texts[at - 1] == "." and texts[at + 1] == "("]
 
 
 def growth(row: Sequence[Token]) -> int:
@@ -87,147 +83,32 @@ def growth(row: Sequence[Token]) -> int:
     The engine bounds iterations and nesting, but `['x'].map(x, x + x).map(x, x + x)…` doubles a value with each step.
     """
     product = 1
-    for index in range(1, len(row) - 3):
-        if not is_macro(row, index):
-            continue
-        variable = row[index + 2].text
-        body = row[index + 4 : closing(row, index + 1)]
-        if row[index].text == "map" or any(token.text in _GROWS for token in body if token.kind == "sign"):
-            copies = sum(token.kind == "name" and token.text == variable for token in body)
-            sums = sum(token.kind == "sign" and token.text == "+" for token in body)
-            product *= max(1, copies, sums)
+    for index in macros(row):
+        variable, *body = [token.text for token in row[index + 2 : closing(row, index + 1)]] or [""]
+        if row[index].text == "map" or not _GROWS.isdisjoint(body):
+            product *= max(1, body.count(variable), body.count("+"))
     return product
 
 
 def copying(row: Sequence[Token]) -> int:
     """Return by how much a list may have grown before another is built of it item by item; 0 when none is built."""
-    if not any(
-        row[index].text in ("map", "filter") and row[index - 1].text == "." and row[index + 1].text == "("
-        for index in range(1, len(row) - 1)
-    ):
+    if not any(row[index].text in ("map", "filter") for index in macros(row)):
         return 0
-    sums = sum(token.kind == "sign" and token.text == "+" for token in row)
+    sums = sum(token.text == "+" for token in row)
     return max(sums + 1, growth(row)) if sums else 1
-
-
-def names(row: Sequence[Token]) -> frozenset[str]:
-    """Return all names that may be those of variables, in their long forms."""
-    return frozenset(ALIASES.get(token.text, token.text) for token in row if token.kind == "name")
-
-
-class Needs(NamedTuple):
-    """The parts of the context that an expression can touch, as far as its text tells."""
-
-    #: All of it.
-    whole: bool = False
-    #: The short name `cap` occurs.
-    cap: bool = False
-    #: Sections, such as `user`.
-    sections: frozenset[str] = frozenset()
-    #: Single records, as `("capabilities", "search")`.
-    records: frozenset[tuple[str, str]] = frozenset()
-
-
-#: Under which names the context has its capabilities.
-CAPABILITIES = ("capabilities", "cap")
-
-
-def needs(row: Sequence[Token]) -> Needs:
-    """Return what an expression needs of the context: converting all of it costs far more than the evaluation."""
-    sections: set[str] = set()
-    records: set[tuple[str, str]] = set()
-    cap = any(token.text.strip("'\"") == "cap" for token in row)
-    for index, token in enumerate(row):
-        if token.kind != "name" or token.text not in ("context", "c"):
-            continue
-        path, _ = _path(row, index)
-        if not path or (index and row[index - 1].text == "."):
-            # All of it, or a field of the name `context`: rare, and never wrong.
-            return Needs(whole=True, cap=cap)
-        if path[0] in CAPABILITIES and len(path) > 1:
-            records.add((path[0], path[1]))
-        else:
-            sections.add(path[0])
-    return Needs(False, cap, frozenset(sections), frozenset(records))
-
-
-#: The lists of a record that hold values of calls; the others hold counts and times.
-_HELD = ("inputs", "outputs")
-
-
-def reads(row: Sequence[Token]) -> frozenset[tuple[str, ...]]:
-    """Return the parts of the context whose values an expression can look into, as far as its text tells.
-
-    They are written as in `SeenContext.cut`, or shorter for all of them: `()` is the whole context.
-    """
-    found: set[tuple[str, ...]] = set()
-    for index, token in enumerate(row):
-        if token.kind != "name" or token.text not in ("context", "c"):
-            continue
-        path, end = _path(row, index, 3)
-        if not path or (index and row[index - 1].text == "."):
-            return frozenset({()})
-        of_function = path[0] in CAPABILITIES
-        if of_function and len(path) == 3 and path[2] not in _HELD:
-            continue
-        if not _is_counted(row, index, end, is_map=of_function and len(path) < 3):
-            found.add((CAPABILITIES[0], *path[1:2]) if of_function else (path[0],))
-    return frozenset(found)
-
-
-def _is_counted(row: Sequence[Token], start: int, end: int, *, is_map: bool) -> bool:
-    """Return whether an expression only asks how many items or which fields there are.
-
-    Examples are `size(context.input)`, `context.input.size()`, `has(context.capabilities.search)`, and for a map
-    `'search' in context.capabilities`.
-    """
-    before = [token.text for token in row[max(0, start - 2) : start]]
-    after = [token.text for token in row[end : end + 4]]
-    if after == [".", "size", "(", ")"]:
-        return True
-    if before in (["size", "("], ["has", "("]) and after[:1] == [")"]:
-        return True
-    return is_map and before[-1:] == ["in"] and after[:1] not in (["."], ["["])
-
-
-def _path(row: Sequence[Token], index: int, most: int = 2) -> tuple[list[str], int]:
-    """Return the first fields selected from the name at `index`, and where they end. A method is not a field."""
-    path: list[str] = []
-    end = index + 1
-    while len(path) < most:
-        field, length = _field(row[end : end + 3])
-        if field is None:
-            break
-        path.append(field)
-        end += length
-    return path, end
-
-
-def _field(row: Sequence[Token]) -> tuple[str | None, int]:
-    """Return the field that `.name` or `['name']` selects, and the number of its tokens."""
-    texts = [token.text for token in row]
-    if texts[:1] == ["."] and len(row) > 1 and row[1].kind == "name" and texts[2:] != ["("]:
-        return texts[1], 2
-    if len(row) == 3 and texts[0] == "[" and texts[2] == "]" and _PLAIN.match(texts[1]):
-        return texts[1][1:-1], 3
-    return None, 0
-
-
-#: `has(event)` asks whether a variable exists, which the language can ask of fields only.
-_HAS_EVENT = ("has", "(", "event", ")")
 
 
 def without_has_event(scope: Scope, source: str, row: Sequence[Token]) -> str:
     """Return the source with `false` in place of `has(event)`: errands has no events that activate capabilities.
 
-    Where the scope has no events at all, the name is left for the engine to refuse. Everything else keeps its place, so
-    that errors name the right line and column.
+    `has(event)` asks whether a variable exists, which the language can ask of fields only. Where the scope has no
+    events at all, the name is left for the engine to refuse. Everything else keeps its place, so that errors name the
+    right line and column.
     """
     instead = "false" if "event" in scope.variables else "event"
     for index in range(len(row) - 3):
-        part = row[index : index + 4]
-        if tuple(token.text for token in part) == _HAS_EVENT and all(token.kind != "string" for token in part):
-            start, end = part[0].start, part[3].start + 1
+        if [token.text for token in row[index : index + 4]] == ["has", "(", "event", ")"]:
+            start, end = row[index].start, row[index + 3].start + 1
             rest = re.sub(r"[^\n]", " ", source[start + len(instead) : end])
             source = f"{source[:start]}{instead}{rest}{source[end:]}"
     return source
@@ -240,6 +121,107 @@ Item = 0
 Unknown = None
 Step = str | int | None
 Path = tuple[Step, ...]
+
+#: Under which names the context has its capabilities.
+CAPABILITIES = ("capabilities", "cap")
+#: The lists of a record that hold values of calls; the others hold counts and times.
+_HELD = ("inputs", "outputs")
+
+
+class Read(NamedTuple):
+    """A path that an expression reads, such as `("context", "input", Item, "region")` for `c.input[0].region`."""
+
+    path: Path
+    #: Where it begins in the source.
+    start: int
+    #: Whether `has(...)` asks for its end, which may be missing then.
+    is_asked: bool
+
+
+def reads_in(source: str) -> Iterator[Read]:
+    """Yield each path from a variable on, with short names written out."""
+    row = list(tokens(source))
+    texts = [token.text for token in row]
+    # The variable of a macro hides another of its name, as in `list.exists(c, c > 1)`.
+    local = {text for index in macros(row) for text in texts[index + 2 : index + 3]}
+    for index, token in enumerate(row):
+        if token.kind != "name" or (index and texts[index - 1] == ".") or token.text in local:
+            continue
+        steps = [step for step, _ in _steps(row, index + 1)]
+        root = ALIASES.get(token.text, token.text)
+        if root == "context" and steps and steps[0] in CAPABILITIES:
+            steps[0] = CAPABILITIES[0]
+        if steps:
+            yield Read((root, *steps), token.start, index > 1 and texts[index - 2 : index] == ["has", "("])
+
+
+def _steps(row: Sequence[Token], index: int) -> Iterator[tuple[Step, int]]:
+    """Yield the steps from the token at `index` on, each with its end, up to one that is neither field nor item."""
+    while index < len(row):
+        texts = [token.text for token in row[index : index + 4]]
+        step: Step
+        if texts[0] == "[":
+            end = closing(row, index)
+            step, index = _literal(row[index + 1 : end]), end + 1
+        elif texts == [".", "last", "(", ")"]:
+            step, index = Item, index + 4
+        elif texts[0] == "." and len(texts) > 1 and row[index + 1].kind == "name" and texts[2:3] != ["("]:
+            step, index = texts[1], index + 2
+        else:
+            return
+        yield step, index
+
+
+def _literal(inside: Sequence[Token]) -> Step:
+    """Return the field or item that a literal between brackets names; `Unknown` for anything else."""
+    if len(inside) != 1:
+        return Unknown
+    [(kind, text, _)] = inside
+    if kind == "number" and text.isdecimal():
+        return Item
+    quoted = re.fullmatch(r"""("{3}|'{3}|"|')([^\\]*)\1""", text)
+    return quoted[2] if quoted else Unknown
+
+
+def written(path: Path) -> str:
+    """Return a path as people write it."""
+    return "".join(f".{step}" if isinstance(step, str) else "[…]" for step in path).removeprefix(".")
+
+
+#: Paths into the context: `()` is all of it, `("user",)` a section, `("capabilities", "search")` one function.
+Parts = frozenset[tuple[str, ...]]
+
+
+def context_parts(row: Sequence[Token]) -> tuple[Parts, Parts]:
+    """Return which parts of the context an expression needs, and into which it can look, as far as its text tells.
+
+    It needs more than it looks into when it only asks how many items or which fields there are, or for counts and
+    times. Converting all of the context costs far more than the evaluation.
+    """
+    needed: set[tuple[str, ...]] = set()
+    looked_into: set[tuple[str, ...]] = set()
+    for index, token in enumerate(row):
+        if token.text not in ("context", "c"):
+            continue
+        fields = list(takewhile(lambda step: isinstance(step[0], str), islice(_steps(row, index + 1), 3)))
+        path = tuple(str(step) for step, _ in fields)
+        if not path or (index and row[index - 1].text == "."):
+            # All of it, or a field of the name `context`: rare, and never wrong.
+            short = {CAPABILITIES[1:]} if any(token.text.strip("'\"") == CAPABILITIES[1] for token in row) else set()
+            return frozenset({(), *short}), frozenset({()})
+        is_function = path[0] in CAPABILITIES
+        needed.add(path[:2] if is_function else path[:1])
+        before = [token.text for token in row[max(0, index - 2) : index]]
+        after = [token.text for token in row[fields[-1][1] :][:4]]
+        is_counted = (
+            after == [".", "size", "(", ")"]
+            or (before in (["size", "("], ["has", "("]) and after[:1] == [")"])
+            or (is_function and len(path) < 3 and before[-1:] == ["in"] and after[:1] not in (["."], ["["]))
+            or (is_function and len(path) == 3 and path[2] not in _HELD)
+        )
+        if not is_counted:
+            looked_into.add((CAPABILITIES[0], *path[1:2]) if is_function else path[:1])
+    return frozenset(needed), frozenset(looked_into)
 
 
 class Open(dict[str, Any]):
@@ -281,68 +263,6 @@ CONTEXT: dict[str, Shape] = {
 RUNTIME: dict[str, Shape] = _fields("version dashboard_url api_root")
 
 
-class Read(NamedTuple):
-    """A path that an expression reads, such as `("context", "input", Item, "region")` for `c.input[0].region`."""
-
-    path: Path
-    #: Where it begins in the source.
-    start: int
-    #: Whether `has(...)` asks for its end, which may be missing then.
-    is_asked: bool
-
-
-def reads_in(source: str) -> Iterator[Read]:
-    """Yield each path from a variable on, with short names written out."""
-    row = list(tokens(source))
-    texts = [token.text for token in row]
-    # The variable of a macro hides another of its name, as in `list.exists(c, c > 1)`.
-    local = {texts[index + 2] for index in range(len(row) - 2) if is_macro(row, index)}
-    for index, token in enumerate(row):
-        if token.kind != "name" or (index and texts[index - 1] == ".") or token.text in local:
-            continue
-        steps = list(_steps(row, index + 1))
-        root = ALIASES.get(token.text, token.text)
-        if root == "context" and steps and steps[0] in CAPABILITIES:
-            steps[0] = CAPABILITIES[0]
-        if steps:
-            yield Read((root, *steps), token.start, index > 1 and texts[index - 2 : index] == ["has", "("])
-
-
-def written(path: Path) -> str:
-    """Return a path as people write it."""
-    return "".join(f".{step}" if isinstance(step, str) else "[…]" for step in path).removeprefix(".")
-
-
-def _steps(row: Sequence[Token], index: int) -> Iterator[Step]:
-    """Yield the steps from the token at `index` on, up to the first that is neither a field nor an item."""
-    while index < len(row):
-        texts = [token.text for token in row[index : index + 4]]
-        if texts[0] == "[":
-            end = closing(row, index)
-            inside = row[index + 1 : end]
-            yield _literal(inside[0]) if len(inside) == 1 else Unknown
-            index = end + 1
-        elif texts == [".", "last", "(", ")"]:
-            yield Item
-            index += 4
-        elif texts[0] == "." and len(texts) > 1 and row[index + 1].kind == "name" and texts[2:3] != ["("]:
-            yield texts[1]
-            index += 2
-        else:
-            return
-
-
-def _literal(token: Token) -> Step:
-    """Return the field or item that a literal names; `Unknown` for other tokens."""
-    if token.kind == "number" and token.text.isdecimal():
-        return Item
-    if token.kind == "string" and "\\" not in token.text:
-        for quote in ('"""', "'''", '"', "'"):
-            if token.text.startswith(quote):
-                return token.text.removeprefix(quote).removesuffix(quote)
-    return Unknown
-
-
 class Missing(NamedTuple):
     """The first step of a path that leads nowhere."""
 
@@ -377,25 +297,20 @@ def check_paths(scope: Scope, source: str) -> None:
     known |= dict.fromkeys(scope.task_ios, TASK_IO)
     variables = {name: known.get(name) for name in scope.variables}
     for read in reads_in(source):
-        if read.path[0] not in variables:
+        lost = missing(variables, read.path) if read.path[0] in variables else None
+        if lost is None:
             continue
-        lost = missing(variables, read.path)
-        if lost is not None:
-            before = source[: read.start]
-            problem, hint = _told(scope, lost)
-            line, column = before.count("\n") + 1, read.start - before.rfind("\n")
-            raise CelError(source, problem, hint=hint, line=line, column=column)
-
-
-def _told(scope: Scope, lost: Missing) -> tuple[str, str]:
-    name = written(lost.before)
-    if lost.names is None:
-        return f"{name} is a list and has no field {lost.step!r}", f"write {name}[0].{lost.step} or a macro"
-    if isinstance(lost.step, str):
-        close = difflib.get_close_matches(lost.step, lost.names, 1)
-        hint = f"did you mean {close[0]}?" if close else f"it has {', '.join(lost.names)}"
-        return f"{name} has no field {lost.step!r}", hint
-    if name in scope.task_ios:
-        per_part = f"{name}.message.all(part, !has(part.text) || size(part.text) < 50000)"
-        return f"{name} is a map, not a list", f"write {name}.message; for the length of its texts write {per_part}"
-    return f"{name} is a map and has no item by number", "write the name of a field"
+        name, step = written(lost.before), lost.step
+        if lost.names is None:
+            problem, hint = f"is a list and has no field {step!r}", f"write {name}[0].{step} or a macro"
+        elif isinstance(step, str):
+            close = difflib.get_close_matches(step, lost.names, 1)
+            problem = f"has no field {step!r}"
+            hint = f"did you mean {close[0]}?" if close else f"it has {', '.join(lost.names)}"
+        elif name in scope.task_ios:
+            per_part = f"{name}.message.all(part, !has(part.text) || size(part.text) < 50000)"
+            problem = "is a map, not a list"
+            hint = f"write {name}.message; for the length of its texts write {per_part}"
+        else:
+            problem, hint = "is a map and has no item by number", "write the name of a field"
+        raise CelError.at(source, read.start, f"{name} {problem}", hint=hint)

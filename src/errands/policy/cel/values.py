@@ -29,25 +29,34 @@ class ValueTooLarge(ValueError):
     """A result is too large."""
 
 
-def normalise(value: Any, depth: int = MAX_LEVELS) -> Json:
+def normalise(value: Any, depth: int = MAX_LEVELS, left: list[int] | None = None) -> Json:
     """Return a value as plain JSON that the language can hold. Raises ValueError if it has no JSON form.
 
     Integers beyond 64 bits become floats, lone surrogates `?`, structs and dates their JSON form, and what is nested
     deeper than 64 levels becomes JSON text. Characters NUL become U+FFFD: the engine would end a text there, and
-    `"admin\\0x"` would pass for `"admin"`.
+    `"admin\\0x"` would pass for `"admin"`. `left` counts the values that may still be seen, see `as_seen`.
     """
     if value is None or value is True or value is False or type(value) is float:
         return value
     if type(value) is str:
         return _text(value)
     if type(value) is int:
-        return value if value in _INT64 else _as_float(value)
+        if value in _INT64:
+            return value
+        try:
+            return float(value)
+        except OverflowError:
+            return math.inf if value > 0 else -math.inf
     if depth == 0:
         return _as_text(value)
-    if type(value) is dict:
-        return {_text(_key(key)): normalise(item, depth - 1) for key, item in value.items()}
-    if type(value) is list or type(value) is tuple:
-        return [normalise(item, depth - 1) for item in value]
+    if type(value) in _CONTAINERS:
+        if left is not None:
+            left[0] -= len(value)
+            if left[0] < 0:
+                return _as_text(value)
+        if type(value) is dict:
+            return {_text(_key(key)): normalise(item, depth - 1, left) for key, item in value.items()}
+        return [normalise(item, depth - 1, left) for item in value]
     try:
         return normalise(msgspec.to_builtins(value, str_keys=True), depth - 1)
     except TypeError as error:
@@ -59,7 +68,7 @@ def as_seen(value: Any) -> Json:
 
     Converting millions of values would take seconds. An expression that expects a list finds a text and fails.
     """
-    return normalise(_cut(value, [MOST_SEEN]) if is_cut(value) else value)
+    return normalise(value, left=[MOST_SEEN])
 
 
 def is_cut(value: Any) -> bool:
@@ -72,7 +81,8 @@ def is_cut(value: Any) -> bool:
         found += sum(map(len, level))
         if not level or found > MOST_SEEN:
             break
-        level = [item for one in level for item in _items(one) if type(item) in _CONTAINERS]
+        inside = (one.values() if type(one) is dict else one for one in level)
+        level = [item for items in inside for item in items if type(item) in _CONTAINERS]
     return bool(level)
 
 
@@ -81,21 +91,6 @@ class SeenContext(dict[str, Json]):
 
     #: Where something in it is cut: `("input",)`, `("output",)`, or `("capabilities", "search")` for one function.
     cut: frozenset[tuple[str, ...]] = frozenset()
-
-
-def _items(value: Any) -> Any:
-    return value.values() if type(value) is dict else value
-
-
-def _cut(value: Any, left: list[int], depth: int = MAX_LEVELS) -> Any:
-    if type(value) not in _CONTAINERS:
-        return value
-    left[0] -= len(value)
-    if left[0] < 0 or depth == 0:
-        return _as_text(value)
-    if type(value) is dict:
-        return {key: _cut(item, left, depth - 1) for key, item in value.items()}
-    return [_cut(item, left, depth - 1) for item in value]
 
 
 def _text(value: str) -> str:
@@ -111,13 +106,6 @@ def _as_text(value: Any) -> str:
         return "…"
 
 
-def _as_float(value: int) -> float:
-    try:
-        return float(value)
-    except OverflowError:
-        return math.inf if value > 0 else -math.inf
-
-
 def _key(key: Any) -> str:
     if isinstance(key, bool):
         return "true" if key else "false"
@@ -126,11 +114,10 @@ def _key(key: Any) -> str:
 
 def longest(value: Json) -> int:
     """Return the number of items of the longest list or map in a value."""
-    if isinstance(value, dict):
-        return max(len(value), max(map(longest, value.values()), default=0))
-    if isinstance(value, list):
-        return max(len(value), max(map(longest, value), default=0))
-    return 0
+    if not isinstance(value, dict | list):
+        return 0
+    items = value.values() if isinstance(value, dict) else value
+    return max(len(value), max(map(longest, items), default=0))
 
 
 class Result:
@@ -151,21 +138,17 @@ class Result:
             return {_key(key): self.plain(native[key]) for key in sorted(native, key=_key)}
         if isinstance(native, list):
             return [self.plain(item) for item in native]
-        return self._scalar(native)
-
-    def _scalar(self, native: Any) -> Json:
         if isinstance(native, str):
             self._characters += len(native)
             if self._characters > _MAX_CHARACTERS:
                 raise ValueTooLarge(f"the result has more than {_MAX_CHARACTERS:,} characters")
-            return native
-        if native is None or isinstance(native, bool | int):
-            return native
         return scalar(native)
 
 
 def scalar(native: Any) -> Json:
     """Return a value that JSON does not have in the form that protobuf uses for it in JSON."""
+    if native is None or isinstance(native, bool | int | str):
+        return native
     if isinstance(native, float):
         if not math.isfinite(native):
             raise ValueError(f"{native} is not a JSON number")
@@ -175,14 +158,10 @@ def scalar(native: Any) -> Json:
     if isinstance(native, datetime.datetime):
         return native.astimezone(datetime.UTC).isoformat().replace("+00:00", "Z")
     if isinstance(native, datetime.timedelta):
-        return _seconds(native)
+        sign = "-" if native < datetime.timedelta(0) else ""
+        seconds, micros = divmod(abs(native) // datetime.timedelta(microseconds=1), 1_000_000)
+        return f"{sign}{seconds}" + (f".{micros:06d}".rstrip("0") if micros else "") + "s"
     return str(native)
-
-
-def _seconds(delta: datetime.timedelta) -> str:
-    sign = "-" if delta < datetime.timedelta(0) else ""
-    seconds, micros = divmod(abs(delta) // datetime.timedelta(microseconds=1), 1_000_000)
-    return f"{sign}{seconds}" + (f".{micros:06d}".rstrip("0") if micros else "") + "s"
 
 
 def arguments_plain(value: Any) -> Json:
@@ -191,6 +170,4 @@ def arguments_plain(value: Any) -> Json:
         return {_key(key): arguments_plain(value[key]) for key in sorted(value, key=_key)}
     if isinstance(value, list):
         return [arguments_plain(item) for item in value]
-    if value is None or isinstance(value, bool | int | str):
-        return value
     return scalar(value)
