@@ -7,27 +7,24 @@ from collections.abc import Iterator
 from typing import Annotated, Any
 
 import msgspec
-import typer
 from rich.console import Console
 from rich.text import Text
+from typer import Argument
 
-from errands.agents.manifests import Agent, Capability, Finding, Function, Manifests, Report, examine
-from errands.cli.failures import CommandError, ExitCode, reporting
+from errands.agents.manifests import Agent, Capability, Finding, Function, examine
+from errands.cli.failures import CommandError, ExitCode, command
 from errands.cli.options import AsJson
-from errands.cli.printing import SEVERITY_STYLES, clean, count_severities, counted, err, one_line, out, print_json
+from errands.cli.printing import clean, count_severities, counted, err, finding_text, one_line, out, print_json
 from errands.policy.limits import DEFAULT_LIMITS, with_defaults
 from errands.policy.steps import CAPABILITY_PHASES, Phase, StepConfig
 
-ManifestPath = Annotated[
-    str, typer.Argument(metavar="PATH", help="A file with manifests, or a folder of them.", show_default=False)
-]
-#: The width of the names of facts.
-_WIDTH = 14
-
-# Validate
+ManifestPath = Annotated[str, Argument(metavar="PATH", help="A file with manifests, or a folder of them.")]
+#: What JSON shows of a function.
+_FUNCTION_FIELDS = ("name", "description", "parameters", "bindings", "target", "ref", "action", "offered", "discovers")
 
 
-def validate_agents(path: ManifestPath, as_json: AsJson = False) -> None:
+@command
+def validate_agents(path: ManifestPath, as_json: AsJson = False) -> ExitCode:
     """Report what is wrong with manifests, and how to fix it.
 
     All findings are reported, not only the first. Manifests with nothing but warnings are valid.
@@ -36,29 +33,30 @@ def validate_agents(path: ManifestPath, as_json: AsJson = False) -> None:
 
         errands agents validate examples/support-agent
     """
-    with reporting():
-        report = examine(path)
-        agents = report.manifests.agents if report.manifests is not None else []
-        limits = {
-            f"{agent.namespace}/{agent.name}": msgspec.structs.asdict(with_defaults(agent.limits)) for agent in agents
-        }
-        if as_json:
-            findings = msgspec.to_builtins(report.findings)
-            print_json({"valid": report.valid, "findings": findings, "limits": limits})
-        else:
-            print_findings(report.findings, out())
-            for name, limits_of_agent in limits.items():
-                out().print(clean(f"{name}: {_describe_limits(limits_of_agent)}"))
-            out().print(clean(f"{path} {_verdict(report)}"), style="bold")
-        raise SystemExit(ExitCode.OK if report.valid else ExitCode.FAILED)
+    report = examine(path)
+    agents = report.manifests.agents if report.manifests is not None else []
+    limits = {
+        f"{agent.namespace}/{agent.name}": msgspec.structs.asdict(with_defaults(agent.limits)) for agent in agents
+    }
+    if as_json:
+        print_json({"valid": report.valid, "findings": msgspec.to_builtins(report.findings), "limits": limits})
+    else:
+        console = out()
+        print_findings(report.findings, console)
+        for name, limits_of_agent in limits.items():
+            console.print(clean(f"{name}: {_describe_limits(limits_of_agent)}"))
+        verdict, counts = "not valid", count_severities(report.findings)
+        if report.manifests is not None:
+            manifests = f"{counted(len(agents), 'agent')} and {counted(len(report.manifests.tools), 'tool')}"
+            verdict, counts = "valid", f"{manifests}, {counts}" if counts else manifests
+        console.print(clean(f"{path} is {verdict}: {counts}"), style="bold")
+    return ExitCode.OK if report.valid else ExitCode.FAILED
 
 
 def print_findings(findings: list[Finding], console: Console) -> None:
     """Print one line for each finding, in the manner of compilers."""
     for finding in findings:
-        console.print(
-            Text.assemble((f"{finding.severity:<8} ", SEVERITY_STYLES[finding.severity]), clean(str(finding)))
-        )
+        console.print(finding_text(finding.severity, str(finding)))
 
 
 def _describe_limits(limits: dict[str, Any]) -> str:
@@ -68,19 +66,7 @@ def _describe_limits(limits: dict[str, Any]) -> str:
     return ", ".join(f"{name} {value}{' (default)' * (value == defaults[name])}" for name, value in limited)
 
 
-def _verdict(report: Report) -> str:
-    summary = count_severities(report.findings)
-    if report.manifests is None:
-        return f"is not valid: {summary}"
-    found = (
-        f"is valid: {counted(len(report.manifests.agents), 'agent')} and {counted(len(report.manifests.tools), 'tool')}"
-    )
-    return f"{found}, {summary}" if summary else found
-
-
-# Show
-
-
+@command
 def show_agents(path: ManifestPath, as_json: AsJson = False) -> None:
     """Show agents as their models see them: functions and parameters; and their bindings and policy.
 
@@ -88,42 +74,35 @@ def show_agents(path: ManifestPath, as_json: AsJson = False) -> None:
 
         errands agents show examples/support-agent
     """
-    with reporting():
-        report = examine(path)
-        if report.manifests is None:
-            print_findings(report.findings, err())
-            raise CommandError(f"{path} cannot be shown because it is not valid")
-        if as_json:
-            print_json([_document(agent, report.manifests) for agent in report.manifests.agents])
-            return
-        for agent in report.manifests.agents:
-            _show(agent, report.manifests)
+    report = examine(path)
+    manifests = report.manifests
+    if manifests is None:
+        print_findings(report.findings, err())
+        raise CommandError(f"{path} cannot be shown because it is not valid")
+    if as_json:
+        print_json(
+            [
+                {
+                    **msgspec.to_builtins(agent),
+                    "functions": [
+                        {field: getattr(function, field) for field in _FUNCTION_FIELDS}
+                        for function in manifests.functions(agent)
+                    ],
+                }
+                for agent in manifests.agents
+            ]
+        )
+        return
+    for agent in manifests.agents:
+        _show(agent, manifests.functions(agent))
 
 
-def _document(agent: Agent, manifests: Manifests) -> dict[str, Any]:
-    functions = [
-        {
-            "name": function.name,
-            "description": function.description,
-            "parameters": function.parameters,
-            "bindings": function.bindings,
-            "target": function.target,
-            "ref": function.ref,
-            "action": function.action,
-            "offered": function.offered,
-            "discovers": function.discovers,
-        }
-        for function in manifests.functions(agent)
-    ]
-    return {**msgspec.to_builtins(agent), "functions": functions}
-
-
-def _show(agent: Agent, manifests: Manifests) -> None:
+def _show(agent: Agent, functions: list[Function]) -> None:
     console = out()
     console.print(clean(f"{agent.namespace}/{agent.name}"), style="bold")
     _print_facts("", [("", agent.description), *_agent_facts(agent)])
     console.print()
-    for function in manifests.functions(agent):
+    for function in functions:
         console.print(clean(f"  {_signature(function)}"), style="cyan")
         capability = agent.capabilities.get(function.ref, Capability())
         _print_facts("    ", [("", function.description), *_function_facts(function, capability)])
@@ -132,7 +111,7 @@ def _show(agent: Agent, manifests: Manifests) -> None:
 
 def _print_facts(indent: str, facts: list[tuple[str, str]]) -> None:
     for name, value in facts:
-        label = f"{indent}  {name:<{_WIDTH}}" if name else f"{indent}  "
+        label = f"{indent}  {name:<14}" if name else f"{indent}  "
         out().print(Text.assemble((label, "dim"), one_line(value, 160)))
 
 

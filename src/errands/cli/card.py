@@ -9,31 +9,31 @@ from urllib.parse import urlsplit
 
 import httpx
 import msgspec
-import typer
 from rich.text import Text
+from typer import Argument, Option
 
 from errands.cli.failures import ExitCode, UsageError, command
 from errands.cli.options import AsJson, Headers, RemoteAgent, Timeout, Token
-from errands.cli.printing import SEVERITY_STYLES, clean, count_severities, out, print_json
+from errands.cli.printing import clean, count_severities, finding_text, out, print_json
 from errands.client import AgentNotFoundError
 from errands.client.discovery import CardSource, card_urls, read_card
 from errands.client.session import RetryPolicy
-from errands.model.card import AgentCard
 from errands.wire.card_check import CardFinding, CardReport, check_card
 
 Source = Annotated[
-    str,
-    typer.Argument(
-        metavar="URL",
-        help="The agent's address, such as http://localhost:8000, or a file with a card.",
-        show_default=False,
-    ),
+    str, Argument(metavar="URL", help="The agent's address, such as http://localhost:8000, or a file with a card.")
 ]
 Validate = Annotated[
-    bool, typer.Option("--validate", help="CardReport what is wrong with the card; exit with 1 if it is not valid.")
+    bool, Option("--validate", help="Report what is wrong with the card; exit with 1 if it is not valid.")
 ]
 
 _TIMEOUT = 30.0
+_OLDER_PATH = CardFinding(
+    severity="warning",
+    path="",
+    problem="is only at the older path, where clients of A2A 0.3 and 1.0 do not look",
+    remedy="serve it at /.well-known/agent-card.json too",
+)
 
 
 @command
@@ -53,57 +53,31 @@ async def card(
         errands card http://localhost:8000 --validate
     """
     remote = RemoteAgent(url, header, token)
-    return await (_validate(remote, as_json) if validate else _show(remote, as_json))
-
-
-async def _show(remote: RemoteAgent, as_json: bool) -> ExitCode:
-    if (path := _file(remote)) is not None:
-        raw = path.read_bytes()
-        found = read_card(raw)
+    if "://" in url:
+        remote.check()
+        file = None
     else:
-        raw, found = await _fetch(remote)
+        file = _read(url)
+    return await (_validate(remote, file, as_json) if validate else _show(remote, file, as_json))
+
+
+def _read(path: str) -> bytes:
+    try:
+        return Path(path).read_bytes()
+    except OSError:
+        raise UsageError(f"{path!r} is neither an address such as http://HOST:PORT nor a file") from None
+
+
+# Showing
+
+
+async def _show(remote: RemoteAgent, file: bytes | None, as_json: bool) -> ExitCode:
+    raw = await _fetch(remote) if file is None else file
+    found = read_card(raw)
     if as_json:
         sys.stdout.write(msgspec.json.format(raw, indent=2).decode() + "\n")
         return ExitCode.OK
-    console = out()
-    console.print(clean(f"{found.name} {found.version}"), style="bold")
-    console.print(clean(found.description))
-    console.print()
-    for name, value in _facts(found):
-        console.print(Text.assemble((f"{name:<15}", "dim"), clean(value)))
-    return ExitCode.OK
-
-
-def _file(remote: RemoteAgent) -> Path | None:
-    """Return the path if a file is meant, None for an address. Raises `UsageError` if it is neither."""
-    if "://" in remote.url:
-        remote.check()
-        return None
-    path = Path(remote.url)
-    if not path.is_file():
-        raise UsageError(f"{remote.url!r} is neither an address such as http://HOST:PORT nor a file")
-    return path
-
-
-async def _fetch(remote: RemoteAgent) -> tuple[bytes, AgentCard]:
-    kept: list[bytes] = []
-    # Not through A2AClient, which refuses cards without a common binding.
-    async with httpx.AsyncClient() as http:
-        source = CardSource(
-            http,
-            remote.url,
-            headers=remote.headers,
-            retry=RetryPolicy(),
-            timeout=_TIMEOUT,
-            validator=lambda _, raw: kept.append(raw),
-        )
-        found = await source.fetch()
-    assert found is not None
-    return kept[0], found
-
-
-def _facts(card: AgentCard) -> list[tuple[str, str]]:
-    offered = card.capabilities
+    offered = found.capabilities
     capabilities = {
         "streaming": offered.streaming,
         "push notifications": offered.push_notifications,
@@ -111,33 +85,57 @@ def _facts(card: AgentCard) -> list[tuple[str, str]]:
     }
     facts = [
         ("interface", f"{face.protocol_binding} {face.protocol_version} at {face.url}")
-        for face in card.supported_interfaces
+        for face in found.supported_interfaces
     ]
     facts.append(("offers", ", ".join(name for name, yes in capabilities.items() if yes) or "no extras"))
-    facts.append(("takes", ", ".join(card.default_input_modes)))
-    facts.append(("gives", ", ".join(card.default_output_modes)))
-    facts += [("skill", f"{skill.name}: {skill.description}") for skill in card.skills]
+    facts.append(("takes", ", ".join(found.default_input_modes)))
+    facts.append(("gives", ", ".join(found.default_output_modes)))
+    facts += [("skill", f"{skill.name}: {skill.description}") for skill in found.skills]
     facts += [("extension", extension.uri) for extension in offered.extensions or []]
-    facts += [("security", name) for name in card.security_schemes or {}]
-    if card.provider is not None:
-        facts.append(("provider", f"{card.provider.organization} ({card.provider.url})"))
-    if card.documentation_url is not None:
-        facts.append(("documentation", card.documentation_url))
-    return facts
+    facts += [("security", name) for name in found.security_schemes or {}]
+    if found.provider is not None:
+        facts.append(("provider", f"{found.provider.organization} ({found.provider.url})"))
+    if found.documentation_url is not None:
+        facts.append(("documentation", found.documentation_url))
+    console = out()
+    console.print(clean(f"{found.name} {found.version}"), style="bold")
+    console.print(clean(found.description) + "\n")
+    for name, value in facts:
+        console.print(Text.assemble((f"{name:<15}", "dim"), clean(value)))
+    return ExitCode.OK
+
+
+async def _fetch(remote: RemoteAgent) -> bytes:
+    kept: list[bytes] = []
+    # Not through A2AClient, which refuses cards without a common binding.
+    async with httpx.AsyncClient() as http:
+        await CardSource(
+            http,
+            remote.url,
+            headers=remote.headers,
+            retry=RetryPolicy(),
+            timeout=_TIMEOUT,
+            validator=lambda _, raw: kept.append(raw),
+        ).fetch()
+    return kept[0]
 
 
 # Validating
 
 
-async def _validate(remote: RemoteAgent, as_json: bool) -> ExitCode:
-    if (path := _file(remote)) is not None:
-        place, report = remote.url, check_card(path.read_bytes())
-    else:
-        place, report = await _check_served(remote)
+async def _validate(remote: RemoteAgent, file: bytes | None, as_json: bool) -> ExitCode:
+    place, report = await _check_served(remote) if file is None else (remote.url, check_card(file))
     if as_json:
         print_json({"place": place, "valid": report.valid, **msgspec.to_builtins(report)})
     else:
-        _print_report(place, report)
+        console = out()
+        for finding in report.findings:
+            console.print(finding_text(finding.severity, f"{finding.path or 'the card'} {finding.problem}"))
+            console.print(Text.assemble(" " * 9, (clean(f"fix: {finding.remedy}"), "dim")))
+        form = f"card of A2A {' and '.join(report.versions)}" if report.versions else "agent card"
+        summary = count_severities(report.findings)
+        verdict = "a valid" if report.valid else "not a valid"
+        console.print(clean(f"{place} is {verdict} {form}" + (f": {summary}" if summary else "")), style="bold")
     return ExitCode.OK if report.valid else ExitCode.FAILED
 
 
@@ -158,27 +156,3 @@ async def _check_served(remote: RemoteAgent) -> tuple[str, CardReport]:
                 return url, report
             reasons.append(f"{urlsplit(url).path}: HTTP {answer.status_code}")
     raise AgentNotFoundError(remote.url, "; ".join(reasons))
-
-
-_OLDER_PATH = CardFinding(
-    severity="warning",
-    path="",
-    problem="is only at the older path, where clients of A2A 0.3 and 1.0 do not look",
-    remedy="serve it at /.well-known/agent-card.json too",
-)
-
-
-def _print_report(place: str, report: CardReport) -> None:
-    console = out()
-    for finding in report.findings:
-        where = finding.path or "the card"
-        console.print(
-            Text.assemble(
-                (f"{finding.severity:<8} ", SEVERITY_STYLES[finding.severity]), clean(f"{where} {finding.problem}")
-            )
-        )
-        console.print(Text.assemble(" " * 9, (clean(f"fix: {finding.remedy}"), "dim")))
-    form = f"card of A2A {' and '.join(report.versions)}" if report.versions else "agent card"
-    summary = count_severities(report.findings)
-    verdict = "a valid" if report.valid else "not a valid"
-    console.print(clean(f"{place} is {verdict} {form}" + (f": {summary}" if summary else "")), style="bold")

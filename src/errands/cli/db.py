@@ -7,13 +7,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import Annotated
 
-import typer
+from typer import Option
 
-from errands.cli.failures import ExitCode, UsageError, command
+from errands.cli.failures import UsageError, command
 from errands.cli.options import AsJson, Storage, existing_store
-from errands.cli.printing import clean, err, one_line, out, print_json, table
+from errands.cli.printing import clean, note, one_line, out, print_json, table
 from errands.engines import damage
-from errands.engines.base import Schema
+from errands.engines.base import Engine, Schema
 from errands.engines.urls import engine_from_url
 from errands.errors import StorageError
 from errands.model.log import StoredTask
@@ -21,7 +21,7 @@ from errands.runtime.settings import get_settings
 
 
 @command
-async def upgrade_db(storage: Storage = None) -> ExitCode:
+async def upgrade_db(storage: Storage = None) -> None:
     """Create the tables of a store, or upgrade them to this release.
 
     Replicas of the previous release keep working during and after the upgrade.
@@ -37,11 +37,10 @@ async def upgrade_db(storage: Storage = None) -> ExitCode:
         out().print(f"The tables were upgraded from schema version {before} to {after}.")
     else:
         out().print(f"The tables were created with schema version {after}.")
-    return ExitCode.OK
 
 
 @command
-async def check_db(storage: Storage = None) -> ExitCode:
+async def check_db(storage: Storage = None) -> None:
     """Check whether this release can use the tables of a store. Nothing is changed.
 
     Example:
@@ -50,11 +49,10 @@ async def check_db(storage: Storage = None) -> ExitCode:
     """
     version = await _schema(storage).check()
     out().print(f"The tables have schema version {version}; this release can use them.")
-    return ExitCode.OK
 
 
 @command
-async def print_sql(storage: Storage = None) -> ExitCode:
+async def print_sql(storage: Storage = None) -> None:
     """Print the SQL that `errands db upgrade` would run, without running it.
 
     Example:
@@ -64,8 +62,7 @@ async def print_sql(storage: Storage = None) -> ExitCode:
     script = await _schema(storage).sql()
     sys.stdout.write(script)
     if not script:
-        err().print("There is nothing to do.")
-    return ExitCode.OK
+        note("There is nothing to do.")
 
 
 @command
@@ -73,12 +70,10 @@ async def damaged_tasks(
     storage: Storage = None,
     delete: Annotated[
         list[str] | None,
-        typer.Option(
-            "--delete", metavar="TASK_ID", help="Delete this task; may be given several times.", show_default=False
-        ),
+        Option("--delete", metavar="TASK_ID", help="Delete this task; may be given several times."),
     ] = None,
     as_json: AsJson = False,
-) -> ExitCode:
+) -> None:
     """List the tasks whose stored data cannot be read, or delete some of them.
 
     The command reads every task of the store. Listing changes nothing.
@@ -87,32 +82,36 @@ async def damaged_tasks(
 
         errands db damaged --storage sqlite:///tasks.db
     """
-    return await (_delete_damaged(storage, delete) if delete else _list_damaged(storage, as_json))
-
-
-def _schema(storage: str | None) -> Schema:
-    url = storage or get_settings().storage
-    schema = engine_from_url(url).schema
-    if schema is None:
-        raise UsageError(f"storage {url.partition(':')[0]!r} has no tables; there is nothing to do")
-    return schema
-
-
-async def _list_damaged(storage: str | None, as_json: bool) -> ExitCode:
     with _without_log():
         async with existing_store(storage) as engine:
+            if delete:
+                await _delete_damaged(engine, delete)
+                return
             found = [_document(stored) async for stored in engine.every_task() if stored.damage]
     if as_json:
         print_json(found)
     elif found:
-        rows = table("TASK", "CHANGED", "AGENT", "OWNER", "WHY")
+        rows = []
         for task in found:
-            task_id, *cells, why = (task[name] for name in ("taskId", "statusTimestamp", "agent", "owner", "damage"))
-            rows.add_row(*map(clean, (task_id, *cells)), one_line(why, 120))
-        out().print(rows, soft_wrap=False)
+            *cells, why = (task[name] for name in ("taskId", "statusTimestamp", "agent", "owner", "damage"))
+            rows.append([*cells, one_line(why, 120)])
+        out().print(table(("TASK", "CHANGED", "AGENT", "OWNER", "WHY"), rows), soft_wrap=False)
     else:
-        err().print("Every task can be read.")
-    return ExitCode.OK
+        note("Every task can be read.")
+
+
+async def _delete_damaged(engine: Engine, task_ids: list[str]) -> None:
+    for task_id in task_ids:
+        stored = await engine.load(task_id, None)
+        if not stored.damage:
+            raise UsageError(
+                f"task {task_id} can be read: this command only deletes damaged tasks; retention deletes others"
+            )
+        # If its failure cannot be written, the task is deleted as it is.
+        with suppress(StorageError):
+            await engine.set_aside(stored, stored.head.worker)
+        await engine.delete(task_id, stored.scope)
+        out().print(f"Task {clean(task_id)} is deleted.")
 
 
 @contextmanager
@@ -137,18 +136,9 @@ def _document(stored: StoredTask) -> dict[str, str]:
     }
 
 
-async def _delete_damaged(storage: str | None, task_ids: list[str]) -> ExitCode:
-    with _without_log():
-        async with existing_store(storage) as engine:
-            for task_id in task_ids:
-                stored = await engine.load(task_id, None)
-                if not stored.damage:
-                    raise UsageError(
-                        f"task {task_id} can be read: this command only deletes damaged tasks; retention deletes others"
-                    )
-                # If its failure cannot be written, the task is deleted as it is.
-                with suppress(StorageError):
-                    await engine.set_aside(stored, stored.head.worker)
-                await engine.delete(task_id, stored.scope)
-                out().print(f"Task {clean(task_id)} is deleted.")
-    return ExitCode.OK
+def _schema(storage: str | None) -> Schema:
+    url = storage or get_settings().storage
+    schema = engine_from_url(url).schema
+    if schema is None:
+        raise UsageError(f"storage {url.partition(':')[0]!r} has no tables; there is nothing to do")
+    return schema

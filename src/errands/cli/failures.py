@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import enum
 import functools
+import inspect
 import itertools
 import sysconfig
 import traceback
@@ -15,28 +16,12 @@ from typing import Any, NoReturn, ParamSpec
 
 import httpx
 
-import errands
+from errands import client, errors
 from errands.cli.printing import clean, err
-from errands.client import (
-    A2AClientError,
-    AgentCapabilityError,
-    AgentNotFoundError,
-    AgentUnreachableError,
-    AnswerLostError,
-    StreamInterruptedError,
-)
-from errands.errors import (
-    A2AError,
-    AuthenticationRequiredError,
-    ConfigurationError,
-    EngineError,
-    TaskNotFoundError,
-    UnavailableError,
-)
 
 P = ParamSpec("P")
 
-_PACKAGE = str(Path(errands.__file__).parent)
+_PACKAGE = str(Path(errors.__file__).parent)
 _STDLIB = sysconfig.get_path("stdlib")
 
 
@@ -64,13 +49,13 @@ _FAILED_STATES = frozenset({"failed", "canceled", "rejected"})
 
 #: What to do about an error. The first matching class counts.
 _HINTS: tuple[tuple[type[Exception], str], ...] = (
-    (AgentNotFoundError, "Check the address, or start an agent there with `errands serve FILE.py`."),
-    (AgentUnreachableError, "Check that the agent is running, and try again."),
-    (AgentCapabilityError, "See what it offers with `errands card URL`."),
-    (AnswerLostError, "On the command line that is --message-id ID."),
-    (AuthenticationRequiredError, "Give credentials with --token TOKEN or --header 'NAME: VALUE'."),
-    (TaskNotFoundError, "List the tasks with `errands tasks list URL`."),
-    (UnavailableError, "Try again in a moment."),
+    (client.AgentNotFoundError, "Check the address, or start an agent there with `errands serve FILE.py`."),
+    (client.AgentUnreachableError, "Check that the agent is running, and try again."),
+    (client.AgentCapabilityError, "See what it offers with `errands card URL`."),
+    (client.AnswerLostError, "On the command line that is --message-id ID."),
+    (errors.AuthenticationRequiredError, "Give credentials with --token TOKEN or --header 'NAME: VALUE'."),
+    (errors.TaskNotFoundError, "List the tasks with `errands tasks list URL`."),
+    (errors.UnavailableError, "Try again in a moment."),
 )
 
 
@@ -103,61 +88,64 @@ def reporting() -> Iterator[None]:
         yield
     except CommandError as error:
         _end(str(error), error.code, error.details)
-    except StreamInterruptedError as error:
+    except client.StreamInterruptedError as error:
         after = f" --after {error.last_event_id}" if error.last_event_id else ""
-        follow = f"errands tasks watch URL {error.task_id}{after}"
-        _end(
-            f"the connection was lost, but the task may still be running; follow it with `{follow}`",
-            ExitCode.UNREACHABLE,
-        )
-    except (ConfigurationError, httpx.InvalidURL) as error:
+        follow = f"follow it with `errands tasks watch URL {error.task_id}{after}`"
+        _end(f"the connection was lost, but the task may still be running; {follow}", ExitCode.UNREACHABLE)
+    except (errors.ConfigurationError, httpx.InvalidURL) as error:
         _end(str(error), ExitCode.USAGE)
-    except (A2AError, A2AClientError) as error:
+    except (errors.A2AError, client.A2AClientError) as error:
         hint = next((hint for kind, hint in _HINTS if isinstance(error, kind)), "")
         _end(_sentence(str(error)) + hint, ExitCode.UNREACHABLE)
-    except EngineError as error:
+    except errors.EngineError as error:
         _end(str(error), ExitCode.FAILED)
     except KeyboardInterrupt:
         raise SystemExit(ExitCode.INTERRUPTED) from None
 
 
-def command(function: Callable[P, Coroutine[Any, Any, ExitCode]]) -> Callable[P, None]:
-    """Make a command of an async function that returns an exit code.
+def command(
+    function: Callable[P, Coroutine[Any, Any, ExitCode | None]] | Callable[P, ExitCode | None],
+) -> Callable[P, None]:
+    """Make a command of a function, async or not, that returns an exit code or None for success.
 
     Its errors are reported, and the argument `timeout`, if it has one, limits its time.
     """
 
-    async def limited(*args: P.args, **kwargs: P.kwargs) -> ExitCode:
-        timeout: Any = kwargs.get("timeout")
-        try:
-            async with asyncio.timeout(timeout):
-                return await function(*args, **kwargs)
-        except TimeoutError:
-            message = (
-                f"no answer within {timeout:g} s; the agent may still be working: see `errands tasks list URL`, "
-                "or allow more time with --timeout"
-            )
-            raise CommandError(message, ExitCode.UNREACHABLE) from None
-
     @functools.wraps(function)
     def run(*args: P.args, **kwargs: P.kwargs) -> None:
         with reporting():
-            raise SystemExit(asyncio.run(limited(*args, **kwargs)))
+            result = function(*args, **kwargs)
+            if inspect.iscoroutine(result):
+                result = asyncio.run(_in_time(result, kwargs.get("timeout")))
+            raise SystemExit(result)
 
     return run
 
 
+async def _in_time(result: Coroutine[Any, Any, ExitCode | None], timeout: Any) -> ExitCode | None:
+    try:
+        async with asyncio.timeout(timeout):
+            return await result
+    except TimeoutError:
+        raise CommandError(
+            f"no answer within {timeout:g} s; the agent may still be working: see `errands tasks list URL`, "
+            "or allow more time with --timeout",
+            ExitCode.UNREACHABLE,
+        ) from None
+
+
 def program_error(error: BaseException, where: str) -> CommandError:
     """Return an error about the user's program, with the lines of the traceback that are not ours."""
-    frames = traceback.extract_tb(error.__traceback__)
-    theirs = itertools.dropwhile(lambda frame: not _is_users(frame.filename), frames)
+
+    def is_ours(frame: traceback.FrameSummary) -> bool:
+        # Installed packages are below the standard library.
+        is_stdlib = frame.filename.startswith(("<frozen", _STDLIB)) and "site-packages" not in frame.filename
+        return is_stdlib or frame.filename.startswith(_PACKAGE)
+
+    theirs = itertools.dropwhile(is_ours, traceback.extract_tb(error.__traceback__))
     lines = traceback.format_list(list(theirs)) + traceback.format_exception_only(error)
     name = type(error).__name__
     return CommandError(f"{where} failed with {name}; the last lines above say where", details="".join(lines))
-
-
-def _is_users(filename: str) -> bool:
-    return "site-packages" in filename or not filename.startswith(("<frozen", _PACKAGE, _STDLIB))
 
 
 def _end(message: str, code: ExitCode, details: str = "") -> NoReturn:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
-import typer
+from typer import Argument, Option
 
 from errands.cli.failures import UsageError
 from errands.client import A2AClient
@@ -16,27 +16,20 @@ from errands.engines.sqlite import SQLiteEngine
 from errands.engines.urls import engine_from_url
 from errands.runtime.settings import Settings
 
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, for other programs.")]
-TaskId = Annotated[str, typer.Argument(metavar="TASK_ID", help="The task's id.", show_default=False)]
-Limit = Annotated[int, typer.Option("--limit", metavar="N", min=1, help="Show at most N.")]
+AsJson = Annotated[bool, Option("--json", help="Print JSON, for other programs.")]
+TaskId = Annotated[str, Argument(metavar="TASK_ID", help="The task's id.")]
+Limit = Annotated[int, Option("--limit", metavar="N", min=1, help="Show at most N.")]
 
 # Commands that talk to an agent
 
-Url = Annotated[
-    str,
-    typer.Argument(metavar="URL", help="The agent's address, such as http://localhost:8000.", show_default=False),
-]
+Url = Annotated[str, Argument(metavar="URL", help="The agent's address, such as http://localhost:8000.")]
 Headers = Annotated[
-    list[str] | None,
-    typer.Option("--header", metavar="'K: V'", help="Send this header; may be given several times."),
+    list[str] | None, Option("--header", metavar="'K: V'", help="Send this header; may be given several times.")
 ]
 Token = Annotated[
-    str | None, typer.Option("--token", metavar="TOKEN", envvar="ERRANDS_TOKEN", help="Send this bearer token.")
+    str | None, Option("--token", metavar="TOKEN", envvar="ERRANDS_TOKEN", help="Send this bearer token.")
 ]
-Timeout = Annotated[
-    float | None,
-    typer.Option("--timeout", metavar="SECONDS", min=0.001, help="Give up after this time.", show_default=False),
-]
+Timeout = Annotated[float | None, Option("--timeout", metavar="SECONDS", min=0.001, help="Give up after this time.")]
 
 
 @dataclass(frozen=True)
@@ -80,10 +73,9 @@ class RemoteAgent:
 # Commands that read the store: they see the tasks of every agent and owner in it
 
 Storage = Annotated[
-    str | None,
-    typer.Option("--storage", metavar="URL", help="The task store.", show_default="ERRANDS_STORAGE, as for serve"),
+    str | None, Option("--storage", metavar="URL", help="The task store.", show_default="ERRANDS_STORAGE, as for serve")
 ]
-AgentName = Annotated[str | None, typer.Option("--agent", metavar="NAME", help="Only tasks of the agent NAME.")]
+AgentName = Annotated[str | None, Option("--agent", metavar="NAME", help="Only tasks of the agent NAME.")]
 
 
 def existing_store(storage: str | None) -> Engine:

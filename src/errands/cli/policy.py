@@ -2,60 +2,58 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
 import msgspec
-import typer
 from rich.text import Text
+from typer import Argument, Option
 
 from errands.agents.policies import examine_policy, load_policy
 from errands.cli.agents import print_findings
-from errands.cli.failures import CommandError, ExitCode, UsageError, command, reporting
+from errands.cli.failures import CommandError, ExitCode, UsageError, command
 from errands.cli.options import AsJson, Storage, TaskId
-from errands.cli.printing import clean, err, one_line, out, print_json, table
+from errands.cli.printing import clean, note, one_line, out, print_json, table
 from errands.cli.tasks import records_of
 from errands.policy.document import compile_policy
 from errands.policy.records import AnyRecord, Decided
 from errands.policy.replay import RuleVerdict, replay_policy
 
-PolicyPath = Annotated[str, typer.Argument(metavar="POLICY", help="A file with a policy.", show_default=False)]
-ReplayedTask = Annotated[
-    str | None, typer.Argument(metavar="[TASK_ID]", help="The id of a task in the store.", show_default=False)
-]
+PolicyPath = Annotated[str, Argument(metavar="POLICY", help="A file with a policy.")]
+ReplayedTask = Annotated[str | None, Argument(metavar="[TASK_ID]", help="The id of a task in the store.")]
 RecordsFile = Annotated[
     Path | None,
-    typer.Option(
+    Option(
         "--records",
         metavar="FILE",
         help="A file with the output of `errands tasks records --json`, instead of a task in the store.",
-        show_default=False,
     ),
 ]
 
 _read_records = msgspec.json.Decoder(list[AnyRecord]).decode
 
 
-def validate_policy(path: PolicyPath, as_json: AsJson = False) -> None:
+@command
+def validate_policy(path: PolicyPath, as_json: AsJson = False) -> ExitCode:
     """Report what is wrong with a policy, and how to fix it.
 
     Example:
 
         errands policy validate examples/policy.yaml
     """
-    with reporting():
-        report = examine_policy(path)
-        valid = report.policy is not None
-        if as_json:
-            print_json({"valid": valid, "findings": msgspec.to_builtins(report.findings)})
-        else:
-            print_findings(report.findings, out())
-            out().print(clean(f"{path} is {'valid' if valid else 'not valid'}"), style="bold")
-        raise SystemExit(ExitCode.OK if valid else ExitCode.FAILED)
+    report = examine_policy(path)
+    valid = report.policy is not None
+    if as_json:
+        print_json({"valid": valid, "findings": msgspec.to_builtins(report.findings)})
+    else:
+        print_findings(report.findings, out())
+        out().print(clean(f"{path} is {'valid' if valid else 'not valid'}"), style="bold")
+    return ExitCode.OK if valid else ExitCode.FAILED
 
 
 @command
-async def decisions(task_id: TaskId, storage: Storage = None, as_json: AsJson = False) -> ExitCode:
+async def decisions(task_id: TaskId, storage: Storage = None, as_json: AsJson = False) -> None:
     """Show the decisions of policies about a task: rule, version and outcome.
 
     Example:
@@ -65,12 +63,11 @@ async def decisions(task_id: TaskId, storage: Storage = None, as_json: AsJson = 
     found = [record for record in await records_of(storage, task_id) if isinstance(record, Decided)]
     if as_json:
         print_json(found)
-    elif not found:
-        err().print("No policy has made decisions about this task.")
+    elif found:
+        rows = [(record.at, record.policy or "-", record.step, record.outcome, record.detail) for record in found]
+        _print_table(("AT", "POLICY", "RULE", "OUTCOME", "DETAIL"), rows)
     else:
-        rows = [[record.at, record.policy or "-", record.step, record.outcome, record.detail] for record in found]
-        _print_table(["AT", "POLICY", "RULE", "OUTCOME", "DETAIL"], rows)
-    return ExitCode.OK
+        note("No policy has made decisions about this task.")
 
 
 @command
@@ -97,11 +94,19 @@ async def replay(
         verdicts = await replay_policy(policy, known)
     except ValueError as error:
         raise CommandError(str(error)) from None
+    first = next((verdict for verdict in verdicts if verdict.stops), None)
     if as_json:
         print_json(verdicts)
+    elif verdicts:
+        rows = [(v.at, v.moment, v.step, v.outcome, _was(v), v.detail) for v in verdicts]
+        _print_table(("AT", "MOMENT", "RULE", "WOULD BE", "WAS", "DETAIL"), rows)
+        if first is None:
+            out().print("Nothing would have been stopped.", style="bold")
+        else:
+            out().print(clean(f"The first stop would have been at {first.moment}, by {first.step}."), style="bold red")
     else:
-        _print_verdicts(verdicts)
-    return ExitCode.FAILED if any(verdict.stops for verdict in verdicts) else ExitCode.OK
+        out().print("No rule of the policy applies to this task.")
+    return ExitCode.OK if first is None else ExitCode.FAILED
 
 
 def _from_file(path: Path) -> list[AnyRecord]:
@@ -115,19 +120,6 @@ def _from_file(path: Path) -> list[AnyRecord]:
         ) from None
 
 
-def _print_verdicts(verdicts: list[RuleVerdict]) -> None:
-    if not verdicts:
-        out().print("No rule of the policy applies to this task.")
-        return
-    rows = [[v.at, v.moment, v.step, v.outcome, _was(v), v.detail] for v in verdicts]
-    _print_table(["AT", "MOMENT", "RULE", "WOULD BE", "WAS", "DETAIL"], rows)
-    first = next((verdict for verdict in verdicts if verdict.stops), None)
-    if first is None:
-        out().print("Nothing would have been stopped.", style="bold")
-    else:
-        out().print(clean(f"The first stop would have been at {first.moment}, by {first.step}."), style="bold red")
-
-
 def _was(verdict: RuleVerdict) -> str:
     if verdict.outcome.startswith("would ask"):
         return "-"
@@ -136,15 +128,15 @@ def _was(verdict: RuleVerdict) -> str:
     return verdict.was if verdict.differs else "the same"
 
 
-def _print_table(names: list[str], rows: list[list[str]]) -> None:
-    columns = table(*names, overflow="fold")
-    for row in rows:
-        *cells, last = map(clean, row)
-        columns.add_row(*(Text(cell, style=_style(cell)) for cell in cells), one_line(last, 200))
-    out().print(columns, soft_wrap=False)
-
-
-def _style(cell: str) -> str:
-    if cell == "exceeded" or cell.endswith((": block", ": lock_task")):
-        return "red"
-    return "yellow" if cell.startswith("would ask") else ""
+def _print_table(names: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    """Print a table in which refusals are red and reviews yellow."""
+    styled: list[list[str | Text]] = []
+    for *cells, detail in rows:
+        texts = [Text(clean(cell)) for cell in cells]
+        for text in texts:
+            if text.plain == "exceeded" or text.plain.endswith((": block", ": lock_task")):
+                text.stylize("red")
+            elif text.plain.startswith("would ask"):
+                text.stylize("yellow")
+        styled.append([*texts, one_line(detail, 200)])
+    out().print(table(names, styled, folds=True), soft_wrap=False)

@@ -4,24 +4,25 @@ from __future__ import annotations
 
 import sys
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import msgspec
 from msgspec import UNSET
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 from errands.agents.exposed import exposed_values
 from errands.client import StreamEvent
-from errands.model.core import Part
+from errands.model.core import Part, text_of
 
 #: The width of tables in a pipe, which has no screen that could be too narrow.
 _PIPE_WIDTH = 200
 #: Control characters in an agent's text could clear or retitle the terminal, or hide what was written before.
 _CONTROLS = {code: None for code in (*range(32), *range(127, 160)) if chr(code) not in "\n\t"}
 
-STATE_STYLES = {
+_STATE_STYLES = {
     "completed": "green",
     "failed": "red",
     "rejected": "red",
@@ -29,9 +30,7 @@ STATE_STYLES = {
     "input-required": "magenta",
     "auth-required": "magenta",
 }
-SEVERITY_STYLES = {"error": "red", "warning": "yellow"}
-#: The field of a `StreamResponse` that holds an event of this kind.
-_FIELDS = {"task": "task", "message": "message", "status": "statusUpdate", "artifact": "artifactUpdate"}
+_SEVERITY_STYLES = {"error": "red", "warning": "yellow"}
 
 
 def out() -> Console:
@@ -41,6 +40,11 @@ def out() -> Console:
 
 def err() -> Console:
     return Console(stderr=True, highlight=False, markup=False, emoji=False, soft_wrap=True)
+
+
+def note(text: str, style: str = "") -> None:
+    """Print a line about the answer on stderr."""
+    err().print(clean(text), style=style)
 
 
 def clean(text: str) -> str:
@@ -74,12 +78,30 @@ def count_severities(findings: Iterable[Any]) -> str:
     return ", ".join(counted(count, severity) for severity, count in counts.items())
 
 
-def table(*names: str, overflow: Any = "ellipsis") -> Table:
-    """Return a table without borders. Only its last column gives way when the terminal is narrow."""
+def finding_text(severity: str, text: str) -> Text:
+    """Return a line about a finding, in the manner of compilers."""
+    return Text.assemble((f"{severity:<8} ", _SEVERITY_STYLES[severity]), clean(text))
+
+
+def state_text(state: str) -> Text:
+    """Return a state in its colour."""
+    return Text(state, style=_STATE_STYLES.get(state, ""))
+
+
+def table(names: Sequence[str], rows: Sequence[Sequence[str | Text]], *, whole: int = 0, folds: bool = False) -> Table:
+    """Return a table without borders.
+
+    In a narrow terminal the first `whole` columns are not shortened, and the last one is folded if `folds` is true.
+    """
     columns = Table(box=None, pad_edge=False, header_style="bold")
-    for name in names[:-1]:
-        columns.add_column(name, no_wrap=True)
-    columns.add_column(names[-1], no_wrap=overflow == "ellipsis", overflow=overflow)
+    for number, name in enumerate(names):
+        least = max(len(row[number]) for row in [names, *rows]) if number < whole else None
+        columns.add_column(name, no_wrap=True, overflow="ellipsis", min_width=least)
+    if folds:
+        columns.columns[-1].no_wrap = False
+        columns.columns[-1].overflow = "fold"
+    for row in rows:
+        columns.add_row(*(clean(cell) if isinstance(cell, str) else cell for cell in row))
     return columns
 
 
@@ -92,7 +114,7 @@ def print_json(value: Any, *, pretty: bool = True) -> None:
 
 def print_event(event: StreamEvent) -> None:
     """Print an event on one line: a `StreamResponse` of the protocol, and its id in the stream."""
-    print_json({"eventId": event.event_id, _FIELDS[event.kind]: event.raw}, pretty=False)
+    print_json({"eventId": event.event_id, **msgspec.to_builtins(event.response)}, pretty=False)
 
 
 def describe_part(part: Part) -> str | None:
@@ -109,6 +131,11 @@ def describe_part(part: Part) -> str | None:
     else:
         return None
     return f"[file: {', '.join(fact for fact in facts if fact)}]"
+
+
+def lines_of(parts: list[Part]) -> Iterator[str]:
+    """Yield the text of the parts, and a line about each of the others."""
+    yield from filter(None, (text_of(parts, ""), *map(describe_part, parts)))
 
 
 class StreamPrinter:
@@ -128,11 +155,11 @@ class StreamPrinter:
         self.end()
         self.piece(text + "\n")
 
-    def note(self, text: str) -> None:
-        """Print a line about the answer on stderr."""
+    def progress(self, text: str) -> None:
+        """Print a line on stderr."""
         if sys.stdout.isatty():
             self.end()
-        err().print(clean(text), style="dim")
+        note(text, "dim")
 
     def end(self) -> None:
         if self._is_in_line:

@@ -6,12 +6,12 @@ from collections.abc import Iterator
 from typing import Annotated
 
 import msgspec
-import typer
 from rich.cells import cell_len, set_cell_size
+from typer import Option
 
-from errands.cli.failures import ExitCode, UsageError, command
+from errands.cli.failures import UsageError, command
 from errands.cli.options import AgentName, AsJson, Limit, Storage, TaskId, existing_store
-from errands.cli.printing import clean, duration, err, one_line, out, print_json
+from errands.cli.printing import clean, duration, note, one_line, out, print_json
 from errands.clock import to_iso
 from errands.errors import A2AError
 from errands.policy.reviews import Review, ReviewDesk
@@ -20,15 +20,15 @@ from errands.runtime.journal import Journal
 #: The characters of a subject that are shown at most, and that must fit beside the other columns.
 _WORDS, _ROOM = 100, 40
 
-OfUser = Annotated[str | None, typer.Option("--by", metavar="USER", help="Only reviews that this user is asked for.")]
-By = Annotated[str, typer.Option("--by", metavar="USER", help="The reviewer who answers.", show_default=False)]
-Comment = Annotated[str, typer.Option("--comment", metavar="TEXT", help="Say why.", show_default=False)]
+OfUser = Annotated[str | None, Option("--by", metavar="USER", help="Only reviews that this user is asked for.")]
+By = Annotated[str, Option("--by", metavar="USER", help="The reviewer who answers.")]
+Comment = Annotated[str, Option("--comment", metavar="TEXT", help="Say why.", show_default=False)]
 
 
 @command
 async def list_reviews(
     storage: Storage = None, agent: AgentName = None, by: OfUser = None, limit: Limit = 100, as_json: AsJson = False
-) -> ExitCode:
+) -> None:
     """List the tasks that wait for a review, the longest waiting first.
 
     Example:
@@ -47,50 +47,48 @@ async def list_reviews(
         for line in lines(shown, now, console.width):
             console.print(line)
     else:
-        err().print("Nothing waits for a review.")
+        note("Nothing waits for a review.")
     if len(found) > limit:
-        err().print(f"There are more; --limit {limit * 5} shows them.", style="dim")
-    return ExitCode.OK
+        note(f"There are more; --limit {limit * 5} shows them.", "dim")
 
 
 @command
 async def approve_review(
     task_id: TaskId, by: By, comment: Comment = "", storage: Storage = None, as_json: AsJson = False
-) -> ExitCode:
+) -> None:
     """Approve the review that a task waits for. The task continues.
 
     Example:
 
         errands reviews approve TASK_ID --by bob@example.com
     """
-    return await _answer(storage, task_id, True, by, comment, as_json)
+    await _answer(storage, task_id, True, by, comment, as_json)
 
 
 @command
 async def deny_review(
     task_id: TaskId, by: By, comment: Comment = "", storage: Storage = None, as_json: AsJson = False
-) -> ExitCode:
+) -> None:
     """Deny the review that a task waits for. The task continues without the reviewed call.
 
     Example:
 
         errands reviews deny TASK_ID --by bob@example.com
     """
-    return await _answer(storage, task_id, False, by, comment, as_json)
+    await _answer(storage, task_id, False, by, comment, as_json)
 
 
-async def _answer(storage: str | None, task_id: str, approved: bool, by: str, comment: str, as_json: bool) -> ExitCode:
+async def _answer(storage: str | None, task_id: str, approved: bool, by: str, comment: str, as_json: bool) -> None:
     async with existing_store(storage) as engine:
         try:
             answered = await ReviewDesk(Journal(engine)).answer(task_id, approved, by=by, comment=comment)
         except A2AError as error:
             raise UsageError(f"{error}. List pending reviews with `errands reviews list`") from None
-    word = "approved" if approved else "denied"
     if as_json:
         print_json({"taskId": task_id, "approved": approved, "by": by, "state": answered.state})
     else:
+        word = "approved" if approved else "denied"
         out().print(f"Task {clean(task_id)} is {word}; it continues as soon as its server claims it.")
-    return ExitCode.OK
 
 
 def _document(review: Review) -> dict[str, object]:
@@ -109,25 +107,21 @@ def _document(review: Review) -> dict[str, object]:
 
 def lines(reviews: list[Review], now: int, width: int) -> Iterator[str]:
     """Yield the lines of the table. In a narrow terminal the subject is on a second line, and ids stay whole."""
-    facts = [("TASK", "REVIEWER", "SINCE", "AGENT"), *(_facts(review, now) for review in reviews)]
-    sizes = [max(map(cell_len, column)) for column in zip(*facts, strict=True)]
+    rows = [("TASK", "REVIEWER", "SINCE", "AGENT", "SUBJECT")]
+    for review in reviews:
+        words = review.text
+        if review.subject is not None:
+            is_text = isinstance(review.subject, str)
+            words = review.subject if is_text else msgspec.json.encode(review.subject).decode()
+            words = f"{review.function} {words}".lstrip()
+        waiting = duration(now - review.since)
+        rows.append((clean(review.task_id), clean(review.user), waiting, clean(review.agent), words))
+    *sizes, _ = (max(map(cell_len, column)) for column in zip(*rows, strict=True))
     room = width - sum(size + 2 for size in sizes)
-    for cells, subject in zip(facts, ("SUBJECT", *map(_words, reviews)), strict=True):
+    for *cells, words in rows:
         line = "  ".join(set_cell_size(cell, size) for cell, size in zip(cells, sizes, strict=True))
         if room >= _ROOM:
-            yield f"{line}  {one_line(subject, min(room, _WORDS))}"
+            yield f"{line}  {one_line(words, min(room, _WORDS))}"
         else:
             yield line.rstrip()
-            yield f"  {one_line(subject, _WORDS)}"
-
-
-def _facts(review: Review, now: int) -> tuple[str, ...]:
-    return clean(review.task_id), clean(review.user), duration(now - review.since), clean(review.agent)
-
-
-def _words(review: Review) -> str:
-    subject = review.subject
-    if subject is None:
-        return review.text
-    words = subject if isinstance(subject, str) else msgspec.json.encode(subject).decode()
-    return f"{review.function} {words}" if review.function else words
+            yield f"  {one_line(words, _WORDS)}"

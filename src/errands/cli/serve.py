@@ -12,9 +12,9 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Annotated
 
-import typer
 import uvicorn
 from rich.text import Text
+from typer import Argument, Option
 from uvicorn.supervisors import ChangeReload
 
 from errands.cli.failures import UsageError, reporting
@@ -38,27 +38,21 @@ KEEP_ALIVE = 75
 
 TargetText = Annotated[
     str,
-    typer.Argument(
-        metavar="TARGET",
-        help="FILE.py, FILE.py:NAME, MODULE or MODULE:NAME; FILE.yaml or a folder of manifests.",
-        show_default=False,
+    Argument(
+        metavar="TARGET", help="FILE.py, FILE.py:NAME, MODULE or MODULE:NAME; FILE.yaml or a folder of manifests."
     ),
 ]
-Host = Annotated[str, typer.Option("--host", help="The address to listen on; 0.0.0.0 means all.")]
-Port = Annotated[int, typer.Option("--port", min=0, max=65535, help="The port to listen on; 0 takes a free one.")]
+Host = Annotated[str, Option("--host", help="The address to listen on; 0.0.0.0 means all.")]
+Port = Annotated[int, Option("--port", min=0, max=65535, help="The port to listen on; 0 takes a free one.")]
 GrpcPort = Annotated[
     int | None,
-    typer.Option(
-        "--grpc-port",
-        min=0,
-        max=65535,
-        help="Also serve gRPC on this port; 0 takes a free one. Needs the extra grpc.",
-        show_default=False,
+    Option(
+        "--grpc-port", min=0, max=65535, help="Also serve gRPC on this port; 0 takes a free one. Needs the extra grpc."
     ),
 ]
 Storage = Annotated[
     str | None,
-    typer.Option(
+    Option(
         "--storage",
         metavar="URL",
         help="The task store, instead of TARGET's: memory, sqlite:///PATH, postgresql://HOST/DATABASE or redis://HOST.",
@@ -66,49 +60,42 @@ Storage = Annotated[
 ]
 RoleName = Annotated[
     ServerRole | None,
-    typer.Option(
+    Option(
         "--role",
         help="What this process does: take requests (api), run tasks (worker), or both (all).",
         show_default="TARGET's, else all",
     ),
 ]
-Workers = Annotated[
-    int, typer.Option("--workers", min=1, help="The number of processes that share the port and the work.")
-]
+Workers = Annotated[int, Option("--workers", min=1, help="The number of processes that share the port and the work.")]
 PolicyFile = Annotated[
     str | None,
-    typer.Option(
+    Option(
         "--policy",
         metavar="FILE",
         help="Apply this policy to every task, instead of TARGET's. Needs the extra agents.",
         show_default="ERRANDS_POLICY",
     ),
 ]
-Agent = Annotated[
-    str | None,
-    typer.Option("--agent", metavar="NAME", help="The agent of the manifests to serve.", show_default=False),
-]
+Agent = Annotated[str | None, Option("--agent", metavar="NAME", help="The agent of the manifests to serve.")]
 Model = Annotated[
     str | None,
-    typer.Option(
+    Option(
         "--model",
         metavar="PROVIDER/MODEL",
         help="The model for all agents of the manifests, instead of theirs; `scripted` needs no key.",
-        show_default=False,
     ),
 ]
 ToolSettings = Annotated[
     Path | None,
-    typer.Option(
+    Option(
         "--tool-settings",
         metavar="FILE",
         help="A YAML file with settings for the tools of the manifests, by tool name.",
-        show_default=False,
     ),
 ]
-Reload = Annotated[bool, typer.Option("--reload", help="Restart when the target changes: for development.")]
+Reload = Annotated[bool, Option("--reload", help="Restart when the target changes: for development.")]
 Level = Annotated[
-    LogLevel | None, typer.Option("--log-level", help="The log level; debug shows every request.", show_default="info")
+    LogLevel | None, Option("--log-level", help="The log level; debug shows every request.", show_default="info")
 ]
 
 

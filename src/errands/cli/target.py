@@ -7,7 +7,7 @@ import importlib.util
 import inspect
 import os
 import sys
-from collections.abc import Iterable
+import traceback
 from pathlib import Path
 from types import ModuleType
 from typing import Any, NamedTuple
@@ -19,10 +19,6 @@ from errands.errors import ErrandsError
 from errands.interop import is_executor_class
 from errands.runtime.worker import Worker
 from errands.server.app import A2AServer
-
-_WRITE_ONE = (
-    "write `server = A2AServer(worker=..., agent_card=AgentCardConfig(...))` or decorate a function with `@agent(...)`"
-)
 
 
 class ManifestOptions(NamedTuple):
@@ -78,9 +74,6 @@ class Target(NamedTuple):
             return Path.cwd()
         return path.absolute() if path.is_dir() else path.absolute().parent
 
-    def command(self, name: str) -> str:
-        return f"errands serve {self.source}:{name}"
-
 
 def load_server(text: str, storage: str | None = None, manifest: ManifestOptions | None = None) -> A2AServer:
     """Return the server that `text` names, with another storage if one is given. Raises `CommandError`."""
@@ -116,40 +109,35 @@ def load_server(text: str, storage: str | None = None, manifest: ManifestOptions
 
 
 def _import(target: Target) -> ModuleType:
-    path = target.path
+    path = target.path.absolute() if target.path is not None else None
+    name, root = target.source, Path.cwd()
     if path is not None:
         if not path.is_file():
             raise UsageError(
-                f"there is no file {path}: expected FILE.py, FILE.py:NAME, MODULE:NAME, FILE.yaml or "
+                f"there is no file {target.path}: expected FILE.py, FILE.py:NAME, MODULE:NAME, FILE.yaml or "
                 "a folder of manifests"
             )
-        name, root = _dotted_name(path.absolute())
-    else:
-        name, root = target.source, Path.cwd()
+        # The full name of the module, so that relative imports work.
+        name, root = path.stem, path.parent
+        while (root / "__init__.py").is_file():
+            name, root = f"{root.name}.{name}", root.parent
     if str(root) not in sys.path:
         sys.path.insert(0, str(root))
     # A file in a package may be written to be run as a script, which imports its neighbours without a package.
-    if path is not None and str(path.absolute().parent) not in sys.path:
-        sys.path.append(str(path.absolute().parent))
+    if path is not None and str(path.parent) not in sys.path:
+        sys.path.append(str(path.parent))
     try:
-        return importlib.import_module(name) if path is None else _import_file(name, path.absolute())
+        return importlib.import_module(name) if path is None else _import_file(name, path)
     except ModuleNotFoundError as error:
         if path is None and error.name is not None and f"{name}.".startswith(f"{error.name}."):
             raise UsageError(f"there is no module {name}, neither installed nor in {root}") from None
         raise program_error(error, target.source) from None
     except ErrandsError as error:
-        raise CommandError(f"{target.source}{_line_of(error, path)}: {error}") from None
+        frames = traceback.extract_tb(error.__traceback__)
+        lines = [f", line {frame.lineno}" for frame in frames if frame.filename == str(path)]
+        raise CommandError(f"{target.source}{lines[-1] if lines else ''}: {error}") from None
     except (Exception, SystemExit) as error:
         raise program_error(error, target.source) from None
-
-
-def _dotted_name(path: Path) -> tuple[str, Path]:
-    """Return the module's full name and the folder to import it from, so that relative imports work."""
-    names, folder = [path.stem], path.parent
-    while (folder / "__init__.py").is_file():
-        names.insert(0, folder.name)
-        folder = folder.parent
-    return ".".join(names), folder
 
 
 def _import_file(name: str, path: Path) -> ModuleType:
@@ -159,14 +147,12 @@ def _import_file(name: str, path: Path) -> ModuleType:
             return known
         # A file called json.py or agent.py must not replace another module of that name, or be replaced by it.
         name = f"errands_target_{path.stem}"
-    parent = name.rpartition(".")[0]
-    if parent:
+    if parent := name.rpartition(".")[0]:
         importlib.import_module(parent)
     spec = importlib.util.spec_from_file_location(name, path)
     assert spec is not None
     assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[name] = module
+    module = sys.modules[name] = importlib.util.module_from_spec(spec)
     try:
         spec.loader.exec_module(module)
     except BaseException:
@@ -175,78 +161,55 @@ def _import_file(name: str, path: Path) -> ModuleType:
     return module
 
 
-def _line_of(error: BaseException, path: Path | None) -> str:
-    """Return where in the user's file it happened, as `, line 7`."""
-    line, trace = None, error.__traceback__
-    while trace is not None:
-        if path is not None and trace.tb_frame.f_code.co_filename == str(path.absolute()):
-            line = trace.tb_lineno
-        trace = trace.tb_next
-    return "" if line is None else f", line {line}"
-
-
 # Finding
 
 
 def _find(target: Target, module: ModuleType) -> Any:
-    if target.name is None:
-        return _only_agent(target, module)
-    found: Any = module
-    for step in target.name.split("."):
-        if not hasattr(found, step):
-            agents = ", ".join(_agents(module)) or "no agents"
-            raise UsageError(f"{target.source} has no {target.name}; it has {agents}")
-        found = getattr(found, step)
-    if isinstance(found, A2AServer) or _is_worker(found) or _is_worker_class(found):
-        return found
-    raise UsageError(
-        f"{target.source}:{target.name} is of type {type(found).__name__}; errands serves an A2AServer, a function "
-        "with @agent, or a Worker or AgentExecutor with an agent_card"
-    )
-
-
-def _only_agent(target: Target, module: ModuleType) -> Any:
     agents = _agents(module)
+    if target.name is not None:
+        found: Any = module
+        for step in target.name.split("."):
+            if not hasattr(found, step):
+                raise UsageError(f"{target.source} has no {target.name}; it has {', '.join(agents) or 'no agents'}")
+            found = getattr(found, step)
+        if isinstance(found, A2AServer) or _is_worker(found) or _is_worker_class(found):
+            return found
+        raise UsageError(
+            f"{target.source}:{target.name} is of type {type(found).__name__}; errands serves an A2AServer, a function "
+            "with @agent, or a Worker or AgentExecutor with an agent_card"
+        )
     if len(agents) == 1:
         return next(iter(agents.values()))
     if agents:
-        first = next(iter(agents))
         raise UsageError(
-            f"{target.source} has {len(agents)} agents ({', '.join(agents)}); choose one: `{target.command(first)}`"
+            f"{target.source} has {len(agents)} agents ({', '.join(agents)}); choose one: "
+            f"`errands serve {target.source}:{next(iter(agents))}`"
         )
-    without_card = [name for name, value in _public(module) if _is_own_worker_class(value, module)]
+    classes = [name for name, value in vars(module).items() if _is_own_worker_class(value, module)]
+    without_card = [name for name in classes if not name.startswith("_")]
     if without_card:
+        first = without_card[0]
         raise UsageError(
-            f"{target.source} has the worker {', '.join(without_card)} but no agent card; write "
-            f"`server = A2AServer({_argument(vars(module)[without_card[0]])}={without_card[0]}(), "
-            "agent_card=AgentCardConfig(...))`"
+            f"{target.source} has the worker {', '.join(without_card)} but no agent card; write `server = "
+            f"A2AServer({_argument(vars(module)[first])}={first}(), agent_card=AgentCardConfig(...))`"
         )
-    raise UsageError(f"{target.source} has no agent; {_WRITE_ONE}")
+    raise UsageError(
+        f"{target.source} has no agent; write `server = A2AServer(worker=..., agent_card=AgentCardConfig(...))` or "
+        "decorate a function with `@agent(...)`"
+    )
 
 
 def _agents(module: ModuleType) -> dict[str, Any]:
     """Return what can be served, by name: servers, else workers with a card, else classes of workers with a card."""
-    public = list(_public(module))
-    servers = _distinct((name, value) for name, value in public if isinstance(value, A2AServer))
-    if servers:
-        return servers
-    with_card = [(name, value) for name, value in public if getattr(value, "agent_card", None) is not None]
-    workers = _distinct((name, value) for name, value in with_card if _is_worker(value))
-    if workers:
-        return workers
-    return _distinct((name, value) for name, value in with_card if _is_own_worker_class(value, module))
-
-
-def _public(module: ModuleType) -> Iterable[tuple[str, Any]]:
-    return ((name, value) for name, value in vars(module).items() if not name.startswith("_"))
-
-
-def _distinct(named: Iterable[tuple[str, Any]]) -> dict[str, Any]:
-    """Return each value under its first name."""
-    names: dict[int, tuple[str, Any]] = {}
-    for name, value in named:
-        names.setdefault(id(value), (name, value))
-    return dict(names.values())
+    public = {name: value for name, value in vars(module).items() if not name.startswith("_")}
+    with_card = {name: value for name, value in public.items() if getattr(value, "agent_card", None) is not None}
+    servers = {name: value for name, value in public.items() if isinstance(value, A2AServer)}
+    workers = {name: value for name, value in with_card.items() if _is_worker(value)}
+    classes = {name: value for name, value in with_card.items() if _is_own_worker_class(value, module)}
+    found = servers or workers or classes
+    # Each under its first name.
+    firsts = {id(value): name for name, value in reversed(found.items())}
+    return {name: value for name, value in found.items() if firsts[id(value)] == name}
 
 
 def _is_worker(value: Any) -> bool:

@@ -6,39 +6,29 @@ from contextlib import aclosing
 from typing import Annotated
 
 import msgspec
-import typer
 from rich.table import Table
 from rich.text import Text
+from typer import Option
 
+from errands.cli import options
 from errands.cli.failures import ExitCode, UsageError, command, exit_code_of
-from errands.cli.options import (
-    AgentName,
-    AsJson,
-    Headers,
-    Limit,
-    RemoteAgent,
-    Storage,
-    TaskId,
-    Timeout,
-    Token,
-    Url,
-    existing_store,
-)
+from errands.cli.options import AsJson, Headers, RemoteAgent, TaskId, Timeout, Token, Url, existing_store
 from errands.cli.printing import (
-    STATE_STYLES,
     clean,
     describe_part,
     duration,
-    err,
+    lines_of,
+    note,
     one_line,
     out,
     print_event,
     print_json,
+    state_text,
     table,
 )
 from errands.client import ClientResult, StreamEvent
 from errands.clock import from_iso, system_clock, to_iso
-from errands.model.core import Part, Role, Task, TaskArtifactUpdateEvent, text_of
+from errands.model.core import Role, Task, TaskArtifactUpdateEvent, text_of
 from errands.policy.records import AnyRecord
 from errands.policy.reviews import asked_in
 from errands.policy.run import stored_records
@@ -49,27 +39,19 @@ _LARGEST_PAGE = 100
 _WIDE = 130
 
 State = Annotated[
-    str | None, typer.Option("--state", metavar="STATE", help="Only tasks in this state, such as input-required.")
+    str | None, Option("--state", metavar="STATE", help="Only tasks in this state, such as input-required.")
 ]
-Context = Annotated[str | None, typer.Option("--context", metavar="ID", help="Only tasks of this context.")]
+Context = Annotated[str | None, Option("--context", metavar="ID", help="Only tasks of this context.")]
 Since = Annotated[
-    str | None,
-    typer.Option("--since", metavar="TIME", help="Only tasks whose state changed since TIME, such as 2026-01-31."),
+    str | None, Option("--since", metavar="TIME", help="Only tasks whose state changed since TIME, such as 2026-01-31.")
 ]
-History = Annotated[
-    int | None, typer.Option("--history", metavar="N", min=0, help="Only the newest N messages.", show_default=False)
-]
+History = Annotated[int | None, Option("--history", metavar="N", min=0, help="Only the newest N messages.")]
 After = Annotated[
-    str | None,
-    typer.Option(
-        "--after",
-        metavar="VERSION",
-        help="Also show the events after this version; 0 shows all.",
-        show_default=False,
-    ),
+    str | None, Option("--after", metavar="VERSION", help="Also show the events after this version; 0 shows all.")
 ]
 
-# List
+
+# Commands that ask an agent
 
 
 @command
@@ -78,12 +60,12 @@ async def list_tasks(
     state: State = None,
     context: Context = None,
     since: Since = None,
-    limit: Limit = 20,
+    limit: options.Limit = 20,
     as_json: AsJson = False,
     header: Headers = None,
     token: Token = None,
     timeout: Timeout = None,
-) -> ExitCode:
+) -> None:
     """List an agent's tasks, the newest first.
 
     Example:
@@ -96,13 +78,9 @@ async def list_tasks(
         raise UsageError(f"--since {since!r}: expected a time such as 2026-01-31 or 2026-01-31T12:00:00Z") from None
     found: list[ClientResult] = []
     async with RemoteAgent(url, header, token).client() as client:
-        pages = client.list_tasks(
-            status=state,
-            context_id=context,
-            status_timestamp_after=since,
-            # One more than wanted shows whether there are more.
-            page_size=min(limit + 1, _LARGEST_PAGE),
-        )
+        # One more than wanted shows whether there are more.
+        size = min(limit + 1, _LARGEST_PAGE)
+        pages = client.list_tasks(status=state, context_id=context, status_timestamp_after=since, page_size=size)
         async for task in pages:
             found.append(task)
             if len(found) > limit:
@@ -110,48 +88,29 @@ async def list_tasks(
     shown = found[:limit]
     if as_json:
         print_json([task.raw_task for task in shown])
-        return ExitCode.OK
-    if not shown:
-        err().print("No tasks.")
-        return ExitCode.OK
-    console = out()
-    console.print(task_table(shown, console.width), soft_wrap=False)
-    if len(found) > limit:
-        err().print(f"There are more; --limit {limit * 5} shows them.", style="dim")
-    return ExitCode.OK
+    elif shown:
+        console = out()
+        console.print(task_table(shown, console.width), soft_wrap=False)
+        if len(found) > limit:
+            note(f"There are more; --limit {limit * 5} shows them.", "dim")
+    else:
+        note("No tasks.")
 
 
 def task_table(tasks: list[ClientResult], width: int) -> Table:
     """Return a table in which ids, states and ages are whole if there is room; contexts and texts are shortened."""
-    rows = [(clean(task.task_id), task.state, _updated(task)) for task in tasks]
-    widths = [max(map(len, cells)) for cells in zip(*rows, ("TASK", "STATE", "UPDATED"), strict=True)]
-    columns = Table(box=None, pad_edge=False, header_style="bold")
-    for name, least in zip(("TASK", "STATE", "UPDATED"), widths, strict=True):
-        columns.add_column(name, no_wrap=True, min_width=least)
-    columns.add_column("CONTEXT", no_wrap=True, overflow="ellipsis", max_width=9 if width < _WIDE else None)
-    columns.add_column("FIRST WORDS", no_wrap=True, overflow="ellipsis")
-    for task, (task_id, state, updated) in zip(tasks, rows, strict=True):
-        raw = task.raw_task
-        words = text_of(raw.history[0].parts) if raw is not None and raw.history else task.text or ""
-        styled = Text(state, style=STATE_STYLES.get(state, ""))
-        columns.add_row(task_id, styled, updated, clean(task.context_id or ""), one_line(words))
-    return columns
-
-
-def _updated(task: ClientResult) -> str:
-    stamp = task.raw_task.status.timestamp if task.raw_task is not None else None
-    try:
-        return age(system_clock() - from_iso(stamp or ""))
-    except ValueError:
-        return ""
-
-
-def age(ms: int) -> str:
-    """Return how long ago something was, in the largest unit that fits."""
-    return f"{duration(ms)} ago"
-
-
-# Get
+    rows: list[tuple[str | Text, ...]] = []
+    for result in tasks:
+        task = result.raw_task
+        try:
+            stamp = task.status.timestamp if task is not None else None
+            updated = f"{duration(system_clock() - from_iso(stamp or ''))} ago"
+        except ValueError:
+            updated = ""
+        context = one_line(result.context_id or "", 100 if width >= _WIDE else 9)
+        words = text_of(task.history[0].parts) if task is not None and task.history else result.text or ""
+        rows.append((result.task_id, state_text(result.state), updated, context, one_line(words)))
+    return table(("TASK", "STATE", "UPDATED", "CONTEXT", "FIRST WORDS"), rows, whole=3)
 
 
 @command
@@ -163,7 +122,7 @@ async def get_task(
     header: Headers = None,
     token: Token = None,
     timeout: Timeout = None,
-) -> ExitCode:
+) -> None:
     """Show a task: its state, messages and artifacts.
 
     Example:
@@ -176,41 +135,36 @@ async def get_task(
         print_json(task)
     elif task is not None:
         _show_task(task)
-    return ExitCode.OK
 
 
 def _show_task(task: Task) -> None:
-    state = task.status.state.short
-    out().print(Text.assemble(("task     ", "dim"), clean(task.id)))
-    out().print(Text.assemble(("state    ", "dim"), (state, STATE_STYLES.get(state, ""))))
-    out().print(Text.assemble(("context  ", "dim"), clean(task.context_id or "")))
-    out().print(Text.assemble(("updated  ", "dim"), clean(task.status.timestamp or "")))
+    console = out()
+    for name, value in (
+        ("task", clean(task.id)),
+        ("state", state_text(task.status.state.short)),
+        ("context", clean(task.context_id or "")),
+        ("updated", clean(task.status.timestamp or "")),
+    ):
+        console.print(Text.assemble((f"{name:<9}", "dim"), value))
     messages = list(task.history or [])
     # A status message joins the history when the next message arrives; until then it is only in the status.
     last = task.status.message
     if last is not None and last.message_id not in {message.message_id for message in messages}:
         messages.append(last)
+    shown = []
     for message in messages:
         title, parts = "agent" if message.role is Role.AGENT else "user", message.parts
         if (reviewer := asked_in(message)) is not None:
             title = "agent" if message.role is Role.AGENT else f"review by {reviewer}"
             # The question is repeated as data, for programs.
             parts = [part for part in parts if part.text is not None]
-        _show_parts(title, parts)
-    for artifact in task.artifacts or []:
-        _show_parts(f"artifact {artifact.name or artifact.artifact_id}", artifact.parts)
-
-
-def _show_parts(title: str, parts: list[Part]) -> None:
-    out().print()
-    out().print(clean(title), style="bold")
-    if text := text_of(parts, ""):
-        out().print(clean(text))
-    for line in filter(None, map(describe_part, parts)):
-        out().print(clean(line))
-
-
-# Watch
+        shown.append((title, parts))
+    shown += [(f"artifact {made.name or made.artifact_id}", made.parts) for made in task.artifacts or []]
+    for title, parts in shown:
+        console.print()
+        console.print(clean(title), style="bold")
+        for line in lines_of(parts):
+            console.print(clean(line))
 
 
 @command
@@ -254,12 +208,9 @@ def _event_line(event: StreamEvent) -> Text:
     return Text.assemble(
         (f"{one_line(event.event_id or '-'):>6}", "dim"),
         f"  {event.kind:<8}  ",
-        (f"{one_line(what):<14}  ", STATE_STYLES.get(event.state or "", "")),
+        (f"{one_line(what):<14}  ", state_text(event.state or "").style),
         one_line(content, 100),
     )
-
-
-# Cancel
 
 
 @command
@@ -270,7 +221,7 @@ async def cancel_task(
     header: Headers = None,
     token: Token = None,
     timeout: Timeout = None,
-) -> ExitCode:
+) -> None:
     """Cancel a task and wait until it is canceled.
 
     Example:
@@ -283,14 +234,15 @@ async def cancel_task(
         print_json(result.raw_task)
     else:
         out().print(clean(f"Task {result.task_id} is {result.state}."))
-    return ExitCode.OK
 
 
-# Running
+# Commands that read the store
 
 
 @command
-async def running_tasks(storage: Storage = None, agent: AgentName = None, as_json: AsJson = False) -> ExitCode:
+async def running_tasks(
+    storage: options.Storage = None, agent: options.AgentName = None, as_json: AsJson = False
+) -> None:
     """Show the running tasks of all owners, with their processes and ages. Reads the store.
 
     Example:
@@ -304,22 +256,21 @@ async def running_tasks(storage: Storage = None, agent: AgentName = None, as_jso
     if as_json:
         print_json([_active_document(task) for task in active])
     elif active:
-        rows = table("TASK", "STATE", "ATTEMPT", "AGE", "LEASE", "AGENT", "WORKER")
-        for task in active:
-            state = "canceling" if task.cancel_requested else task.state.short
-            rows.add_row(
-                clean(task.task_id),
-                Text(state, style=STATE_STYLES.get(state, "")),
+        rows = [
+            (
+                task.task_id,
+                state_text("canceling" if task.cancel_requested else task.state.short),
                 str(task.attempt),
                 duration(task.age),
                 duration(task.lease_until - now),
-                clean(task.agent),
-                clean(task.worker),
+                task.agent,
+                task.worker,
             )
-        out().print(rows, soft_wrap=False)
+            for task in active
+        ]
+        out().print(table(("TASK", "STATE", "ATTEMPT", "AGE", "LEASE", "AGENT", "WORKER"), rows), soft_wrap=False)
     else:
-        err().print("Nothing is running.")
-    return ExitCode.OK
+        note("Nothing is running.")
 
 
 def _active_document(task: ActiveTask) -> dict[str, object]:
@@ -338,11 +289,8 @@ def _active_document(task: ActiveTask) -> dict[str, object]:
     }
 
 
-# Records
-
-
 @command
-async def task_records(task_id: TaskId, storage: Storage = None, as_json: AsJson = False) -> ExitCode:
+async def task_records(task_id: TaskId, storage: options.Storage = None, as_json: AsJson = False) -> None:
     """Show the records of a task: inputs, model calls, capability calls, decisions, answers.
 
     A file with the output of --json is what `errands policy test --records` reads.
@@ -355,15 +303,14 @@ async def task_records(task_id: TaskId, storage: Storage = None, as_json: AsJson
     if as_json:
         print_json(found)
     elif found:
-        rows = table("AT", "RECORD", "WHAT")
+        rows = []
         for record in found:
             fields = msgspec.to_builtins(record)
             what = {name: value for name, value in fields.items() if name not in ("record", "at")}
-            rows.add_row(clean(record.at), fields["record"], one_line(msgspec.json.encode(what).decode(), 120))
-        out().print(rows, soft_wrap=False)
+            rows.append((record.at, fields["record"], one_line(msgspec.json.encode(what).decode(), 120)))
+        out().print(table(("AT", "RECORD", "WHAT"), rows), soft_wrap=False)
     else:
-        err().print("The task has no records: its agent recorded nothing, and there was no policy.")
-    return ExitCode.OK
+        note("The task has no records: its agent recorded nothing, and there was no policy.")
 
 
 async def records_of(storage: str | None, task_id: str) -> list[AnyRecord]:

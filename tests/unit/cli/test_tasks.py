@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from errands.cli.tasks import age, task_table
+from errands.cli.tasks import task_table
 from errands.client import ClientResult
 from errands.model.core import Task, TaskState, TaskStatus
 from tests.unit.cli.agent import Gate
@@ -87,13 +87,6 @@ def test_an_empty_list_says_so_on_stderr(errands: Errands, url: str) -> None:
 def test_a_filter_that_makes_no_sense_exits_with_2(errands: Errands, url: str, wrong: list[str]) -> None:
     result = errands("tasks", "list", url, *wrong)
     assert (result.exit_code, result.stdout) == (2, "")
-
-
-@pytest.mark.parametrize(
-    ("seconds", "words"), [(-5, "0s ago"), (59, "59s ago"), (60, "1m ago"), (7200, "2h ago"), (200_000, "2d ago")]
-)
-def test_an_age_is_told_in_the_largest_unit_that_fits(seconds: int, words: str) -> None:
-    assert age(seconds * 1000) == words
 
 
 # get
