@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from errands.agents import manifests
-from errands.agents.manifests.documents import Agent, Cel
+from errands.agents.manifests.documents import Agent, Cel, Tool
 from errands.agents.manifests.findings import ManifestError
 from errands.agents.manifests.functions import backend
 from errands.agents.models.base import (
@@ -287,7 +287,8 @@ class Example:
             return {"message": [{"mimeType": "text/plain", "text": text}]}
         if call.name == "refunds_pay":
             self.paid.append(arguments)
-        tool = self.manifests.tool(self.agent(agent), function.ref)
+        tool = self.manifests.find(self.agent(agent), function.ref)
+        assert isinstance(tool, Tool)
         [action] = [action for action in tool.actions if action.name == function.action]
         _, how = backend(tool, action)
         assert isinstance(how, Cel)

@@ -140,7 +140,8 @@ def agents_below(manifests: Manifests, served: Agent) -> list[Agent]:
 
 
 def _agents_of(manifests: Manifests, agent: Agent) -> list[Agent]:
-    return [manifests.agent(agent, one.ref) for one in manifests.functions(agent) if one.target == "agent"]
+    found = [manifests.find(agent, one.ref) for one in manifests.functions(agent) if one.target == "agent"]
+    return [other for other in found if isinstance(other, Agent)]
 
 
 def _listed(agents: Sequence[Agent]) -> str:

@@ -11,7 +11,7 @@ from pathlib import Path
 import msgspec
 
 from errands.agents.manifests.expressions import Readable
-from errands.agents.manifests.findings import Finding, ManifestError, Notebook, Place, Source
+from errands.agents.manifests.findings import Finding, ManifestError, Place, has_errors
 from errands.agents.manifests.reading import only_document, read
 from errands.agents.manifests.rules import StepRules
 from errands.policy.cel import Scope
@@ -30,10 +30,15 @@ class PolicyReport(msgspec.Struct, frozen=True):
 
 def examine_policy(path: str | Path) -> PolicyReport:
     """Report everything that is wrong with the policy in a file."""
-    notebook = Notebook()
-    policy = _read(Path(path), notebook)
-    findings = sorted(notebook.findings, key=lambda finding: finding.line)
-    return PolicyReport(findings, None if notebook.has_errors else policy)
+    findings: list[Finding] = []
+    policy = None
+    if Path(path).is_dir():
+        Place(findings, str(path)).error("is a folder", "name the file with the policy")
+    elif place := only_document(Path(path), findings, 'write one policy, which begins with version: "1"'):
+        policy = read(Policy, place)
+        _check(policy, place)
+    findings.sort(key=lambda finding: finding.line)
+    return PolicyReport(findings, None if has_errors(findings) else policy)
 
 
 def load_policy(path: str | Path) -> Policy:
@@ -42,18 +47,6 @@ def load_policy(path: str | Path) -> Policy:
     if report.policy is None:
         raise ManifestError(report.findings)
     return report.policy
-
-
-def _read(path: Path, notebook: Notebook) -> Policy | None:
-    if path.is_dir():
-        notebook.error(Source(str(path)), (), "is a folder", "name the file with the policy")
-        return None
-    place = only_document(path, notebook, 'write one policy, which begins with version: "1"')
-    if place is None:
-        return None
-    policy = read(Policy, place)
-    _check(policy, place)
-    return policy
 
 
 def _check(policy: Policy, place: Place) -> None:
@@ -80,7 +73,7 @@ class _PolicySteps(StepRules):
     def scope(self, phase: Phase) -> Scope:
         return phase.scope if may_wait(phase) else phase.scope.without_calls()
 
-    def check_step(self, step: StepConfig, phase: Phase, place: Place, readable: Readable | None) -> None:
+    def check_step(self, step: StepConfig, phase: Phase, place: Place, readable: Readable) -> None:
         super().check_step(step, phase, place, readable)
         if step.match is not None:
             problem, _, remedy = NO_MATCH.partition("; ")

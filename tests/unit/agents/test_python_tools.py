@@ -353,7 +353,7 @@ async def test_a_manifest_names_a_function_like_any_other_tool(tmp_path: Path) -
         "required": [],
         "additionalProperties": False,
     }
-    assert manifests.tool(agent, "audit").namespace == "shop"
+    assert [tool.namespace for tool in manifests.tools if tool.name == "audit"] == ["shop"]
     assert await Arguments(function).resolve({}, {"text": "x"}) == {"text": "x", "urgent": False}
     with pytest.raises(ArgumentsError, match="urgent"):
         await Arguments(function).resolve({"urgent": "very"}, {"text": "x"})

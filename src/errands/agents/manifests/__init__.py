@@ -9,8 +9,8 @@ Files are read, and nothing is run or fetched. From text to manifests: `nodes` (
 
 from errands.agents.manifests.documents import Agent, Capability, Mount, Tool
 from errands.agents.manifests.findings import Finding, ManifestError
-from errands.agents.manifests.functions import Function
-from errands.agents.manifests.loading import Manifests, Report, examine, load
+from errands.agents.manifests.functions import Function, Manifests
+from errands.agents.manifests.loading import Report, examine, load
 
 __all__ = [
     "Agent",

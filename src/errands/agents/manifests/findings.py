@@ -48,96 +48,62 @@ class ManifestError(ConfigurationError):
         self.findings = findings
 
 
-class Source:
-    """A document and its file."""
-
-    def __init__(self, file: str, root: Node | None = None) -> None:
-        self.file = file
-        self.root = root
-
-    def line(self, path: Path) -> int:
-        """Return the line of a field, or of the object it would belong to."""
-        return self._find(path)[1]
-
-    def line_of_text(self, path: Path, line: int) -> int:
-        """Return the line in the file for a line of the string in a field, both from 1."""
-        node, own = self._find(path)
-        return node.text_line + line - 1 if node is not None and node.text_line else own
-
-    def _find(self, path: Path) -> tuple[Node | None, int]:
-        if self.root is None:
-            return None, 0
-        node, line = self.root, self.root.line
-        for step in path:
-            inner = node.child(step)
-            if inner is None:
-                break
-            node, line = inner
-        return node, line
+def has_errors(findings: Iterable[Finding]) -> bool:
+    return any(finding.severity == "error" for finding in findings)
 
 
-class Notebook:
-    """Collects findings. Nothing more is reported about a field with an error, or about what is inside it."""
+class Place(msgspec.Struct, frozen=True, eq=False):
+    """A field of a document, or a file as a whole, and where findings about it are collected.
 
-    def __init__(self) -> None:
-        self.findings: list[Finding] = []
-        self._wrong: set[tuple[Source, Path]] = set()
+    Nothing more is reported about a field with an error, or about what is inside it.
+    """
 
-    @property
-    def has_errors(self) -> bool:
-        return any(finding.severity == "error" for finding in self.findings)
-
-    def error(self, source: Source, path: Path, problem: str, remedy: str, *, line: int | None = None) -> None:
-        if not self.is_wrong(source, path):
-            self._wrong.add((source, path))
-            self._add("error", source, path, problem, remedy, line)
-
-    def warn(self, source: Source, path: Path, problem: str, remedy: str) -> None:
-        if not self.is_wrong(source, path):
-            self._add("warning", source, path, problem, remedy, None)
-
-    def is_wrong(self, source: Source, path: Path) -> bool:
-        return any((source, path[:length]) in self._wrong for length in range(len(path) + 1))
-
-    def is_wrong_inside(self, source: Source, path: Path) -> bool:
-        return any(known is source and inner[: len(path)] == path for known, inner in self._wrong)
-
-    def _add(self, severity: Severity, source: Source, path: Path, problem: str, remedy: str, line: int | None) -> None:
-        found = source.line(path) if line is None else line
-        self.findings.append(
-            Finding(
-                severity=severity, file=source.file, line=found, field=written(path), problem=problem, remedy=remedy
-            )
-        )
-
-
-class Place:
-    """A field of a document, and the notebook for findings about it."""
-
-    def __init__(self, notebook: Notebook, source: Source, path: Path = ()) -> None:
-        self.notebook = notebook
-        self.source = source
-        self.path = path
+    findings: list[Finding]
+    file: str
+    #: The document; None for the file as a whole.
+    root: Node | None = None
+    path: Path = ()
+    #: The fields of the document that have errors.
+    wrong: set[Path] = msgspec.field(default_factory=set)
 
     def __truediv__(self, step: str | int) -> Place:
-        return Place(self.notebook, self.source, (*self.path, step))
+        return msgspec.structs.replace(self, path=(*self.path, step))
 
     def error(self, problem: str, remedy: str, *, line: int | None = None) -> None:
-        """`line` is a line of the string in this field, from 1."""
-        in_file = None if line is None else self.source.line_of_text(self.path, line)
-        self.notebook.error(self.source, self.path, problem, remedy, line=in_file)
+        """`line` is a line of the string in this field, or of the file as a whole, from 1."""
+        self._add("error", problem, remedy, line)
+        self.wrong.add(self.path)
 
     def warn(self, problem: str, remedy: str) -> None:
-        self.notebook.warn(self.source, self.path, problem, remedy)
+        self._add("warning", problem, remedy)
+
+    def _add(self, severity: Severity, problem: str, remedy: str, line: int | None = None) -> None:
+        if not self.is_wrong:
+            found, field = self.line(line), written(self.path)
+            self.findings.append(
+                Finding(severity=severity, file=self.file, line=found, field=field, problem=problem, remedy=remedy)
+            )
 
     @property
     def is_wrong(self) -> bool:
-        return self.notebook.is_wrong(self.source, self.path)
+        return any(self.path[:length] in self.wrong for length in range(len(self.path) + 1))
 
     @property
     def is_wrong_inside(self) -> bool:
         """Return whether the field, or something in it, has an error."""
-        return self.notebook.is_wrong_inside(self.source, self.path)
+        return any(path[: len(self.path)] == self.path for path in self.wrong)
+
+    def line(self, of_text: int | None = None) -> int:
+        """Return the line of the field, or of the object it would belong to; or of a line of its string."""
+        if self.root is None:
+            return of_text or 0
+        node, line = self.root, self.root.line
+        for step in self.path:
+            inner = node.child(step)
+            if inner is None:
+                break
+            node, line = inner
+        return node.text_line + of_text - 1 if of_text and node.text_line else line
 
 
 def written(path: Path) -> str:

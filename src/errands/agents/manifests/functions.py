@@ -209,47 +209,43 @@ def agent_function(ref: str, agent: Agent | None, capability: Capability) -> Fun
 # All documents of one load
 
 
-class Library:
-    """All documents that were loaded together."""
+class Manifests:
+    """The agents, tools and mount of one load. `load` returns only what is valid as a whole."""
 
     def __init__(self) -> None:
-        self.agents: dict[Key, Agent] = {}
-        self.tools: dict[Key, Tool] = {}
-        self.mounts: list[Mount] = []
-        self.descriptors: list[Descriptor] = []
-        #: The places of agents and tools, which share their names.
+        #: Agents and tools, which share their names, and their places.
+        self.named: dict[Key, Agent | Tool] = {}
         self.places: dict[Key, Place] = {}
+        self.mount: Mount | None = None
+        self.descriptors: list[Descriptor] = []
         #: Whether everything could be read. If not, what seems to be missing may be in an unreadable file, for which
         #: there is an error anyway.
         self.is_complete = True
 
-    def tool(self, agent: Agent, name: str) -> Tool | None:
-        """Return a tool of the agent's namespace."""
-        return self.tools.get((agent.namespace, name))
+    @property
+    def agents(self) -> list[Agent]:
+        return [document for document in self.named.values() if isinstance(document, Agent)]
 
-    def agent(self, agent: Agent, name: str) -> Agent | None:
-        """Return another agent of the agent's namespace."""
-        return self.agents.get((agent.namespace, name))
+    @property
+    def tools(self) -> list[Tool]:
+        return [document for document in self.named.values() if isinstance(document, Tool)]
 
-    def names(self, agent: Agent) -> list[str]:
-        """Return what the agent's capabilities can name."""
-        return [name for namespace, name in self.places if namespace == agent.namespace]
+    def find(self, agent: Agent, name: str) -> Agent | Tool | None:
+        """Return a tool or another agent of the agent's namespace."""
+        return self.named.get((agent.namespace, name))
 
-    def namespaces_of(self, name: str) -> list[str]:
-        return sorted({namespace for namespace, known in self.places if known == name})
+    def place(self, document: Agent | Tool) -> Place:
+        return self.places[document.namespace, document.name]
 
     def capability_functions(self, agent: Agent, ref: str, capability: Capability) -> list[Function]:
         """Return the functions of one capability; none if it names nothing that exists."""
-        if capability.url is not None:
-            return [agent_function(ref, None, capability)]
-        if tool := self.tool(agent, ref):
-            return tool_functions(ref, tool, capability)
-        if other := self.agent(agent, ref):
-            return [agent_function(ref, other, capability)]
-        return []
+        found = None if capability.url is not None else self.find(agent, ref)
+        if isinstance(found, Tool):
+            return tool_functions(ref, found, capability)
+        return [agent_function(ref, found, capability)] if found or capability.url is not None else []
 
     def functions(self, agent: Agent) -> list[Function]:
-        """Return all functions with a record on the context, including those that only steps invoke."""
+        """Return all functions of an agent that have a record on the context, including those hidden from the model."""
         found = [
             function
             for ref, capability in agent.capabilities.items()
@@ -257,7 +253,7 @@ class Library:
         ]
         invoked = {step.invoke.partition(":")[0] for step in steps_of(agent) if step.invoke}
         for name in sorted(invoked - agent.capabilities.keys()):
-            if tool := self.tool(agent, name):
+            if isinstance(tool := self.find(agent, name), Tool):
                 found += tool_functions(name, tool, Capability(), offered=False)
         return found
 

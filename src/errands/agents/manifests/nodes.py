@@ -167,8 +167,13 @@ class _Composer:
         node.size = self._size - before
         if event.anchor:
             self._anchors[event.anchor] = node
-        if event.tag and event.tag not in _STRING_TAGS:
-            self._report_tag(event.tag, node, line)
+        tag = event.tag or "!"
+        if tag.startswith("!") and tag not in _STRING_TAGS and isinstance(node.value, str):
+            # Most likely an expression such as !has(input.number): it is checked as one.
+            node.value = f"{tag} {node.value}".strip()
+            self._report(line, f"begins with {tag[:80]}, which is a tag of YAML", "put the string in quotes")
+        elif tag not in _STRING_TAGS:
+            self._report(line, f"has the tag {tag[:80]}", "remove the tag: manifests have plain values")
         return node
 
     def _count(self, size: int, line: int) -> None:
@@ -188,14 +193,6 @@ class _Composer:
         else:
             node.value[name] = value
             node.key_lines[name] = line
-
-    def _report_tag(self, tag: str, node: Node, line: int) -> None:
-        if tag.startswith("!") and isinstance(node.value, str):
-            # Most likely an expression such as !has(input.number): it is checked as one.
-            node.value = f"{tag} {node.value}".strip()
-            self._report(line, f"begins with {tag[:80]}, which is a tag of YAML", "put the string in quotes")
-        else:
-            self._report(line, f"has the tag {tag[:80]}", "remove the tag: manifests have plain values")
 
     def _scalar(self, event: Any, line: int) -> Any:
         text: str = event.value

@@ -1,22 +1,21 @@
 """Read YAML files into structs, by the types of their fields, and report everything that is wrong.
 
-A value that is wrong is reported to the notebook and replaced by a blank of the right type, so that everything else can
-still be checked; the notebook is silent about the replaced fields from then on.
+A value that is wrong is reported and replaced by a blank of the right type, so that everything else can still be
+checked; nothing more is reported about the replaced fields from then on.
 """
 
 from __future__ import annotations
 
-import functools
 import json
 import os
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, TypeVar
 
 import msgspec
 from msgspec import inspect
 
-from errands.agents.manifests.findings import Notebook, Place, Source, quoted, suggestion
+from errands.agents.manifests.findings import Finding, Place, quoted, suggestion
 from errands.agents.manifests.nodes import Node, UnreadableError, documents
 from errands.errors import ConfigurationError
 
@@ -50,72 +49,59 @@ _OLD_FLAGS = {"yes": "true", "on": "true", "y": "true", "no": "false", "off": "f
 # Files
 
 
-def read_files(path: Path, notebook: Notebook) -> Iterator[tuple[str, str | None]]:
-    """Yield name and text of each manifest file at a path; None as the text of a file that cannot be read."""
+def read_files(path: Path, findings: list[Finding]) -> Iterator[Iterator[Place | None]]:
+    """Yield the documents of each manifest file at a path. None among them is something that cannot be read."""
+    whole = Place(findings, str(path))
+    files = [path]
     if path.is_dir():
-        files = sorted(_manifests_below(path))
-        if len(files) > MAX_FILES:
-            problem = f"has {len(files)} files"
-            return notebook.error(Source(str(path)), (), problem, f"load at most {MAX_FILES} at a time")
+        files = []
+        # Links to other folders are not followed.
+        for parent, folders, names in os.walk(path):
+            folders[:] = [name for name in folders if not name.startswith(".")]
+            files += [Path(parent, name) for name in names if name.endswith(SUFFIXES) and not name.startswith(".")]
         if not files:
-            notebook.error(Source(str(path)), (), "has no .yaml or .yml files", "name a folder with manifests")
-    elif path.is_file():
-        files = [path]
-    else:
-        return notebook.error(Source(str(path)), (), "is neither a file nor a folder", "check the path")
-    for file in files:
-        source = Source(str(file))
-        text = None
-        try:
-            if not file.is_file():
-                notebook.error(source, (), "is not a file", "remove it")
-            elif file.stat().st_size > MAX_FILE:
-                problem = f"has more than {MAX_FILE // 1024 // 1024} MB"
-                notebook.error(source, (), problem, "split it into several files")
-            else:
-                text = file.read_text("utf-8-sig")
-        except UnicodeDecodeError as error:
-            notebook.error(source, (), f"is not UTF-8 (at byte {error.start})", "save it as UTF-8")
-        except OSError as error:
-            notebook.error(source, (), f"cannot be read ({error.strerror})", "check the file and its permissions")
-        yield str(file), text
+            whole.error("has no .yaml or .yml files", "name a folder with manifests")
+    elif not path.is_file():
+        return whole.error("is neither a file nor a folder", "check the path")
+    if len(files) > MAX_FILES:
+        return whole.error(f"has {len(files)} files", f"load at most {MAX_FILES} at a time")
+    yield from (_read_file(file, findings) for file in sorted(files))
     return None
 
 
-def _manifests_below(folder: Path) -> Iterator[Path]:
-    """Yield YAML files, except hidden ones. Links to other folders are not followed."""
-    for parent, folders, names in os.walk(folder):
-        folders[:] = [name for name in folders if not name.startswith(".")]
-        for name in names:
-            if name.endswith(SUFFIXES) and not name.startswith("."):
-                yield Path(parent, name)
-
-
-def parse(file: str, text: str, notebook: Notebook) -> Iterator[Place | None]:
-    """Yield a place for each document of a file. None at the end means that the rest cannot be parsed."""
-
-    def report(line: int, problem: str, remedy: str) -> None:
-        # A source for each: the notebook takes only one error about the same place.
-        notebook.error(Source(file), (), problem, remedy, line=line)
+def _read_file(file: Path, findings: list[Finding]) -> Iterator[Place | None]:
+    def report(line: int | None, problem: str, remedy: str) -> None:
+        # A place for each, as only the first error about a place is reported.
+        Place(findings, str(file)).error(problem, remedy, line=line)
 
     try:
-        for root in documents(text, report):
-            yield Place(notebook, Source(file, root))
+        if file.is_file() and file.stat().st_size <= MAX_FILE:
+            for root in documents(file.read_text("utf-8-sig"), report):
+                yield Place(findings, str(file), root)
+            return
+        if file.is_file():
+            report(None, f"has more than {MAX_FILE // 1024 // 1024} MB", "split it into several files")
+        else:
+            report(None, "is not a file", "remove it")
+    except UnicodeDecodeError as error:
+        report(None, f"is not UTF-8 (at byte {error.start})", "save it as UTF-8")
+    except OSError as error:
+        report(None, f"cannot be read ({error.strerror})", "check the file and its permissions")
     except UnreadableError as error:
         report(error.line, error.problem, error.remedy)
-        yield None
+    yield None
 
 
-def only_document(path: Path, notebook: Notebook, remedy: str) -> Place | None:
+def only_document(path: Path, findings: list[Finding], remedy: str) -> Place | None:
     """Return the only document of a file, an object; None after reporting what is wrong with the file."""
-    [(file, text)] = list(read_files(path, notebook)) or [(str(path), None)]
-    places = [] if text is None else list(parse(file, text, notebook))
-    if notebook.findings:
+    places = [place for file in read_files(path, findings) for place in file if place is not None]
+    if findings:
         return None
-    [place] = places if len(places) == 1 else [None]
-    if place is None:
-        notebook.error(Source(file), (), f"has {len(places)} documents", remedy)
-    elif place.source.root is None or not isinstance(place.source.root.value, dict):
+    if len(places) != 1:
+        Place(findings, str(path)).error(f"has {len(places)} documents", remedy)
+        return None
+    [place] = places
+    if place.root is None or not isinstance(place.root.value, dict):
         place.error("is not an object", remedy)
         return None
     return place
@@ -126,17 +112,11 @@ def only_document(path: Path, notebook: Notebook, remedy: str) -> Place | None:
 
 def read(kind: type[D], place: Place) -> D:
     """Read a whole document as a struct; everything of the wrong form is reported."""
-    assert place.source.root is not None
-    value: D = _read(_described(kind), place.source.root, place)
+    assert place.root is not None
+    value: D = _read(inspect.type_info(kind), place.root, place)
     return value
 
 
-@functools.cache
-def _described(kind: type[msgspec.Struct]) -> inspect.Type:
-    return inspect.type_info(kind)
-
-
-@functools.cache
 def field_names(kind: type[msgspec.Struct]) -> tuple[str, ...]:
     """Return the fields of a part of a manifest as they are written."""
     return tuple(field.encode_name for field in msgspec.structs.fields(kind))
@@ -216,12 +196,17 @@ def _struct(kind: inspect.StructType, node: Node, place: Place) -> Any:
         place.error("is empty", f'write "{shorthand}" to use it without conditions')
     not_yet: dict[str, str] = getattr(cls, "NOT_YET", {})
     fields = {field.encode_name: field for field in kind.fields}
+    above = None
     for key, inner in node.value.items():
         if key in not_yet and inner.value not in (None, [], {}):
             remedy = "remove it, or run this manifest elsewhere"
             (place / key).error(f"cannot be used: {not_yet[key]} not in this version of errands", remedy)
         elif key not in fields and key not in not_yet:
-            (place / key).error("is unknown", _unknown_remedy(key, node, fields))
+            remedy = suggestion(key, fields, "remove it")
+            if above in fields and node.value[above].value is None:
+                remedy = f"indent it, if it belongs to {above}, which is empty"
+            (place / key).error("is unknown", remedy)
+        above = key
     values = {field.name: _field(field, node, place / field.encode_name) for field in kind.fields}
     try:
         return cls(**values)
@@ -235,15 +220,6 @@ def _struct(kind: inspect.StructType, node: Node, place: Place) -> Any:
                 (place / name).error(problem, remedy)
                 del values[name]
         return cls(**values)
-
-
-def _unknown_remedy(key: str, node: Node, fields: Collection[str]) -> str:
-    """Return the remedy for an unknown field: it may belong to the field above it, which is empty."""
-    keys = list(node.value)
-    above = keys[keys.index(key) - 1] if keys.index(key) else None
-    if above in fields and node.value[above].value is None:
-        return f"indent it, if it belongs to {above}, which is empty"
-    return suggestion(key, fields, "remove it")
 
 
 def _field(field: inspect.Field, node: Node, place: Place) -> Any:

@@ -4,27 +4,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Collection, Sequence
-from typing import Any
 from urllib.parse import urlsplit
 
-from errands.agents.manifests import schemas
-from errands.agents.manifests.documents import (
-    Action,
-    Agent,
-    Capability,
-    Cel,
-    HttpRequest,
-    Mcp,
-    Mount,
-    OpenApi,
-    Python,
-    StatefulSession,
-    StatelessHttp,
-    Tool,
-)
+from errands.agents.manifests import documents, schemas
+from errands.agents.manifests.documents import Action, Agent, Capability, Document, Mount, Tool
 from errands.agents.manifests.expressions import (
     Readable,
     Role,
+    Roots,
     check_expression,
     check_reads,
     check_template,
@@ -37,8 +24,7 @@ from errands.agents.manifests.functions import (
     DISCOVERING,
     MESSAGE,
     Function,
-    Key,
-    Library,
+    Manifests,
     backend,
     backends,
     check_function_name,
@@ -68,6 +54,8 @@ _HEADER_TEXT = re.compile(r"[^\x00-\x08\x0a-\x1f\x7f]*")
 _CONNECTION_HEADERS = frozenset(
     {"connection", "content-length", "host", "transfer-encoding", "upgrade", "te", "trailer"}
 )
+#: Backends that a tool may configure for all of its actions.
+_SHARED_BACKENDS = ("stateless_http", "stateful_session", "openapi", "mcp")
 _MOUNT_BACKENDS = ("local", "gcs", "s3")
 _PREFIX_TOKENS = ("namespace", "agent", "task")
 _UNLOADED = "load it as well; a function in Python is given as A2AServer.from_manifest(..., tools=[...])"
@@ -87,13 +75,13 @@ class StepRules:
         steps: Sequence[StepConfig] | None,
         phase: Phase,
         place: Place,
-        readable: Callable[[StepConfig], Readable] | None = None,
+        readable: Callable[[StepConfig], Readable] = lambda step: Readable(),
     ) -> None:
         """`readable` says what the expressions of a step may read."""
         for index, step in enumerate(steps or []):
-            self.check_step(step, phase, place / index, readable(step) if readable else None)
+            self.check_step(step, phase, place / index, readable(step))
 
-    def check_step(self, step: StepConfig, phase: Phase, place: Place, readable: Readable | None) -> None:
+    def check_step(self, step: StepConfig, phase: Phase, place: Place, readable: Readable) -> None:
         scope = self.scope(phase)
         transform: Role = "map" if phase.subject == "input" else "value"
         check_expression(step.assert_, scope, place / "assert", "assert", readable)
@@ -126,20 +114,46 @@ class StepRules:
 # Agents
 
 
-def check_agent(agent: Agent, place: Place, library: Library) -> None:
-    _AgentRules(agent, library).check_agent(place)
+def check_agent(agent: Agent, place: Place, manifests: Manifests) -> None:
+    check_resource_name(agent.name, place / "name")
+    check_resource_name(agent.namespace, place / "namespace")
+    if agent.priority is not None:
+        problem = "has no effect: every agent has its own queue"
+        (place / "priority").warn(problem, "remove it, or leave it for other runtimes")
+    if agent.model is not None and not _MODEL.fullmatch(agent.model):
+        remedy = "write provider/model, such as openai/gpt-4o-mini"
+        (place / "model").warn(f"is {quoted(agent.model)}, which names no provider", remedy)
+    schema, inner = agent.parameters, place / "parameters"
+    message = schemas.properties(schema).get(MESSAGE)
+    if schema is not None and message is not None and schema["properties"][MESSAGE] is message:
+        schemas.check_message(message, inner / "properties" / MESSAGE)
+        others = {name: parameter for name, parameter in schema["properties"].items() if name != MESSAGE}
+        schema = {**schema, "properties": others}
+    schemas.check_schema(schema, inner)
+    for index, name in enumerate(agent.model_capabilities or []):
+        inner = place / "model_capabilities" / index
+        if name in agent.capabilities:
+            inner.error(f"is {quoted(name)}, which is also a capability", "rename one of the two")
+        elif name not in MODEL_CAPABILITIES:
+            remedy = suggestion(name, MODEL_CAPABILITIES, "check it")
+            inner.warn(f"is {quoted(name)}, which few providers support", remedy)
+        elif MODEL_CAPABILITIES[name] and agent.mount == "none":
+            inner.error(f"is {name}, but there is no mount for what it makes", "add mount: task")
+    _AgentRules(agent, manifests).check_expressions(place)
 
 
 class _AgentRules(StepRules):
-    def __init__(self, agent: Agent, library: Library) -> None:
+    """The rules for what an agent's expressions read and call."""
+
+    def __init__(self, agent: Agent, manifests: Manifests) -> None:
         self._agent = agent
-        self._library = library
-        self._functions = library.functions(agent)
+        self._manifests = manifests
+        self._functions = manifests.functions(agent)
         self._prefixes = tuple(function.name + "_" for function in self._functions if function.discovers)
         parameters = (MESSAGE, *schemas.properties(agent.parameters))
         # A capability that names nothing has its own finding, and so has a file that cannot be read.
-        is_known = library.is_complete and all(
-            library.capability_functions(agent, ref, capability) for ref, capability in agent.capabilities.items()
+        is_known = manifests.is_complete and all(
+            manifests.capability_functions(agent, ref, capability) for ref, capability in agent.capabilities.items()
         )
         # Only delegations have the ids of tasks.
         tool_record = {name: shape for name, shape in RECORD.items() if name != "task_ids"}
@@ -155,54 +169,34 @@ class _AgentRules(StepRules):
     def _readable(self, arguments: Shape) -> Readable:
         return Readable(self._context, arguments, self._prefixes)
 
-    def check_agent(self, place: Place) -> None:
-        agent = self._agent
-        check_resource_name(agent.name, place / "name")
-        check_resource_name(agent.namespace, place / "namespace")
+    def _until_transformed(self, readable: Callable[[StepConfig], Readable]) -> Callable[[StepConfig], Readable]:
+        """Return what steps before a call may read: after a transform, its result is the input of the next step."""
+        is_transformed = False
+
+        def choose(step: StepConfig) -> Readable:
+            nonlocal is_transformed
+            found = self._readable(None) if is_transformed else readable(step)
+            is_transformed |= step.transform is not None
+            return found
+
+        return choose
+
+    def check_expressions(self, place: Place) -> None:
+        agent, guardrails = self._agent, place / "guardrails"
         check_template(agent.prompt, scopes.PROMPT, place / "prompt", readable=self._readable(None))
-        if agent.priority is not None:
-            problem = "has no effect: every agent has its own queue"
-            (place / "priority").warn(problem, "remove it, or leave it for other runtimes")
-        if agent.model is not None and not _MODEL.fullmatch(agent.model):
-            remedy = "write provider/model, such as openai/gpt-4o-mini"
-            (place / "model").warn(f"is {quoted(agent.model)}, which names no provider", remedy)
-        schema, inner = agent.parameters, place / "parameters"
-        message = schemas.properties(schema).get(MESSAGE)
-        if schema is not None and message is not None and schema["properties"][MESSAGE] is message:
-            schemas.check_message(message, inner / "properties" / MESSAGE)
-            others = {name: parameter for name, parameter in schema["properties"].items() if name != MESSAGE}
-            schema = {**schema, "properties": others}
-        schemas.check_schema(schema, inner)
-        self._check_model_capabilities(place / "model_capabilities")
         for key, source in (agent.exposes or {}).items():
             if key == MESSAGE:
                 problem = "is the answer itself, which every output has"
                 (place / "exposes" / key).error(problem, "expose it under another name")
             check_expression(source, scopes.EXPOSES, place / "exposes" / key, readable=self._arriving)
-        self._check_guardrails(agent.guardrails.before, Phase.GUARDRAIL_BEFORE, place / "guardrails" / "before")
-        self._check_guardrails(agent.guardrails.after, Phase.GUARDRAIL_AFTER, place / "guardrails" / "after")
+        arriving = self._until_transformed(lambda step: self._arriving)
+        self.check(agent.guardrails.before, Phase.GUARDRAIL_BEFORE, guardrails / "before", arriving)
+        self.check(agent.guardrails.after, Phase.GUARDRAIL_AFTER, guardrails / "after", lambda step: self._arriving)
         for ref, capability in agent.capabilities.items():
             self._check_capability(ref, capability, place / "capabilities" / ref)
-        self._check_function_names(place / "capabilities")
-
-    def _check_model_capabilities(self, place: Place) -> None:
-        for index, name in enumerate(self._agent.model_capabilities or []):
-            inner = place / index
-            if name in self._agent.capabilities:
-                inner.error(f"is {quoted(name)}, which is also a capability", "rename one of the two")
-            elif name not in MODEL_CAPABILITIES:
-                remedy = suggestion(name, MODEL_CAPABILITIES, "check it")
-                inner.warn(f"is {quoted(name)}, which few providers support", remedy)
-            elif MODEL_CAPABILITIES[name] and self._agent.mount == "none":
-                inner.error(f"is {name}, but there is no mount for what it makes", "add mount: task")
-
-    def _check_guardrails(self, steps: list[StepConfig] | None, phase: Phase, place: Place) -> None:
-        self.check(steps, phase, place, _UntilTransformed(phase, lambda step: self._arriving, self._readable(None)))
-
-    def _check_function_names(self, place: Place) -> None:
         seen: dict[str, Function] = {}
         for function in self._functions:
-            inner = place / function.ref
+            inner = place / "capabilities" / function.ref
             check_function_name(function.name, inner)
             other = seen.setdefault(function.name, function)
             # Two actions of one tool are reported there.
@@ -211,36 +205,38 @@ class _AgentRules(StepRules):
                 problem = f"becomes the function {function.name}, like {like}"
                 inner.error(problem, "rename one of the two: '-' and '_' are the same in a function's name")
             is_callable = not function.offered or scopes.is_script_name(function.name)
-            if self._agent.script and (function.name == scopes.SCRIPT or not is_callable):
+            if agent.script and (function.name == scopes.SCRIPT or not is_callable):
                 problem = f"becomes the function {function.name}, which a script cannot call, and script is true"
                 inner.error(problem, "rename it, or remove script")
 
     # Capabilities
 
     def _check_capability(self, ref: str, capability: Capability, place: Place) -> None:
-        bindings = capability.bindings or {}
-        scope = scopes.binding(mount=self._agent.mount != "none")
-        for key, source in bindings.items():
+        agent, manifests = self._agent, self._manifests
+        scope = scopes.binding(mount=agent.mount != "none")
+        for key, source in (capability.bindings or {}).items():
             check_expression(source, scope, place / "bindings" / key, "binding", self._readable(None))
-        before = _UntilTransformed(Phase.BEFORE, lambda step: self._call_input(ref, step), self._readable(None))
+        before = self._until_transformed(lambda step: self._call_input(ref, step))
         for phase in CAPABILITY_PHASES:
             readable = before if phase.subject == "input" else lambda step: self._call_input(ref, step)
             self.check(getattr(capability, phase.value), phase, place / phase.value, readable)
+        found = manifests.find(agent, ref)
         if capability.url is not None:
             check_address(capability.url, place / "url")
-            if ref in self._library.names(self._agent):
+            if found is not None:
                 problem = "has a url, and is also a tool or an agent of the namespace"
                 place.error(problem, "remove the url, or rename it")
-            self._refuse_actions(ref, capability, place)
-        elif tool := self._library.tool(self._agent, ref):
-            self._check_tool_capability(tool, capability, place)
-        elif other := self._library.agent(self._agent, ref):
-            self._check_agent_capability(other, capability, place)
-        elif self._library.is_complete:
-            problem = f"is neither a tool nor an agent of the namespace {self._agent.namespace}"
-            elsewhere = self._library.namespaces_of(ref)
+            _refuse_actions(ref, capability, place)
+        elif isinstance(found, Tool):
+            self._check_tool_capability(found, capability, place)
+        elif found is not None:
+            _check_agent_capability(found, capability, place)
+        elif manifests.is_complete:
+            problem = f"is neither a tool nor an agent of the namespace {agent.namespace}"
+            elsewhere = sorted(namespace for namespace, name in manifests.named if name == ref)
             remedy = f"{ref} is in {' and '.join(elsewhere)}; put both into one namespace" if elsewhere else ""
-            place.error(problem, remedy or suggestion(ref, self._library.names(self._agent), _UNLOADED))
+            known = [name for namespace, name in manifests.named if namespace == agent.namespace]
+            place.error(problem, remedy or suggestion(ref, known, _UNLOADED))
 
     def _call_input(self, ref: str, step: StepConfig) -> Readable:
         """Return what a step around calls may read: the arguments of its functions, if they are declared."""
@@ -261,57 +257,42 @@ class _AgentRules(StepRules):
         for action in tool.actions:
             declared.update(declared_by(tool, action))
         if not is_discovering(tool):
-            for index, name in enumerate(capability.include or []):
-                if name not in names:
-                    problem = f"is {quoted(name)}, which is not an action of {tool.name}"
-                    (place / "include" / index).error(problem, suggestion(name, names, "remove it"))
+            listed = [(place / "include" / index, name) for index, name in enumerate(capability.include or [])]
             known = set(map(capability_name, names))
-            for field, index, step in _steps(capability):
-                if step.match is not None and capability_name(step.match) not in known:
-                    problem = f"is {quoted(step.match)}, which is not an action of {tool.name}"
-                    (place / field / index / "match").error(problem, suggestion(step.match, names, "remove it"))
+            unknown = [(inner, name) for inner, name in listed if name not in names]
+            unknown += [
+                (inner, name) for inner, name in _matches(capability, place) if capability_name(name) not in known
+            ]
+            for inner, name in unknown:
+                problem = f"is {quoted(name)}, which is not an action of {tool.name}"
+                inner.error(problem, suggestion(name, names, "remove it"))
             _check_bound(bindings, declared, tool.name, place / "bindings")
         # An agent that uses the tool at all must bind them: `include` decides only what the model sees.
         for name, parameter in declared.items():
             if schemas.needs_binding(parameter) and name not in bindings:
                 _report_unbound(name, tool.name, place)
         for action in tool.actions:
-            is_included = capability.include is None or action.name in capability.include
-            if self._agent.mount == "none" and is_included and needs_mount(tool, action):
-                problem = f"uses files, as {tool.name}:{action.name} does, but the agent's mount is none"
-                place.error(problem, "add mount: task")
+            if capability.include is None or action.name in capability.include:
+                self._check_mount(tool, action, place)
 
-    def _check_agent_capability(self, other: Agent, capability: Capability, place: Place) -> None:
-        self._refuse_actions(other.name, capability, place)
-        bindings = capability.bindings or {}
-        declared = schemas.properties(other.parameters)
-        _check_bound(bindings, {**declared, MESSAGE: {}}, other.name, place / "bindings")
-        for name, parameter in declared.items():
-            if name == MESSAGE or name in bindings:
-                continue
-            if schemas.needs_binding(parameter):
-                _report_unbound(name, other.name, place)
-            elif schemas.is_required(parameter):
-                problem = f"does not bind {name}, which {other.name} requires; the model can only give it a message"
-                place.error(problem, f"add bindings: {{{name}: ...}}, or give it a default there")
-
-    def _refuse_actions(self, name: str, capability: Capability, place: Place) -> None:
-        found = [place / "include"] if capability.include is not None else []
-        found += [
-            place / field / index / "match" for field, index, step in _steps(capability) if step.match is not None
-        ]
-        for inner in found:
-            inner.error(f"has no effect: {name} is an agent and has no actions", "remove it")
+    def _check_mount(self, tool: Tool, action: Action, place: Place) -> None:
+        if self._agent.mount != "none" or len(backends(action)) != 1:
+            return
+        _, document = backend(tool, action)
+        expression = document.expression if isinstance(document, documents.Cel) else ""
+        if uses_mount(expression) or any(reference.root == "mount" for reference in references(document)):
+            problem = f"uses files, as {tool.name}:{action.name} does, but the agent's mount is none"
+            place.error(problem, "add mount: task")
 
     def check_invoke(self, invoke: str, bindings: dict[str, str], place: Place) -> None:
         agent, inner = self._agent, place / "invoke"
         name, _, action_name = invoke.partition(":")
         if not name or not action_name:
             return inner.error(f"is {quoted(invoke)}", "write TOOL:ACTION, such as crm:find-customer")
-        tool = self._library.tool(agent, name)
-        if tool is None:
-            if self._library.is_complete:
-                tools = [tool for namespace, tool in self._library.tools if namespace == agent.namespace]
+        tool = self._manifests.find(agent, name)
+        if not isinstance(tool, Tool):
+            if self._manifests.is_complete:
+                tools = [tool.name for tool in self._manifests.tools if tool.namespace == agent.namespace]
                 problem = f"names {quoted(name)}, which is not a tool of the namespace"
                 inner.error(problem, suggestion(name, tools, "load the tool as well"))
             return None
@@ -322,9 +303,7 @@ class _AgentRules(StepRules):
                 problem = f"names {quoted(action_name)}, which is not an action of {name}"
                 inner.error(problem, suggestion(action_name, names, "change the name"))
             return None
-        if agent.mount == "none" and needs_mount(tool, action):
-            problem = f"uses files, as {tool.name}:{action.name} does, but the agent's mount is none"
-            inner.error(problem, "add mount: task")
+        self._check_mount(tool, action, inner)
         declared = declared_by(tool, action)
         if not is_discovering(tool):
             _check_bound(bindings, declared, tool.name, place / "bindings")
@@ -336,24 +315,35 @@ class _AgentRules(StepRules):
         return None
 
 
-class _UntilTransformed:
-    """What steps before a call may read: after a transform, its result is the input of the next step."""
+def _check_agent_capability(other: Agent, capability: Capability, place: Place) -> None:
+    _refuse_actions(other.name, capability, place)
+    bindings = capability.bindings or {}
+    declared = schemas.properties(other.parameters)
+    _check_bound(bindings, {**declared, MESSAGE: {}}, other.name, place / "bindings")
+    for name, parameter in declared.items():
+        if name == MESSAGE or name in bindings:
+            continue
+        if schemas.needs_binding(parameter):
+            _report_unbound(name, other.name, place)
+        elif schemas.is_required(parameter):
+            problem = f"does not bind {name}, which {other.name} requires; the model can only give it a message"
+            place.error(problem, f"add bindings: {{{name}: ...}}, or give it a default there")
 
-    def __init__(self, phase: Phase, readable: Callable[[StepConfig], Readable], otherwise: Readable) -> None:
-        self._changes_input = phase.subject == "input"
-        self._readable = readable
-        self._otherwise = otherwise
-        self._is_transformed = False
 
-    def __call__(self, step: StepConfig) -> Readable:
-        found = self._otherwise if self._is_transformed else self._readable(step)
-        self._is_transformed |= self._changes_input and step.transform is not None
-        return found
+def _refuse_actions(name: str, capability: Capability, place: Place) -> None:
+    found = [place / "include"] if capability.include is not None else []
+    for inner in (*found, *(inner for inner, _ in _matches(capability, place))):
+        inner.error(f"has no effect: {name} is an agent and has no actions", "remove it")
 
 
-def _steps(capability: Capability) -> list[tuple[str, int, StepConfig]]:
-    fields = [phase.value for phase in CAPABILITY_PHASES]
-    return [(name, index, step) for name in fields for index, step in enumerate(getattr(capability, name) or [])]
+def _matches(capability: Capability, place: Place) -> list[tuple[Place, str]]:
+    """Return the operation that each step is for, if it is for one."""
+    return [
+        (place / phase.value / index / "match", step.match)
+        for phase in CAPABILITY_PHASES
+        for index, step in enumerate(getattr(capability, phase.value) or [])
+        if step.match is not None
+    ]
 
 
 def _check_bound(bindings: Collection[str], declared: Collection[str], owner: str, place: Place) -> None:
@@ -368,29 +358,29 @@ def _report_unbound(name: str, target: str, place: Place) -> None:
     place.error(problem, f"add bindings: {{{name}: ...}} with an expression such as context.user.id")
 
 
-def check_cycles(library: Library) -> None:
+def check_cycles(manifests: Manifests) -> None:
     """Warn about agents that can reach themselves by delegation: allowed, and bounded when they run."""
-    done: set[Key] = set()
-    for key in library.agents:
+    done: set[int] = set()
+    for first in manifests.agents:
         # Depth first, each agent with the path that led to it.
-        stack: list[tuple[Key, list[Key]]] = [(key, [])]
+        stack: list[tuple[Agent, list[Agent]]] = [(first, [])]
         while stack:
-            current, path = stack.pop()
-            if current in done:
+            agent, path = stack.pop()
+            if id(agent) in done:
                 continue
-            done.add(current)
-            agent = library.agents[current]
+            done.add(id(agent))
+            path = [*path, agent]
             for ref, capability in agent.capabilities.items():
-                target = (agent.namespace, ref)
-                if target not in library.agents or capability.url is not None:
+                target = manifests.find(agent, ref)
+                if not isinstance(target, Agent) or capability.url is not None:
                     continue
-                if target in [*path, current]:
-                    names = [name for _, name in [*path, current, target]]
-                    cycle = " → ".join(names[names.index(ref) :])
-                    place = library.places[current] / "capabilities" / ref
+                names = [one.name for one in path]
+                if ref in names:
+                    cycle = " → ".join([*names[names.index(ref) :], ref])
+                    place = manifests.place(agent) / "capabilities" / ref
                     place.warn(f"is a cycle: {cycle}", "make sure that it ends; errands limits the depth")
                 else:
-                    stack.append((target, [*path, current]))
+                    stack.append((target, path))
 
 
 # Tools
@@ -410,10 +400,10 @@ def check_tool(tool: Tool, place: Place) -> None:
         elif not found:
             (place / "actions").error("is missing or empty", "add at least one action, or either openapi or mcp")
         else:
-            _BACKENDS[found[0]](getattr(tool, found[0]), _RequestTemplates(tool, None), place / found[0])
+            _check_backend(getattr(tool, found[0]), tool, None, place / found[0])
     used = {name for action in tool.actions for name, _ in backends(action)}
     is_known = bool(tool.actions) and all(backends(action) for action in tool.actions)
-    for name in _BACKENDS:
+    for name in _SHARED_BACKENDS:
         if is_known and getattr(tool, name) is not None and name not in used:
             (place / name).warn("is used by no action", f"remove it, or write {name} in an execute")
     seen: dict[str, str] = {}
@@ -434,46 +424,13 @@ def _check_action(tool: Tool, action: Action, place: Place) -> None:
         problem = "is also declared for all actions; this one is used here"
         (place / "parameters" / "properties" / name).warn(problem, "remove one of the two")
     found = [name for name, _ in backends(action)]
-    if len(found) != 1:
-        if found or not (place / "execute").is_wrong_inside:
-            problem = f"has {' and '.join(found)}" if found else "has no backend"
-            choices = ", ".join(action.execute.__struct_fields__)
-            (place / "execute").error(problem, f"write exactly one of {choices}")
-        return
-    name, document = backend(tool, action)
-    inner = place / "execute" / name
-    if isinstance(document, Cel):
-        readable = Readable(input=dict.fromkeys(declared_by(tool, action)))
-        check_reads(document.expression, readable, (inner / "expression").warn)
-        check_expression(document.expression, scopes.TOOL_WITH_MOUNT, inner / "expression")
-    elif not isinstance(document, Python):
-        _BACKENDS[name](document, _RequestTemplates(tool, action), inner)
-
-
-def needs_mount(tool: Tool, action: Action) -> bool:
-    """Return whether an action uses the files of the agent."""
-    if len(backends(action)) != 1:
-        return False
-    _, document = backend(tool, action)
-    if isinstance(document, Cel):
-        return uses_mount(document.expression)
-    return any(reference.root == "mount" for reference in references(document))
-
-
-class _RequestTemplates:
-    """Checks the templates of an action."""
-
-    def __init__(self, tool: Tool, action: Action | None) -> None:
-        self._roots = {
-            "parameters": list(declared_by(tool, action)),
-            "settings": list(schemas.properties(tool.settings)),
-            "agent": ["name", "namespace"],
-            "mount": ["bucket", "prefix", "backend"],
-        }
-
-    def check(self, value: Any, place: Place, session: Collection[str] = ()) -> None:
-        """`session` has the keys of a stateful session."""
-        check_template(value, scopes.REQUEST, place, {**self._roots, "session": session})
+    if len(found) == 1:
+        name, document = backend(tool, action)
+        _check_backend(document, tool, action, place / "execute" / name)
+    elif found or not (place / "execute").is_wrong_inside:
+        problem = f"has {' and '.join(found)}" if found else "has no backend"
+        choices = ", ".join(action.execute.__struct_fields__)
+        (place / "execute").error(problem, f"write exactly one of {choices}")
 
 
 def is_header_name(name: str) -> bool:
@@ -506,29 +463,6 @@ def check_address(url: str, place: Place) -> None:
         place.error(f"is {quoted(url)}", "write an address such as https://example.com/api")
 
 
-# Backends of tools, with what the tool says for all of its actions
-
-
-def _check_request(
-    request: HttpRequest, templates: _RequestTemplates, place: Place, session: Collection[str] = ()
-) -> None:
-    for name, example in (("method", "GET"), ("url", "https://example.com/orders/{parameters.id}")):
-        if getattr(request, name) is None:
-            (place / name).error("is missing", f"add {name}: {example}")
-    if request.method and "{" not in request.method and request.method not in METHODS:
-        (place / "method").error(f"is {quoted(request.method)}", f"write one of {', '.join(METHODS)}")
-    if request.url and not request.url.startswith("{"):
-        check_address(request.url, place / "url")
-    _check_headers(request.headers, place / "headers")
-    for name in ("method", "url", "headers", "body"):
-        templates.check(getattr(request, name), place / name, session)
-
-
-def _check_http(http: StatelessHttp, templates: _RequestTemplates, place: Place) -> None:
-    _check_request(http, templates, place)
-    _check_json_path(http.response_path, place / "response_path")
-
-
 def _check_json_path(path: str | None, place: Place) -> None:
     if path is None:
         return None
@@ -541,26 +475,61 @@ def _check_json_path(path: str | None, place: Place) -> None:
         place.error(f"is {quoted(path)}, not a JSONPath ({error})", remedy)
 
 
-def _check_session(session: StatefulSession, templates: _RequestTemplates, place: Place) -> None:
-    for key, path in (session.extract or {}).items():
-        _check_json_path(path, place / "extract" / key)
-    for name in ("create", "execute"):
-        if getattr(session, name) is None:
-            (place / name).error("is missing", f"add {name}: {{method: POST, url: https://example.com/sessions}}")
-    keys = list(session.extract or {})
-    for name, known in (("create", []), ("execute", keys), ("destroy", keys)):
-        if (request := getattr(session, name)) is not None:
-            _check_request(request, templates, place / name, known)
+def _refuse_template(text: str, place: Place) -> None:
+    if "{" in text:
+        place.error("contains a brace, but is not a template", "write the whole text")
 
 
-def _check_openapi(openapi: OpenApi, templates: _RequestTemplates, place: Place) -> None:
-    if openapi.url is None:
-        return (place / "url").error("is missing", "add url: https://example.com/openapi.json")
-    _refuse_template(openapi.url, place / "url")
-    return check_address(openapi.url, place / "url")
+def _check_backend(document: Document, tool: Tool, action: Action | None, place: Place) -> None:
+    """Check the backend of an action, with what the tool says for all of its actions."""
+    parameters = declared_by(tool, action)
+    roots: Roots = {
+        "parameters": parameters,
+        "settings": schemas.properties(tool.settings),
+        "agent": ["name", "namespace"],
+        "mount": ["bucket", "prefix", "backend"],
+        "session": [],
+    }
+    match document:
+        case documents.Cel(expression):
+            check_reads(expression, Readable(input=dict.fromkeys(parameters)), (place / "expression").warn)
+            check_expression(expression, scopes.TOOL_WITH_MOUNT, place / "expression")
+        case documents.StatelessHttp():
+            _check_request(document, roots, place)
+            _check_json_path(document.response_path, place / "response_path")
+        case documents.StatefulSession():
+            keys = document.extract or {}
+            for key, path in keys.items():
+                _check_json_path(path, place / "extract" / key)
+            for name, known in (("create", ()), ("execute", keys), ("destroy", keys)):
+                if (request := getattr(document, name)) is not None:
+                    _check_request(request, {**roots, "session": known}, place / name)
+                elif name != "destroy":
+                    remedy = f"add {name}: {{method: POST, url: https://example.com/sessions}}"
+                    (place / name).error("is missing", remedy)
+        case documents.OpenApi(None):
+            (place / "url").error("is missing", "add url: https://example.com/openapi.json")
+        case documents.OpenApi(str(url)):
+            _refuse_template(url, place / "url")
+            check_address(url, place / "url")
+        case documents.Mcp():
+            _check_mcp(document, roots, place)
 
 
-def _check_mcp(mcp: Mcp, templates: _RequestTemplates, place: Place) -> None:
+def _check_request(request: documents.HttpRequest, roots: Roots, place: Place) -> None:
+    for name, example in (("method", "GET"), ("url", "https://example.com/orders/{parameters.id}")):
+        if getattr(request, name) is None:
+            (place / name).error("is missing", f"add {name}: {example}")
+    if request.method and "{" not in request.method and request.method not in METHODS:
+        (place / "method").error(f"is {quoted(request.method)}", f"write one of {', '.join(METHODS)}")
+    if request.url and not request.url.startswith("{"):
+        check_address(request.url, place / "url")
+    _check_headers(request.headers, place / "headers")
+    for name in ("method", "url", "headers", "body"):
+        check_template(getattr(request, name), scopes.REQUEST, place / name, roots)
+
+
+def _check_mcp(mcp: documents.Mcp, roots: Roots, place: Place) -> None:
     if mcp.transport is None:
         return (place / "transport").error("is missing", "add transport: stdio, sse or http")
     if (place / "transport").is_wrong:
@@ -573,29 +542,15 @@ def _check_mcp(mcp: Mcp, templates: _RequestTemplates, place: Place) -> None:
         if getattr(mcp, name):
             (place / name).error(f"has no effect with {mcp.transport}", "remove it, or change transport")
     for name in ("command", "url"):
-        if (text := getattr(mcp, name)) is not None:
-            _refuse_template(text, place / name)
+        _refuse_template(getattr(mcp, name) or "", place / name)
     if mcp.command is not None and re.search(r"\s-", mcp.command):
         (place / "command").warn("contains arguments, but is run as one name", "put the arguments into args")
     if mcp.url is not None:
         check_address(mcp.url, place / "url")
     _check_headers(mcp.headers, place / "headers")
     for name in ("args", "env", "headers"):
-        templates.check(getattr(mcp, name), place / name)
+        check_template(getattr(mcp, name), scopes.REQUEST, place / name, roots)
     return None
-
-
-def _refuse_template(text: str, place: Place) -> None:
-    if "{" in text:
-        place.error("contains a brace, but is not a template", "write the whole text")
-
-
-_BACKENDS: dict[str, Callable[[Any, _RequestTemplates, Place], None]] = {
-    "stateless_http": _check_http,
-    "stateful_session": _check_session,
-    "openapi": _check_openapi,
-    "mcp": _check_mcp,
-}
 
 
 # Mounts

@@ -271,28 +271,9 @@ def _check_parameter(parameter: Any, place: Place, bindable: bool) -> None:
             close = difflib.get_close_matches(key, _KEYWORDS, 1)
             remedy = f"did you mean {close[0]}?" if close else "remove it; a parameter with a default is optional"
             (place / key).warn("is not a keyword of JSON Schema and has no effect", remedy)
-    if not _has_references(parameter, place):
-        _check_by_metaschema(_standard(parameter), place)
-    return None
-
-
-def _has_references(schema: Any, place: Place) -> bool:
-    """Report references: they would have to be fetched, or to be found again where only a part is used."""
-    found = False
-    if isinstance(schema, dict):
-        for key, inner in schema.items():
-            if key.startswith("$"):
-                (place / key).error("cannot be used in a manifest", "write the schema out where it is needed")
-                found = True
-            elif key not in VALUES:
-                found |= _has_references(inner, place / key)
-    elif isinstance(schema, list):
-        for index, inner in enumerate(schema):
-            found |= _has_references(inner, place / index)
-    return found
-
-
-def _check_by_metaschema(schema: Schema, place: Place) -> None:
+    if _has_references(parameter, place):
+        return None
+    schema = _standard(parameter)
     errors = list(_validator(_METASCHEMA).iter_errors(schema))
     for error in errors:
         inner = functools.reduce(lambda above, step: above / step, error.instance_path, place)
@@ -314,3 +295,16 @@ def _check_by_metaschema(schema: Schema, place: Place) -> None:
     if not errors and "default" in schema and (found := problem(schema, schema["default"])):
         (place / "default").error(f"does not fit its own schema ({found.message[:200]})", "change one of the two")
     return None
+
+
+def _has_references(schema: Any, place: Place) -> bool:
+    """Report references: they would have to be fetched, or to be found again where only a part is used."""
+    found = False
+    if isinstance(schema, dict | list):
+        for key, inner in schema.items() if isinstance(schema, dict) else enumerate(schema):
+            if isinstance(key, str) and key.startswith("$"):
+                (place / key).error("cannot be used in a manifest", "write the schema out where it is needed")
+                found = True
+            elif key not in VALUES:
+                found |= _has_references(inner, place / key)
+    return found

@@ -13,7 +13,7 @@ from typing import Annotated, Any
 from msgspec import Meta
 
 from errands.agents.manifests.documents import Document, Text
-from errands.agents.manifests.findings import ManifestError, Notebook, Place, Source, quoted, suggestion
+from errands.agents.manifests.findings import Finding, ManifestError, Place, quoted, suggestion
 from errands.agents.manifests.patterns import PatternError, compile_pattern
 from errands.agents.manifests.reading import only_document, read
 from errands.agents.models.base import (
@@ -92,24 +92,21 @@ class ScriptedModel(Model):
     def __init__(self, path: str | Path, name: str = NAME) -> None:
         self.file = script_file(path)
         self._name = name
-        notebook = Notebook()
-        place = None
-        if self.file.exists():
-            place = only_document(self.file, notebook, 'write {"agents": {"support": [{"say": "Hello."}]}}')
-        else:
-            remedy = "write it, or use another model; see docs/models.md"
-            notebook.error(Source(str(self.file)), (), "does not exist, and the scripted model needs it", remedy)
         #: By agent: its rules, each with its place, such as `scripted.json:12`.
         self.agents: dict[str, list[tuple[ScriptRule, str]]] = {}
-        for agent, rules in (read(_ScriptFile, place).agents if place else {}).items():
-            assert place is not None
-            places = [place / "agents" / agent / index for index in range(len(rules))]
-            for rule, inner in zip(rules, places, strict=True):
-                _check_rule(rule, inner)
-            lines = [f"{self.file}:{inner.source.line(inner.path)}" for inner in places]
-            self.agents[agent] = list(zip(rules, lines, strict=True))
-        if notebook.findings:
-            raise ManifestError(notebook.findings)
+        findings: list[Finding] = []
+        if not self.file.exists():
+            remedy = "write it, or use another model; see docs/models.md"
+            Place(findings, str(self.file)).error("does not exist, and the scripted model needs it", remedy)
+        elif place := only_document(self.file, findings, 'write {"agents": {"support": [{"say": "Hello."}]}}'):
+            for agent, rules in read(_ScriptFile, place).agents.items():
+                places = [place / "agents" / agent / index for index in range(len(rules))]
+                for rule, inner in zip(rules, places, strict=True):
+                    _check_rule(rule, inner)
+                lines = [f"{self.file}:{inner.line()}" for inner in places]
+                self.agents[agent] = list(zip(rules, lines, strict=True))
+        if findings:
+            raise ManifestError(findings)
 
     def rules(self, agent: str) -> list[tuple[ScriptRule, str]]:
         """Return the rules of an agent, or those for any. Without a name, those of the only agent there is."""

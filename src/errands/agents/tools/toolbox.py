@@ -125,11 +125,8 @@ class Toolbox:
         self._auth = auth
         self._bounds = bounds or Bounds()
         self._declared = manifests.functions(agent)
-        self._tools = {
-            function.ref: manifests.tool(agent, function.ref)
-            for function in self._declared
-            if function.target == "tool"
-        }
+        found = {function.ref: manifests.find(agent, function.ref) for function in self._declared}
+        self._tools = {ref: tool for ref, tool in found.items() if isinstance(tool, Tool)}
         self._shared = Once()
 
     @property
