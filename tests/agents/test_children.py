@@ -9,7 +9,6 @@ import pytest
 
 from errands import Settings
 from errands.agents.delegation import Delegate, Delegated, Delegation
-from errands.model.log import Scope
 from tests.agents.rig import AGENT, at_work, call
 
 pytestmark = pytest.mark.anyio
@@ -23,7 +22,7 @@ class Together(Delegate):
     def __init__(self, both: asyncio.Barrier) -> None:
         self._both = both
         self.begun = asyncio.Event()
-        self.canceled: list[str] = []
+        self.canceled: list[str | None] = []
 
     async def run(self, delegation: Delegation) -> Delegated:
         await delegation.began(f"child of {delegation.message}")
@@ -31,12 +30,9 @@ class Together(Delegate):
         await asyncio.Event().wait()
         raise AssertionError
 
-    async def cancel(self, task_id: str, scope: Scope) -> None:
+    async def cancel(self, delegation: Delegation) -> None:
         await self._both.wait()
-        self.canceled.append(task_id)
-
-    async def cancel_delegation(self, delegation: Delegation) -> None:
-        raise AssertionError("the child is known")
+        self.canceled.append(delegation.task_id)
 
 
 async def test_children_are_canceled_at_the_same_time(tmp_path: Path) -> None:

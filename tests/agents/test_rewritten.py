@@ -13,7 +13,6 @@ import pytest
 from errands import Settings
 from errands.agents.delegation import Delegate, Delegated, Delegation
 from errands.engines.sqlite import SQLiteEngine
-from errands.model.log import Scope
 from errands.policy.document import CapabilitySteps, Policy
 from errands.policy.records import Answered, AnyRecord, CapabilityBegan, CapabilityFinished, FunctionCall, Waiting
 from errands.policy.reviews import ReviewDesk
@@ -225,9 +224,7 @@ class Held(Delegate):
         await self.done.wait()
         return Delegated(task_id="child", output={"message": []})
 
-    async def cancel_delegation(self, delegation: Delegation) -> None: ...
-
-    async def cancel(self, task_id: str, scope: Scope) -> None: ...
+    async def cancel(self, delegation: Delegation) -> None: ...
 
 
 @pytest.mark.parametrize(

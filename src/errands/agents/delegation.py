@@ -25,26 +25,10 @@ import msgspec
 
 from errands.agents.exposed import INCOMPLETE, exposed_values, incomplete_reason
 from errands.agents.tools.toolbox import Secrets
-from errands.client import (
-    A2AClient,
-    A2AClientError,
-    AnswerLostError,
-    ClientResult,
-    NoCommonProtocolError,
-    ProtocolError,
-)
+from errands.client import A2AClient, A2AClientError, AnswerLostError, NoCommonProtocolError, ProtocolError
 from errands.errors import ErrandsError, TaskNotCancelableError, TaskNotFoundError, UnavailableError
-from errands.model.core import (
-    AUTH_REQUIRED,
-    COMPLETED,
-    INPUT_REQUIRED,
-    TERMINAL_STATES,
-    Message,
-    Part,
-    Role,
-    Task,
-    text_of,
-)
+from errands.model import core
+from errands.model.core import Message, Part, Role, Task, text_of
 from errands.model.log import Scope
 from errands.model.marks import is_review
 from errands.outbound import AnswerTooLargeError
@@ -119,75 +103,95 @@ class Delegate(ABC):
         """
 
     @abstractmethod
-    async def cancel_delegation(self, delegation: Delegation) -> None:
-        """Cancel the child of a parent that was canceled after a crash, if there is one: it was not recorded."""
+    async def cancel(self, delegation: Delegation) -> None:
+        """Cancel the child of a parent that was canceled, even if a crash kept it from being recorded.
+
+        A child that has ended stays as it is.
+        """
+
+
+class _TaskDelegate(Delegate):
+    """An agent that does the work in a task of its own."""
+
+    def __init__(self, name: str, agents: InnerAgents | None, *, is_local: bool, max_depth: int) -> None:
+        self._name = name
+        self._agents = agents
+        self._is_local = is_local
+        self._max_depth = max_depth
+        #: They go on when the parent has no time left to wait for them.
+        self._canceling: set[asyncio.Future[None]] = set()
+
+    async def run(self, delegation: Delegation) -> Delegated:
+        if delegation.depth > self._max_depth:
+            raise DelegationError(
+                f"this work has been delegated {self._max_depth} times, which is the limit; do it without the agent"
+            )
+        agents, parent = self._agents, delegation.parent
+        async with agents.waiting(parent, is_local=self._is_local) if agents is not None else nullcontext():
+            begun: str | Delegated | None = delegation.task_id
+            if begun is None:
+                # A child that is not recorded would not be canceled with its parent.
+                begun = await _uninterrupted(self._begin(delegation))
+            if isinstance(begun, Delegated):
+                return begun
+            return Delegated(task_id=begun, output=await self._output(begun, delegation))
+
+    async def cancel(self, delegation: Delegation) -> None:
+        running = asyncio.ensure_future(self._cancel(delegation))
+        self._canceling.add(running)
+        running.add_done_callback(self._canceling.discard)
+        await asyncio.shield(running)
 
     @abstractmethod
-    async def cancel(self, task_id: str, scope: Scope) -> None:
-        """Cancel a child whose parent was canceled. A child that has ended stays as it is."""
+    async def _begin(self, delegation: Delegation) -> str | Delegated:
+        """Begin the child. Return its id, which is recorded then, or the whole answer of an agent without tasks."""
+
+    @abstractmethod
+    async def _output(self, task_id: str, delegation: Delegation) -> dict[str, Any]:
+        """Wait for the output of the child."""
+
+    @abstractmethod
+    async def _cancel(self, delegation: Delegation) -> None:
+        """Cancel the child; errors that are expected are logged."""
 
 
-# Local agents
-
-
-class LocalDelegate(Delegate):
+class LocalDelegate(_TaskDelegate):
     """An agent of this server. Its task is on the same store, so that any process may work on it."""
 
     def __init__(self, agent: str, agents: InnerAgents, *, max_depth: int = MAX_DEPTH) -> None:
-        self._agent = agent
-        self._agents = agents
-        self._max_depth = max_depth
-        self._cancels = _Cancels()
+        super().__init__(agent, agents, is_local=True, max_depth=max_depth)
+        self._inner = agents
 
-    async def run(self, delegation: Delegation) -> Delegated:
-        _check_depth(delegation, self._max_depth)
-        call = CallContext(
-            scope=delegation.scope._replace(agent=self._agent),
-            email=delegation.email,
-            parent=delegation.parent,
-            depth=delegation.depth,
-        )
-        async with self._agents.waiting(delegation.parent, is_local=True):
-            task_id = delegation.task_id
-            if task_id is None:
-                # A child that is not recorded would not be canceled with its parent.
-                task_id = await _uninterrupted(self._begin(delegation, call))
-            return Delegated(task_id=task_id, output=await self._output(task_id, call))
+    def _call(self, delegation: Delegation) -> CallContext:
+        scope = delegation.scope._replace(agent=self._name)
+        return CallContext(scope=scope, email=delegation.email, parent=delegation.parent, depth=delegation.depth)
 
-    async def _begin(self, delegation: Delegation, call: CallContext) -> str:
+    async def _begin(self, delegation: Delegation) -> str:
         task_id = child_id(delegation.parent, delegation.call)
-        await self._agents.begin(first_message(delegation), call, task_id)
+        await self._inner.begin(first_message(delegation), self._call(delegation), task_id)
         await delegation.began(task_id)
         return task_id
 
-    async def _output(self, task_id: str, call: CallContext) -> dict[str, Any]:
+    async def _output(self, task_id: str, delegation: Delegation) -> dict[str, Any]:
         version = 0
         while True:
             try:
-                stored = await self._agents.wait_until_settled(task_id, call, after=version)
+                stored = await self._inner.wait_until_settled(task_id, self._call(delegation), after=version)
             except TaskNotFoundError:
-                raise DelegationError(f"the task of {self._agent} is no longer there", task_id) from None
-            output = outcome(stored.task, self._agent, is_reviewed=bool(stored.head.asks))
+                raise DelegationError(f"the task of {self._name} is no longer there", task_id) from None
+            output = outcome(stored.task, self._name, is_reviewed=bool(stored.head.asks))
             if output is not None:
                 return output
             version = stored.version
 
-    async def cancel_delegation(self, delegation: Delegation) -> None:
-        await self.cancel(child_id(delegation.parent, delegation.call), delegation.scope)
-
-    async def cancel(self, task_id: str, scope: Scope) -> None:
-        await self._cancels.wait_for(self._cancel(task_id, scope))
-
-    async def _cancel(self, task_id: str, scope: Scope) -> None:
-        call = CallContext(scope=scope._replace(agent=self._agent))
+    async def _cancel(self, delegation: Delegation) -> None:
+        task_id = delegation.task_id or child_id(delegation.parent, delegation.call)
+        call = CallContext(scope=delegation.scope._replace(agent=self._name))
         with suppress(TaskNotCancelableError, TaskNotFoundError):
-            await self._agents.cancel(task_id, call)
+            await self._inner.cancel(task_id, call)
 
 
-# Remote agents
-
-
-class RemoteDelegate(Delegate):
+class RemoteDelegate(_TaskDelegate):
     """An A2A agent anywhere. From the child's id on nothing is sent again; the parent only asks for its state.
 
     `headers` are the operator's and go to that agent only. `http` makes the client with which it is reached. `agents`
@@ -205,56 +209,42 @@ class RemoteDelegate(Delegate):
         patience: float = PATIENCE,
         agents: InnerAgents | None = None,
     ) -> None:
-        self._name = name
+        super().__init__(name, agents, is_local=False, max_depth=max_depth)
         self._url = url
         self._headers = dict(headers or {})
         self._http = http
-        self._max_depth = max_depth
         self._patience = patience
-        self._agents = agents
         self._secrets = Secrets(_secrets(url, self._headers))
-        self._cancels = _Cancels()
 
     async def run(self, delegation: Delegation) -> Delegated:
         try:
-            delegated = await self._run(delegation)
+            delegated = await super().run(delegation)
         except DelegationError as error:
             raise DelegationError(self._secrets.hide_in(str(error)), error.task_id) from None
         return msgspec.structs.replace(delegated, output=self._secrets.hide(delegated.output))
 
-    async def _run(self, delegation: Delegation) -> Delegated:
-        _check_depth(delegation, self._max_depth)
-        agents = self._agents
-        async with nullcontext() if agents is None else agents.waiting(delegation.parent, is_local=False):
-            task_id = delegation.task_id
-            if task_id is None:
-                answered = await _uninterrupted(self._begin(delegation))
-                if isinstance(answered, Delegated):
-                    return answered
-                task_id = answered
-            return Delegated(task_id=task_id, output=await self._output(task_id))
+    async def _begin(self, delegation: Delegation) -> str | Delegated:
+        begun = await self._send(delegation)
+        if isinstance(begun, str):
+            await delegation.began(begun)
+        return begun
 
-    async def _begin(self, delegation: Delegation) -> Delegated | str:
-        """Send the message. Return the child's id, or the whole answer of an agent that created no task."""
-        result = await self._send(delegation)
-        if result.raw_message is not None:
-            return Delegated(task_id=result.task_id, output=output_of(result.raw_message.parts))
-        await delegation.began(result.task_id)
-        return result.task_id
-
-    async def _send(self, delegation: Delegation) -> ClientResult:
+    async def _send(self, delegation: Delegation) -> str | Delegated:
         try:
             async with self._connected() as client:
                 try:
-                    return await client.send(remote_message(delegation), blocking=False)
+                    result = await client.send(remote_message(delegation), blocking=False)
                 except (AnswerLostError, AnswerTooLargeError, ProtocolError) as error:
                     raise DelegationError(f"{self._name} was asked, but there is no usable answer: {error}") from None
         except DelegationError:
             raise
         except ErrandsError as error:
             raise DelegationError(f"{self._name} could not be asked: {error}") from None
+        if result.raw_message is None:
+            return result.task_id
+        return Delegated(task_id=result.task_id, output=output_of(result.raw_message.parts))
 
-    async def _output(self, task_id: str) -> dict[str, Any]:
+    async def _output(self, task_id: str, delegation: Delegation) -> dict[str, Any]:
         """Wait for the child, over as many connections as it takes."""
         give_up_at: float | None = None
         while True:
@@ -263,8 +253,7 @@ class RemoteDelegate(Delegate):
                     async for task in states:
                         give_up_at = None
                         said = task.status.message
-                        is_reviewed = said is not None and is_review(said)
-                        output = outcome(task, self._name, is_reviewed=is_reviewed)
+                        output = outcome(task, self._name, is_reviewed=said is not None and is_review(said))
                         if output is not None:
                             return output
             except TaskNotFoundError:
@@ -280,35 +269,20 @@ class RemoteDelegate(Delegate):
             except ErrandsError as error:
                 raise DelegationError(f"{self._name} does not report the state of its task: {error}", task_id) from None
 
-    async def cancel_delegation(self, delegation: Delegation) -> None:
-        """See `Delegate`. The message is sent again: that finds the child, or begins one that is canceled at once."""
-        await self._cancels.wait_for(self._cancel_delegation(delegation))
-
-    async def _cancel_delegation(self, delegation: Delegation) -> None:
+    async def _cancel(self, delegation: Delegation) -> None:
         try:
-            result = await self._send(delegation)
-        except DelegationError as error:
-            problem = self._secrets.hide_in(str(error))
-            logger.warning(
-                "the child of task %s at %s could not be canceled: %s", delegation.parent, self._name, problem
-            )
-            return
-        # The child is not recorded: the turn that could do it may be over.
-        if result.raw_message is None:
-            await self._cancel(result.task_id)
-
-    async def cancel(self, task_id: str, scope: Scope) -> None:
-        await self._cancels.wait_for(self._cancel(task_id))
-
-    async def _cancel(self, task_id: str) -> None:
-        try:
-            async with self._connected() as client:
-                await client.cancel(task_id)
+            # Sending the message again finds a child that was not recorded, or begins one that is canceled at once.
+            begun = delegation.task_id or await self._send(delegation)
+            if isinstance(begun, str):
+                async with self._connected() as client:
+                    await client.cancel(begun)
         except (TaskNotCancelableError, TaskNotFoundError):
             pass
         except ErrandsError as error:
             problem = self._secrets.hide_in(str(error))
-            logger.warning("task %s of %s could not be canceled: %s", task_id, self._name, problem)
+            logger.warning(
+                "the child of task %s at %s could not be canceled: %s", delegation.parent, self._name, problem
+            )
 
     @asynccontextmanager
     async def _connected(self) -> AsyncIterator[A2AClient]:
@@ -359,14 +333,6 @@ async def _states(client: A2AClient, task_id: str) -> AsyncGenerator[Task, None]
 # Both
 
 
-def _check_depth(delegation: Delegation, max_depth: int) -> None:
-    """Raise `DelegationError` when work has been delegated too often."""
-    if delegation.depth > max_depth:
-        raise DelegationError(
-            f"this work has been delegated {max_depth} times, which is the limit; do it without the agent"
-        )
-
-
 def child_id(parent: str, call: str) -> str:
     """Return the id of a local child, which is the same for the same call of the same parent."""
     return str(uuid.uuid5(_CHILDREN, f"{parent}\n{call}"))
@@ -394,14 +360,14 @@ def outcome(task: Task, agent: str, *, is_reviewed: bool) -> dict[str, Any] | No
     state, said = task.status.state, task.status.message
     reason = incomplete_reason(said)
     cut = {INCOMPLETE: reason} if reason else {}
-    if state is COMPLETED:
+    if state is core.COMPLETED:
         return {**cut, **output_of(said.parts if said else [], task)}
-    if state in TERMINAL_STATES:
+    if state in core.TERMINAL_STATES:
         raise DelegationError(_with_reason(f"{agent} {_ENDINGS.get(state.short, 'ended')}", said), task.id)
-    if state is AUTH_REQUIRED:
+    if state is core.AUTH_REQUIRED:
         problem = f"{agent} needs an authorization that only a person can give"
         raise DelegationError(_with_reason(problem, said), task.id)
-    if state is INPUT_REQUIRED and not is_reviewed:
+    if state is core.INPUT_REQUIRED and not is_reviewed:
         return {**cut, **output_of(said.parts if said else [])}
     return None
 
@@ -438,16 +404,3 @@ async def _uninterrupted(work: Coroutine[Any, Any, T]) -> T:
         if not running.cancelled():
             running.exception()
         raise
-
-
-class _Cancels:
-    """Cancels of children, which go on when the parent has no time left to wait for them."""
-
-    def __init__(self) -> None:
-        self._running: set[asyncio.Future[None]] = set()
-
-    async def wait_for(self, canceling: Coroutine[Any, Any, None]) -> None:
-        running = asyncio.ensure_future(canceling)
-        self._running.add(running)
-        running.add_done_callback(self._running.discard)
-        await asyncio.shield(running)

@@ -51,12 +51,8 @@ class Parent(Worker):
             await ctx.complete_json(delegated.output)
 
     async def _let_go(self, ctx: TaskContext, run: Run) -> None:
-        task_id = next(iter(children_of(run)), None)
-        if task_id is not None:
-            await self.delegate.cancel(task_id, ctx._turn.stored.scope)
-        else:
-            # A child may be there that was not noted, because of a crash.
-            await self.delegate.cancel_delegation(delegation_of(ctx, run, parameters=self.parameters))
+        # A child may be there that was not noted, because of a crash.
+        await self.delegate.cancel(delegation_of(ctx, run, parameters=self.parameters))
 
 
 async def started_run(ctx: TaskContext) -> Run:

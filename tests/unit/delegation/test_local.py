@@ -237,7 +237,8 @@ async def test_a_child_that_was_canceled_alone_is_an_error(storage: str) -> None
     async with connect(server) as client:
         task = await client.send("hello", blocking=False)
         await child.started.wait()
-        await LocalDelegate("child", server._inner).cancel((await only_child(server)).task.id, server.scope())
+        known = bare_delegation("p", server.scope(), task_id=(await only_child(server)).task.id)
+        await LocalDelegate("child", server._inner).cancel(known)
         result = await settled(client, task.task_id)
         assert (result.state, result.text) == ("failed", "child was canceled")
 
@@ -248,8 +249,8 @@ async def test_canceling_a_child_that_has_ended_or_is_gone_does_nothing(storage:
         await client.send("hello")
         stored = await only_child(server)
         delegate = LocalDelegate("child", server._inner)
-        await delegate.cancel(stored.task.id, server.scope())
-        await delegate.cancel("no-such-task", server.scope())
+        await delegate.cancel(bare_delegation("p", server.scope(), task_id=stored.task.id))
+        await delegate.cancel(bare_delegation("p", server.scope(), task_id="no-such-task"))
         assert (await only_child(server)).state is TaskState.COMPLETED
 
 

@@ -148,11 +148,11 @@ async def test_a_cancel_goes_to_the_remote_agent_and_does_nothing_to_what_has_en
         await child.started.wait()
         while not ids:
             await asyncio.sleep(0)
-        await delegate.cancel(ids[0], HERE)
+        await delegate.cancel(bare_delegation("p", HERE, task_id=ids[0]))
         with pytest.raises(DelegationError, match="far was canceled"):
             await running
-        await delegate.cancel(ids[0], HERE)
-        await delegate.cancel("no-such-task", HERE)
+        await delegate.cancel(bare_delegation("p", HERE, task_id=ids[0]))
+        await delegate.cancel(bare_delegation("p", HERE, task_id="no-such-task"))
 
 
 async def test_a_remote_child_is_noted_even_when_its_parent_is_stopped_while_it_begins() -> None:
@@ -182,7 +182,7 @@ async def test_an_agent_that_cannot_be_reached_is_an_error(caplog: pytest.LogCap
         await delegate.run(bare_delegation("p", HERE, task_id="t"))
     assert caught.value.task_id == "t"
     with caplog.at_level(logging.WARNING):
-        await delegate.cancel("t", HERE)
+        await delegate.cancel(bare_delegation("p", HERE, task_id="t"))
     assert "could not be canceled" in caplog.text
 
 
@@ -194,7 +194,7 @@ async def test_what_is_secret_about_an_address_is_told_to_nobody(url: str, caplo
             await delegate.run(bare_delegation("p", HERE, task_id=task_id))
         assert "hunter2" not in str(caught.value)
     with caplog.at_level(logging.WARNING):
-        await delegate.cancel("t", HERE)
+        await delegate.cancel(bare_delegation("p", HERE, task_id="t"))
     assert "could not be canceled" in caplog.text
     assert "hunter2" not in caplog.text
 
@@ -333,9 +333,9 @@ async def test_a_child_that_was_not_recorded_is_canceled_by_its_delegation() -> 
         delegate = RemoteDelegate("far", url)
         async with A2AClient(url) as client:
             sent = await client.send(remote_message(bare_delegation("p", HERE)), blocking=False)
-            await delegate.cancel_delegation(bare_delegation("p", HERE))
+            await delegate.cancel(bare_delegation("p", HERE))
             assert (await client.get_task(sent.task_id)).state == "canceled"
-        await delegate.cancel_delegation(bare_delegation("p", HERE))
+        await delegate.cancel(bare_delegation("p", HERE))
 
 
 class Holding(httpx.AsyncHTTPTransport):
@@ -363,8 +363,8 @@ async def test_a_remote_child_is_canceled_even_when_its_parents_time_is_up_befor
         delegation = bare_delegation("p", HERE, began=began)
         async with A2AClient(url) as client:
             task_id = (await client.send(remote_message(delegation), blocking=False)).task_id
-        cancel = delegate.cancel(task_id, HERE) if noted else delegate.cancel_delegation(delegation)
-        canceling = asyncio.create_task(cancel)
+        known = bare_delegation("p", HERE, began=began, task_id=task_id if noted else None)
+        canceling = asyncio.create_task(delegate.cancel(known))
         await gate.reached.wait()
         canceling.cancel()
         with pytest.raises(asyncio.CancelledError):
@@ -372,9 +372,9 @@ async def test_a_remote_child_is_canceled_even_when_its_parents_time_is_up_befor
         gate.open()
         ended = await server.engine.wait_for_state(task_id, server.scope(), TERMINAL_STATES, None)
         assert ended.state is CANCELED
-        await until(lambda: not delegate._cancels._running)
+        await until(lambda: not delegate._canceling)
 
 
 async def test_a_delegation_that_cannot_be_canceled_is_logged(caplog: pytest.LogCaptureFixture) -> None:
-    await RemoteDelegate("far", "http://127.0.0.1:1/").cancel_delegation(bare_delegation("p", HERE))
+    await RemoteDelegate("far", "http://127.0.0.1:1/").cancel(bare_delegation("p", HERE))
     assert "the child of task p at far could not be canceled" in caplog.text

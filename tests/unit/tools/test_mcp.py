@@ -156,7 +156,7 @@ async def test_a_result_has_a_greatest_size(http: Json, tmp_path: Path) -> None:
 
 async def test_a_tool_that_does_not_answer_in_time_is_an_error_that_can_be_told(shop: Caller) -> None:
     assert await shop.call("shop_add", {"a": 1}) == {"result": 2}
-    backend = shop.turn._used["shop"].backend("mcp")
+    backend = shop.turn._backends["shop", "mcp"]
     backend.equipment = msgspec.structs.replace(backend.equipment, bounds=Bounds(timeout=0.2))
     with pytest.raises(ToolError, match=r"hang did not answer within 0.2 s"):
         await shop.call("shop_hang")
@@ -416,7 +416,7 @@ async def test_a_turn_does_not_start_any_number_of_processes(tmp_path: Path) -> 
     found = manifests(tmp_path, tool("shop", actions=[who]))
     async with toolbox(found, bounds=BOUNDS).turn(task_id="T-1") as turn:
         caller = Caller(turn, found.functions(found.agents[0]))
-        backend = turn._tool("shop").backend("mcp")
+        backend = turn._opened("shop", "mcp")
         assert isinstance(backend, McpBackend)
         backend._connections = {McpServer(tool=str(n), transport="stdio"): None for n in range(8)}  # type: ignore[misc]  # never used
         with pytest.raises(ToolError, match="shop was called in more than 8 different ways in one turn"):

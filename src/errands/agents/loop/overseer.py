@@ -152,12 +152,8 @@ class ManifestOverseer(TurnOverseer):
         delegate = None if routine is None else self.worker.delegates.get(routine.function.ref)
         if delegate is None:
             return
-        task_id = self.progress.children.get(began.call)
         try:
-            if task_id is not None:
-                await delegate.cancel(task_id, self.stored.scope)
-            else:
-                await delegate.cancel_delegation(self.delegation(began))
+            await delegate.cancel(self.delegation(began))
         except Exception:
             logger.exception("task %s: the child of %s could not be canceled", self.turn.task_id, began.call)
 

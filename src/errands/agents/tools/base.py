@@ -24,7 +24,6 @@ from errands.agents.manifests.functions import DISCOVERING, backend
 from errands.agents.manifests.schemas import Schema
 from errands.agents.mounts import Files
 from errands.errors import ErrandsError
-from errands.outbound import Outbound
 from errands.policy.cel import Perform, Session
 from errands.policy.cel.values import Json
 
@@ -128,8 +127,7 @@ class Equipment(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     #: `version`, `dashboard_url` and `api_root`.
     runtime: Mapping[str, Json]
     auth: Auth
-    outbound: Outbound
-    #: Sends requests through `outbound` and keeps connections for this turn; closed by its owner.
+    #: Sends requests through the outbound guard and keeps connections for this turn; closed by its owner.
     transport: httpx.AsyncBaseTransport
     bounds: Bounds
     #: None if the agent has no mount.

@@ -11,9 +11,9 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Collection, Mapping, Sequence
 from http import HTTPStatus
-from typing import Any, TypeVar
+from typing import Any
 from urllib.parse import quote, unquote, urlencode, urlsplit
 
 import httpx
@@ -25,23 +25,13 @@ from errands.agents.manifests.expressions import references
 from errands.agents.manifests.functions import backend
 from errands.agents.manifests.patterns import JsonPathError, QueryStoppedError, compile_path, find
 from errands.agents.manifests.rules import METHODS, is_header_name, is_header_text
-from errands.agents.tools.base import (
-    Backend,
-    BrokenToolError,
-    Equipment,
-    Invocation,
-    State,
-    ToolError,
-    configuration,
-)
+from errands.agents.tools.base import Backend, BrokenToolError, Equipment, Invocation, State, ToolError, configuration
 from errands.clock import system_clock, to_iso
 from errands.errors import ConfigurationError
 from errands.outbound import AnswerTooLargeError, OutboundError
 from errands.policy.cel import CelError, Program, Session, Variables, evaluate, scopes
 from errands.policy.cel.values import Json
 from errands.policy.template import Template, compile_template
-
-T = TypeVar("T")
 
 #: Methods that may do something twice when they are repeated: the service is sent a key to recognise the call.
 _WITH_KEY = frozenset({"POST", "PUT", "PATCH", "DELETE"})
@@ -50,8 +40,15 @@ _TEXT_TYPES = ("xml", "yaml", "javascript", "x-www-form-urlencoded", "csv")
 #: Characters of the body of an error that are shown.
 _MAX_EXCERPT = 500
 
-_WHOLE_HOST = re.compile(r"([A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\])(:[0-9]{1,5})?")
-_PART_OF_HOST = re.compile(r"[A-Za-z0-9_-]+")
+#: What a value may be in the host of an address, and how this is described.
+_WHOLE_HOST = (
+    re.compile(r"([A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\])(:[0-9]{1,5})?"),
+    "a host with or without a port",
+)
+_PART_OF_HOST = (
+    re.compile(r"[A-Za-z0-9_-]+"),
+    "letters, digits, - and _, as it is a part of the address's host",
+)
 _SLASHES = re.compile(r"[/\\]")
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
 _END_OF_HOST = re.compile(r"[/?#\\]")
@@ -62,7 +59,7 @@ class HttpBackend(Backend):
 
     async def invoke(self, invocation: Invocation) -> Json:
         document = configuration(self.equipment.tool, invocation.action, StatelessHttp)
-        answer = await _exchange(self.equipment, document, invocation, key=invocation.call)
+        answer = await _exchange(self.equipment, document, invocation, invocation.call)
         return await answer.result(document.response_path)
 
 
@@ -82,8 +79,8 @@ class SessionBackend(Backend):
             )
 
     async def initialize(self, invocation: Invocation) -> State:
-        document = self._document(invocation)
-        created = await _exchange(self.equipment, document.create, invocation, key=f"{invocation.call}-create")
+        document = configuration(self.equipment.tool, invocation.action, StatefulSession)
+        created = await _exchange(self.equipment, document.create, invocation, f"{invocation.call}-create")
         answer = created.json() if document.extract else None
         destroy = list(references(document.destroy))
         arguments = {one.steps[0] for one in destroy if one.root == "parameters"}
@@ -95,27 +92,19 @@ class SessionBackend(Backend):
         }
 
     async def invoke(self, invocation: Invocation) -> Json:
+        request = configuration(self.equipment.tool, invocation.action, StatefulSession).execute
         values = invocation.state.get("session", {})
-        request = self._document(invocation).execute
-        answer = await _exchange(self.equipment, request, invocation, key=invocation.call, values=values)
-        return await answer.result()
+        return await (await _exchange(self.equipment, request, invocation, invocation.call, values)).result()
 
     async def teardown(self, state: State) -> None:
-        document = next(iter(_sessions(self.equipment.tool)), None)
-        if document is None or document.destroy is None:
-            return
-        filled = await filling(
-            self.equipment,
-            document.destroy,
-            arguments=state["parameters"],
-            context=state["context"],
-            session=Session(now=to_iso(system_clock())),
-            values=state["session"],
-        )
-        await send(self.equipment, await build(filled, document.destroy, key=f"{self.equipment.task_id}-destroy"))
-
-    def _document(self, invocation: Invocation) -> StatefulSession:
-        return configuration(self.equipment.tool, invocation.action, StatefulSession)
+        for document in _sessions(self.equipment.tool)[:1]:
+            if document.destroy is not None:
+                session = Session(now=to_iso(system_clock()))
+                filled = await filling(
+                    self.equipment, document.destroy, state["parameters"], state["context"], session, state["session"]
+                )
+                key = f"{self.equipment.task_id}-destroy"
+                await send(self.equipment, await build(filled, document.destroy, key=key))
 
 
 def _sessions(tool: Tool) -> list[StatefulSession]:
@@ -138,20 +127,13 @@ async def _exchange(
     equipment: Equipment,
     request: HttpRequest | None,
     invocation: Invocation,
-    *,
     key: str,
     values: Mapping[str, Json] | None = None,
 ) -> HttpAnswer:
     if request is None:
         raise BrokenToolError(f"a request of the session of {equipment.tool.name} is missing")
-    filled = await filling(
-        equipment,
-        request,
-        arguments=invocation.arguments,
-        context=invocation.context,
-        session=invocation.session,
-        values=values,
-    )
+    arguments, context = invocation.arguments, invocation.context
+    filled = await filling(equipment, request, arguments, context, invocation.session, values)
     return await send(equipment, await build(filled, request, key=key))
 
 
@@ -159,23 +141,19 @@ async def _exchange(
 
 
 class Filling:
-    """Fills in the templates of one request."""
+    """Fills in the templates of one request. Raises `ToolError` for a value that cannot be evaluated."""
 
     def __init__(self, variables: Variables, session: Session) -> None:
         self._variables = variables
         self._session = session
 
-    async def value(self, source: str) -> Json:
-        """Return the string, or the value itself if the string is a single expression. Raises `ToolError`."""
-        return await self._fill(source, lambda template: template.value(self._variables, self._session))
-
     async def text(self, source: str) -> str:
-        return as_text(await self.value(source))
+        return as_text(await self.everywhere(source))
 
     async def everywhere(self, value: Any) -> Json:
-        """Fill in every string inside a value; keys stay as they are."""
+        """Fill in every string inside a value, but no keys. A string that is one expression becomes its value."""
         if isinstance(value, str):
-            return await self.value(value)
+            return await _evaluated(_template(value).value(self._variables, self._session))
         if isinstance(value, dict):
             return {key: await self.everywhere(item) for key, item in value.items()}
         if isinstance(value, list):
@@ -184,32 +162,33 @@ class Filling:
 
     async def address(self, source: str) -> httpx.URL:
         """See `address`."""
+        pieces: list[str | AddressValue] = []
+        for piece in _template(source).pieces:
+            if isinstance(piece, Program):
+                value = await _evaluated(evaluate(piece, self._variables, self._session))
+                pieces.append(AddressValue(as_text(value)))
+            else:
+                pieces.append(piece)
+        return address(pieces)
 
-        async def pieces(template: Template) -> list[str | AddressValue]:
-            return [
-                AddressValue(as_text(await evaluate(piece, self._variables, self._session)))
-                if isinstance(piece, Program)
-                else piece
-                for piece in template.pieces
-            ]
 
-        return address(await self._fill(source, pieces))
+def _template(source: str) -> Template:
+    try:
+        return compile_template(scopes.REQUEST, source)
+    except CelError as error:
+        raise BrokenToolError(f"a request of the tool cannot be used: {error}") from None
 
-    async def _fill(self, source: str, fill: Callable[[Template], Awaitable[T]]) -> T:
-        try:
-            template = compile_template(scopes.REQUEST, source)
-        except CelError as error:
-            raise BrokenToolError(f"a request of the tool cannot be used: {error}") from None
-        try:
-            return await fill(template)
-        except CelError as error:
-            raise ToolError(f"the request cannot be made: {error}") from None
+
+async def _evaluated(value: Awaitable[Json]) -> Json:
+    try:
+        return await value
+    except CelError as error:
+        raise ToolError(f"the request cannot be made: {error}") from None
 
 
 async def filling(
     equipment: Equipment,
     request: Document,
-    *,
     arguments: Mapping[str, Json],
     context: Mapping[str, Json],
     session: Session,
@@ -311,15 +290,20 @@ def address(pieces: Sequence[str | AddressValue]) -> httpx.URL:
             built += piece
             continue
         following = pieces[index + 1] if index + 1 < len(pieces) else ""
+        next_text = following if isinstance(following, str) else None
         scheme = _SCHEME.match(built)
         if index == 0:
             # `https://example.com/v1/` before `/pages` is meant without its last slash.
-            is_base = isinstance(following, str) and following.startswith("/")
-            built += piece.text.rstrip("/") if is_base else piece.text
-        elif scheme is None or not _END_OF_HOST.search(built, scheme.end()):
-            built += _in_host(piece.text, pieces[index - 1], following)
-        else:
+            built += piece.text.rstrip("/") if (next_text or "").startswith("/") else piece.text
+        elif scheme is not None and _END_OF_HOST.search(built, scheme.end()):
             built += quote(piece.text, safe="", errors="replace")
+        else:
+            is_whole = pieces[index - 1] == built and scheme is not None and scheme.end() == len(built)
+            is_whole &= next_text == "" or bool(next_text and _END_OF_HOST.match(next_text))
+            allowed, described = _WHOLE_HOST if is_whole else _PART_OF_HOST
+            if not allowed.fullmatch(piece.text):
+                raise ToolError(f"{piece.text!r} cannot be used in the address: it must be {described}")
+            built += piece.text
     _check_path(pieces)
     return parsed(built)
 
@@ -346,38 +330,19 @@ def segment(name: str, text: str) -> str:
     return quote(text, safe="", errors="replace")
 
 
-def _in_host(text: str, before: str | AddressValue, after: str | AddressValue) -> str:
-    is_whole = (
-        isinstance(before, str)
-        and isinstance(after, str)
-        and _SCHEME.fullmatch(before) is not None
-        and (not after or _END_OF_HOST.match(after) is not None)
-    )
-    allowed, described = (
-        (_WHOLE_HOST, "a host with or without a port")
-        if is_whole
-        else (_PART_OF_HOST, "letters, digits, - and _, as it is a part of the address's host")
-    )
-    if not allowed.fullmatch(text):
-        raise ToolError(f"{text!r} cannot be used in the address: it must be {described}")
-    return text
-
-
 def _check_path(pieces: Sequence[str | AddressValue]) -> None:
     """Refuse values that make a segment of the path empty, or one that leads upwards."""
-    base = pieces[0] if isinstance(pieces[0], str) else "base"
-    quoted = (piece if isinstance(piece, str) else quote(piece.text, safe="", errors="replace") for piece in pieces[1:])
-    # In a second form each value is a NUL, which marks the segments with values.
-    marked = (piece if isinstance(piece, str) else "\0" for piece in pieces[1:])
-    for step, mark in zip(_segments(base, quoted), _segments(base, marked), strict=True):
-        if "\0" in mark:
-            if not step:
+    first, *rest = pieces
+    base = first if isinstance(first, str) else "base"
+    # Slashes of values are quoted, so a NUL before each value marks the segments that have one.
+    marked = (
+        piece if isinstance(piece, str) else "\0" + quote(piece.text, safe="", errors="replace") for piece in rest
+    )
+    for step in re.split(r"[?#]", base + "".join(marked), maxsplit=1)[0].split("/"):
+        if "\0" in step:
+            if not step.strip("\0"):
                 raise ToolError("a value that is a part of the address is empty")
-            _refuse_dots(unquote(step))
-
-
-def _segments(base: str, rest: Iterable[str]) -> list[str]:
-    return re.split(r"[?#]", base + "".join(rest), maxsplit=1)[0].split("/")
+            _refuse_dots(unquote(step.replace("\0", "")))
 
 
 def _refuse_dots(text: str) -> None:

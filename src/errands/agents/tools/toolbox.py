@@ -5,13 +5,13 @@ from __future__ import annotations
 import asyncio
 import base64
 import logging
+from collections import defaultdict
 from collections.abc import AsyncIterator, Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from functools import cached_property
 from typing import Any
 from urllib.parse import quote, quote_plus
 
-import httpx
 import msgspec
 
 from errands.agents.manifests import Agent, Capability, Function, Manifests, Tool
@@ -19,20 +19,17 @@ from errands.agents.manifests.documents import Cel
 from errands.agents.manifests.expressions import references
 from errands.agents.manifests.functions import DISCOVERING, distinct
 from errands.agents.mounts import Files
+from errands.agents.tools import base
 from errands.agents.tools import settings as tool_settings
 from errands.agents.tools.base import (
-    Auth,
     Backend,
     Bounds,
     BrokenToolError,
     Discovered,
     Equipment,
     Invocation,
-    Once,
     State,
     ToolError,
-    configuration,
-    execution,
 )
 from errands.agents.tools.functions import PythonBackend
 from errands.agents.tools.http import HttpBackend, SessionBackend
@@ -61,7 +58,7 @@ class CelBackend(Backend):
     async def invoke(self, invocation: Invocation) -> Json:
         equipment = self.equipment
         scope = scopes.TOOL if equipment.agent.mount == "none" else scopes.TOOL_WITH_MOUNT
-        document = configuration(equipment.tool, invocation.action, Cel)
+        document = base.configuration(equipment.tool, invocation.action, Cel)
         try:
             program = cel.compile(scope, document.expression)
         except CelError as error:
@@ -85,16 +82,6 @@ BACKENDS: dict[str, type[Backend]] = {
 }
 
 
-def _backend_class(name: str) -> type[Backend]:
-    """Raises `ConfigurationError` for an unknown backend."""
-    try:
-        return BACKENDS[name]
-    except KeyError:
-        raise ConfigurationError(
-            f"the backend {name} is not in this version of errands; it has {', '.join(BACKENDS)}"
-        ) from None
-
-
 def _keeps_state(kind: type[Backend]) -> bool:
     """Return whether a backend keeps something from its first invocation to the end of the task."""
     return kind.initialize is not Backend.initialize
@@ -115,7 +102,7 @@ class Toolbox:
         settings: Mapping[str, Mapping[str, Any]],
         outbound: Outbound,
         runtime: Mapping[str, Json],
-        auth: Mapping[str, str] | Auth,
+        auth: Mapping[str, str] | base.Auth,
         bounds: Bounds | None = None,
     ) -> None:
         self._agent = agent
@@ -127,12 +114,12 @@ class Toolbox:
         self._declared = manifests.functions(agent)
         found = {function.ref: manifests.find(agent, function.ref) for function in self._declared}
         self._tools = {ref: tool for ref, tool in found.items() if isinstance(tool, Tool)}
-        self._shared = Once()
+        self._shared = base.Once()
 
     @property
     def keeps_state(self) -> bool:
         """Return whether some tool has something to clean up when a task has ended."""
-        return any(_keeps_state(_backend_class(name)) for tool in self._tools.values() for name in _backends(tool))
+        return any(_keeps_state(kind) for tool in self._tools.values() for kind in _backends(tool))
 
     def check(self) -> None:
         """Raises `ConfigurationError` for what would keep a tool from ever working: to be called at the start."""
@@ -140,8 +127,8 @@ class Toolbox:
         for tool in self._tools.values():
             try:
                 self._settings(tool)
-                for name in _backends(tool):
-                    _backend_class(name).check(tool)
+                for kind in _backends(tool):
+                    kind.check(tool)
                 used = {reference.steps[0] for reference in references(tool) if reference.root == "auth"}
                 missing = sorted(used - self._auth.keys()) if isinstance(self._auth, Mapping) else []
                 if missing:
@@ -185,7 +172,29 @@ class Toolbox:
     async def turn(self, *, task_id: str, files: Files | None = None) -> AsyncIterator[ToolTurn]:
         """Use the tools in one turn of a task; connections and processes are closed with it."""
         transport = self._outbound.transport(max_bytes=self._bounds.most_read)
-        turn = ToolTurn(self._tools, lambda tool: self._tool_in_turn(tool, task_id, files, transport))
+        secrets = Secrets(self._secrets)
+
+        async def token(name: str, context: Mapping[str, Json]) -> str:
+            value = self._auth[name] if isinstance(self._auth, Mapping) else await self._auth(name, context)
+            secrets.add(value)
+            return value
+
+        def equip(tool: Tool) -> Equipment:
+            return Equipment(
+                tool=tool,
+                agent=self._agent,
+                task_id=task_id,
+                settings=self._settings(tool),
+                runtime=self._runtime,
+                auth=token,
+                transport=transport,
+                bounds=self._bounds,
+                files=files,
+                shared=self._shared,
+                hide=secrets.hide_in,
+            )
+
+        turn = ToolTurn(self._tools, equip, secrets)
         try:
             yield turn
         finally:
@@ -203,7 +212,7 @@ class Toolbox:
         """Return what the server of a function offers: found once, and tried again if that failed."""
         if function.target != "tool":
             return []
-        name, document = execution(self._tools[function.ref], function.action)
+        name, document = base.execution(self._tools[function.ref], function.action)
         if name not in DISCOVERING:
             return []
 
@@ -221,32 +230,6 @@ class Toolbox:
             raise BrokenToolError(f"{function.ref} has no {DISCOVERING[name]} {wanted}; {offer}")
         return selected
 
-    def _tool_in_turn(
-        self, tool: Tool, task_id: str, files: Files | None, transport: httpx.AsyncBaseTransport
-    ) -> _ToolInTurn:
-        secrets = Secrets(self._secrets)
-
-        async def token(name: str, context: Mapping[str, Json]) -> str:
-            value = self._auth[name] if isinstance(self._auth, Mapping) else await self._auth(name, context)
-            secrets.add(value)
-            return value
-
-        equipment = Equipment(
-            tool=tool,
-            agent=self._agent,
-            task_id=task_id,
-            settings=self._settings(tool),
-            runtime=self._runtime,
-            auth=token,
-            outbound=self._outbound,
-            transport=transport,
-            bounds=self._bounds,
-            files=files,
-            shared=self._shared,
-            hide=secrets.hide_in,
-        )
-        return _ToolInTurn(equipment, secrets)
-
     @cached_property
     def _secrets(self) -> list[Json]:
         """The secrets of all tools, because a service may repeat what another tool has sent it."""
@@ -256,9 +239,9 @@ class Toolbox:
         return known
 
 
-def _backends(tool: Tool) -> list[str]:
+def _backends(tool: Tool) -> list[type[Backend]]:
     actions: list[str | None] = [action.name for action in tool.actions]
-    return sorted({execution(tool, action)[0] for action in actions or [None]})
+    return [BACKENDS[name] for name in sorted({base.execution(tool, action)[0] for action in actions or [None]})]
 
 
 # Discovered functions
@@ -310,61 +293,22 @@ def _operation_names(functions: Iterable[Function]) -> set[str]:
 # Turns
 
 
-class _ToolInTurn:
-    """One tool in one turn: its equipment, secrets and state, and the backends that were needed."""
-
-    def __init__(self, equipment: Equipment, secrets: Secrets) -> None:
-        self.equipment = equipment
-        self.secrets = secrets
-        #: Held while a state is made: several first calls at the same time share one.
-        self.lock = asyncio.Lock()
-        #: What was initialized in this turn, by the name of the backend.
-        self.state: State = {}
-        self._backends: dict[str, Backend] = {}
-
-    def backend(self, name: str) -> Backend:
-        if name not in self._backends:
-            self._backends[name] = _backend_class(name)(self.equipment)
-        return self._backends[name]
-
-    @contextmanager
-    def hiding(self) -> Iterator[None]:
-        """Remove secrets from errors."""
-        try:
-            yield
-        except (ToolError, BrokenToolError) as error:
-            # Cut afterwards, so that no part of a secret is left.
-            text = self.secrets.hide_in(str(error))
-            raise type(error)(text if len(text) <= _MAX_ERROR else f"{text[:_MAX_ERROR]}…") from None
-
-    async def close(self) -> None:
-        for name, backend in self._backends.items():
-            try:
-                await backend.close()
-            except Exception as error:
-                self.log(f"{name} could not be closed", error)
-
-    def log(self, what: str, error: Exception) -> None:
-        # Without a traceback, which may contain anything.
-        text = self.secrets.hide_in(f"{type(error).__name__}: {error}")
-        logger.warning("%s: %s (%s)", self.equipment.tool.name, what, text)
-
-
 class ToolTurn:
     """Uses tools in one turn of one task. Made by `Toolbox.turn`."""
 
-    def __init__(self, tools: Mapping[str, Tool], make: Callable[[Tool], _ToolInTurn]) -> None:
+    def __init__(self, tools: Mapping[str, Tool], equip: Callable[[Tool], Equipment], secrets: Secrets) -> None:
         self._tools = tools
-        self._make = make
-        self._used: dict[str, _ToolInTurn] = {}
-
-    def tool(self, function: Function) -> Tool:
-        """Return the tool of a function. Raises `KeyError` for a function that is an agent."""
-        return self._tools[function.ref]
+        self._equip = equip
+        self._secrets = secrets
+        #: By tool and name; what was initialized in this turn likewise.
+        self._backends: dict[tuple[str, str], Backend] = {}
+        self._states: dict[str, State] = defaultdict(dict)
+        #: Held while a state of a tool is made: several first calls at the same time share one.
+        self._locks: dict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
 
     def is_synchronous(self, function: Function) -> bool:
         """Return whether the calls of its tool must run one after the other."""
-        return self.tool(function).synchronous
+        return self._tools[function.ref].synchronous
 
     async def initialize(self, function: Function, invocation: Invocation) -> State | None:
         """Return the tool's new state, to be kept before `invoke`; None if there is nothing new to keep.
@@ -372,35 +316,35 @@ class ToolTurn:
         Of several first calls at the same time one returns the state, and the others find it in `invoke`. Raises
         `BrokenToolError` and `ToolError`.
         """
-        used, name, backend = self._backend(function)
+        name, backend = self._backend(function)
+        states = self._states[function.ref]
         if not _keeps_state(type(backend)) or name in invocation.state:
             return None
-        async with used.lock:
-            if name in used.state:
+        async with self._locks[function.ref]:
+            if name in states:
                 return None
-            with used.hiding():
+            with self._hiding():
                 own = await backend.initialize(_for(function, invocation, {}))
-                if used.secrets.are_in(own):
+                if self._secrets.are_in(own):
                     raise BrokenToolError(
                         f"the session of {function.ref} contains a secret setting, and a session is kept in the task's "
                         "log; extract something else, and write the setting where it is needed"
                     )
-            used.state[name] = own
-            return {**invocation.state, **used.state}
+            states[name] = own
+            return {**invocation.state, **states}
 
     async def invoke(self, function: Function, invocation: Invocation) -> Json:
         """Return the result, without secrets. Raises `ToolError`, `BrokenToolError`, and `Suspended` while waiting."""
-        used, name, backend = self._backend(function)
-        state = {**used.state, **invocation.state}.get(name, {})
-        with used.hiding():
-            result = await backend.invoke(_for(function, invocation, state))
-        return used.secrets.hide(result)
+        name, backend = self._backend(function)
+        state = {**self._states[function.ref], **invocation.state}.get(name, {})
+        with self._hiding():
+            return self._secrets.hide(await backend.invoke(_for(function, invocation, state)))
 
     async def discover(self, function: Function) -> list[Discovered]:
         """Return what the server of a function offers. Raises `BrokenToolError`."""
-        used, _, backend = self._backend(function)
+        _, backend = self._backend(function)
         try:
-            with used.hiding():
+            with self._hiding():
                 return await backend.discover(function.action)
         except ToolError as error:
             raise BrokenToolError(f"the operations of {function.ref} cannot be listed: {error}") from None
@@ -411,26 +355,41 @@ class ToolTurn:
             if ref not in self._tools:
                 logger.warning("%s: nothing is cleaned up, because the agent no longer has this tool", ref)
                 continue
-            used = self._tool(ref)
             for name, own in state.items():
-                try:
-                    await used.backend(name).teardown(own)
-                except Exception as error:
-                    used.log("cleaning up after the task failed", error)
+                with self._logging(ref, "cleaning up after the task failed"):
+                    await self._opened(ref, name).teardown(own)
 
     async def close(self) -> None:
-        for used in self._used.values():
-            await used.close()
+        for (ref, name), backend in self._backends.items():
+            with self._logging(ref, f"{name} could not be closed"):
+                await backend.close()
 
-    def _backend(self, function: Function) -> tuple[_ToolInTurn, str, Backend]:
-        name, _ = execution(self.tool(function), function.action)
-        used = self._tool(function.ref)
-        return used, name, used.backend(name)
+    def _backend(self, function: Function) -> tuple[str, Backend]:
+        name, _ = base.execution(self._tools[function.ref], function.action)
+        return name, self._opened(function.ref, name)
 
-    def _tool(self, ref: str) -> _ToolInTurn:
-        if ref not in self._used:
-            self._used[ref] = self._make(self._tools[ref])
-        return self._used[ref]
+    def _opened(self, ref: str, name: str) -> Backend:
+        if (ref, name) not in self._backends:
+            self._backends[ref, name] = BACKENDS[name](self._equip(self._tools[ref]))
+        return self._backends[ref, name]
+
+    @contextmanager
+    def _hiding(self) -> Iterator[None]:
+        """Remove secrets from errors."""
+        try:
+            yield
+        except (ToolError, BrokenToolError) as error:
+            # Cut afterwards, so that no part of a secret is left.
+            text = self._secrets.hide_in(str(error))
+            raise type(error)(text if len(text) <= _MAX_ERROR else f"{text[:_MAX_ERROR]}…") from None
+
+    @contextmanager
+    def _logging(self, ref: str, what: str) -> Iterator[None]:
+        """Log errors, without a traceback, which may contain anything."""
+        try:
+            yield
+        except Exception as error:
+            logger.warning("%s: %s (%s)", ref, what, self._secrets.hide_in(f"{type(error).__name__}: {error}"))
 
 
 def _for(function: Function, invocation: Invocation, state: State) -> Invocation:
