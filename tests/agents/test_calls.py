@@ -131,9 +131,9 @@ async def test_an_invoke_step_calls_a_tool_once_and_counts(tmp_path: Path, shop:
     async with at_work(tmp_path, text, call(("pay", {"amount": 9})), "Done.", tools=shop.tools) as desk:
         await desk.say("Pay")
         context = await desk.context()
-        assert context.meta.invocations == ["audit", "pay"]
+        assert context.invocations == ["audit", "pay"]
         assert context.capabilities["audit"].outputs == ["noted 9"]
-        assert context.history.turns == ["input", "llm", "capability", "llm"]
+        assert context.turns == ["input", "llm", "capability", "llm"]
         assert "audit" not in [offer.name for offer in desk.model.questions[0].offers]
 
 
@@ -259,7 +259,7 @@ async def test_max_tool_calls_counts_every_call_also_side_by_side(tmp_path: Path
     async with at_work(tmp_path, text, *replies, tools=shop.tools) as desk:
         task = await desk.say("Find")
         assert (task.status.state.short, reason(task)) == ("failed", "limit_exceeded")
-        assert (await desk.context()).meta.count == 2
+        assert len((await desk.context()).invocations) == 2
 
 
 async def test_max_age_ends_a_task_that_is_still_at_a_call(tmp_path: Path) -> None:
@@ -288,7 +288,7 @@ async def test_of_too_many_calls_in_one_answer_none_is_made_and_the_model_is_tol
         refused = desk.model.results(1)
         assert len(refused) == MOST_CALLS + 1
         assert refused[0] == {"error": "these are too many calls at once, and none was made; make 256 at most"}
-        assert (await desk.context()).meta.count == MOST_CALLS
+        assert len((await desk.context()).invocations) == MOST_CALLS
 
 
 async def test_a_binding_gives_a_tool_the_mount_of_its_agent(tmp_path: Path) -> None:

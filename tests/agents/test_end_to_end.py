@@ -217,7 +217,7 @@ async def test_an_agent_works_with_real_tools_and_a_real_model_endpoint(
     assert outputs["basket"] == [{"size": 1}, {"size": 2}]
     assert outputs["orders_place"] == [{"customer": "ann", "item": "kettle", "amount": 1, "urgent": True}]
     assert outputs["notes_read"] == ["kettle for ann"]
-    assert context.meta.count == 7
+    assert len(context.invocations) == 7
     assert service.seen == ["north/kettle Bearer t-secret"]
     told = [message for message in model.requests[1].body["messages"] if message["role"] == "tool"]
     assert '"checked":true' in told[0]["content"].replace(" ", "")

@@ -36,7 +36,7 @@ async def test_a_call_counts_also_beside_one_of_a_function_that_does_not_exist(t
     async with at_work(tmp_path, ONCE, *twice, "Done.") as desk:
         await desk.say("Go")
         assert desk.model.results()[1::2] == [{"sum": 2}, {"error": "Only once."}]
-        assert (await desk.context()).meta.invocations == ["adder", "adder"]
+        assert (await desk.context()).invocations == ["adder", "adder"]
         adder = (await desk.context()).capabilities["adder"]
         assert (adder.count_successful, adder.count_restricted) == (1, 1)
 
@@ -227,7 +227,7 @@ async def test_a_model_that_wants_very_many_calls_at_once_gets_them_some_at_a_ti
     text = AGENT + "\ncapabilities:\n  count: '*'\n"
     async with at_work(tmp_path, text, call(*[("count", {})] * 200), "Done.", tools=[count]) as desk:
         await desk.say("Go")
-        assert (await desk.context()).meta.count == 200
+        assert len((await desk.context()).invocations) == 200
     assert most <= MOST_SIDE_BY_SIDE
 
 

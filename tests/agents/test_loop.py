@@ -46,7 +46,7 @@ async def test_a_follow_up_goes_on_in_the_same_conversation(tmp_path: Path, stor
         said = desk.model.questions[1].said
         assert [type(one) for one in said] == [UserSaid, ModelSaid, UserSaid]
         context = await desk.context()
-        assert context.history.turns == ["input", "llm", "input", "llm"]
+        assert context.turns == ["input", "llm", "input", "llm"]
         assert [entry["message"][0]["text"] for entry in context.output] == ["One.", "Two."]
 
 
@@ -64,7 +64,7 @@ async def test_a_function_is_called_and_its_result_goes_back_to_the_model(tmp_pa
         assert desk.model.results() == [{"sum": 3}]
         adder = (await desk.context()).capabilities["adder"]
         assert (adder.count_successful, adder.inputs, adder.outputs) == (1, [{"a": 2, "b": 1}], [{"sum": 3}])
-        assert (await desk.context()).history.turns == ["input", "llm", "capability", "llm"]
+        assert (await desk.context()).turns == ["input", "llm", "capability", "llm"]
 
 
 @pytest.mark.parametrize(
@@ -169,7 +169,7 @@ async def test_a_model_that_says_nothing_ends_the_task_and_its_tokens_count(tmp_
         assert (state(task), told(task)) == ("failed", "The model answered without a word and without a call.")
         assert task.status.message is not None
         assert task.status.message.metadata == {"reason": "errored"}
-        assert (await desk.context()).llm.tokens.prompt == 3
+        assert (await desk.context()).prompt_tokens == 3
 
 
 def nested(levels: int) -> dict[str, Any]:
@@ -234,7 +234,7 @@ async def test_a_function_that_does_not_exist_is_told_to_the_model(tmp_path: Pat
         await desk.say("?")
         assert desk.model.results() == [{"error": "there is no function 'subtract'; there are: adder"}]
         context = await desk.context()
-        assert context.history.turns == ["input", "llm", "capability", "llm"]
+        assert context.turns == ["input", "llm", "capability", "llm"]
         assert "subtract" not in context.capabilities
 
 
@@ -261,7 +261,7 @@ async def test_several_calls_of_one_answer_run_side_by_side_and_count_in_the_mod
     replies = (call(("first", {}), ("second", {})), "Done.")
     async with at_work(tmp_path, TWO, *replies, tools=[first, second], storage=storage) as desk:
         await desk.say("Go")
-        assert (await desk.context()).meta.invocations == ["first", "second"]
+        assert (await desk.context()).invocations == ["first", "second"]
         said = desk.model.questions[1].said
         assert [one.content for one in said if isinstance(one, FunctionSaid)] == ["first", "second"]
         finished = [record for record in await desk.records() if isinstance(record, CapabilityFinished)]
@@ -384,8 +384,8 @@ async def test_tokens_are_counted(tmp_path: Path) -> None:
     async with at_work(tmp_path, AGENT, *replies) as desk:
         await desk.say("1")
         await desk.say("2")
-        tokens = (await desk.context()).llm.tokens
-        assert (tokens.total, tokens.prompt, tokens.completion) == (35, 30, 5)
+        tokens = (await desk.context()).plain()["llm"]["tokens"]
+        assert tokens == {"total": 35, "prompt": 30, "completion": 5}
 
 
 async def test_the_bytes_of_a_file_reach_the_model_and_are_stored_once(tmp_path: Path) -> None:

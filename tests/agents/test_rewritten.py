@@ -273,4 +273,4 @@ async def test_a_call_that_is_decided_anew_counts_once(tmp_path: Path) -> None:
         assert await desk.settled() == BOSS
         assert await desk.answer(True) == "input-required"
         context = await desk.context()
-        assert (context.meta.count, context.capabilities["pay"].count_successful) == (3, 1)
+        assert (len(context.invocations), context.capabilities["pay"].count_successful) == (3, 1)

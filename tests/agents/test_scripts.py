@@ -71,8 +71,8 @@ async def test_each_call_of_a_script_goes_the_way_of_all_calls(
             ("pay", "script"),
         ]
         context = await desk.context()
-        assert context.meta.invocations == ["find", "pay", "find", "pay"]
-        assert context.history.turns == ["input", "llm", "capability", "llm"]
+        assert context.invocations == ["find", "pay", "find", "pay"]
+        assert context.turns == ["input", "llm", "capability", "llm"]
 
 
 async def test_what_goes_wrong_in_a_script_is_told_to_the_model(

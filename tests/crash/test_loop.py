@@ -190,8 +190,8 @@ async def test_killed_while_the_steps_before_a_call_run_the_call_is_made_once(
         assert told(await at.finish()) == "Paid."
         assert (len(set(at.shop.keys["note"])), at.shop.count("pay")) == (1, 1)
         context = await at.context()
-        assert context.meta.invocations == ["note", "pay"]
-        assert context.history.turns == ["input", "llm", "capability", "llm"]
+        assert context.invocations == ["note", "pay"]
+        assert context.turns == ["input", "llm", "capability", "llm"]
 
 
 async def test_killed_during_a_call_it_is_made_again_as_the_same_call(tmp_path: Path, shop: tuple[Shop, str]) -> None:
@@ -213,8 +213,11 @@ async def test_killed_after_a_call_while_the_model_thinks_the_call_is_not_repeat
         assert told(await at.finish()) == "Paid."
         assert at.shop.count("pay") == 1
         context = await at.context()
-        assert (context.capabilities["pay"].count_successful, context.meta.count) == (1, 1)
-        assert (context.history.turns, context.llm.tokens.total) == (["input", "llm", "capability", "llm"], 36)
+        assert (context.capabilities["pay"].count_successful, len(context.invocations)) == (1, 1)
+        assert (context.turns, context.prompt_tokens + context.completion_tokens) == (
+            ["input", "llm", "capability", "llm"],
+            36,
+        )
         assert [message["role"] for message in at.model.requests[-1].body["messages"]] == [
             "system",
             "user",
@@ -232,7 +235,7 @@ async def test_killed_when_one_of_two_calls_has_finished_only_the_other_is_repea
         at.shop.release()
         assert told(await at.finish()) == "Done."
         assert (at.shop.count("find"), at.shop.count("pay")) == (1, 2)
-        assert (await at.context()).meta.invocations == ["find", "pay"]
+        assert (await at.context()).invocations == ["find", "pay"]
 
 
 async def test_killed_while_the_steps_after_a_call_run_the_call_is_not_repeated(
@@ -245,7 +248,7 @@ async def test_killed_while_the_steps_after_a_call_run_the_call_is_not_repeated(
         at.shop.release()
         assert told(await at.finish()) == "Paid."
         assert (at.shop.count("pay"), len(set(at.shop.keys["note"]))) == (1, 1)
-        assert (await at.context()).meta.invocations == ["pay", "note"]
+        assert (await at.context()).invocations == ["pay", "note"]
 
 
 @pytest.mark.parametrize("approved", [True, False])
@@ -277,7 +280,8 @@ async def test_killed_during_a_delegation_the_same_child_goes_on(tmp_path: Path,
         assert [child.state.short for child in children] == ["completed"]
         assert [one.task_id for one in records if isinstance(one, DelegationBegan)] == [children[0].task.id]
         context = await at.context()
-        assert (context.meta.delegation_count, context.meta.count) == (1, 1)
+        meta = context.plain()["capabilities"]["_meta"]
+        assert (meta["delegation_count"], meta["count"]) == (1, 1)
         assert context.capabilities["helper"].task_ids == [children[0].task.id]
         assert context.capabilities["helper"].outputs[0]["message"][0]["text"] == "It is."
 
@@ -294,5 +298,5 @@ async def test_killed_inside_of_a_script_its_finished_calls_are_not_repeated(
         assert (at.shop.count("find"), len(set(at.shop.keys["find"]))) == (2, 2)
         assert at.model.requests[-1].body["messages"][-1]["content"] == '["find","pay","find"]'
         context = await at.context()
-        assert context.meta.invocations == ["find", "pay", "find"]
-        assert context.history.turns == ["input", "llm", "capability", "llm"]
+        assert context.invocations == ["find", "pay", "find"]
+        assert context.turns == ["input", "llm", "capability", "llm"]

@@ -6,72 +6,17 @@ The readings that the specification leaves open are listed in docs/policy.md.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any, assert_never
+from typing import Any
 
 import msgspec
 from msgspec.structs import asdict
 
+from errands.policy import records
 from errands.policy.cel.values import Json, SeenContext, as_seen, is_cut, normalise
-from errands.policy.records import (
-    Answered,
-    AnyRecord,
-    CallEnded,
-    CapabilityBegan,
-    CapabilityErrored,
-    CapabilityFinished,
-    CapabilityRestricted,
-    CapabilityShown,
-    Decided,
-    DelegationBegan,
-    Ended,
-    InputArrived,
-    InputPassed,
-    InputRefused,
-    ModelCalled,
-    OutputGiven,
-    OutputHeld,
-    Started,
-    ToolOpened,
-    ToolsClosed,
-    Waiting,
-)
+from errands.policy.records import AnyRecord, CallEnded
 
 #: `message` and, beside it, parameters (of an input) or exposed values (of an output).
 TaskIO = dict[str, Any]
-
-
-class AgentInfo(msgspec.Struct):
-    name: str
-    namespace: str
-    started_at: str
-
-
-class UserInfo(msgspec.Struct):
-    id: str
-    email: str | None = None
-
-
-class Tokens(msgspec.Struct):
-    total: int = 0
-    prompt: int = 0
-    completion: int = 0
-
-
-class Llm(msgspec.Struct):
-    model: str
-    tokens: Tokens
-
-
-class History(msgspec.Struct):
-    turns: list[str] = []
-    turn_count: int = 0
-
-
-class Meta(msgspec.Struct):
-    #: Function names, one per invocation.
-    invocations: list[str] = []
-    count: int = 0
-    delegation_count: int = 0
 
 
 class CapabilityInfo(msgspec.Struct):
@@ -94,14 +39,12 @@ class CapabilityInfo(msgspec.Struct):
         return self.task_ids is not msgspec.UNSET
 
     def add(self, record: CallEnded) -> None:
-        is_finished, is_errored = isinstance(record, CapabilityFinished), isinstance(record, CapabilityErrored)
-        is_restricted = isinstance(record, CapabilityRestricted)
-        self.count_successful += is_finished
-        self.count_errored += is_errored
-        self.count_restricted += is_restricted
-        self.successful.append(is_finished)
-        self.errored.append(is_errored)
-        self.restricted.append(is_restricted)
+        self.successful.append(isinstance(record, records.CapabilityFinished))
+        self.errored.append(isinstance(record, records.CapabilityErrored))
+        self.restricted.append(isinstance(record, records.CapabilityRestricted))
+        self.count_successful += self.successful[-1]
+        self.count_errored += self.errored[-1]
+        self.count_restricted += self.restricted[-1]
         self.timestamps.append(record.at)
         self.inputs.append(as_seen(record.arguments))
         self.outputs.append(as_seen(getattr(record, "output", None)))
@@ -112,15 +55,22 @@ class CapabilityInfo(msgspec.Struct):
 class Context:
     """The context of one task, which changes with every record that it takes."""
 
-    def __init__(self, started: Started) -> None:
+    def __init__(self, started: records.Started) -> None:
         """Every declared function has a record of zeros."""
-        self.agent = AgentInfo(normalise(started.agent), normalise(started.namespace), started.at)
-        self.user = UserInfo(normalise(started.user), normalise(started.email))
-        self.llm = Llm(normalise(started.model), Tokens())
-        self.history = History()
+        self.started_at = started.at
+        name, namespace = normalise(started.agent), normalise(started.namespace)
+        self._agent = {"name": name, "namespace": namespace, "started_at": started.at}
+        self._user = {"id": normalise(started.user), "email": normalise(started.email)}
+        self._model = normalise(started.model)
+        #: Tokens of all answers of the model.
+        self.prompt_tokens = self.completion_tokens = 0
+        #: What each turn was: `input`, `llm` or `capability`.
+        self.turns: list[str] = []
         self.input: list[TaskIO] = []
         self.output: list[TaskIO] = []
-        self.meta = Meta()
+        #: Function names, one per invocation.
+        self.invocations: list[str] = []
+        self._delegations = 0
         self.capabilities: dict[str, CapabilityInfo] = {
             **{normalise(name): CapabilityInfo() for name in started.functions},
             **{normalise(name): CapabilityInfo(task_ids=[]) for name in started.delegations},
@@ -138,40 +88,44 @@ class Context:
         """Return whether `before_first` steps apply: the function has not been executed yet, even if it was tried."""
         return function not in self._executed
 
-    def take(self, *records: AnyRecord) -> None:
+    def take(self, *new: AnyRecord) -> None:
         """Move on by these records."""
-        for record in records:
+        for record in new:
             for one in self._in_order(record):
                 self._take(one)
 
     def _take(self, record: AnyRecord) -> None:
         match record:
-            case InputArrived():
+            case records.InputArrived():
                 self._change("input", record.values)
                 self.input.append(as_seen(record.values))
-                self._turn("input")
-            case OutputGiven():
+                self.turns.append("input")
+            case records.OutputGiven():
                 self._change("output", record.values)
                 self.output.append(as_seen(record.values))
-            case ModelCalled():
+            case records.ModelCalled():
                 self._plain = None
-                tokens = self.llm.tokens
-                prompt, completion = tokens.prompt + record.prompt, tokens.completion + record.completion
-                self.llm = Llm(normalise(record.model), Tokens(prompt + completion, prompt, completion))
-                self._turn("llm")
-            case CapabilityFinished() | CapabilityErrored() | CapabilityRestricted():
-                self._called(record)
-            case CapabilityShown():
-                if record.turn:
-                    self._turn("capability")
-            case CapabilityBegan() | InputPassed() | InputRefused() | ToolOpened() | ToolsClosed() | DelegationBegan():
-                pass
-            case Decided() | Waiting() | Answered() | Ended() | OutputHeld():
-                pass
-            case Started():
+                self._model = normalise(record.model)
+                self.prompt_tokens += record.prompt
+                self.completion_tokens += record.completion
+                self.turns.append("llm")
+            case records.CapabilityFinished() | records.CapabilityErrored() | records.CapabilityRestricted():
+                name = normalise(record.function)
+                self._change("capabilities", record.arguments, getattr(record, "output", None), name=name)
+                capability = self.capabilities.setdefault(name, CapabilityInfo())
+                capability.add(record)
+                self.invocations.append(name)
+                self._delegations += capability.are_delegations
+                if record.caller == "model":
+                    self.turns.append("capability")
+                is_executed = not isinstance(record, records.CapabilityErrored) or record.executed
+                if is_executed and not isinstance(record, records.CapabilityRestricted):
+                    self._executed.add(name)
+            case records.CapabilityShown(turn=True):
+                self._plain = None
+                self.turns.append("capability")
+            case records.Started():
                 raise ValueError("a task starts once: `started` is only ever the first record")
-            case _:  # pragma: no cover
-                assert_never(record)
 
     def _change(self, section: str, *values: Any, name: str = "") -> None:
         """Forget what was shown, and note where a value is too large to be seen as it is."""
@@ -180,60 +134,42 @@ class Context:
         if any(map(is_cut, values)):
             self._cut.add((section, name) if name else (section,))
 
-    def _turn(self, kind: str) -> None:
-        self._plain = None
-        self.history.turns.append(kind)
-        self.history.turn_count += 1
-
-    def _called(self, record: CallEnded) -> None:
-        name = normalise(record.function)
-        self._change("capabilities", record.arguments, getattr(record, "output", None), name=name)
-        capability = self.capabilities.setdefault(name, CapabilityInfo())
-        capability.add(record)
-        self.meta.invocations.append(name)
-        self.meta.count += 1
-        self.meta.delegation_count += capability.are_delegations
-        if record.caller == "model":
-            self._turn("capability")
-        if isinstance(record, CapabilityFinished) or (isinstance(record, CapabilityErrored) and record.executed):
-            self._executed.add(name)
-
     def plain(self) -> SeenContext:
         """Return the context as expressions see it: the same object until a record changes the context.
 
-        Capabilities that have not changed are taken over, because there may be very many.
+        Capabilities that have not changed are taken over, because there may be very many. Lists are copied: they grow.
         """
         if self._plain is None:
             for name, capability in self.capabilities.items():
                 if name not in self._shown:
-                    self._shown[name] = _shown(capability)
+                    fields = asdict(capability).items()
+                    self._shown[name] = {
+                        field: list(value) if type(value) is list else value
+                        for field, value in fields
+                        if value is not msgspec.UNSET
+                    }
+            prompt, completion = self.prompt_tokens, self.completion_tokens
+            tokens = {"total": prompt + completion, "prompt": prompt, "completion": completion}
+            calls = len(self.invocations)
+            meta = {"invocations": list(self.invocations), "count": calls, "delegation_count": self._delegations}
             self._plain = SeenContext(
-                agent=_shown(self.agent),
-                user=_shown(self.user),
-                llm={"model": self.llm.model, "tokens": _shown(self.llm.tokens)},
-                _history=_shown(self.history),
+                agent=self._agent,
+                user=self._user,
+                llm={"model": self._model, "tokens": tokens},
+                _history={"turns": list(self.turns), "turn_count": len(self.turns)},
                 input=list(self.input),
                 output=list(self.output),
-                capabilities={"_meta": _shown(self.meta), **self._shown},
+                capabilities={"_meta": meta, **self._shown},
             )
             self._plain.cut = frozenset(self._cut)
         return self._plain
 
 
-def _shown(part: msgspec.Struct) -> dict[str, Json]:
-    """Return the fields of a part, with lists copied: they grow when later records are taken."""
-    return {
-        name: list(value) if type(value) is list else value
-        for name, value in asdict(part).items()
-        if value is not msgspec.UNSET
-    }
-
-
-def replay(records: Iterable[AnyRecord]) -> Context:
+def replay(known: Iterable[AnyRecord]) -> Context:
     """Return the context after all records. Raises ValueError when the first is not `Started`."""
-    remaining = iter(records)
+    remaining = iter(known)
     first = next(remaining, None)
-    if not isinstance(first, Started):
+    if not isinstance(first, records.Started):
         raise ValueError("the first record of a task must be `started`")
     context = Context(first)
     context.take(*remaining)
@@ -249,12 +185,12 @@ class InOrder:
 
     def __call__(self, record: AnyRecord) -> list[AnyRecord]:
         """Return what counts now: the record and those that waited for it, or nothing yet."""
-        if isinstance(record, ModelCalled):
+        if isinstance(record, records.ModelCalled):
             waited = [self._early[call] for call in self._expected if call in self._early]
             self._expected = list(dict.fromkeys(call.id for call in record.calls))
             self._early = {}
             return [*waited, record]
-        if isinstance(record, CapabilityShown) and record.turn and record.call in self._expected:
+        if isinstance(record, records.CapabilityShown) and record.turn and record.call in self._expected:
             # A script, or a function that does not exist: there is no other record of it.
             self._expected.remove(record.call)
             return [record, *self._ready()]

@@ -13,57 +13,33 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import logging
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Coroutine, Mapping
 from contextlib import suppress
+from dataclasses import dataclass
 from types import TracebackType
-from typing import Any, Literal, NoReturn, Self
+from typing import Any, NoReturn, Self
 
 import msgspec
 
 from errands.clock import from_iso
 from errands.errors import CapabilityBlockedError, TaskStoppedError
-from errands.model.core import (
-    FAILED,
-    INPUT_REQUIRED,
-    REJECTED,
-    Part,
-    StreamResponse,
-)
-from errands.model.log import EventKind
+from errands.model.core import FAILED, INPUT_REQUIRED, REJECTED, Part
+from errands.policy import limits, records
 from errands.policy.cel import Call, CallFailed, Perform, Session, Suspended
 from errands.policy.cel.values import Json, normalise
 from errands.policy.document import Rules
-from errands.policy.limits import (
-    Exceeded,
-    check_after_model,
-    check_age,
-    check_before_capability,
-    check_before_model,
-    parse_duration,
-)
-from errands.policy.records import (
-    AnyRecord,
-    Caller,
-    CapabilityBegan,
-    CapabilityErrored,
-    CapabilityFinished,
-    CapabilityRestricted,
-    Decided,
-    Ended,
-    InputPassed,
-    ModelCalled,
-    Waiting,
-)
-from errands.policy.reviews import held_review_message, review_message, reviewer_of
+from errands.policy.limits import Exceeded
+from errands.policy.records import AnyRecord, Reason
+from errands.policy.reviews import review_message, reviewer_of
 from errands.policy.run import Run, inputs
 from errands.policy.steps import (
+    CAPABILITY_PHASES,
     Blocked,
     Invoke,
     Locked,
     Outcome,
     Passed,
-    Phase,
     StepCall,
     Steps,
     StepSuspended,
@@ -73,7 +49,7 @@ from errands.policy.steps import (
 )
 from errands.runtime import validation
 from errands.runtime.journal import new_id
-from errands.runtime.oversight import Admitted, CapabilityCall
+from errands.runtime.oversight import CapabilityCall, Overseer
 from errands.runtime.turn import Ending, Turn
 
 #: One line for every decision, beside the record in the task's log.
@@ -82,44 +58,33 @@ logger = logging.getLogger("errands.policy")
 #: Characters of an error's text that are recorded.
 _MAX_ERROR = 500
 
-Reason = Literal["limit_exceeded", "restricted", "errored"]
 
-
-def limit_decision(rules: Rules, exceeded: Exceeded, at: str) -> Decided:
+def limit_decision(rules: Rules, exceeded: Exceeded, at: str) -> records.Decided:
     """Return the decision that a limit ends the task."""
     step = rules.limit_name(exceeded.limit)
-    return Decided(
-        at=at,
-        step=step,
-        action="limit",
-        outcome="exceeded",
-        policy=rules.version_of(step),
-        detail=exceeded.message,
+    version = rules.version_of(step)
+    return records.Decided(
+        at=at, step=step, action="limit", outcome="exceeded", policy=version, detail=exceeded.message
     )
 
 
 # Turns
 
 
+@dataclass(eq=False)
 class ReviewPendingError(Exception):
-    """Steps wait for a review of `subject`, which only the reviewer may see yet when it is `held`.
+    """Steps wait for a review of `subject`, which only the reviewer may see yet when it is `held`."""
 
-    `function` is the one whose call is reviewed, if it is a call.
-    """
-
-    def __init__(
-        self, key: str, call: Call, session: Session, subject: Json, *, held: bool = False, function: str | None = None
-    ) -> None:
-        super().__init__(f"{key} waits for {call}")
-        self.key = key
-        self.call = call
-        self.session = session
-        self.subject = subject
-        self.held = held
-        self.function = function
+    key: str
+    call: Call
+    session: Session
+    subject: Json
+    held: bool = False
+    #: The function whose call is reviewed, if it is a call.
+    function: str | None = None
 
 
-class TurnOverseer(ABC):
+class TurnOverseer(Overseer):
     """Enforces the rules of an agent in one turn.
 
     Subclasses say how the agent takes its input in and gives its output. Everything between goes through here.
@@ -155,18 +120,6 @@ class TurnOverseer(ABC):
     @abstractmethod
     async def begin(self, run: Run) -> None:
         """Note `Started`, unless the run has it."""
-
-    @abstractmethod
-    async def admit(self, *, is_cancelled: bool) -> Admitted | None:
-        """See `Overseer.admit`."""
-
-    @abstractmethod
-    def hold_back(self, kind: EventKind, update: StreamResponse) -> bool:
-        """See `Overseer.hold_back`."""
-
-    @abstractmethod
-    async def end(self, ending: Ending) -> None:
-        """See `Overseer.end`."""
 
     @abstractmethod
     async def release(self) -> None:
@@ -212,13 +165,11 @@ class TurnOverseer(ABC):
             )
         except StepSuspended as suspended:
             held = steps.phase.subject == "output"
-            raise ReviewPendingError(
-                key, suspended.call, session, suspended.value, held=held, function=function
-            ) from None
+            raise ReviewPendingError(key, suspended.call, session, suspended.value, held, function) from None
         for decision in outcome.decisions:
             self._decide(
                 run,
-                Decided(
+                records.Decided(
                     at=run.now(),
                     step=decision.step,
                     action=decision.action,
@@ -230,7 +181,7 @@ class TurnOverseer(ABC):
             )
         return outcome
 
-    def _decide(self, run: Run, decided: Decided) -> None:
+    def _decide(self, run: Run, decided: records.Decided) -> None:
         run.note(decided)
         # The detail stays in the record: it may repeat what a user has said.
         policy = f", policy {decided.policy}" if decided.policy else ""
@@ -238,17 +189,12 @@ class TurnOverseer(ABC):
 
     async def suspend(self, pending: ReviewPendingError) -> None:
         """End the turn with the question of the review. The task goes on with the same message when it is answered."""
-        run, call = await self.run(), pending.call
+        run, call, subject = await self.run(), pending.call, pending.subject
         if run.awaited(pending.key) != call:
-            hidden = pending.subject if pending.held else None
-            run.note(Waiting(at=run.now(), call=call, session=pending.session, key=pending.key, subject=hidden))
-        task_id, context_id = self.turn.task_id, self.turn.context_id
-        if pending.held:
-            question = held_review_message(call, task_id=task_id, context_id=context_id)
-        else:
-            question = review_message(
-                call, pending.subject, task_id=task_id, context_id=context_id, function=pending.function
-            )
+            hidden = subject if pending.held else None
+            run.note(records.Waiting(at=run.now(), call=call, session=pending.session, key=pending.key, subject=hidden))
+        ids = {"task_id": self.turn.task_id, "context_id": self.turn.context_id}
+        question = review_message(call, subject, function=pending.function, held=pending.held, **ids)
         await self.turn.finish(Ending(state=INPUT_REQUIRED, message=question, asks=reviewer_of(call)))
 
     # Guardrails
@@ -261,7 +207,7 @@ class TurnOverseer(ABC):
         run = await self.run()
         passed = await self._guard(run, self.rules.before, Subject(context=run.plain, input=values), place, at, invoke)
         changed = passed.value if passed.transformed else None
-        run.note(InputPassed(at=run.now(), message_id=self.message_key, values=changed))
+        run.note(records.InputPassed(at=run.now(), message_id=self.message_key, values=changed))
 
     async def guard_output(self, subject: Subject, *, place: str, at: str, invoke: Invoke | None = None) -> Passed:
         """Have the guardrails look at an answer, and return what they let through. Raises like `guard_input`."""
@@ -288,7 +234,7 @@ class TurnOverseer(ABC):
     async def check_age(self) -> None:
         """End the task when it has become too old."""
         run = await self.run()
-        await self.check(check_age(self.rules.limits, run.context, run.now_ms()))
+        await self.check(limits.check_age(self.rules.limits, run.context, run.now_ms()))
 
     async def supervise(self, handling: Coroutine[Any, Any, None]) -> None:
         with suppress(TaskStoppedError):
@@ -297,26 +243,25 @@ class TurnOverseer(ABC):
 
     async def _in_time(self, handling: Coroutine[Any, Any, None]) -> None:
         """Run the handler for as long as the limit on the age of tasks allows."""
-        if self.rules.limits.max_age is None:
+        allowed = self.rules.limits.max_age_ms
+        if allowed is None:
             await handling
             return
         try:
-            run, allowed = await self.run(), parse_duration(self.rules.limits.max_age)
+            run = await self.run()
         except BaseException:
             handling.close()
             raise
-        started = from_iso(run.context.agent.started_at)
-        # An age that is just reached is not exceeded.
-        left = max(allowed - (run.now_ms() - started) + 1, 0) / 1000
+        started = from_iso(run.context.started_at)
         try:
-            async with asyncio.timeout(left) as timer:
+            # An age that is just reached is not exceeded.
+            async with asyncio.timeout(max(started + allowed + 1 - run.now_ms(), 0) / 1000) as timer:
                 await handling
         except TimeoutError:
             if not timer.expired():
                 raise
-            if self.turn.settled or (self.turn.ended and not await self.turn.reopen()):
-                return
-            await self.check(Exceeded("max_age", allowed, max(run.now_ms() - started, allowed + 1)))
+            if not self.turn.settled and (not self.turn.ended or await self.turn.reopen()):
+                await self.check(Exceeded("max_age", allowed, max(run.now_ms() - started, allowed + 1)))
 
     # The end
 
@@ -326,7 +271,7 @@ class TurnOverseer(ABC):
         That it is over stands in the log together with the `last` records.
         """
         run = await self.run()
-        run.note(*last, Ended(at=run.now(), reason=reason, detail=text))
+        run.note(*last, records.Ended(at=run.now(), reason=reason, detail=text))
         await self.conclude()
         raise TaskStoppedError(text, reason)
 
@@ -345,22 +290,22 @@ class TurnOverseer(ABC):
     async def check_model(self) -> None:
         """End the task when a limit does not allow another call of the model."""
         run = await self.run()
-        await self.check(check_before_model(self.rules.limits, run.context, run.now_ms()))
+        await self.check(limits.check_before_model(self.rules.limits, run.context, run.now_ms()))
 
-    async def record_model(self, called: ModelCalled, exceeded: Exceeded | None = None) -> None:
+    async def record_model(self, called: records.ModelCalled, exceeded: Exceeded | None = None) -> None:
         """Record a call of a model, and end the task when a limit was exceeded, before it or by it."""
         run = await self.run()
         run.note(called)
-        await self.check(exceeded or check_after_model(self.rules.limits, run.context))
+        await self.check(exceeded or limits.check_after_model(self.rules.limits, run.context))
         await run.settle()
 
     async def record_llm(self, model: str, *, prompt: int = 0, completion: int = 0, text: str = "") -> None:
         model, text = validation.text("model", model), validation.text("text", text)
         prompt, completion = validation.count("prompt", prompt), validation.count("completion", completion)
         run = await self.run()
-        exceeded = check_before_model(self.rules.limits, run.context, run.now_ms())
+        exceeded = limits.check_before_model(self.rules.limits, run.context, run.now_ms())
         now = run.now()
-        called = ModelCalled(at=now, model=model, prompt=prompt, completion=completion, text=text, ended_at=now)
+        called = records.ModelCalled(at=now, model=model, prompt=prompt, completion=completion, text=text, ended_at=now)
         await self.record_model(called, exceeded)
 
     # Capabilities
@@ -378,20 +323,16 @@ class TurnOverseer(ABC):
         if run.over is not None:
             raise TaskStoppedError(run.over.detail, run.over.reason)
         under_way = self.calls_under_way(run)
-        await self.check(check_before_capability(self.rules.limits, run.context, run.now_ms(), under_way=under_way))
+        await self.check(
+            limits.check_before_capability(self.rules.limits, run.context, run.now_ms(), under_way=under_way)
+        )
 
     def capability(self, name: str, arguments: Mapping[str, Any]) -> CapabilityCall:
         policy, plain = self.rules.policy, given_name(name)
         if other := policy.misspelled(plain):
             raise ValueError(f"the policy of this server has rules for {other!r}, and the agent calls {name!r}")
-        rules = CapabilityRules(
-            name=plain,
-            before_first=policy.steps(plain, Phase.BEFORE_FIRST),
-            before=policy.steps(plain, Phase.BEFORE),
-            after=policy.steps(plain, Phase.AFTER),
-            action=plain,
-        )
-        return HandlerCall(self, rules, normalise(dict(arguments)))
+        steps: dict[str, Any] = {phase.value: policy.steps(plain, phase) for phase in CAPABILITY_PHASES}
+        return HandlerCall(self, CapabilityRules(name=plain, action=plain, **steps), normalise(dict(arguments)))
 
 
 def refusal(outcome: Blocked | Locked) -> str:
@@ -433,58 +374,44 @@ class CapabilityRules(msgspec.Struct, frozen=True, kw_only=True, eq=False):
 class OverseenCall:
     """One call of a capability: the steps around it, the limits, and its records."""
 
-    def __init__(self, overseer: TurnOverseer, rules: CapabilityRules, call: str, caller: Caller = "model") -> None:
+    def __init__(
+        self, overseer: TurnOverseer, rules: CapabilityRules, call: str, caller: records.Caller = "model"
+    ) -> None:
         self._overseer = overseer
         self.rules = rules
         self.id = call
-        self._caller: Caller = caller
+        self._caller: records.Caller = caller
         self._at = ""
 
     async def before(
-        self,
-        arguments: dict[str, Any],
-        *,
-        session: Session | None = None,
-        key: str = "",
-        invoke: Invoke | None = None,
+        self, arguments: dict[str, Any], *, session: Session | None = None, key: str = "", invoke: Invoke | None = None
     ) -> Passed:
         """Return the arguments as the steps before the call leave them.
 
         A call that they stop is recorded: raises `CapabilityBlockedError`, or `TaskStoppedError` when it ends the task.
         """
-        overseer, rules = self._overseer, self.rules
-        run = await overseer.run()
+        run = await self._overseer.run()
         self._at = run.now()
-        is_first = run.context.is_first(normalise(rules.name))
+        is_first = run.context.is_first(normalise(self.rules.name))
         passed = Passed(arguments)
-        for steps in [rules.before_first, rules.before] if is_first else [rules.before]:
-            if not steps.steps:
-                continue
-            outcome = await overseer.ask(
-                steps,
-                self._subject(run, input=passed.value),
-                session=session,
-                key=key,
-                call=self.id,
-                function=rules.name,
-                invoke=invoke,
-            )
+        for steps in [self.rules.before_first, self.rules.before] if is_first else [self.rules.before]:
+            outcome = await self._ask(steps, session, key, invoke, input=passed.value)
             if not isinstance(outcome, Passed):
                 reason = refusal(outcome)
-                restricted = CapabilityRestricted(**self._fields(passed.value), reason=reason)
+                restricted = records.CapabilityRestricted(**self._fields(passed.value), reason=reason)
                 if isinstance(outcome, Locked):
-                    await overseer.stop("restricted", reason, restricted)
+                    await self._overseer.stop("restricted", reason, restricted)
                 await run.append(restricted)
                 raise CapabilityBlockedError(reason)
             passed = Passed(outcome.value, passed.transformed or outcome.transformed)
         return passed
 
-    async def begin(self, arguments: dict[str, Any], form: str | None = None) -> CapabilityBegan:
+    async def begin(self, arguments: dict[str, Any], form: str | None = None) -> records.CapabilityBegan:
         """Record that the call is about to be executed, unless a limit ends the task."""
         await self._overseer.check_call()
         run = await self._overseer.run()
         self._at = self._at or run.now()
-        began = CapabilityBegan(**self._fields(arguments), form=form)
+        began = records.CapabilityBegan(**self._fields(arguments), form=form)
         self._overseer.open_calls += 1
         try:
             await run.append(began)
@@ -495,43 +422,37 @@ class OverseenCall:
 
     async def after(
         self,
-        finished: CapabilityFinished,
+        finished: records.CapabilityFinished,
         *,
         session: Session | None = None,
         key: str = "",
         invoke: Invoke | None = None,
     ) -> Json:
         """Return the result as the steps after the call leave it. Raises like `before`."""
-        overseer, rules = self._overseer, self.rules
-        if not rules.after.steps:
-            return finished.output
-        outcome = await overseer.ask(
-            rules.after,
-            self._subject(await overseer.run(), input=finished.arguments, output=finished.output),
-            session=session,
-            key=key,
-            call=self.id,
-            function=rules.name,
-            invoke=invoke,
-        )
+        values = {"input": finished.arguments, "output": finished.output}
+        outcome = await self._ask(self.rules.after, session, key, invoke, **values)
         if isinstance(outcome, Locked):
-            await overseer.stop("restricted", outcome.reason)
+            await self._overseer.stop("restricted", outcome.reason)
         if isinstance(outcome, Blocked):
             raise CapabilityBlockedError(outcome.message)
         return outcome.value
 
-    def _subject(self, run: Run, **values: Json) -> Subject:
-        rules = self.rules
-        return Subject(context=run.plain, action=rules.action, operation=rules.operation, bound=rules.bound, **values)
+    async def _ask(
+        self, steps: Steps, session: Session | None, key: str, invoke: Invoke | None, **values: Json
+    ) -> Outcome:
+        if not steps.steps:
+            return Passed(values[steps.phase.subject])
+        rules, run = self.rules, await self._overseer.run()
+        subject = Subject(
+            context=run.plain, action=rules.action, operation=rules.operation, bound=rules.bound, **values
+        )
+        return await self._overseer.ask(
+            steps, subject, session=session, key=key, call=self.id, function=rules.name, invoke=invoke
+        )
 
     def _fields(self, arguments: dict[str, Any]) -> dict[str, Any]:
-        return {
-            "at": self._at,
-            "call": self.id,
-            "function": self.rules.name,
-            "arguments": arguments,
-            "caller": self._caller,
-        }
+        common = {"at": self._at, "call": self.id, "function": self.rules.name, "caller": self._caller}
+        return {**common, "arguments": arguments}
 
 
 class HandlerCall(OverseenCall):
@@ -558,20 +479,17 @@ class HandlerCall(OverseenCall):
         self._overseer.open_calls -= 1
         if isinstance(error, asyncio.CancelledError | TaskStoppedError) or self._overseer.turn.ended:
             return
+        run = await self._overseer.run()
+        fields = {**self._fields(self.arguments), "ended_at": run.now()}
         if error is not None:
-            await self._failed(f"{type(error).__name__}: {error}")
+            text = f"{type(error).__name__}: {error}"[:_MAX_ERROR]
+            await run.append(records.CapabilityErrored(**fields, error=text))
             return
         try:
             self.output = normalise(self.output)
         except ValueError as problem:
-            await self._failed(str(problem))
+            await run.append(records.CapabilityErrored(**fields, error=str(problem)[:_MAX_ERROR]))
             raise
-        run = await self._overseer.run()
-        finished = CapabilityFinished(**self._fields(self.arguments), output=self.output, ended_at=run.now())
+        finished = records.CapabilityFinished(**fields, output=self.output)
         await run.append(finished)
         self.output = await self.after(finished)
-
-    async def _failed(self, error: str) -> None:
-        run = await self._overseer.run()
-        ended_at = run.now()
-        await run.append(CapabilityErrored(**self._fields(self.arguments), error=error[:_MAX_ERROR], ended_at=ended_at))

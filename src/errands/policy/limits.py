@@ -44,6 +44,11 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         if self.max_age is not None:
             parse_duration(self.max_age)
 
+    @property
+    def max_age_ms(self) -> int | None:
+        """`max_age` in milliseconds."""
+        return None if self.max_age is None else parse_duration(self.max_age)
+
 
 #: The limits of an agent from a manifest that does not set its own, so that a model that loops is stopped.
 DEFAULT_LIMITS = Limits(max_turns=500, max_tool_calls=1000, max_age="720h")
@@ -80,28 +85,25 @@ class Exceeded(msgspec.Struct, frozen=True):
 
 def check_age(limits: Limits, context: Context, now_ms: int) -> Exceeded | None:
     """Check the age of the task: whenever an input arrives, and before everything else."""
-    if limits.max_age is None:
-        return None
-    return _over("max_age", parse_duration(limits.max_age), now_ms - from_iso(context.agent.started_at))
+    return _over("max_age", limits.max_age_ms, now_ms - from_iso(context.started_at))
 
 
 def check_before_model(limits: Limits, context: Context, now_ms: int) -> Exceeded | None:
     """Check before the model is called: exactly `max_turns` answers of the model are possible."""
-    turns = context.history.turns.count("llm") + 1
+    turns = context.turns.count("llm") + 1
     return check_age(limits, context, now_ms) or _over("max_turns", limits.max_turns, turns)
 
 
 def check_after_model(limits: Limits, context: Context) -> Exceeded | None:
     """Check after each answer of the model."""
-    tokens = context.llm.tokens
-    return _over("max_prompt_tokens", limits.max_prompt_tokens, tokens.prompt) or _over(
-        "max_completion_tokens", limits.max_completion_tokens, tokens.completion
+    return _over("max_prompt_tokens", limits.max_prompt_tokens, context.prompt_tokens) or _over(
+        "max_completion_tokens", limits.max_completion_tokens, context.completion_tokens
     )
 
 
 def check_before_capability(limits: Limits, context: Context, now_ms: int, *, under_way: int = 0) -> Exceeded | None:
     """Check before a capability is executed. `under_way` counts calls that began and have no record yet."""
-    calls = context.meta.count + under_way + 1
+    calls = len(context.invocations) + under_way + 1
     return check_age(limits, context, now_ms) or _over("max_tool_calls", limits.max_tool_calls, calls)
 
 

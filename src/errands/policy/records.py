@@ -13,6 +13,8 @@ from errands.policy.cel.session import Call, Session
 
 #: What made a call: the model (or the handler in its place), or a step or script, which take no turn.
 Caller = Literal["model", "step", "script"]
+#: Why a task was ended by its policy, or because it cannot go on.
+Reason = Literal["limit_exceeded", "restricted", "errored"]
 
 
 class FunctionCall(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -215,7 +217,7 @@ class Answered(_Fact, frozen=True, kw_only=True, tag="answered"):
 class Ended(_Fact, frozen=True, kw_only=True, tag="ended"):
     """The task was ended by its policy, or because it cannot go on."""
 
-    reason: Literal["limit_exceeded", "restricted", "errored"]
+    reason: Reason
     detail: str = ""
 
 

@@ -62,7 +62,6 @@ logger = logging.getLogger(__name__)
 SUBJECT_BYTES = 16_000
 SUBJECT_CHARACTERS = 1_000
 
-_JSON = "application/json"
 _ANSWER = re.compile(r"\s*(approved?|yes|deny|denied|no)(?![^\s:;,.!-])[\s:;,.!-]*(.*)", re.IGNORECASE | re.DOTALL)
 _HOW_TO_ANSWER = (
     'answer with a text that begins with "approve" or "deny", or with a data part such as '
@@ -96,41 +95,40 @@ def asked_in(message: Message) -> str | None:
 
 
 def review_message(
-    call: Call, subject: Any, *, task_id: str, context_id: str | None, function: str | None = None
+    call: Call,
+    subject: Any,
+    *,
+    task_id: str,
+    context_id: str | None,
+    function: str | None = None,
+    held: bool = False,
 ) -> Message:
     """Return the question of `review(user)`.
 
-    `subject` is what is to be reviewed, as JSON: the arguments of a call of `function`, or something else.
+    `subject` is what is to be reviewed, as JSON: the arguments of a call of `function`, or something else. The question
+    does not show it when the task's owner must not see it yet and it is `held`; see `revealed`.
     """
     user = reviewer_of(call)
-    encoded = encode(subject)
-    review = {"user": user, **({"function": function} if function else {}), "subject": subject}
-    if len(encoded) > SUBJECT_BYTES:
-        review |= {"subject": encoded[:SUBJECT_BYTES].decode(errors="ignore") + "…", "truncated": True}
-    words = subject if isinstance(subject, str) else encoded.decode()
-    if len(words) > SUBJECT_CHARACTERS:
-        words = words[:SUBJECT_CHARACTERS] + "…"
-    about = f"{function} {words}" if function else words
-    text = f"Waiting for a review by {user}: {about}\nThe answer is approve or deny, and a comment if there is one."
-    parts = [Part(text=text), Part(data={"review": review}, media_type=_JSON)]
-    return _question(parts, {"user": user}, task_id, context_id)
-
-
-def held_review_message(call: Call, *, task_id: str, context_id: str | None) -> Message:
-    """Return the question about something that the task's owner must not see yet; see `revealed`."""
-    user = reviewer_of(call)
-    parts = [Part(text=f"Waiting for a review by {user}.")]
-    return _question(parts, {"user": user, "held": True}, task_id, context_id)
-
-
-def _question(parts: list[Part], mark: dict[str, Any], task_id: str, context_id: str | None) -> Message:
+    if held:
+        parts = [Part(text=f"Waiting for a review by {user}.")]
+    else:
+        encoded = encode(subject)
+        review = {"user": user, **({"function": function} if function else {}), "subject": subject}
+        if len(encoded) > SUBJECT_BYTES:
+            review |= {"subject": encoded[:SUBJECT_BYTES].decode(errors="ignore") + "…", "truncated": True}
+        words = subject if isinstance(subject, str) else encoded.decode()
+        if len(words) > SUBJECT_CHARACTERS:
+            words = words[:SUBJECT_CHARACTERS] + "…"
+        about = f"{function} {words}" if function else words
+        text = f"Waiting for a review by {user}: {about}\nThe answer is approve or deny, and a comment if there is one."
+        parts = [Part(text=text), Part(data={"review": review}, media_type="application/json")]
     return Message(
         message_id=new_id(),
         role=Role.AGENT,
         parts=parts,
         task_id=task_id,
         context_id=context_id,
-        metadata={REVIEW: mark},
+        metadata={REVIEW: {"user": user, "held": True} if held else {"user": user}},
     )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import enum
 import unicodedata
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import msgspec
@@ -341,13 +342,18 @@ async def run_steps(
     for step in steps.steps:
         if step.match is not None and step.match not in subject.names:
             continue
-        try:
-            done = await run.step(step)
-        except Suspended as suspended:
-            raise StepSuspended(suspended.call, run.value) from None
+        remembered = Call("decided", (), 0, step.name)
+        if (finished := session.finished.get(remembered.key)) is not None:
+            done = msgspec.convert(finished.value, _Done)
+        else:
+            try:
+                done = await run.decide(step)
+            except Suspended as suspended:
+                raise StepSuspended(suspended.call, run.value) from None
+            session.settle(remembered, done)
         if done.decision is None:
             continue
-        run.take(step, done)
+        run.take(step, done.decision, done)
         if done.decision.on_fail == "block":
             return Blocked(done.message, tuple(run.decisions))
         if done.decision.on_fail == "lock_task":
@@ -355,123 +361,92 @@ async def run_steps(
     return Passed(run.value, run.transformed, tuple(run.decisions))
 
 
+@dataclass
 class _StepRun:
     """A list of steps while it runs: the value that transforms replace, and what was decided so far."""
 
-    def __init__(
-        self, phase: Phase, subject: Subject, session: Session, invoke: Invoke, perform: Perform | None
-    ) -> None:
-        self._phase = phase
-        self._subject = subject
-        self._session = session
-        self._invoke = invoke
-        self._perform = perform
-        self.value: Json = getattr(subject, phase.subject)
-        self.transformed = False
-        #: Exposed values that a transform has set itself: they no longer follow the message.
-        self.chosen: frozenset[str] = frozenset()
-        self.decisions: list[Decision] = []
+    phase: Phase
+    subject: Subject
+    session: Session
+    invoke: Invoke
+    perform: Perform | None
+    transformed: bool = False
+    #: Exposed values that a transform has set itself: they no longer follow the message.
+    chosen: frozenset[str] = frozenset()
+    decisions: list[Decision] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.value: Json = getattr(self.subject, self.phase.subject)
         self._variables = self._look()
 
     def _look(self) -> Variables:
         """Return the current variables; steps share them until one changes the value or the context."""
-        values = {"input": self._subject.input, "output": self._subject.output, self._phase.subject: self.value}
-        return Variables(self._subject.context(), **values)
+        values = {"input": self.subject.input, "output": self.subject.output, self.phase.subject: self.value}
+        return Variables(self.subject.context(), **values)
 
-    def take(self, step: Step, done: _Done) -> None:
-        assert done.decision is not None
-        self.decisions.append(done.decision)
-        if done.decision.outcome == "passed" and step.action == "transform":
-            self.value = done.value
-            self.chosen = done.chosen
-            self.transformed = True
+    def take(self, step: Step, decision: Decision, done: _Done) -> None:
+        self.decisions.append(decision)
+        if decision.outcome == "passed" and step.action == "transform":
+            self.value, self.chosen, self.transformed = done.value, done.chosen, True
         if step.action != "assert":
             self._variables = self._look()
 
-    async def step(self, step: Step) -> _Done:
-        """Return the result of a step, which is kept in the session, so that it is decided once."""
-        remembered = Call("decided", (), 0, step.name)
-        finished = self._session.finished.get(remembered.key)
-        if finished is not None:
-            return msgspec.convert(finished.value, _Done)
-        done = await self._decide(step)
-        self._session.settle(remembered, done)
-        return done
-
-    async def _decide(self, step: Step) -> _Done:
+    async def decide(self, step: Step) -> _Done:
+        value, chosen = None, self.chosen
         try:
-            if step.condition is not None and not await self._evaluate(step.condition, step):
+            if step.condition is not None and not await self._evaluate(step.condition, step.name):
                 return _Done()
-            value, chosen = await self._act(step)
-        except _StepFailed as failure:
-            return await self._failed(step, "failed", str(failure))
-        except CelError as error:
-            return await self._failed(step, "error", str(error))
+            if step.program is None:
+                await self._call(step)
+            elif step.action == "transform":
+                value, chosen = await self._replacement(await self._evaluate(step.program, step.name))
+            elif not await self._evaluate(step.program, step.name):
+                raise _StepFailed("the assertion is false")
+        except (_StepFailed, CelError) as error:
+            message, detail = f"refused by policy ({step.name})", str(error)
+            if step.error_message is not None:
+                try:
+                    message = await step.error_message.text(self._variables, self.session)
+                except CelError as problem:
+                    detail = f"{detail}; error_message: {problem}"
+            outcome: Literal["failed", "error"] = "failed" if isinstance(error, _StepFailed) else "error"
+            return _Done(Decision(step.name, step.action, outcome, step.on_fail, detail), None, message)
         return _Done(Decision(step.name, step.action, "passed"), value, chosen=chosen)
 
-    async def _evaluate(self, program: Any, step: Step, part: str = "") -> Json:
-        place = f"{step.name}{part}"
-        return await evaluate(program, self._variables, self._session, perform=self._perform, place=place)
-
-    async def _act(self, step: Step) -> tuple[Json, frozenset[str]]:
-        """Return what a transform makes of the value, and what it has `chosen`. Other steps change nothing."""
-        if step.action == "invoke":
-            await self._call(step)
-            return None, self.chosen
-        value = await self._evaluate(step.program, step)
-        if step.action == "transform":
-            return await self._exposing(self._replacement(value))
-        if not value:
-            raise _StepFailed("the assertion is false")
-        return None, self.chosen
+    async def _evaluate(self, program: Program, place: str) -> Json:
+        return await evaluate(program, self._variables, self.session, perform=self.perform, place=place)
 
     async def _call(self, step: Step) -> None:
         arguments = {
-            name: await self._evaluate(program, step, f".bindings.{name}") for name, program in step.bindings.items()
+            name: await self._evaluate(program, f"{step.name}.bindings.{name}")
+            for name, program in step.bindings.items()
         }
         call = Call("invoke", (*step.target, arguments), 0, step.name)
-        if call.key not in self._session.finished:
+        if call.key not in self.session.finished:
             try:
-                self._session.settle(call, await self._invoke(StepCall(step.name, *step.target, arguments)))
+                self.session.settle(call, await self.invoke(StepCall(step.name, *step.target, arguments)))
             except CallFailed as failure:
-                self._session.fail(call, str(failure))
-        error = self._session.finished[call.key].error
+                self.session.fail(call, str(failure))
+        error = self.session.finished[call.key].error
         if error is not None:
             raise _StepFailed(error)
 
-    async def _exposing(self, value: Json) -> tuple[Json, frozenset[str]]:
-        """Return the value with what is exposed of it now, except what a transform has chosen itself."""
-        if self._subject.expose is None:
+    async def _replacement(self, made: Json) -> tuple[Json, frozenset[str]]:
+        """Return what a transform puts in place of the value, and the exposed values that it has `chosen`."""
+        subject, is_output = self.subject, self.phase.subject == "output"
+        if not self.phase.guards:
+            if is_output:
+                return made, self.chosen
+            if not isinstance(made, dict):
+                raise _StepFailed("a transform before a call must return a map")
+            bound = {name: given for name, given in self.value.items() if name in subject.bound}
+            free = {name: given for name, given in made.items() if name not in subject.bound}
+            return {**free, **bound}, self.chosen
+        if isinstance(made, str) and is_output:
+            made = {"message": [made]}
+        value = task_io(made, self.value, subject.output if is_output else subject.input)
+        if subject.expose is None:
             return value, self.chosen
-        exposed = await self._subject.expose(value["message"])
+        exposed = await subject.expose(value["message"])
         chosen = self.chosen | {name for name in exposed if value.get(name) != self.value.get(name)}
         return {**value, **{name: one for name, one in exposed.items() if name not in chosen}}, chosen
-
-    def _replacement(self, value: Json) -> Json:
-        """Return what a transform puts in place of the value. Arguments stay a map, and bound ones do not change."""
-        if self._phase.guards:
-            if isinstance(value, str) and self._phase.subject == "output":
-                value = {"message": [value]}
-            return task_io(value, self.value, getattr(self._subject, self._phase.subject))
-        if self._phase.subject == "output":
-            return value
-        if not isinstance(value, dict):
-            raise _StepFailed("a transform before a call must return a map")
-        bound = {name: given for name, given in self.value.items() if name in self._subject.bound}
-        free = {name: given for name, given in value.items() if name not in self._subject.bound}
-        return {**free, **bound}
-
-    async def _failed(self, step: Step, outcome: Literal["failed", "error"], detail: str) -> _Done:
-        message, problem = await self._message(step)
-        detail = f"{detail}; error_message: {problem}" if problem else detail
-        return _Done(Decision(step.name, step.action, outcome, step.on_fail, detail), None, message)
-
-    async def _message(self, step: Step) -> tuple[str, str]:
-        """Return what the model or the caller is told, and what is wrong with the template, if anything."""
-        default = f"refused by policy ({step.name})"
-        if step.error_message is None:
-            return default, ""
-        try:
-            return await step.error_message.text(self._variables, self._session), ""
-        except CelError as error:
-            return default, str(error)

@@ -238,7 +238,7 @@ def test_a_long_log_is_folded_in_a_time_that_grows_with_its_length() -> None:
         context = replay(records)
         taken = time.thread_time() - began
         assert context.capabilities["slack_post"].outputs == list(range(rounds))
-        assert context.history.turns == ["input", "capability"] * rounds
+        assert context.turns == ["input", "capability"] * rounds
         return taken
 
     # Sixteen times as much; a copy of all lists for each record would take 256 times as long.

@@ -27,9 +27,18 @@ from errands.model.log import EventKind
 from errands.policy.cel import Call, CallFailed, Perform
 from errands.policy.cel.evaluators import Evaluators
 from errands.policy.cel.values import Json
-from errands.policy.enforcement import Reason, TurnOverseer, ask_reviewer
+from errands.policy.enforcement import TurnOverseer, ask_reviewer
 from errands.policy.oversight import AgentOversight
-from errands.policy.records import Answered, AnyRecord, CapabilityBegan, DelegationBegan, Ended, Started, ToolsClosed
+from errands.policy.records import (
+    Answered,
+    AnyRecord,
+    CapabilityBegan,
+    DelegationBegan,
+    Ended,
+    Reason,
+    Started,
+    ToolsClosed,
+)
 from errands.policy.run import Run
 from errands.runtime.oversight import Admitted, Overseer
 from errands.runtime.turn import Ending, Turn
@@ -168,7 +177,7 @@ class ManifestOverseer(TurnOverseer):
     # Calls
 
     def calls_under_way(self, run: Run) -> int:
-        return len(self.progress.calls) - run.context.meta.count
+        return len(self.progress.calls) - len(run.context.invocations)
 
     def delegation(self, began: CapabilityBegan) -> Delegation:
         """Return the delegation of a call. Repeating the call yields the same one, so retries are safe."""
@@ -187,7 +196,7 @@ class ManifestOverseer(TurnOverseer):
             parameters={name: value for name, value in began.arguments.items() if name != MESSAGE},
             parent=self.turn.task_id,
             scope=self.stored.scope,
-            email=run.context.user.email or "",
+            email=run.started.email or "",
             depth=depth,
             task_id=children.get(began.call),
             began=start,
