@@ -57,6 +57,11 @@ class A2AError(ErrandsError):
     #: The message of an error that is raised without one.
     default_message: ClassVar[str] = "Internal error"
 
+    def __init_subclass__(cls, reason: str | None = None, message: str | None = None, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        cls.reason = reason or cls.reason
+        cls.default_message = message or cls.default_message
+
     def __init__(self, message: str | None = None, **metadata: Any) -> None:
         super().__init__(message or self.default_message)
         self.message = message or self.default_message
@@ -69,58 +74,40 @@ class A2AError(ErrandsError):
         return self.metadata.get("taskId")
 
 
-class TaskNotFoundError(A2AError):
+class TaskNotFoundError(A2AError, reason="TASK_NOT_FOUND", message="Task not found"):
     """The task does not exist, or it belongs to another owner."""
 
-    reason = "TASK_NOT_FOUND"
-    default_message = "Task not found"
 
-
-class TaskNotCancelableError(A2AError):
+class TaskNotCancelableError(A2AError, reason="TASK_NOT_CANCELABLE", message="Task is not cancelable"):
     """The task has ended, so it cannot be canceled."""
 
-    reason = "TASK_NOT_CANCELABLE"
-    default_message = "Task is not cancelable"
 
-
-class PushNotificationNotSupportedError(A2AError):
+class PushNotificationNotSupportedError(
+    A2AError, reason="PUSH_NOTIFICATION_NOT_SUPPORTED", message="This agent does not support push notifications"
+):
     """The agent does not send push notifications."""
 
-    reason = "PUSH_NOTIFICATION_NOT_SUPPORTED"
-    default_message = "This agent does not support push notifications"
 
-
-class UnsupportedOperationError(A2AError):
+class UnsupportedOperationError(A2AError, reason="UNSUPPORTED_OPERATION", message="This operation is not supported"):
     """The agent, the binding or the protocol version does not have this operation, or not in this state."""
 
-    reason = "UNSUPPORTED_OPERATION"
-    default_message = "This operation is not supported"
 
-
-class ExtendedCardNotOfferedError(UnsupportedOperationError):
+class ExtendedCardNotOfferedError(UnsupportedOperationError, message="This agent has no extended card"):
     """The agent's card offers no extended card."""
 
-    default_message = "This agent has no extended card"
 
-
-class TaskTerminalStateError(UnsupportedOperationError):
+class TaskTerminalStateError(UnsupportedOperationError, message="Task is in a terminal state"):
     """The task has ended: no further transition and no further message is possible."""
 
-    default_message = "Task is in a terminal state"
 
-
-class ContentTypeNotSupportedError(A2AError):
+class ContentTypeNotSupportedError(A2AError, reason="CONTENT_TYPE_NOT_SUPPORTED", message="Content type not supported"):
     """The agent does not accept the media type of the body or of a part."""
 
-    reason = "CONTENT_TYPE_NOT_SUPPORTED"
-    default_message = "Content type not supported"
 
-
-class InvalidAgentResponseError(A2AError):
+class InvalidAgentResponseError(
+    A2AError, reason="INVALID_AGENT_RESPONSE", message="The agent gave an invalid response"
+):
     """The agent broke the protocol."""
-
-    reason = "INVALID_AGENT_RESPONSE"
-    default_message = "The agent gave an invalid response"
 
 
 class IllegalTransitionError(InvalidAgentResponseError):
@@ -131,60 +118,40 @@ class TurnError(InvalidAgentResponseError):
     """A handler called a lifecycle method twice, or used its context after the turn had ended."""
 
 
-class ExtendedAgentCardNotConfiguredError(A2AError):
+class ExtendedAgentCardNotConfiguredError(
+    A2AError, reason="EXTENDED_AGENT_CARD_NOT_CONFIGURED", message="No extended agent card is configured"
+):
     """The card offers an extended card, but the server has none."""
 
-    reason = "EXTENDED_AGENT_CARD_NOT_CONFIGURED"
-    default_message = "No extended agent card is configured"
 
-
-class ExtensionSupportRequiredError(A2AError):
+class ExtensionSupportRequiredError(
+    A2AError, reason="EXTENSION_SUPPORT_REQUIRED", message="A required extension was not declared"
+):
     """The agent needs an extension that the client did not declare."""
 
-    reason = "EXTENSION_SUPPORT_REQUIRED"
-    default_message = "A required extension was not declared"
 
-
-class VersionNotSupportedError(A2AError):
+class VersionNotSupportedError(A2AError, reason="VERSION_NOT_SUPPORTED", message="Protocol version not supported"):
     """The server does not speak this version of the protocol."""
 
-    reason = "VERSION_NOT_SUPPORTED"
-    default_message = "Protocol version not supported"
 
-
-class ParseError(A2AError):
+class ParseError(A2AError, reason="INVALID_JSON", message="Invalid JSON payload"):
     """The request body is not valid JSON."""
 
-    reason = "INVALID_JSON"
-    default_message = "Invalid JSON payload"
 
-
-class InvalidRequestError(A2AError):
+class InvalidRequestError(A2AError, reason="INVALID_REQUEST", message="Request payload validation error"):
     """The request is not valid."""
 
-    reason = "INVALID_REQUEST"
-    default_message = "Request payload validation error"
 
-
-class PayloadTooLargeError(InvalidRequestError):
+class PayloadTooLargeError(InvalidRequestError, reason="PAYLOAD_TOO_LARGE", message="Request body is too large"):
     """The body is larger than the server accepts: see `Settings.max_body_bytes`."""
 
-    reason = "PAYLOAD_TOO_LARGE"
-    default_message = "Request body is too large"
 
-
-class MethodNotFoundError(A2AError):
+class MethodNotFoundError(A2AError, reason="METHOD_NOT_FOUND", message="Method not found"):
     """The method or path does not exist."""
 
-    reason = "METHOD_NOT_FOUND"
-    default_message = "Method not found"
 
-
-class InvalidParamsError(A2AError):
+class InvalidParamsError(A2AError, reason="INVALID_PARAMS", message="Invalid parameters"):
     """Wrong parameters; `field` and `description` become a `google.rpc.BadRequest` field violation."""
-
-    reason = "INVALID_PARAMS"
-    default_message = "Invalid parameters"
 
     def __init__(self, message: str | None = None, *, field: str | None = None, **metadata: Any) -> None:
         super().__init__(message, **metadata)
@@ -195,11 +162,8 @@ class ContextMismatchError(InvalidParamsError):
     """The message names a task and a context that do not belong together."""
 
 
-class AuthenticationRequiredError(A2AError):
+class AuthenticationRequiredError(A2AError, reason="UNAUTHENTICATED", message="Authentication required"):
     """No valid credentials; `scheme` and `realm` go into `WWW-Authenticate`."""
-
-    reason = "UNAUTHENTICATED"
-    default_message = "Authentication required"
 
     def __init__(self, message: str | None = None, *, scheme: str = "Bearer", realm: str = "a2a") -> None:
         super().__init__(message)
@@ -207,29 +171,22 @@ class AuthenticationRequiredError(A2AError):
         self.realm = realm
 
 
-class PermissionDeniedError(A2AError):
+class PermissionDeniedError(A2AError, reason="PERMISSION_DENIED", message="Permission denied"):
     """The caller is authenticated but not allowed to do this."""
 
-    reason = "PERMISSION_DENIED"
-    default_message = "Permission denied"
 
-
-class UnavailableError(A2AError):
+class UnavailableError(
+    A2AError, reason="UNAVAILABLE", message="The server cannot take this request now; try again later"
+):
     """The server cannot take this request now; the same request may succeed later."""
-
-    reason = "UNAVAILABLE"
-    default_message = "The server cannot take this request now; try again later"
 
     def __init__(self, message: str | None = None, *, retry_after: int = 1) -> None:
         super().__init__(message)
         self.retry_after = retry_after
 
 
-class OverloadedError(UnavailableError):
+class OverloadedError(UnavailableError, reason="OVERLOADED", message="The agent is overloaded; try again later"):
     """Queued tasks have waited too long, so no new one is accepted; nothing was stored."""
-
-    reason = "OVERLOADED"
-    default_message = "The agent is overloaded; try again later"
 
 
 class InternalError(A2AError):

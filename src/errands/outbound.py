@@ -27,48 +27,38 @@ from errands.errors import ConfigurationError, ErrandsError
 VARIABLE = "ERRANDS_OUTBOUND_ALLOW"
 
 Address = ipaddress.IPv4Address | ipaddress.IPv6Address
-#: Resolves a host and port to the addresses of the host. Raises `OSError` if there is none.
+#: Resolves a host and port to the addresses of the host. Raises `OSError` if it has no address.
 Resolve = Callable[[str, int], Awaitable[list[str]]]
 
 _NAT64 = ipaddress.IPv6Network("64:ff9b::/96")
-#: The ranges that are not public, and why: those of IANA's special-purpose registries that are not globally reachable,
-#: multicast, and addresses of cloud services. The first range that contains an address gives the reason. The lists of
-#: Python's `ipaddress` are not used because they differ between releases.
-_CLOSED: tuple[tuple[str, str], ...] = (
-    ("0.0.0.0/32", "is unspecified"),
-    ("0.0.0.0/8", "is private or reserved"),  # this network
-    ("10.0.0.0/8", "is private or reserved"),
-    ("100.64.0.0/10", "is private or reserved"),  # shared by the customers of a carrier; 100.100.100.200 is Alibaba's
-    ("127.0.0.0/8", "is this machine"),
-    ("168.63.129.16/32", "belongs to the cloud's own services"),  # a public number: Azure's host agent
-    ("169.254.0.0/16", "is link-local"),  # 169.254.169.254 is the metadata service of most clouds
-    ("172.16.0.0/12", "is private or reserved"),
-    ("192.0.0.192/32", "belongs to the cloud's own services"),  # Oracle's metadata service
-    ("192.0.0.0/24", "is private or reserved"),  # protocol assignments
-    ("192.0.2.0/24", "is private or reserved"),  # documentation
-    ("192.88.99.0/24", "is private or reserved"),  # relays of 6to4, deprecated
-    ("192.168.0.0/16", "is private or reserved"),
-    ("198.18.0.0/15", "is private or reserved"),  # benchmarks
-    ("198.51.100.0/24", "is private or reserved"),  # documentation
-    ("203.0.113.0/24", "is private or reserved"),  # documentation
-    ("224.0.0.0/4", "is multicast"),
-    ("240.0.0.0/4", "is private or reserved"),  # with the broadcast address
-    ("::/128", "is unspecified"),
-    ("::1/128", "is this machine"),
-    ("fd00:ec2::254/128", "belongs to the cloud's own services"),  # Amazon's metadata service
-    ("fd20:ce::254/128", "belongs to the cloud's own services"),  # Google's metadata service
-    ("fc00::/7", "is private or reserved"),  # unique local
-    ("fe80::/10", "is link-local"),
-    ("ff00::/8", "is multicast"),
-    # Outside of 2000::/3 nothing is public: IPv4-compatible addresses, 64:ff9b:1::/48, 100::/64, 5f00::/16, fec0::/10.
-    ("::/3", "is private or reserved"),
-    ("4000::/2", "is private or reserved"),
-    ("8000::/1", "is private or reserved"),
-    ("2001::/23", "is private or reserved"),  # protocol assignments: Teredo, benchmarks, ORCHID
-    ("2001:db8::/32", "is private or reserved"),  # documentation
-    ("3fff::/20", "is private or reserved"),  # documentation
-)
-_CLOSED_NETWORKS = [(ipaddress.ip_network(network), reason) for network, reason in _CLOSED]
+#: The ranges that are not public, by the reason: those of IANA's special-purpose registries that are not globally
+#: reachable, multicast, and addresses of cloud services. The first range that contains an address gives the reason. The
+#: lists of Python's `ipaddress` are not used because they differ between releases.
+_CLOSED = {
+    "is unspecified": ["0.0.0.0/32", "::/128"],
+    "is this machine": ["127.0.0.0/8", "::1/128"],
+    "belongs to the cloud's own services": [
+        "168.63.129.16/32",  # a public number: Azure's host agent
+        "192.0.0.192/32",  # the metadata services of Oracle, Amazon and Google
+        "fd00:ec2::254/128",
+        "fd20:ce::254/128",
+    ],
+    "is link-local": ["169.254.0.0/16", "fe80::/10"],  # 169.254.169.254 is the metadata service of most clouds
+    "is multicast": ["224.0.0.0/4", "ff00::/8"],
+    "is private or reserved": [
+        "0.0.0.0/8",  # this network
+        "100.64.0.0/10",  # shared by the customers of a carrier; 100.100.100.200 is Alibaba's
+        *("10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16", "fc00::/7"),
+        *("192.0.0.0/24", "2001::/23"),  # protocol assignments, such as Teredo and ORCHID
+        *("192.0.2.0/24", "198.51.100.0/24", "203.0.113.0/24", "2001:db8::/32", "3fff::/20"),  # documentation
+        "192.88.99.0/24",  # relays of 6to4, deprecated
+        "198.18.0.0/15",  # benchmarks
+        "240.0.0.0/4",  # with the broadcast address
+        # Outside of 2000::/3 nothing is public: IPv4-compatible addresses, 64:ff9b:1::/48, 100::/64, 5f00::/16.
+        *("::/3", "4000::/2", "8000::/1"),
+    ],
+}
+_CLOSED_NETWORKS = [(ipaddress.ip_network(one), reason) for reason, networks in _CLOSED.items() for one in networks]
 #: Seconds after which the next address of a host is tried.
 _NEXT_ADDRESS = 5.0
 _HOST = re.compile(r"(\*\.)?[a-z0-9_-]+(\.[a-z0-9_-]+)*")
@@ -128,7 +118,7 @@ def refusal(address: Address) -> str | None:
     embedded = _embedded(address)
     if embedded is not None:
         reason = refusal(embedded)
-        return f"stands for {embedded}, which {reason}" if reason else None
+        return f"leads to {embedded}, which {reason}" if reason else None
     return next((reason for network, reason in _CLOSED_NETWORKS if address in network), None)
 
 
@@ -147,30 +137,23 @@ class _Allowed:
     def __init__(self, entries: Iterable[str]) -> None:
         self._networks: list[ipaddress.IPv4Network | ipaddress.IPv6Network] = []
         self._hosts: set[str] = set()
-        self._everything = False
-        for entry in entries:
-            self._add(entry.strip().lower().removesuffix("."))
-
-    def _add(self, entry: str) -> None:
-        if entry == "*":
-            self._everything = True
-            return
-        try:
-            self._networks.append(ipaddress.ip_network(entry, strict=False))
-        except ValueError:
-            # An entry that ends in digits was meant to be an address.
-            if not _HOST.fullmatch(entry) or entry.rpartition(".")[2].isdigit():
-                raise ConfigurationError(
-                    f"{VARIABLE}: {entry!r} is not an address, network or host name; write entries such as "
-                    "127.0.0.1, 10.0.0.0/8, db.internal or *.internal, without a port, separated by commas"
-                ) from None
-            self._hosts.add(entry)
+        for entry in (entry.strip().lower().removesuffix(".") for entry in entries):
+            try:
+                self._networks.append(ipaddress.ip_network(entry, strict=False))
+            except ValueError:
+                # An entry that ends in digits was meant to be an address.
+                if entry != "*" and (not _HOST.fullmatch(entry) or entry.rpartition(".")[2].isdigit()):
+                    raise ConfigurationError(
+                        f"{VARIABLE}: {entry!r} is not an address, network or host name; write entries such as "
+                        "127.0.0.1, 10.0.0.0/8, db.internal or *.internal, without a port, separated by commas"
+                    ) from None
+                self._hosts.add(entry)
 
     def host(self, host: str) -> bool:
         name = host.lower().removesuffix(".")
         labels = name.split(".")
-        wider = {f"*.{'.'.join(labels[start:])}" for start in range(1, len(labels))}
-        return self._everything or name in self._hosts or not wider.isdisjoint(self._hosts)
+        names = {"*", name, *(f"*.{'.'.join(labels[start:])}" for start in range(1, len(labels)))}
+        return not names.isdisjoint(self._hosts)
 
     def address(self, address: Address) -> bool:
         forms = [form for form in (address, _embedded(address)) if form is not None]

@@ -55,11 +55,11 @@ REFUSED = [
     ("224.0.0.1", "is multicast"),
     ("ff02::1", "is multicast"),
     ("168.63.129.16", "belongs to the cloud's own services"),
-    ("::ffff:127.0.0.1", "stands for 127.0.0.1, which is this machine"),
-    ("::ffff:10.0.0.1", "stands for 10.0.0.1, which is private or reserved"),
-    ("64:ff9b::a00:1", "stands for 10.0.0.1, which is private or reserved"),
-    ("64:ff9b::a9fe:a9fe", "stands for 169.254.169.254, which is link-local"),
-    ("2002:7f00:1::", "stands for 127.0.0.1, which is this machine"),
+    ("::ffff:127.0.0.1", "leads to 127.0.0.1, which is this machine"),
+    ("::ffff:10.0.0.1", "leads to 10.0.0.1, which is private or reserved"),
+    ("64:ff9b::a00:1", "leads to 10.0.0.1, which is private or reserved"),
+    ("64:ff9b::a9fe:a9fe", "leads to 169.254.169.254, which is link-local"),
+    ("2002:7f00:1::", "leads to 127.0.0.1, which is this machine"),
 ]
 
 
