@@ -15,7 +15,7 @@ from errands.agents.manifests.findings import Finding, ManifestError, Place, has
 from errands.agents.manifests.reading import only_document, read
 from errands.agents.manifests.rules import StepRules
 from errands.policy.cel import Scope
-from errands.policy.document import NO_MATCH, Policy, may_wait
+from errands.policy.document import NO_MATCH, Policy
 from errands.policy.steps import CAPABILITY_PHASES, Phase, StepConfig, given_name
 
 
@@ -71,7 +71,7 @@ def _check(policy: Policy, place: Place) -> None:
 
 class _PolicySteps(StepRules):
     def scope(self, phase: Phase) -> Scope:
-        return phase.scope if may_wait(phase) else phase.scope.without_calls()
+        return phase.scope if phase.guards else phase.scope.without_calls()
 
     def check_step(self, step: StepConfig, phase: Phase, place: Place, readable: Readable) -> None:
         super().check_step(step, phase, place, readable)

@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from typing import Annotated, Literal
 
 import msgspec
@@ -14,15 +14,7 @@ from msgspec import Meta
 from errands.errors import ConfigurationError
 from errands.policy.cel.tokens import reads_in
 from errands.policy.limits import Limits
-from errands.policy.steps import (
-    CAPABILITY_PHASES,
-    Phase,
-    StepConfig,
-    StepError,
-    Steps,
-    compile_steps,
-    given_name,
-)
+from errands.policy.steps import CAPABILITY_PHASES, Phase, StepConfig, StepError, Steps, compile_steps, given_name
 
 
 class _PolicyPart(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -81,19 +73,19 @@ class CompiledPolicy(msgspec.Struct, frozen=True, eq=False):
 
     @property
     def functions(self) -> set[str]:
-        """The capabilities that an agent must have for the rules to apply: those with steps, and those read."""
-        listed = {name for name, phases in self.capabilities.items() if any(steps.steps for steps in phases.values())}
+        """The capabilities that an agent must have for the rules to apply: those with steps, and those read.
+
+        Reading does not count where an expression asks whether they exist.
+        """
+        found = {name for name, phases in self.capabilities.items() if any(steps.steps for steps in phases.values())}
         around = [steps for phases in self.capabilities.values() for steps in phases.values()]
         every = (step for steps in (self.before, self.after, *around) for step in steps.steps)
-        return listed.union(*(_functions_read(program.source) for step in every for program in step.programs))
-
-
-def _functions_read(source: str) -> set[str]:
-    """Return the functions whose records an expression reads without asking whether they exist."""
-    reads = [read for read in reads_in(source) if read.path[:2] == ("context", "capabilities")]
-    asked = {read.path[2:3] for read in reads if read.is_asked}
-    names = {read.path[2] for read in reads if len(read.path) > 2 and read.path[2:3] not in asked}
-    return {name for name in names if isinstance(name, str) and name != "_meta"}
+        for program in (program for step in every for program in step.programs):
+            reads = [read for read in reads_in(program.source) if read.path[:2] == ("context", "capabilities")]
+            asked = {read.path[2:3] for read in reads if read.is_asked}
+            named = {name for read in reads if read.path[2:3] not in asked for name in read.path[2:3]}
+            found |= {name for name in named if isinstance(name, str)}
+        return found - {"_meta"}
 
 
 #: For agents without a policy.
@@ -143,9 +135,15 @@ def compile_policy(policy: Policy) -> CompiledPolicy:
         raise ConfigurationError("version: is empty; decisions name it, so write something such as 2026-01-31")
     capabilities: dict[str, dict[Phase, Steps]] = {}
     for given, steps in policy.capabilities.items():
-        name = _name(given, capabilities)
+        owner = f"capabilities.{given}"
+        try:
+            name = given_name(given)
+        except ValueError as error:
+            raise ConfigurationError(f"{owner}: {error}") from None
+        if name in capabilities:
+            raise ConfigurationError(f"{owner}: is the same name as another; '-' and '_' are the same in names")
         capabilities[name] = {
-            phase: _compiled(phase, getattr(steps, phase.value), given) for phase in CAPABILITY_PHASES
+            phase: _compiled(phase, getattr(steps, phase.value), f"{owner}.") for phase in CAPABILITY_PHASES
         }
     refused = policy.other_capabilities == "refuse"
     return CompiledPolicy(
@@ -154,40 +152,22 @@ def compile_policy(policy: Policy) -> CompiledPolicy:
         before=_compiled(Phase.GUARDRAIL_BEFORE, policy.guardrails.before),
         after=_compiled(Phase.GUARDRAIL_AFTER, policy.guardrails.after),
         capabilities=capabilities,
-        others={Phase.BEFORE: compile_steps(Phase.BEFORE, [_REFUSED], owner="other_capabilities.")} if refused else {},
+        others={Phase.BEFORE: _compiled(Phase.BEFORE, [_REFUSED], "other_capabilities.")} if refused else {},
     )
 
 
 _REFUSED = StepConfig(assert_="false", error_message="The policy of this agent does not allow this capability.")
+NO_MATCH = "has no meaning in a policy, which names each function; remove it, or use condition"
+#: A policy does not belong to an agent with tools.
+NO_TOOLS = "a policy has no tools to invoke; use assert or transform, or write the agent as a manifest"
 
 
-def _name(given: str, known: Collection[str]) -> str:
-    field = f"capabilities.{given}"
-    try:
-        name = given_name(given)
-    except ValueError as error:
-        raise ConfigurationError(f"{field}: {error}") from None
-    if name in known:
-        raise ConfigurationError(f"{field}: is the same name as another; '-' and '_' are the same in names")
-    return name
-
-
-def _compiled(phase: Phase, configs: Sequence[StepConfig], capability: str = "") -> Steps:
-    owner = f"capabilities.{capability}." if capability else ""
-    compiled = compile_steps(phase, configs, owner=owner, calls=may_wait(phase))
+def _compiled(phase: Phase, configs: Sequence[StepConfig], owner: str = "") -> Steps:
+    # A Python handler cannot be suspended in a call, so only guardrails may call `review()`.
+    compiled = compile_steps(phase, configs, owner=owner, calls=phase.guards)
     for step in compiled.steps:
         if step.action == "invoke":
             raise StepError(f"{step.name}.invoke", NO_TOOLS)
         if step.match is not None:
             raise StepError(f"{step.name}.match", NO_MATCH)
     return compiled
-
-
-NO_MATCH = "has no meaning in a policy, which names each function; remove it, or use condition"
-#: A policy does not belong to an agent with tools.
-NO_TOOLS = "a policy has no tools to invoke; use assert or transform, or write the agent as a manifest"
-
-
-def may_wait(phase: Phase) -> bool:
-    """Return whether steps of this phase may call `review()`: a Python handler cannot be suspended in a call."""
-    return phase.guards

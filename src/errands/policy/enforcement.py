@@ -105,7 +105,7 @@ class TurnOverseer(Overseer):
     async def opened(self) -> Run:
         """Return the run of the task as it is."""
         if self._run is None:
-            self._run = await Run.open(self.turn, self.turn.journal, self.stored)
+            self._run = await Run.open(self.turn, self.stored)
         return self._run
 
     async def run(self) -> Run:

@@ -8,7 +8,7 @@ is pending, so that the agent is not run again to show it.
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable
 from typing import Any
 
 import msgspec
@@ -24,7 +24,6 @@ from errands.model.core import (
     PAUSED_STATES,
     SUBMITTED,
     WORKING,
-    Artifact,
     Message,
     Part,
     Role,
@@ -38,12 +37,11 @@ from errands.policy.cel.evaluators import Evaluators, use_evaluators
 from errands.policy.cel.values import normalise
 from errands.policy.document import NO_POLICY, CompiledPolicy, Rules
 from errands.policy.enforcement import ReviewPendingError, TurnOverseer, limit_decision
-from errands.policy.limits import Exceeded, parse_duration
-from errands.policy.records import Ended, InputArrived, InputPassed, OutputGiven, OutputHeld, Started
+from errands.policy.limits import Exceeded
 from errands.policy.run import Run, content_part, inputs, whole_part
 from errands.policy.steps import Subject
+from errands.runtime.executor_worker import new_artifacts
 from errands.runtime.expiry import Expired, expiry_message
-from errands.runtime.journal import new_id
 from errands.runtime.oversight import Admitted, Overseer
 from errands.runtime.turn import ALREADY_ENDED, Ending, Turn
 from errands.runtime.worker import TurnWorker, Worker
@@ -68,24 +66,16 @@ class AgentOversight:
         rules: Rules | None = None,
     ) -> None:
         self.rules = rules or Rules.of(policy or NO_POLICY)
-        self._is_required = rules is not None or policy is not None
+        self.is_required = rules is not None or policy is not None
+        self.max_age = self.rules.limits.max_age_ms
         self._evaluators = evaluators
 
-    @property
-    def is_required(self) -> bool:
-        return self._is_required
-
-    @property
-    def max_age(self) -> int | None:
-        return None if self.rules.limits.max_age is None else parse_duration(self.rules.limits.max_age)
-
     def expire(self, stored: StoredTask, now: int) -> Expired:
-        allowed = self.max_age
-        assert allowed is not None
-        exceeded = Exceeded("max_age", allowed, max(now - stored.head.created_at, allowed + 1))
+        assert self.max_age is not None
+        exceeded = Exceeded("max_age", self.max_age, max(now - stored.head.created_at, self.max_age + 1))
         text, at = self.rules.limit_text.format(exceeded.message), to_iso(now)
         decided = limit_decision(self.rules, exceeded, at)
-        ended = Ended(at=at, reason="limit_exceeded", detail=text)
+        ended = records.Ended(at=at, reason="limit_exceeded", detail=text)
         message = expiry_message(stored, text, "limit_exceeded")
         return Expired(FAILED, message, (records.encode(decided), records.encode(ended)))
 
@@ -158,7 +148,7 @@ class HandlerOverseer(TurnOverseer):
     async def begin(self, run: Run) -> None:
         scope, options, message = self.stored.scope, self.options, self.message
         if run.started is None:
-            started = Started(
+            started = records.Started(
                 at=to_iso(self.stored.head.created_at),
                 agent=scope.agent,
                 user=scope.owner,
@@ -172,16 +162,16 @@ class HandlerOverseer(TurnOverseer):
             # Everything that the handler can read: it may act on metadata, too.
             beside = {"metadata": message.metadata, REQUEST_METADATA: options.metadata}
             values = as_values(message.parts) | {name: value for name, value in beside.items() if value}
-            run.note(InputArrived(at=run.now(), values=values, message_id=self.message_key))
+            run.note(records.InputArrived(at=run.now(), values=values, message_id=self.message_key))
 
     # Input
 
     async def admit(self, *, is_cancelled: bool) -> Admitted | None:
         """See `Overseer.admit`. A message that passed before a crash or a review is not looked at again."""
         run = await self.run()
-        passed = {record.message_id: record for record in run.records if isinstance(record, InputPassed)}
+        has_passed = self.message_key in _passed(run)
         if is_cancelled:
-            return self._admitted(passed) if self.message_key in passed else None
+            return self._admitted(run) if has_passed else None
         if run.over is not None:
             await self.conclude()
             return None
@@ -189,25 +179,27 @@ class HandlerOverseer(TurnOverseer):
             if (held := _held_output(run)) is not None:
                 await self._show(run, Output.restored(held.turn))
                 return None
-            if self.message_key not in passed:
+            if not has_passed:
                 await self.check_age()
                 await self.guard_input(run.arrived, place=f"input:{self.message_key}", at=run.now())
-                passed = {record.message_id: record for record in run.records if isinstance(record, InputPassed)}
         except ReviewPendingError as pending:
             await self.suspend(pending)
             return None
-        return self._admitted(passed)
+        return self._admitted(run)
 
-    def _admitted(self, passed: Mapping[str, InputPassed]) -> Admitted:
-        """Return the task and the options as the guardrails let them pass."""
-        task, options = self.stored.task, self.options
-        values = {key: record.values for key, record in passed.items() if record.values is not None}
-        if (current := values.get(self.message_key)) is not None and REQUEST_METADATA in current:
+    def _admitted(self, run: Run) -> Admitted:
+        """Return the task and the options as the guardrails let them pass; what they do not mention stays."""
+        task, options, passed = self.stored.task, self.options, _passed(run)
+        if REQUEST_METADATA in (current := passed.get(self.message_key) or {}):
             options = msgspec.structs.replace(options, metadata=current[REQUEST_METADATA] or {})
-        if not values:
+        changed = {id(message): values for key, message in inputs(task.history) if (values := passed.get(key))}
+        if not changed:
             return Admitted(task, options)
-        changed = {id(message): values.get(key) for key, message in inputs(task.history)}
-        history = [_changed(message, changed.get(id(message))) for message in task.history or ()]
+        history = list(task.history or ())
+        for position, message in enumerate(history):
+            if values := changed.get(id(message)):
+                parts, metadata = as_parts(values, message.parts), values.get("metadata", message.metadata)
+                history[position] = msgspec.structs.replace(message, parts=parts, metadata=metadata)
         return Admitted(msgspec.structs.replace(task, history=history), options)
 
     # Output
@@ -240,7 +232,7 @@ class HandlerOverseer(TurnOverseer):
             else:
                 if ending.state in _ANSWERS:
                     await self.check_age()
-                    run.note(OutputGiven(at=run.now(), values=as_values(self._new_parts(Output.of(ending)))))
+                    run.note(records.OutputGiven(at=run.now(), values=as_values(self._new_parts(Output.of(ending)))))
                 await self.turn.finish(ending)
         except ReviewPendingError as pending:
             await self.suspend(pending)
@@ -262,13 +254,13 @@ class HandlerOverseer(TurnOverseer):
             passed = await self.guard_output(subject, place=f"output:{self.message_key}", at=run.now())
         except ReviewPendingError:
             if _held_output(run) is None:
-                run.note(OutputHeld(at=run.now(), values=values, turn=output.stored()))
+                run.note(records.OutputHeld(at=run.now(), values=values, turn=output.stored()))
             raise
         if passed.transformed:
-            replaced = as_parts(passed.value, parts)
-            output, parts = output.replaced(replaced, self.stored.task, self.turn.task), replaced
+            parts = as_parts(passed.value, parts)
+            output = output.replaced(parts, self.stored.task, self.turn)
         if is_answer:
-            run.note(OutputGiven(at=run.now(), values=as_values(parts)))
+            run.note(records.OutputGiven(at=run.now(), values=as_values(parts)))
         self._held.clear()
         for kind, update in output.events:
             self.turn.emit(kind, update, approved=True)
@@ -281,22 +273,16 @@ class HandlerOverseer(TurnOverseer):
         return new_parts(self.stored.task, output.shown_in(self.turn.task), output.ending.message)
 
 
-def _held_output(run: Run) -> OutputHeld | None:
+def _passed(run: Run) -> dict[str, dict[str, Any] | None]:
+    """Return what guardrails made of the messages that they let pass, by their keys; None for an unchanged one."""
+    return {record.message_id: record.values for record in run.records if isinstance(record, records.InputPassed)}
+
+
+def _held_output(run: Run) -> records.OutputHeld | None:
     """Return what an earlier turn wanted to show while a review is pending."""
-    for record in reversed(run.records):
-        if isinstance(record, OutputHeld):
-            return record
-        if isinstance(record, OutputGiven | Ended):
-            return None
-    return None
-
-
-def _changed(message: Message, values: dict[str, Any] | None) -> Message:
-    """Return the message as a transform left it; what the transform does not mention stays."""
-    if values is None:
-        return message
-    metadata = values.get("metadata", message.metadata)
-    return msgspec.structs.replace(message, parts=as_parts(values, message.parts), metadata=metadata)
+    ends = (records.OutputHeld, records.OutputGiven, records.Ended)
+    last = next((record for record in reversed(run.records) if isinstance(record, ends)), None)
+    return last if isinstance(last, records.OutputHeld) else None
 
 
 # Output
@@ -345,19 +331,16 @@ class Output(msgspec.Struct, kw_only=True, omit_defaults=True):
         """Return the task with these events."""
         return lifecycle.fold_updates(task, [update for _, update in self.events])
 
-    def replaced(self, parts: list[Part], before: Task, task: Task) -> Output:
+    def replaced(self, parts: list[Part], before: Task, turn: Turn) -> Output:
         """Return the same end with these parts instead: as its message, or else as its first artifact."""
-        message, artifacts = self.ending.message, new_artifacts(before, self.shown_in(task))
-        if message is not None:
-            said = msgspec.structs.replace(message, parts=parts) if parts else None
-            return Output(ending=msgspec.structs.replace(self.ending, message=said))
-        if artifacts:
+        message, artifacts = self.ending.message, new_artifacts(before, self.shown_in(turn.task))
+        if message is None and artifacts:
             artifact = msgspec.structs.replace(artifacts[0], parts=parts or [Part(text="")])
-            update = TaskArtifactUpdateEvent(
-                task_id=task.id, context_id=task.context_id or "", artifact=artifact, last_chunk=True
-            )
+            update = TaskArtifactUpdateEvent(turn.task_id, turn.context_id, artifact, last_chunk=True)
             return Output(ending=self.ending, events=[("artifact", StreamResponse(artifact_update=update))])
-        return Output(ending=msgspec.structs.replace(self.ending, message=_said(parts, task)))
+        said = msgspec.structs.replace(message, parts=parts) if message is not None else turn.agent_message(parts)
+        ending = msgspec.structs.replace(self.ending, message=said if parts else None)
+        return Output(ending=ending)
 
 
 def _without_repeated(events: list[tuple[EventKind, StreamResponse]]) -> list[tuple[EventKind, StreamResponse]]:
@@ -406,11 +389,6 @@ def without_words(update: StreamResponse) -> StreamResponse:
     return update
 
 
-def new_artifacts(before: Task, after: Task) -> list[Artifact]:
-    known = {artifact.artifact_id: artifact for artifact in before.artifacts or ()}
-    return [artifact for artifact in after.artifacts or () if known.get(artifact.artifact_id) != artifact]
-
-
 def new_parts(before: Task, after: Task, message: Message | None = None) -> list[Part]:
     """Return what the agent has added between two states of a task: artifacts first, then messages."""
     # Not by their ids, which an agent may use twice.
@@ -436,24 +414,19 @@ def as_parts(value: dict[str, Any], originals: list[Part]) -> list[Part]:
         # A transform may have dropped its metadata.
         if part.metadata:
             known.setdefault(_key(content_part(part)), msgspec.structs.replace(part, metadata=None))
-    return [known.get(_key(part)) or _as_part(part) for part in value["message"]]
+    parts: list[Part] = []
+    for shown in value["message"]:
+        metadata, media_type, text = shown.get("metadata"), shown["mimeType"], shown.get("text")
+        if (original := known.get(_key(shown))) is not None:
+            parts.append(original)
+        elif isinstance(text, str):
+            kind = None if media_type == "text/plain" else media_type
+            parts.append(Part(text=text, media_type=kind, metadata=metadata))
+        else:
+            parts.append(Part(data=shown["data"], media_type=media_type, metadata=metadata))
+    return parts
 
 
 def _key(shown: dict[str, Any]) -> bytes:
     """Return a part as expressions see it, as a key: comparing each with each would take too long."""
     return _ENCODER.encode(normalise(shown))
-
-
-def _as_part(shown: dict[str, Any]) -> Part:
-    metadata, media_type = shown.get("metadata"), shown["mimeType"]
-    if isinstance(shown.get("text"), str):
-        return Part(
-            text=shown["text"], media_type=None if media_type == "text/plain" else media_type, metadata=metadata
-        )
-    return Part(data=shown["data"], media_type=media_type, metadata=metadata)
-
-
-def _said(parts: list[Part], task: Task) -> Message | None:
-    if not parts:
-        return None
-    return Message(message_id=new_id(), role=Role.AGENT, parts=parts, task_id=task.id, context_id=task.context_id)

@@ -7,36 +7,13 @@ from collections.abc import Iterable
 import msgspec
 
 from errands.clock import from_iso
+from errands.policy import limits, records
 from errands.policy.cel import CallFailed, Session, Suspended
 from errands.policy.cel.values import Json
 from errands.policy.context import Context
 from errands.policy.document import POLICY, CompiledPolicy
-from errands.policy.limits import (
-    Exceeded,
-    check_after_model,
-    check_age,
-    check_before_capability,
-    check_before_model,
-)
-from errands.policy.records import (
-    AnyRecord,
-    CallEnded,
-    CapabilityBegan,
-    CapabilityErrored,
-    CapabilityFinished,
-    CapabilityRestricted,
-    Decided,
-    InputArrived,
-    ModelCalled,
-    OutputGiven,
-    OutputHeld,
-    Started,
-)
+from errands.policy.records import AnyRecord
 from errands.policy.steps import Phase, StepCall, Steps, Subject, run_steps
-
-#: A step or limit, and the call that it was about, if any.
-_Rule = tuple[str, str | None]
-_Call = CapabilityBegan | CallEnded
 
 
 class RuleVerdict(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -63,21 +40,25 @@ class RuleVerdict(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
         return self.was != self.outcome
 
 
-async def replay_policy(policy: CompiledPolicy, records: Iterable[AnyRecord]) -> list[RuleVerdict]:
+async def replay_policy(policy: CompiledPolicy, known: Iterable[AnyRecord]) -> list[RuleVerdict]:
     """Return the verdicts in the order of the records. Raises ValueError when these do not begin with `Started`."""
-    records = list(records)
-    if not records or not isinstance(records[0], Started):
+    others = list(known)
+    started = others.pop(0) if others else None
+    if not isinstance(started, records.Started):
         raise ValueError("the task has no records: its agent has recorded nothing, and there was no policy")
-    replay = _Replay(policy, records[0], _decided(records))
-    for record in records[1:]:
+    replay = _Replay(policy, started)
+    for record in others:
+        if isinstance(record, records.Decided) and record.policy:
+            # Decisions of the agent's own rules have no version.
+            replay.decided.setdefault((record.step.removeprefix(POLICY), record.call), []).append(record.outcome)
+    for record in others:
         await replay.meet(record)
     return replay.verdicts
 
 
 class _Replay:
-    def __init__(self, policy: CompiledPolicy, started: Started, decided: dict[_Rule, list[str]]) -> None:
+    def __init__(self, policy: CompiledPolicy, started: records.Started) -> None:
         self._policy = policy
-        self._decided = decided
         known = {*started.functions, *started.delegations}
         new = tuple(name for name in policy.capabilities if name not in known)
         self._context = Context(msgspec.structs.replace(started, functions=started.functions + new))
@@ -86,70 +67,68 @@ class _Replay:
         self.verdicts: list[RuleVerdict] = []
         #: Whether the answer was checked when it was held back, so that it is not when it is given.
         self._held = False
+        #: What policies decided then, in order, by the step or limit and the call that it was about, if any.
+        self.decided: dict[tuple[str, str | None], list[str]] = {}
 
     async def meet(self, record: AnyRecord) -> None:
         """Take a record, and add what the policy decides at that moment."""
+        policy, context, at = self._policy, self._context, record.at
         match record:
-            case InputArrived():
-                self._context.take(record)
-                await self._boundary(record.at, "input", self._policy.before, input=record.values)
-            case OutputHeld(values=values):
-                await self._boundary(record.at, "output", self._policy.after, output=values)
-            case OutputGiven(values=values):
+            case records.InputArrived():
+                context.take(record)
+                await self._boundary(at, policy.before, input=record.values)
+            case records.OutputHeld():
+                await self._boundary(at, policy.after, output=record.values)
+                self._held = True
+            case records.OutputGiven():
                 if not self._held:
-                    await self._boundary(record.at, "output", self._policy.after, output=values)
-                self._context.take(record)
-            case ModelCalled():
-                self._model(record)
-            case CapabilityBegan() | CapabilityRestricted():
-                await self._before(record)
-            case CapabilityFinished():
+                    await self._boundary(at, policy.after, output=record.values)
+                self._held = False
+                context.take(record)
+            case records.ModelCalled():
+                moment = f"model {record.model}"
+                self._limit(at, moment, limits.check_before_model(policy.limits, context, from_iso(at)))
+                context.take(record)
+                self._limit(at, moment, limits.check_after_model(policy.limits, context))
+            case records.CapabilityBegan() | records.CapabilityRestricted():
+                for phase in (Phase.BEFORE_FIRST, Phase.BEFORE):
+                    if phase is Phase.BEFORE or context.is_first(record.function):
+                        await self._around(record, phase, input=record.arguments)
+                others = len(self._under_way - {record.call})
+                self._limit(
+                    at,
+                    record.function,
+                    limits.check_before_capability(policy.limits, context, from_iso(at), under_way=others),
+                )
+                if isinstance(record, records.CapabilityBegan):
+                    self._under_way.add(record.call)
+                context.take(record)
+            case records.CapabilityFinished():
                 self._under_way.discard(record.call)
-                self._context.take(record)
-                if record.caller != "step":
-                    steps = self._policy.steps(record.function, Phase.AFTER)
-                    await self._steps(record, record.function, steps, input=record.arguments, output=record.output)
-            case CapabilityErrored():
+                context.take(record)
+                await self._around(record, Phase.AFTER, input=record.arguments, output=record.output)
+            case records.CapabilityErrored():
                 self._under_way.discard(record.call)
-                self._context.take(record)
+                context.take(record)
             case _:
-                self._context.take(record)
-        self._held = isinstance(record, OutputHeld) or (self._held and not isinstance(record, OutputGiven))
+                context.take(record)
 
-    async def _boundary(self, at: str, moment: str, steps: Steps, **value: Json) -> None:
-        self._limit(at, moment, check_age(self._policy.limits, self._context, from_iso(at)))
-        await self._run(at, moment, steps, **value)
+    async def _boundary(self, at: str, steps: Steps, **value: Json) -> None:
+        [moment] = value
+        self._limit(at, moment, limits.check_age(self._policy.limits, self._context, from_iso(at)))
+        await self._run(at, moment, steps, None, Subject(context=self._context.plain, **value))
 
-    def _model(self, record: ModelCalled) -> None:
-        limits, moment = self._policy.limits, f"model {record.model}"
-        self._limit(record.at, moment, check_before_model(limits, self._context, from_iso(record.at)))
-        self._context.take(record)
-        self._limit(record.at, moment, check_after_model(limits, self._context))
+    async def _around(self, record: records.CapabilityBegan | records.CallEnded, phase: Phase, **values: Json) -> None:
+        if record.caller != "step":  # What a step calls has no steps around it.
+            subject = Subject(context=self._context.plain, action=record.function, **values)
+            steps = self._policy.steps(record.function, phase)
+            await self._run(record.at, record.function, steps, record.call, subject)
 
-    async def _before(self, record: CapabilityBegan | CapabilityRestricted) -> None:
-        function = record.function
-        # What a step calls has no steps around it.
-        phases = [Phase.BEFORE_FIRST, Phase.BEFORE] if record.caller != "step" else []
-        for phase in phases:
-            if phase is Phase.BEFORE or self._context.is_first(function):
-                await self._steps(record, function, self._policy.steps(function, phase), input=record.arguments)
-        exceeded = check_before_capability(
-            self._policy.limits, self._context, from_iso(record.at), under_way=len(self._under_way - {record.call})
-        )
-        self._limit(record.at, function, exceeded)
-        if isinstance(record, CapabilityBegan):
-            self._under_way.add(record.call)
-        self._context.take(record)
-
-    async def _steps(self, record: _Call, moment: str, steps: Steps, **values: Json) -> None:
-        await self._run(record.at, moment, steps, record.call, action=record.function, **values)
-
-    async def _run(self, at: str, moment: str, steps: Steps, about: str | None = None, **subject: Json) -> None:
+    async def _run(self, at: str, moment: str, steps: Steps, about: str | None, subject: Subject) -> None:
         session = Session(now=at)
-        looked_at = Subject(context=self._context.plain, **subject)
         while True:
             try:
-                outcome = await run_steps(steps, looked_at, session, invoke=_nothing)
+                outcome = await run_steps(steps, subject, session, invoke=_refuse_invoke)
             except Suspended as suspended:
                 call = suspended.call
                 asked = f"would ask {call.arguments[0]}"
@@ -157,29 +136,19 @@ class _Replay:
                 session.settle(call, True)
                 continue
             for decision in outcome.decisions:
-                self._add(at, moment, (decision.step, about), decision.summary, decision.detail)
+                self._add(at, moment, decision.step, about, decision.summary, decision.detail)
             return
 
-    def _limit(self, at: str, moment: str, exceeded: Exceeded | None) -> None:
+    def _limit(self, at: str, moment: str, exceeded: limits.Exceeded | None) -> None:
         if exceeded is not None:
-            self._add(at, moment, (f"limits.{exceeded.limit}", None), "exceeded", exceeded.message)
+            self._add(at, moment, f"limits.{exceeded.limit}", None, "exceeded", exceeded.message)
 
-    def _add(self, at: str, moment: str, rule: _Rule, outcome: str, detail: str) -> None:
-        was = self._decided.get(rule)
-        verdict = RuleVerdict(
-            at=at, moment=moment, step=rule[0], outcome=outcome, detail=detail, was=was.pop(0) if was else None
-        )
+    def _add(self, at: str, moment: str, step: str, about: str | None, outcome: str, detail: str) -> None:
+        decided = self.decided.get((step, about))
+        was = decided.pop(0) if decided else None
+        verdict = RuleVerdict(at=at, moment=moment, step=step, outcome=outcome, detail=detail, was=was)
         self.verdicts.append(verdict)
 
 
-def _decided(records: list[AnyRecord]) -> dict[_Rule, list[str]]:
-    """Return what policies decided then, in order. Decisions of the agent's own rules have no version."""
-    found: dict[_Rule, list[str]] = {}
-    for record in records:
-        if isinstance(record, Decided) and record.policy:
-            found.setdefault((record.step.removeprefix(POLICY), record.call), []).append(record.outcome)
-    return found
-
-
-async def _nothing(invocation: StepCall) -> None:
+async def _refuse_invoke(invocation: StepCall) -> None:
     raise CallFailed("a replay does not invoke tools")

@@ -371,18 +371,11 @@ def open_review(known: Iterable[AnyRecord], user: str) -> Waiting | None:
     """Return the first review by `user` that has no answer yet."""
     waiting: dict[tuple[str, str], Waiting] = {}
     for record in known:
-        if isinstance(record, Waiting) and _asks(record.call, user):
+        if isinstance(record, Waiting) and reviewer_of(record.call) == user:
             waiting.setdefault((record.key, record.call.key), record)
         elif isinstance(record, Answered):
             waiting.pop((record.key, record.call.key), None)
     return next(iter(waiting.values()), None)
-
-
-def _asks(call: Call, user: str) -> bool:
-    try:
-        return call.function == "review" and reviewer_of(call) == user
-    except ValueError:
-        return False
 
 
 # Reviewers

@@ -24,7 +24,6 @@ from errands.policy.cel import Call, Session
 from errands.policy.cel.values import SeenContext
 from errands.policy.context import Context
 from errands.policy.records import Answered, AnyRecord, Ended, InputArrived, Started, Waiting
-from errands.runtime.journal import Journal
 from errands.runtime.turn import Turn
 
 
@@ -58,10 +57,11 @@ async def stored_records(engine: Engine, task_id: str, scope: Scope) -> list[Any
 class Run:
     """The records of a task while one turn adds to them. All of them are in the log; nothing is kept beside it."""
 
-    def __init__(self, turn: Turn, journal: Journal, known: Iterable[AnyRecord]) -> None:
+    def __init__(self, turn: Turn, known: Iterable[AnyRecord]) -> None:
         self.task_id = turn.task_id
         self._turn = turn
-        self._journal = journal
+        #: Returns the time in milliseconds.
+        self.now_ms = turn.journal.now
         self.records: list[AnyRecord] = []
         #: How a policy or a failure ended the task, whether or not its status says so yet.
         self.over: Ended | None = None
@@ -72,12 +72,12 @@ class Run:
         self._take(*known)
 
     @classmethod
-    async def open(cls, turn: Turn, journal: Journal, stored: StoredTask) -> Run:
+    async def open(cls, turn: Turn, stored: StoredTask) -> Run:
         """Read the records of the task of a turn."""
         # The first turn of a new task finds none.
         is_new = stored.head.attempt <= 1 and len(stored.task.history or ()) <= 1
-        known = [] if is_new else await stored_records(journal.engine, stored.task.id, stored.scope)
-        return cls(turn, journal, known)
+        known = [] if is_new else await stored_records(turn.journal.engine, stored.task.id, stored.scope)
+        return cls(turn, known)
 
     def follow(self, take: Callable[[AnyRecord], None]) -> None:
         """Call `take` with every record, beginning with those that exist."""
@@ -131,15 +131,9 @@ class Run:
             return None
         return waiting.call
 
-    # Time
-
     def now(self) -> str:
         """Return the time for a record."""
-        return to_iso(self._journal.now())
-
-    def now_ms(self) -> int:
-        """Return the time in milliseconds."""
-        return self._journal.now()
+        return to_iso(self.now_ms())
 
     # New records
 
@@ -154,7 +148,7 @@ class Run:
     async def append(self, *new: AnyRecord) -> None:
         """Add records, which are durable when this returns."""
         self.note(*new)
-        await self._turn.catch_up()
+        await self.settle()
 
     async def settle(self) -> None:
         """Wait until everything noted is durable."""

@@ -290,7 +290,7 @@ class TurnQueue(EventQueue):
         status = self._checked(task.status)
         current = self._turn.task
         said = [self._spoken(message) for message in _new_messages(task, current)]
-        artifacts = _new_artifacts(task, current)
+        artifacts = new_artifacts(current, task)
         for artifact in artifacts:
             _check_artifact(artifact)
         settles = status.state in SETTLED_STATES
@@ -353,6 +353,7 @@ def _new_messages(task: Task, current: Task) -> list[Message]:
     return [message for message in task.history or () if message.role is Role.AGENT and message.message_id not in known]
 
 
-def _new_artifacts(task: Task, current: Task) -> list[Artifact]:
-    known = {artifact.artifact_id: artifact for artifact in current.artifacts or ()}
-    return [artifact for artifact in task.artifacts or () if known.get(artifact.artifact_id) != artifact]
+def new_artifacts(before: Task, after: Task) -> list[Artifact]:
+    """Return the artifacts that were added or changed between two states of a task."""
+    known = {artifact.artifact_id: artifact for artifact in before.artifacts or ()}
+    return [artifact for artifact in after.artifacts or () if known.get(artifact.artifact_id) != artifact]

@@ -80,13 +80,10 @@ class Overseer(Protocol):
 class Oversight(Protocol):
     """Makes the overseers of one agent's turns."""
 
-    @property
-    def is_required(self) -> bool:
-        """Whether every turn has an overseer."""
-
-    @property
-    def max_age(self) -> int | None:
-        """The age in milliseconds that tasks of the agent may reach, or None."""
+    #: Whether every turn has an overseer.
+    is_required: bool
+    #: The age in milliseconds that tasks of the agent may reach, or None.
+    max_age: int | None
 
     def expire(self, stored: StoredTask, now: int) -> Expired:
         """Return how a paused task ends that has become older than `max_age`."""

@@ -56,7 +56,7 @@ class Parent(Worker):
 
 
 async def started_run(ctx: TaskContext) -> Run:
-    run = await Run.open(ctx._turn, ctx._turn.journal, ctx._turn.stored)
+    run = await Run.open(ctx._turn, ctx._turn.stored)
     if not run.started:
         run.note(Started(at=run.now(), agent="Parent", parent=ctx._turn.options.parent, depth=ctx._turn.options.depth))
     return run

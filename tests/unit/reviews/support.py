@@ -34,7 +34,7 @@ class Reviewed(Worker):
     async def handle(self, ctx: TaskContext) -> None:
         self.turns.append((ctx.user_text, ctx.attempt))
         self.seen.append(ctx)
-        run = await Run.open(ctx._turn, ctx._turn.journal, ctx._turn.stored)
+        run = await Run.open(ctx._turn, ctx._turn.stored)
         if not run.started:
             await run.append(Started(at=run.now(), agent="Test agent"))
         for user in self.users:
