@@ -172,6 +172,11 @@ class Receipt(NamedTuple):
     at: int
 
 
+def receipt_until(change: Change) -> int:
+    """Return when the receipt of a change expires: after as long a window as the change itself looks back."""
+    return 2 * change.at - change.receipt_since
+
+
 class Judged(msgspec.Struct, gc=False):
     """An accepted change, and what follows from it."""
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from errands.clock import Clock, to_iso
@@ -21,7 +21,7 @@ from errands.model.core import (
     TaskStatusUpdateEvent,
     text_of,
 )
-from errands.model.log import Change, Draft, Event, ListQuery, Scope, StoredTask, Work
+from errands.model.log import Change, Draft, Event, Head, ListQuery, Scope, StoredTask, Work
 
 AGENT = "agent"
 ME = Scope("tenant", "me", AGENT)
@@ -191,3 +191,8 @@ async def whole_life(engine: Engine, changes: Changes, clock: Clock) -> None:
     subscription.close()
     assert (await engine.list(ListQuery(scope=ME))).total_size == 1
     assert await engine.sweep() == 1
+
+
+def versions(results: Iterable[object]) -> list[int | None]:
+    """Return the versions to which commits led; None for an error or another result."""
+    return [result.version if isinstance(result, Head) else None for result in results]

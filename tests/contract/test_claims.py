@@ -143,7 +143,7 @@ async def test_the_former_holder_is_refused_from_the_claim_on(
     await claim(engine, clock)
     with pytest.raises(LeaseLostError):
         await engine.commit(changes.complete(fence=1))
-    assert await engine.commit(changes.complete(fence=2)) == 3
+    assert (await engine.commit(changes.complete(fence=2))).version == 3
 
 
 async def test_concurrent_claimers_never_get_the_same_task(
@@ -179,7 +179,7 @@ async def test_a_lease_that_ran_out_but_was_not_taken_over_is_extended(
     clock.advance(2 * LEASE_MS)
     assert await engine.extend(WORKER, [Lease("t", 1)], clock() + LEASE_MS) == []
     assert await claim(engine, clock, worker="another") == []
-    assert await engine.commit(changes.chunk(fence=1)) == 3
+    assert (await engine.commit(changes.chunk(fence=1))).version == 3
 
 
 async def test_lost_leases_are_told_apart_from_fine_ones(engine: Engine, changes: Changes, clock: ManualClock) -> None:

@@ -72,7 +72,7 @@ async def test_a_deleted_id_can_be_used_again_and_begins_anew(engine: Engine, ch
     await engine.commit(changes.start())
     await engine.commit(changes.complete())
     await engine.delete("t", ME)
-    assert await engine.commit(changes.create()) == 1
+    assert (await engine.commit(changes.create())).version == 1
     stored = await engine.load("t", ME)
     assert (stored.state, stored.head.attempt) == (TaskState.SUBMITTED, 0)
 

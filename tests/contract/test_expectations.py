@@ -21,7 +21,7 @@ async def completed_with_fold(engine: Engine, changes: Changes) -> int:
     log = (await engine.read("t", ME, 0)).events
     change = changes.complete()
     fold = lifecycle.fold(None, [*log, *change.events])
-    return await engine.commit(changes.complete(fold=fold, expected=len(log)))
+    return (await engine.commit(changes.complete(fold=fold, expected=len(log)))).version
 
 
 async def test_waiting_for_a_state_that_is_there_returns_at_once(engine: Engine, changes: Changes) -> None:
@@ -74,7 +74,7 @@ async def test_an_expectation_misses_no_change_made_before_the_wait(engine: Engi
 
 async def test_an_expectation_can_be_registered_before_its_task_exists(engine: Engine, changes: Changes) -> None:
     with engine.expect("t", ME, SETTLED_STATES) as expectation:
-        version = await engine.commit(changes.start())
+        version = (await engine.commit(changes.start())).version
         await engine.commit(changes.complete())
         stored = await expectation.wait(version, None)
     assert stored is not None
@@ -84,7 +84,7 @@ async def test_an_expectation_can_be_registered_before_its_task_exists(engine: E
 async def test_only_a_state_after_the_given_version_fulfils_an_expectation(engine: Engine, changes: Changes) -> None:
     await engine.commit(changes.start())
     with engine.expect("t", ME, SETTLED_STATES) as expectation:
-        asked = await engine.commit(changes.ask())
+        asked = (await engine.commit(changes.ask())).version
         assert await expectation.wait(asked, 0.01) is None
         await engine.commit(changes.answer())
         await engine.commit(changes.status("t", TaskState.CANCELED))
@@ -96,7 +96,7 @@ async def test_only_a_state_after_the_given_version_fulfils_an_expectation(engin
 async def test_the_newest_of_several_fitting_changes_counts(engine: Engine, changes: Changes) -> None:
     await engine.commit(changes.start())
     with engine.expect("t", ME, SETTLED_STATES) as expectation:
-        asked = await engine.commit(changes.ask())
+        asked = (await engine.commit(changes.ask())).version
         await engine.commit(changes.answer())
         await engine.commit(changes.status("t", TaskState.CANCELED))
         stored = await expectation.wait(asked, None)

@@ -62,11 +62,11 @@ async def test_snapshot_and_tail_amount_to_the_whole_log(
     task_id = f"t{next(_ids)}"
     first = Changes(clock).start(task_id)
     log = list(first.events)
-    version = await engine.commit(first)
+    version = (await engine.commit(first)).version
     for chunks, folds in commits:
         drafts = tuple(artifact_draft(task_id, artifact, append=append) for artifact, append in chunks)
         change = Change(task_id=task_id, scope=ME, at=clock(), events=drafts)
-        version = await engine.commit(_with_fold(change, log, version) if folds else change)
+        version = (await engine.commit(_with_fold(change, log, version) if folds else change)).version
         log += drafts
     stored = await engine.load(task_id, ME)
     assert stored.version == len(log)

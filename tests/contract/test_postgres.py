@@ -17,7 +17,7 @@ from errands.engines.postgres.connection import MIN_POOL_SIZE, connect
 from errands.errors import ConfigurationError, DuplicateMessageError
 from errands.model.core import TaskState
 from errands.model.log import Head, Lease, ListQuery, Scope
-from tests.contract.changes import AGENT, LEASE_MS, ME, WORKER, Changes, ManualClock, context_of
+from tests.contract.changes import AGENT, LEASE_MS, ME, WORKER, Changes, ManualClock, context_of, versions
 from tests.postgres import shared_server, url_for
 
 pytestmark = pytest.mark.anyio
@@ -87,7 +87,7 @@ async def test_work_on_one_task_is_done_in_the_order_it_was_asked_for(
         engine.delete("t", ME),
         engine.commit(changes.create()),
     )
-    assert [*ended] == [2, 3, None, 1]
+    assert versions(ended) == [2, 3, None, 1]
     assert (await engine.load("t", ME)).state is TaskState.SUBMITTED
 
 
@@ -189,7 +189,7 @@ async def test_large_changes_of_one_moment_do_not_make_one_huge_transaction(
     before = engine.transactions
     large = "x" * 1_000_000
     results = await asyncio.gather(*(engine.commit(changes.chunk(f"t{n}", text=large)) for n in range(40)))
-    assert results == [3] * 40
+    assert versions(results) == [3] * 40
     assert 4 <= engine.transactions - before <= 10
 
 
@@ -259,7 +259,7 @@ async def test_a_batch_that_finds_a_known_message_is_still_one_batch(engine: Pos
         return_exceptions=True,
     )
     assert isinstance(results.pop(3), DuplicateMessageError)
-    assert results == [2] * 9 + [3]
+    assert versions(results) == [2] * 9 + [3]
 
 
 @asynccontextmanager

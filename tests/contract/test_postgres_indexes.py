@@ -99,15 +99,15 @@ async def test_replicas_write_on_while_an_index_is_built(
 ) -> None:
     upgrading = asyncio.ensure_future(PostgresEngine(url).schema.upgrade())
     await being_built(url)
-    assert await old.commit(changes.start()) == 2
+    assert (await old.commit(changes.start())).version == 2
     for number in range(20):
-        assert await old.commit(changes.chunk()) == 3 + number
+        assert (await old.commit(changes.chunk())).version == 3 + number
     assert not upgrading.done()
     assert (await valid(url))["tasks_by_worker"] is False
     await holder.execute("COMMIT")
     assert await upgrading == (NEWEST, NEWEST + 2)
     assert await valid(url) == BOTH
-    assert await old.commit(changes.complete()) == 23
+    assert (await old.commit(changes.complete())).version == 23
 
 
 async def test_an_index_whose_building_was_interrupted_is_built_again(

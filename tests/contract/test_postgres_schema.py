@@ -46,7 +46,7 @@ def further(monkeypatch: pytest.MonkeyPatch, script: str, oldest: int = NEWEST) 
 
 async def test_an_empty_database_gets_its_tables_when_it_is_opened(url: str, changes: Changes) -> None:
     async with PostgresEngine(url) as engine:
-        assert await engine.commit(changes.start()) == 2
+        assert (await engine.commit(changes.start())).version == 2
     assert await PostgresEngine(url).schema.check() == NEWEST
 
 
@@ -74,7 +74,7 @@ async def test_an_older_schema_is_refused_until_it_is_upgraded(
     assert await PostgresEngine(url).schema.upgrade() == (NEWEST + 1, NEWEST + 1)
     async with PostgresEngine(url, clock=clock) as engine:
         assert (await engine.load("t", ME)).version == 2
-        assert await engine.commit(changes.complete()) == 3
+        assert (await engine.commit(changes.complete())).version == 3
 
 
 @pytest.mark.parametrize("version", [1, FIRST - 1])
@@ -101,10 +101,10 @@ async def test_the_release_before_runs_on_a_schema_that_only_added(
             await PostgresEngine(url).schema.upgrade()
             async with PostgresEngine(url, clock=clock) as new:
                 # Both at the same time, on the same task.
-                assert await old.commit(changes.chunk()) == 3
-                assert await new.commit(changes.chunk()) == 4
+                assert (await old.commit(changes.chunk())).version == 3
+                assert (await new.commit(changes.chunk())).version == 4
         async with PostgresEngine(url, clock=clock) as restarted:
-            assert await restarted.commit(changes.complete()) == 5
+            assert (await restarted.commit(changes.complete())).version == 5
 
 
 async def test_the_release_before_is_refused_by_a_schema_that_took_something_away(
@@ -156,7 +156,7 @@ async def test_an_upgrade_waits_for_whoever_is_in_the_way_and_they_for_it(
     await writing.close()
     assert await upgrading == (NEWEST, NEWEST + 1)
     assert await reading == 2
-    assert await old.commit(changes.chunk()) == 3
+    assert (await old.commit(changes.chunk())).version == 3
     await old.close()
 
 
@@ -177,7 +177,7 @@ async def test_the_printed_sql_makes_what_an_upgrade_makes(url: str, changes: Ch
     assert await PostgresEngine(url).schema.check() == NEWEST
     assert await PostgresEngine(url).schema.sql() == ""
     async with PostgresEngine(url) as engine:
-        assert await engine.commit(changes.start()) == 2
+        assert (await engine.commit(changes.start())).version == 2
 
 
 def test_migrations_are_numbered_without_a_gap_and_name_the_oldest_that_can_run() -> None:

@@ -51,7 +51,7 @@ def missing(request: pytest.FixtureRequest, tmp_path: Path) -> str:
 async def test_what_one_writes_the_other_reads(pair: Pair, changes: Changes) -> None:
     one, other = pair
     await one.commit(changes.start())
-    assert await other.commit(changes.chunk(text="from the other", fence=1)) == 3
+    assert (await other.commit(changes.chunk(text="from the other", fence=1))).version == 3
     assert text_in(await one.load("t", ME)) == "from the other"
 
 
@@ -96,7 +96,7 @@ async def test_a_waiter_hears_that_the_other_ended_the_task(pair: Pair, changes:
 async def test_an_expectation_is_fulfilled_by_the_other(pair: Pair, changes: Changes) -> None:
     one, other = pair
     with one.expect("t", ME, TERMINAL_STATES) as expectation:
-        version = await one.commit(changes.start())
+        version = (await one.commit(changes.start())).version
         await other.commit(changes.complete(fence=1))
         stored = await expectation.wait(version, None)
     assert stored is not None
@@ -259,4 +259,4 @@ async def test_what_a_killed_process_held_is_claimed_again_and_its_late_writes_a
         assert (stored.head.attempt, stored.state) == (2, TaskState.WORKING)
         with pytest.raises(LeaseLostError):
             await engine.commit(changes.chunk(fence=1))
-        assert await engine.commit(changes.complete(fence=2)) == 3
+        assert (await engine.commit(changes.complete(fence=2))).version == 3

@@ -114,7 +114,7 @@ def test_tables_that_another_process_makes_meanwhile_are_not_taken_for_another_p
 async def test_an_empty_file_becomes_a_database(path: Path, changes: Changes) -> None:
     create_empty(path)
     async with SQLiteEngine(path) as engine:
-        assert await engine.commit(changes.start()) == 2
+        assert (await engine.commit(changes.start())).version == 2
 
 
 def further(monkeypatch: pytest.MonkeyPatch, script: str) -> None:
@@ -131,7 +131,7 @@ async def test_an_older_schema_is_brought_forward_and_keeps_its_tasks(
     further(monkeypatch, "ALTER TABLE tasks ADD COLUMN colour TEXT;\nCREATE INDEX by_colour ON tasks (colour);\n")
     async with SQLiteEngine(path, clock=clock) as engine:
         assert (await engine.load("t", ME)).version == 2
-        assert await engine.commit(changes.complete()) == 3
+        assert (await engine.commit(changes.complete())).version == 3
     assert version_of(path) == NEWEST + 1
 
 

@@ -104,7 +104,7 @@ async def test_a_locked_database_refuses_commits_and_takes_them_again_afterwards
         assert isinstance(result, StorageError)
         assert "is locked: another process" in str(result)
     assert len({id(result) for result in results}) == 4
-    assert await engine.commit(changes.chunk()) == 3
+    assert (await engine.commit(changes.chunk())).version == 3
     assert (await engine.list(ListQuery(scope=ME))).total_size == 1
     assert await engine.load_context(ME, "c") is None
 
@@ -137,7 +137,7 @@ async def test_a_full_disk_refuses_the_whole_batch_and_half_of_nothing_is_writte
     assert len(await log_of(engine)) == 2
     assert (await engine.list(ListQuery(scope=ME))).total_size == 1
     await engine._store.submit(lambda connection: connection.execute("PRAGMA max_page_count = 100000").fetchone())
-    assert await engine.commit(changes.chunk(text="x" * 1_000_000)) == 3
+    assert (await engine.commit(changes.chunk(text="x" * 1_000_000))).version == 3
 
 
 async def test_a_disk_that_refuses_to_write_refuses_the_commit_and_nothing_else(
@@ -152,7 +152,7 @@ async def test_a_disk_that_refuses_to_write_refuses_the_commit_and_nothing_else(
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
     assert (await engine.load("t", ME)).version == 2
-    assert await engine.commit(changes.chunk()) == 3
+    assert (await engine.commit(changes.chunk())).version == 3
 
 
 async def test_a_file_that_is_no_database_is_refused_and_left_as_it_is(path: Path) -> None:
@@ -240,7 +240,7 @@ async def test_an_opening_that_failed_leaves_nothing_behind(path: Path, changes:
         await engine.open()
     os.unlink(path)
     await engine.open()
-    assert await engine.commit(changes.start()) == 2
+    assert (await engine.commit(changes.start())).version == 2
     await engine.close()
 
 

@@ -99,7 +99,7 @@ async def test_readers_that_start_while_writers_write_miss_nothing(engine: Engin
 
 
 async def test_one_who_has_just_written_need_not_read_the_log(engine: Engine, changes: Changes) -> None:
-    version = await engine.commit(changes.start())
+    version = (await engine.commit(changes.start())).version
     subscription = engine.subscribe("t", ME, version, caught_up=True)
     await engine.commit(changes.chunk())
     assert await collect(subscription, 3) == [3]
@@ -124,7 +124,7 @@ async def test_a_slow_subscriber_that_overflows_its_buffer_reads_on_in_the_log(
 
 
 async def test_a_slow_subscriber_holds_a_bounded_number_of_bytes(engine: Engine, changes: Changes) -> None:
-    version = await engine.commit(changes.start())
+    version = (await engine.commit(changes.start())).version
     subscription = engine.subscribe("t", ME, version, caught_up=True)
     assert isinstance(subscription, LocalSubscription)
     text = "x" * (BUFFER_BYTES // 4)

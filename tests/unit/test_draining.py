@@ -45,7 +45,7 @@ class SlowToLease(SQLiteEngine):
         super().__init__(path)
         self.gate = Gate()
 
-    async def commit(self, change: Change) -> int:
+    async def commit(self, change: Change) -> Head:
         if change.work is Work.LEASE:
             await self.gate()
         return await super().commit(change)

@@ -25,6 +25,7 @@ from errands.model.log import (
     AskingQuery,
     Change,
     Event,
+    Head,
     Lease,
     LeaseSignal,
     ListPage,
@@ -83,8 +84,8 @@ class Storage(ABC):
     """Tasks, their logs, and what agents remember about a conversation."""
 
     @abstractmethod
-    async def commit(self, change: Change) -> int:
-        """Write one change and return the task's new version: the only way in which anything about a task changes.
+    async def commit(self, change: Change) -> Head:
+        """Write one change and return the head after it: the only way in which anything about a task changes.
 
         Atomic: the events, the snapshot, the head and the queue entry are written together or not at all.
         Durable first, visible second: when this returns the change is durable, and only then do subscribers see its
@@ -263,14 +264,10 @@ class Expectation(ABC):
         """
 
     @abstractmethod
-    def close(self) -> None:
-        """Remove the wait; leaving the block does it."""
+    def __enter__(self) -> Self: ...
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
+    @abstractmethod
+    def __exit__(self, *_: object) -> None: ...
 
 
 class EventBus(ABC):

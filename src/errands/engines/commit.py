@@ -248,7 +248,7 @@ class LocalEngine(Engine):
             if type(result) is Judged:
                 self._subscribers.publish(result.change.task_id, result.events, result.head.state, result.stored)
                 wake = wake or result.wakes_workers
-                result = result.head.version
+                result = result.head
             if job.future.done():
                 continue  # the caller was canceled
             if isinstance(result, Exception):

@@ -24,7 +24,7 @@ from errands.engines.listing import Cursor, earliest, fitting, leave_out_artifac
 from errands.engines.retention import apply_retention
 from errands.engines.subscriptions import READ_BYTES, READ_SIZE
 from errands.errors import ConcurrencyError, TaskNotFoundError
-from errands.lifecycle import Judged, Receipt, judge
+from errands.lifecycle import Judged, Receipt, judge, receipt_until
 from errands.model.base import UNREADABLE, encode
 from errands.model.core import PAUSED_STATES, TERMINAL_STATES, Task, TaskState
 from errands.model.log import (
@@ -205,7 +205,7 @@ class MemoryEngine(LocalEngine):
 
     # Writing
 
-    async def commit(self, change: Change) -> int:
+    async def commit(self, change: Change) -> Head:
         task = self._tasks.get(change.task_id)
         receipt = None
         if change.receipt is not None and (receipts := self._receipts.get(change.scope)):
@@ -226,7 +226,7 @@ class MemoryEngine(LocalEngine):
         if len(task.events) > self._max_events:
             assert self.retention.events_per_task is not None
             task.trim(self.retention.events_per_task)
-        return judged.head.version
+        return judged.head
 
     def _store(self, task: MemoryTask, judged: Judged) -> None:
         task_id, head, change = task.id, judged.head, judged.change
@@ -235,7 +235,7 @@ class MemoryEngine(LocalEngine):
             receipts = self._receipts.setdefault(change.scope, {})
             # An expired one that is replaced moves to the end.
             receipts.pop(change.receipt, None)
-            receipts[change.receipt] = Receipt(task_id, change.at), change.receipt_until
+            receipts[change.receipt] = Receipt(task_id, change.at), receipt_until(change)
             task.receipts += (change.receipt,)
         if change.context is not None:
             self._contexts[task.scope, task.context_id] = change.context, change.at

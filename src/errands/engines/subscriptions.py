@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Sequence
-from typing import Any
+from typing import Any, Self
 
 import msgspec
 
@@ -220,10 +220,9 @@ class LocalExpectation(Expectation):
         self._abandoned = True
         self.settle(None)
 
-    def close(self) -> None:
-        self._subscribers.dismiss(self._task_id, self)
+    def __enter__(self) -> Self:
+        return self
 
-    # As in the port, without one call more: every message passes here.
     def __exit__(self, *_: object) -> None:
         self._subscribers.dismiss(self._task_id, self)
 

@@ -123,11 +123,6 @@ class Change(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     # Set once, when the task is created.
     context_id: str = ""
 
-    @property
-    def receipt_until(self) -> int:
-        """The time at which its receipt expires."""
-        return 2 * self.at - self.receipt_since
-
 
 class Head(msgspec.Struct, kw_only=True, gc=False):
     """The state of a task without its content: what a change is judged against."""

@@ -318,12 +318,8 @@ class ReviewDesk:
             work=READY,
             due_at=now,
         )
-        await self._journal.commit(change)
-        return StoredTask(
-            task=lifecycle.fold_updates(task, events.updates),
-            head=lifecycle.advance(stored.head, change),
-            scope=stored.scope,
-        )
+        head = await self._journal.commit(change)
+        return StoredTask(task=lifecycle.fold_updates(task, events.updates), head=head, scope=stored.scope)
 
     async def _waiting(self, stored: StoredTask) -> Waiting:
         """Return the record of what the task waits for."""
@@ -403,18 +399,18 @@ class ReviewingTaskManager(TaskManager):
         self._desk = ReviewDesk(self._journal)
         self._inner = inner
 
-    async def send_message(self, request: SendMessageRequest, call: CallContext) -> SendMessageResponse:
+    async def _send_to_task(self, request: SendMessageRequest, call: CallContext) -> SendMessageResponse:
         try:
-            return await super().send_message(request, call)
+            return await self._send(request, call, request.message.task_id or "")
         except TaskNotFoundError:
             answered = await self._answer_of_another(request.message, call)
             if answered is None:
                 raise
             return SendMessageResponse(task=shown_to_reviewer(answered.task))
 
-    async def send_streaming_message(self, request: SendMessageRequest, call: CallContext) -> EventStream:
+    async def _stream_to_task(self, request: SendMessageRequest, call: CallContext) -> EventStream:
         try:
-            return await super().send_streaming_message(request, call)
+            return self._follow(await self._continue(request, call), request)
         except TaskNotFoundError:
             answered = await self._answer_of_another(request.message, call)
             if answered is None:

@@ -9,7 +9,7 @@ from errands.clock import to_iso
 from errands.engines.base import Engine
 from errands.model.base import encode
 from errands.model.core import Message, StreamResponse, TaskState, TaskStatus, TaskStatusUpdateEvent
-from errands.model.log import Change, Draft, EventKind
+from errands.model.log import Change, Draft, EventKind, Head
 from errands.runtime.hooks import HookReader
 
 
@@ -59,15 +59,15 @@ class Journal:
         #: The time, in milliseconds.
         self.now = engine.clock
 
-    async def commit(self, change: Change, previous: TaskState | None = None) -> int:
-        """Write the change, and return the task's new version.
+    async def commit(self, change: Change, previous: TaskState | None = None) -> Head:
+        """Write the change, and return the head after it.
 
         `previous` is the state before it, if that may be the state of its first status, too.
         """
-        version = await self.engine.commit(change)
+        head = await self.engine.commit(change)
         if self._hooks is not None:
             self._hooks.read(change.task_id, change.events, previous)
-        return version
+        return head
 
 
 #: The digits of the next ids. They are drawn for many at once, because a system call for each costs 3 % of a send.

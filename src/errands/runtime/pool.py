@@ -253,8 +253,8 @@ class WorkerPool:
                 await admit(change)
             self._backlog = True
             with self.keeping_context(task.id, message_id, request_context):
-                await handler.journal.commit(change)
-            return StoredTask(task=task, head=lifecycle.advance(stored.head, change), scope=change.scope)
+                head = await handler.journal.commit(change)
+            return StoredTask(task=task, head=head, scope=change.scope)
         state = change.state
         if events is not None and not handler.chooses_reply:
             state, task = WORKING, shallow_copy(task)
@@ -271,11 +271,11 @@ class WorkerPool:
             worker=self.leases.worker_id,
         )
         try:
-            await handler.journal.commit(change)
+            head = await handler.journal.commit(change)
         except BaseException:
             self._release_slots(1)
             raise
-        leased = StoredTask(task=task, head=lifecycle.advance(stored.head, change), scope=change.scope)
+        leased = StoredTask(task=task, head=head, scope=change.scope)
         self._start(leased, change.at, options, request_context)
         return leased
 
@@ -406,12 +406,11 @@ class WorkerPool:
                     worker=self.leases.worker_id,
                 )
                 try:
-                    await self._engine.commit(change)
+                    head = await self._engine.commit(change)
                 except BaseException:
                     self._release_slots(1)
                     raise
-                leased = StoredTask(task=stored.task, head=lifecycle.advance(stored.head, change), scope=scope)
-                self._start(leased, now)
+                self._start(StoredTask(task=stored.task, head=head, scope=scope), now)
 
     # Running turns
 
@@ -609,11 +608,11 @@ async def _begin(journal: Journal, stored: StoredTask) -> StoredTask:
         at=now,
         state=WORKING,
     )
-    version = await journal.commit(change)
-    if version != stored.version + 1:
+    head = await journal.commit(change)
+    if head.version != stored.version + 1:
         return await journal.engine.load(stored.task.id, stored.scope)
     task = lifecycle.fold_updates(stored.task, events.updates)
-    return StoredTask(task=task, head=lifecycle.advance(stored.head, change), scope=stored.scope)
+    return StoredTask(task=task, head=head, scope=stored.scope)
 
 
 async def _cancel_by_force(execution: Execution) -> None:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Coroutine
+from typing import Any
+
 import msgspec
 
 from errands.clock import from_iso
@@ -70,10 +73,18 @@ class TaskManager:
 
     # SendMessage, SendStreamingMessage
 
-    async def send_message(self, request: SendMessageRequest, call: CallContext) -> SendMessageResponse:
+    def send_message(self, request: SendMessageRequest, call: CallContext) -> Coroutine[Any, Any, SendMessageResponse]:
         """Submit the message and, unless the client wants to return immediately, wait until its turn has ended."""
+        if request.message.task_id:
+            return self._send_to_task(request, call)
+        return self._send(request, call, self._submitter.new_task_id(request.message))
+
+    async def _send_to_task(self, request: SendMessageRequest, call: CallContext) -> SendMessageResponse:
+        """Do what `send_message` does for a message that names its task."""
+        return await self._send(request, call, request.message.task_id or "")
+
+    async def _send(self, request: SendMessageRequest, call: CallContext, task_id: str) -> SendMessageResponse:
         configuration = request.configuration
-        task_id = request.message.task_id or self._submitter.new_task_id(request.message)
         # Expected before the message is submitted, so that no change is missed.
         with self._engine.expect(task_id, call.scope, SETTLED_STATES) as expectation:
             if request.message.task_id:
@@ -124,9 +135,15 @@ class TaskManager:
     async def send_streaming_message(self, request: SendMessageRequest, call: CallContext) -> EventStream:
         """Submit the message, and show the task and everything that happens until the turn has ended."""
         if request.message.task_id:
-            submission = await self._continue(request, call)
-        else:
-            submission = await self._submitter.submit(request, call, self._submitter.new_task_id(request.message))
+            return await self._stream_to_task(request, call)
+        submission = await self._submitter.submit(request, call, self._submitter.new_task_id(request.message))
+        return self._follow(submission, request)
+
+    async def _stream_to_task(self, request: SendMessageRequest, call: CallContext) -> EventStream:
+        """Do what `send_streaming_message` does for a message that names its task."""
+        return self._follow(await self._continue(request, call), request)
+
+    def _follow(self, submission: Submission, request: SendMessageRequest) -> EventStream:
         length = request.configuration.history_length if request.configuration else None
         return self._streams.follow_submission(submission, length)
 

@@ -353,7 +353,7 @@ class Turn:
             fold=fold,
         )
         try:
-            version = await self.journal.commit(change, self._state)
+            head = await self.journal.commit(change, self._state)
         except ConcurrencyError:
             self._stale = True
             await self._write(pending)
@@ -365,8 +365,8 @@ class Turn:
         else:
             self._updates += updates
         self._state = state or self._state
-        self._stale = self._stale or version != self._version + len(drafts)
-        self._version = version
+        self._stale = self._stale or head.version != self._version + len(drafts)
+        self._version = head.version
 
     def _state_after(self, updates: Sequence[StreamResponse]) -> TaskState | None:
         """Return the state after these events, or None if they change neither the state nor its message."""

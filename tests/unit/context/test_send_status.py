@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from errands import TaskContext, TaskStatus, TurnError
-from errands.model.log import Change
+from errands.model.log import Change, Head
 from errands.testing import connect, serve
 from tests.unit.support import Agent, Gate, first, log_of, reaches, run, running, said, signature, spoken, stream
 
@@ -80,7 +80,7 @@ async def test_without_a_message_nothing_is_stored(storage: str) -> None:
         written: list[Change] = []
         commit = server.engine.commit
 
-        async def noted(change: Change) -> int:
+        async def noted(change: Change) -> Head:
             written.append(change)
             return await commit(change)
 

@@ -8,7 +8,7 @@ import pytest
 
 from errands import TaskContext
 from errands.engines.memory import MemoryEngine
-from errands.model.log import Change
+from errands.model.log import Change, Head
 from errands.runtime.journal import Journal
 from tests.unit.support import lone_context, run, running, said, signature
 
@@ -71,9 +71,9 @@ async def test_update_context_does_nothing_when_context_id_is_not_set() -> None:
     saved: list[bytes | None] = []
 
     class Noting(MemoryEngine):
-        async def commit(self, change: Change) -> int:
+        async def commit(self, change: Change) -> Head:
             saved.append(change.context)
-            return 1
+            return Head(version=1)
 
     journal = Journal(Noting())
     await lone_context(context_id="c", journal=journal).update_context("kept")

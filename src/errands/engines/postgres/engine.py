@@ -26,6 +26,7 @@ from errands.errors import ConfigurationError, StorageError
 from errands.model.log import (
     AskingQuery,
     Change,
+    Head,
     Lease,
     LeaseSignal,
     ListPage,
@@ -148,9 +149,9 @@ class PostgresEngine(LocalEngine):
 
     # Writing
 
-    async def commit(self, change: Change) -> int:
-        version: int = await self._open_store.submit(change, change.task_id)
-        return version
+    async def commit(self, change: Change) -> Head:
+        head: Head = await self._open_store.submit(change, change.task_id)
+        return head
 
     async def delete(self, task_id: str, scope: Scope) -> None:
         await self._open_store.submit(partial(retention.delete, task_id=task_id, scope=scope), task_id)

@@ -35,7 +35,7 @@ from errands.engines.postgres.queries import (
     storable,
 )
 from errands.errors import ErrandsError, StorageError
-from errands.lifecycle import Judged, Receipt
+from errands.lifecycle import Judged, Receipt, receipt_until
 from errands.model.base import encode
 from errands.model.core import UNSPECIFIED
 from errands.model.log import Change, Lease, LeaseSignal, Scope, StoredTask
@@ -296,7 +296,7 @@ async def _store(
             snapshots[row.no] = one.snapshot
         if change.receipt is not None:
             key = receipt_key(change.scope, change.receipt)
-            receipts[key] = storable(row.id), change.at, change.receipt_until
+            receipts[key] = storable(row.id), change.at, receipt_until(change)
         if change.context is not None:
             contexts[row.scope, row.context_id] = change.context, change.at
         if judged.head.state is not judged.before.state:

@@ -36,6 +36,7 @@ from errands.model.core import TERMINAL_STATES, UNSPECIFIED
 from errands.model.log import (
     AskingQuery,
     Change,
+    Head,
     Lease,
     LeaseSignal,
     ListPage,
@@ -136,9 +137,9 @@ class RedisEngine(LocalEngine):
 
     # Writing
 
-    async def commit(self, change: Change) -> int:
-        version: int = await self._open.store.submit(change)
-        return version
+    async def commit(self, change: Change) -> Head:
+        head: Head = await self._open.store.submit(change)
+        return head
 
     async def delete(self, task_id: str, scope: Scope) -> None:
         while True:

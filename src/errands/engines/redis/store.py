@@ -44,7 +44,7 @@ from errands.engines.redis.schema import (
     read_known,
 )
 from errands.errors import ErrandsError, StorageError
-from errands.lifecycle import Judged, Receipt, judge
+from errands.lifecycle import Judged, Receipt, judge, receipt_until
 from errands.model.base import encode
 from errands.model.core import FAILED, PAUSED_STATES, TERMINAL_STATES
 from errands.model.log import LEASE, Change, EventKind, Head
@@ -320,7 +320,7 @@ class CommandBuilder:
         if snapshot is not None:
             hash_fields += ("snapshot", blob(snapshot), "folded", str(after.head.version))
         if key is not None:
-            lasts = max(change.receipt_until - change.at, 0) + RECEIPT_SLACK_MS
+            lasts = max(receipt_until(change) - change.at, 0) + RECEIPT_SLACK_MS
             commands.append(["SET", key, f"{change.at} {task_id}", "PX", str(lasts)])
         if change.context is not None:
             name = keys.context_name(after.scope, after.context_id)

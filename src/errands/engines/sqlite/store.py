@@ -33,7 +33,7 @@ from errands.engines.sqlite.queries import (
 )
 from errands.engines.sqlite.schema import open_writer
 from errands.errors import ErrandsError, StorageError
-from errands.lifecycle import Judged, Receipt
+from errands.lifecycle import Judged, Receipt, receipt_until
 from errands.model.log import Change, Lease, LeaseSignal, Scope, StoredTask
 
 MAX_JOBS = 512
@@ -315,7 +315,7 @@ def _store(connection: sqlite3.Connection, batch: CommitBatch) -> None:
         if accepted.snapshot is not None:
             snapshots[base] = accepted.snapshot
         if change.receipt is not None:
-            receipts += (change.receipt, row.id, change.at, change.receipt_until)
+            receipts += (change.receipt, row.id, change.at, receipt_until(change))
         if change.context is not None:
             contexts.append((*row.scope, row.context_id, change.context, change.at))
     for base, snapshot in snapshots.items():
