@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import struct
+from collections.abc import Coroutine
 from typing import Any
 
 from errands.clock import to_iso
@@ -59,30 +61,37 @@ class Journal:
         #: The time, in milliseconds.
         self.now = engine.clock
 
-    async def commit(self, change: Change, previous: TaskState | None = None) -> Head:
+    def commit(self, change: Change, previous: TaskState | None = None) -> Coroutine[Any, Any, Head]:
         """Write the change, and return the head after it.
 
         `previous` is the state before it, if that may be the state of its first status, too.
         """
-        head = await self.engine.commit(change)
-        if self._hooks is not None:
-            self._hooks.read(change.task_id, change.events, previous)
+        written = self.engine.commit(change)
+        return written if self._hooks is None else self._show_hooks(self._hooks, written, change, previous)
+
+    async def _show_hooks(
+        self, hooks: HookReader, written: Coroutine[Any, Any, Head], change: Change, previous: TaskState | None
+    ) -> Head:
+        head = await written
+        hooks.read(change.task_id, change.events, previous)
         return head
 
 
-#: The digits of the next ids. They are drawn for many at once, because a system call for each costs 3 % of a send.
-_digits: list[str] = []
+#: Ids are drawn for many at once, because a system call for each costs 3 % of a send.
+_DRAWN = 128
+_FIELDS = struct.Struct("8s4sx3sx3s12s" * _DRAWN)
+_UUIDS = b"%b-%b-4%b-a%b-%b " * _DRAWN
+_ids: list[str] = []
 # A child process must not use the same ones.
-os.register_at_fork(after_in_child=_digits.clear)
+os.register_at_fork(after_in_child=_ids.clear)
 
 
 def new_id() -> str:
     """Return a random UUID of version 4."""
-    if not _digits:
-        drawn = os.urandom(16 * 128).hex()
-        _digits.extend(drawn[start : start + 32] for start in range(0, len(drawn), 32))
-    digits = _digits.pop()
-    return f"{digits[:8]}-{digits[8:12]}-4{digits[13:16]}-a{digits[17:20]}-{digits[20:]}"
+    if not _ids:
+        digits = os.urandom(16 * _DRAWN).hex().encode()
+        _ids.extend((_UUIDS % _FIELDS.unpack(digits)).decode().split())
+    return _ids.pop()
 
 
 def status_update(
