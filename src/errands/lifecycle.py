@@ -223,13 +223,12 @@ def judge(scope: Scope | None, head: Head | None, receipt: Receipt | None, chang
         raise ConcurrencyError(f"the id {change.task_id} is taken")
     before = NEW if head is None else head
     after = advance(before, change)
-    lease = _lease_record(before, after, change) if before.claimed or change.work is LEASE else None
-    events: list[Event] = []
-    version = before.version
-    for draft in change.events:
-        version += 1
-        events.append(Event(version, draft.kind, draft.data, change.at, lease))
-        lease = None
+    events = [
+        Event(version, draft.kind, draft.data, change.at)
+        for version, draft in enumerate(change.events, before.version + 1)
+    ]
+    if events and (before.claimed or change.work is LEASE):
+        events[0] = msgspec.structs.replace(events[0], lease=_lease_record(before, after, change))
     stored = None if change.fold is None else StoredTask(task=change.fold, head=after, scope=change.scope)
     return Judged(change, before, after, events, stored, change.work is READY or change.cancel_requested is True)
 

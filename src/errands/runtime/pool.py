@@ -27,7 +27,7 @@ from errands.errors import (
     TaskTerminalStateError,
 )
 from errands.model.base import shallow_copy
-from errands.model.core import WORKING, StreamResponse, TaskStatus, TaskStatusUpdateEvent
+from errands.model.core import WORKING, StreamResponse, TaskStatusUpdateEvent
 from errands.model.log import LEASE, Change, Lease, RequestOptions, Scope, StoredTask
 from errands.runtime.call import WaitingContexts, current_message_id, stored_options
 from errands.runtime.dependencies import DependencyContainer
@@ -257,8 +257,8 @@ class WorkerPool:
             return StoredTask(task=task, head=head, scope=change.scope)
         state = change.state
         if events is not None and not handler.chooses_reply:
-            state, task = WORKING, shallow_copy(task)
-            task.status = TaskStatus(state=WORKING, timestamp=task.status.timestamp)
+            state, task, status = WORKING, shallow_copy(task), shallow_copy(task.status)
+            task.status, status.state = status, WORKING
             update = TaskStatusUpdateEvent(task_id=task.id, context_id=task.context_id or "", status=task.status)
             events.add("status", StreamResponse(status_update=update))
         change = msgspec.structs.replace(
