@@ -34,7 +34,8 @@ async def main(url, name):
         )
         versions = []
         for number in range(30):
-            versions.append(await engine.commit(changes.chunk("shared", f"{name}:{number};")))
+            head = await engine.commit(changes.chunk("shared", f"{name}:{number};"))
+            versions.append(head.version)
             await engine.commit(changes.create(f"{name}-{number}"))
         claimed = []
         while share := await engine.claim(name, [AGENT], 4, clock() + LEASE_MS):

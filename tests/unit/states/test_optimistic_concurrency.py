@@ -97,7 +97,7 @@ async def test_of_many_writers_at_one_version_exactly_one_wins(storage: str) -> 
         stored = await bring(engine, TaskState.WORKING)
         change = step("t1", TaskState.WORKING, expected=stored.version)
         outcomes = await asyncio.gather(*(engine.commit(change) for _ in range(20)), return_exceptions=True)
-        assert sorted(type(outcome).__name__ for outcome in outcomes) == ["ConcurrencyError"] * 19 + ["int"]
+        assert sorted(type(outcome).__name__ for outcome in outcomes) == ["ConcurrencyError"] * 19 + ["Head"]
         assert (await engine.load("t1", ANYBODY)).version == stored.version + 1
 
 
