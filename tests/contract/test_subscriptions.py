@@ -240,7 +240,7 @@ async def test_a_reader_gets_what_was_published_before_the_server_stopped(
     await engine.commit(changes.start())
     subscription = engine.subscribe("t", ME, 2, caught_up=True)
     if nudged:
-        engine._subscribers.nudge(["t"])
+        engine.subscribers.nudge(["t"])
     await engine.commit(changes.complete())
     engine.disconnect()
     assert [event.version for event in await subscription.next() or ()] == [3]

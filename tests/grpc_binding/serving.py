@@ -46,7 +46,7 @@ async def over_grpc(agent: Worker | A2AServer, **options: Any) -> AsyncIterator[
 
 def watched(server: A2AServer) -> list[str]:
     """The tasks that some request or stream still waits for."""
-    tasks: list[str] = server.engine._subscribers.watched()  # type: ignore[attr-defined]
+    tasks: list[str] = server.engine.subscribers.watched()  # type: ignore[attr-defined]
     return tasks
 
 

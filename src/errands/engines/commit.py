@@ -231,22 +231,22 @@ class LocalEngine(Engine):
 
     def __init__(self, *, clock: Clock = system_clock, retention: Retention | None = None) -> None:
         super().__init__(clock=clock, retention=retention)
-        self._subscribers = Subscribers()
+        self.subscribers = Subscribers()
         self._wakers: list[Callable[[], None]] = []
 
     def on_work(self, wake: Callable[[], None]) -> None:
         self._wakers.append(wake)
 
-    def _wake_workers(self) -> None:
+    def wake_workers(self) -> None:
         for wake in self._wakers:
             wake()
 
-    def _deliver(self, outcomes: Iterable[Outcome]) -> None:
+    def deliver(self, outcomes: Iterable[Outcome]) -> None:
         """Publish what has become durable, answer those who wait for it, and wake workers."""
         wake = False
         for job, result in outcomes:
             if type(result) is Judged:
-                self._subscribers.publish(result.change.task_id, result.events, result.head.state, result.stored)
+                self.subscribers.publish(result.change.task_id, result.events, result.head.state, result.stored)
                 wake = wake or result.wakes_workers
                 result = result.head
             if job.future.done():
@@ -258,7 +258,7 @@ class LocalEngine(Engine):
             else:
                 job.future.set_result(result)
         if wake:
-            self._wake_workers()
+            self.wake_workers()
 
     async def claim(self, worker: str, agents: Sequence[str], limit: int, until: int) -> Tasks:
         claimed: list[StoredTask] = []
@@ -315,17 +315,17 @@ class LocalEngine(Engine):
 
     def subscribe(self, task_id: str, scope: Scope, after: int, *, caught_up: bool = False) -> LocalSubscription:
         self._watch(task_id)
-        return self._subscribers.subscribe(task_id, after, lambda cursor: self.read(task_id, scope, cursor), caught_up)
+        return self.subscribers.subscribe(task_id, after, lambda cursor: self.read(task_id, scope, cursor), caught_up)
 
     def tell(self, task_id: str, data: bytes) -> None:
-        self._subscribers.tell(task_id, Event(0, "status", data))
+        self.subscribers.tell(task_id, Event(0, "status", data))
 
     def expect(self, task_id: str, scope: Scope, states: frozenset[TaskState]) -> LocalExpectation:
         self._watch(task_id)
-        return self._subscribers.expect(task_id, scope, states, self.load)
+        return self.subscribers.expect(task_id, scope, states, self.load)
 
     def _watch(self, task_id: str) -> None:
         """Prepare for a reader of this task: an engine that hears of other processes listens to it from now on."""
 
     def disconnect(self) -> None:
-        self._subscribers.close()
+        self.subscribers.close()

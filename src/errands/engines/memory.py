@@ -220,9 +220,9 @@ class MemoryEngine(LocalEngine):
             task.unpack()
             task.head = judged.head
         self._store(task, judged)
-        self._subscribers.publish(change.task_id, judged.events, judged.head.state, judged.stored)
+        self.subscribers.publish(change.task_id, judged.events, judged.head.state, judged.stored)
         if judged.wakes_workers:
-            self._wake_workers()
+            self.wake_workers()
         if len(task.events) > self._max_events:
             assert self.retention.events_per_task is not None
             task.trim(self.retention.events_per_task)

@@ -95,13 +95,13 @@ class PostgresEngine(LocalEngine):
             raise explain(error, self._options.name) from error
         name = secrets.token_hex(6)
         first_shard = 1 + int(name, 16) % _SHARES * self._options.lanes
-        process = Process(name, first_shard, self._options.schema, self._subscribers.watches)
+        process = Process(name, first_shard, self._options.schema, self.subscribers.watches)
         self._readers = readers
         self._notifications = Notifications(
-            self._options, name, readers, self._subscribers, self._wake_workers, self.clock, self._poll_interval
+            self._options, name, readers, self.subscribers, self.wake_workers, self.clock, self._poll_interval
         )
         self._notifications.start()
-        self._store = PostgresStore(self._options, process, self._deliver, self._notifications.note)
+        self._store = PostgresStore(self._options, process, self.deliver, self._notifications.note)
         self._store.start(connection)
 
     async def close(self) -> None:

@@ -104,15 +104,15 @@ class RedisEngine(LocalEngine):
         except BaseException:
             await server.close()
             raise
-        store = RedisStore(server, self._keys, self._commands, self._deliver)
+        store = RedisStore(server, self._keys, self._commands, self.deliver)
         reader = RedisReader(server, self._keys)
         notifications = RedisNotifications(
             server,
             self._keys,
             reader,
-            self._subscribers,
+            self.subscribers,
             origin=self._origin,
-            wake=self._wake_workers,
+            wake=self.wake_workers,
             poll_interval=self._poll_interval,
         )
         self._parts = _Parts(server, store, reader, notifications)

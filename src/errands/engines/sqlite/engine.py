@@ -94,7 +94,7 @@ class SQLiteEngine(LocalEngine):
         # Readers connect later, when the process may have changed its directory.
         self._options = self._options.absolute()
         make_directory(Path(self.path).parent)
-        store = SQLiteStore(self._options, self._poll_interval, self._deliver, self._others_wrote)
+        store = SQLiteStore(self._options, self._poll_interval, self.deliver, self._others_wrote)
         await store.start()
         self._store, self._readers = store, ReaderThreads(self._options, store.file)
 
@@ -211,7 +211,7 @@ class SQLiteEngine(LocalEngine):
     def _others_wrote(self) -> None:
         """Find out whether what another process wrote concerns this one. Called on the event loop."""
         self._others_wrote_at = asyncio.get_running_loop().time()
-        watched = self._subscribers.watched()
+        watched = self.subscribers.watched()
         if self._readers is not None and (watched or self._wakers):
             look = self._readers.submit(queries.changed, watched, self.clock())
             look.add_done_callback(partial(self._hear, watched))
@@ -219,10 +219,10 @@ class SQLiteEngine(LocalEngine):
     def _hear(self, watched: Sequence[str], look: asyncio.Future[queries.Changed]) -> None:
         """Pass on what concerns this process: processes that only extend their leases must not wake each other."""
         if look.cancelled() or look.exception() is not None:
-            self._subscribers.nudge(watched)
-            self._wake_workers()
+            self.subscribers.nudge(watched)
+            self.wake_workers()
             return
         before, self._versions = self._versions, look.result().versions
-        self._subscribers.nudge(task for task in watched if self._versions.get(task) != before.get(task, -1))
+        self.subscribers.nudge(task for task in watched if self._versions.get(task) != before.get(task, -1))
         if look.result().has_work:
-            self._wake_workers()
+            self.wake_workers()
