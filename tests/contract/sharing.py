@@ -96,8 +96,7 @@ async def listening_pair(url: str, clock: ManualClock) -> AsyncIterator[tuple[Po
 
 async def is_listening(engine: PostgresEngine) -> None:
     """Waits until it hears what others tell."""
-    assert engine._notifications is not None
-    await engine._notifications.is_listening.wait()
+    await engine.parts.notifications.is_listening.wait()
 
 
 async def spawn(script: str, *arguments: str) -> asyncio.subprocess.Process:

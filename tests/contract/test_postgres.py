@@ -54,20 +54,20 @@ async def test_every_field_of_a_head_has_its_column(engine: PostgresEngine) -> N
 
 
 async def test_many_commits_share_few_transactions(engine: PostgresEngine, changes: Changes) -> None:
-    before = engine.transactions
+    before = engine.parts.store.transactions
     await asyncio.gather(*(engine.commit(changes.start(f"t{number}")) for number in range(400)))
-    assert engine.transactions - before <= 2
+    assert engine.parts.store.transactions - before <= 2
 
 
 async def test_contexts_are_saved_in_the_transaction_of_the_changes_beside_them(
     engine: PostgresEngine, changes: Changes
 ) -> None:
-    before = engine.transactions
+    before = engine.parts.store.transactions
     await asyncio.gather(
         *(engine.commit(changes.start(f"t{number}")) for number in range(20)),
         *(engine.commit(changes.start(f"u{number}", context=b"value")) for number in range(20)),
     )
-    assert engine.transactions - before <= 2
+    assert engine.parts.store.transactions - before <= 2
     assert await engine.load_context(ME, "context of u19") == b"value"
 
 
@@ -186,11 +186,11 @@ async def test_large_changes_of_one_moment_do_not_make_one_huge_transaction(
     engine: PostgresEngine, changes: Changes
 ) -> None:
     await asyncio.gather(*(engine.commit(changes.start(f"t{n}")) for n in range(40)))
-    before = engine.transactions
+    before = engine.parts.store.transactions
     large = "x" * 1_000_000
     results = await asyncio.gather(*(engine.commit(changes.chunk(f"t{n}", text=large)) for n in range(40)))
     assert versions(results) == [3] * 40
-    assert 4 <= engine.transactions - before <= 10
+    assert 4 <= engine.parts.store.transactions - before <= 10
 
 
 async def test_an_engine_makes_no_more_connections_than_it_may(url: str, changes: Changes) -> None:

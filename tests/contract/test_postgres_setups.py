@@ -210,8 +210,7 @@ async def test_what_reads_is_connected_anew_when_what_listens_was(clock: ManualC
     async with own_database() as database, administering() as admin:
         url = shared_server().url(database=database)
         async with PostgresEngine(url, clock=clock, poll_interval=0.05) as engine:
-            assert engine._notifications is not None
-            await engine._notifications.is_listening.wait()
+            await engine.parts.notifications.is_listening.wait()
             before = await reading_process(engine)
             await admin.execute(
                 "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = $1 AND pid <> $2",
@@ -224,7 +223,7 @@ async def test_what_reads_is_connected_anew_when_what_listens_was(clock: ManualC
 
 async def reading_process(engine: PostgresEngine) -> int:
     """The process of the server that answers when the engine reads."""
-    async with engine._open_readers.connection() as connection:
+    async with engine.readers.connection() as connection:
         pid: int = await connection.fetchval("SELECT pg_backend_pid()")
         return pid
 
@@ -236,8 +235,7 @@ async def test_who_waits_for_a_task_that_a_failover_has_lost_is_told(changes: Ch
             await engine.commit(changes.start())
             subscription = engine.subscribe("t", ME, 2)
             waiting = asyncio.ensure_future(engine.wait_for_state("t", ME, TERMINAL_STATES, None))
-            assert engine._notifications is not None
-            while "t" not in engine._notifications._seen:
+            while "t" not in engine.parts.notifications._seen:
                 await asyncio.sleep(0.01)
             await _execute(url, "DELETE FROM errands.tasks")
             with pytest.raises(TaskNotFoundError):

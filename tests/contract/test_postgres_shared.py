@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from errands.engines.base import Retention
-from errands.engines.postgres import PostgresEngine, queries
+from errands.engines.postgres import PostgresEngine
 from errands.engines.postgres.notifications import Notifications
 from errands.model.core import TERMINAL_STATES
 from tests.contract.changes import ME, Changes, ManualClock, collect
@@ -49,13 +49,13 @@ async def test_many_subscribers_of_one_task_cost_one_read(
     reads: list[str] = []
 
     def count(name: str) -> None:
-        uncounted = getattr(queries, name)
+        uncounted = getattr(one, name)
 
         async def counted(*arguments: Any) -> Any:
             reads.append(name)
             return await uncounted(*arguments)
 
-        monkeypatch.setattr(queries, name, counted)
+        monkeypatch.setattr(one, name, counted)
 
     count("read")
     count("tail")
@@ -69,8 +69,7 @@ async def test_many_subscribers_of_one_task_cost_one_read(
 
 async def marked(engine: PostgresEngine) -> None:
     """Until the others know that this engine has readers of the task."""
-    assert engine._notifications is not None
-    while "t" not in engine._notifications._seen:
+    while "t" not in engine.parts.notifications._seen:
         await asyncio.sleep(0)
 
 
@@ -81,8 +80,7 @@ async def test_nobody_is_told_of_a_task_that_only_its_writer_watches(
     woken = asyncio.Event()
     other.on_work(woken.set)
     heard: list[str] = []
-    assert other._notifications is not None
-    monkeypatch.setattr(other._notifications, "_follow", lambda task_id, before: heard.append(task_id))
+    monkeypatch.setattr(other.parts.notifications, "_follow", lambda task_id, before: heard.append(task_id))
     with one.expect("t", ME, TERMINAL_STATES) as expectation:
         await one.commit(changes.start())
         await one.commit(changes.complete(fence=1))
@@ -134,8 +132,7 @@ async def test_one_at_a_time_sweeps(url: str, changes: Changes, clock: ManualClo
 @asynccontextmanager
 async def sweeping(engine: PostgresEngine) -> AsyncIterator[None]:
     """Somebody is at it and takes long."""
-    assert engine._readers is not None
-    async with engine._readers.connection() as connection:
+    async with engine.readers.connection() as connection:
         assert await connection.fetchval(
             "SELECT pg_try_advisory_lock(hashtext('errands sweep ' || current_schema()), 1)"
         )

@@ -119,22 +119,21 @@ async def test_full_synchronous_writes_like_any_other(path: Path, changes: Chang
 
 
 async def test_an_engine_without_its_writer_is_not_well(engine: SQLiteEngine) -> None:
-    assert engine._store is not None
-    await engine._store.stop()
+    await engine.store.stop()
     with pytest.raises(StorageError, match="writer"):
         await engine.check()
 
 
 async def test_many_commits_share_few_transactions(engine: SQLiteEngine, changes: Changes) -> None:
-    before = engine.transactions
+    before = engine.store.transactions
     await asyncio.gather(*(engine.commit(changes.start(f"t{number}")) for number in range(400)))
-    assert engine.transactions - before <= 2
+    assert engine.store.transactions - before <= 2
 
 
 async def test_all_kinds_of_work_share_a_transaction_in_their_order(
     engine: SQLiteEngine, changes: Changes, clock: ManualClock
 ) -> None:
-    before = engine.transactions
+    before = engine.store.transactions
     results = await asyncio.gather(
         engine.commit(changes.create()),
         engine.claim(WORKER, [AGENT], 1, clock() + LEASE_MS),
@@ -145,7 +144,7 @@ async def test_all_kinds_of_work_share_a_transaction_in_their_order(
         engine.delete("t", ME),
         engine.commit(changes.create()),
     )
-    assert engine.transactions - before <= 2
+    assert engine.store.transactions - before <= 2
     assert versions(results) == [1, None, 2, None, 2, 3, None, 1]
     assert (await engine.load("t", ME)).state is TaskState.SUBMITTED
 
@@ -211,8 +210,7 @@ async def test_the_loop_may_vanish_before_the_engine_is_closed(path: Path, chang
         engines.append(engine)
 
     await asyncio.to_thread(asyncio.run, forget_to_close())
-    writer = engines[0]._store
-    assert writer is not None
+    writer = engines[0].store
     await asyncio.to_thread(writer._thread.join)
     async with SQLiteEngine(path) as engine:
         assert (await engine.load("t", ME)).version == 2

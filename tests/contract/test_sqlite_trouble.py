@@ -122,9 +122,8 @@ async def test_a_full_disk_refuses_the_whole_batch_and_half_of_nothing_is_writte
     engine: SQLiteEngine, changes: Changes
 ) -> None:
     await engine.commit(changes.start())
-    assert engine._store is not None
     # SQLite's own bound on the file's size gives the same error as a full disk.
-    await engine._store.submit(lambda connection: connection.execute("PRAGMA max_page_count = 1").fetchone())
+    await engine.store.do(lambda connection: connection.execute("PRAGMA max_page_count = 1").fetchone())
     results = await asyncio.gather(
         engine.commit(changes.start("small")),
         engine.commit(changes.chunk(text="x" * 1_000_000)),
@@ -136,7 +135,7 @@ async def test_a_full_disk_refuses_the_whole_batch_and_half_of_nothing_is_writte
         assert "Free some space" in str(result)
     assert len(await log_of(engine)) == 2
     assert (await engine.list(ListQuery(scope=ME))).total_size == 1
-    await engine._store.submit(lambda connection: connection.execute("PRAGMA max_page_count = 100000").fetchone())
+    await engine.store.do(lambda connection: connection.execute("PRAGMA max_page_count = 100000").fetchone())
     assert (await engine.commit(changes.chunk(text="x" * 1_000_000))).version == 3
 
 
@@ -227,8 +226,7 @@ async def test_a_file_that_may_not_be_written_is_refused(open_folder: Path, chan
 
 async def test_a_file_that_becomes_read_only_refuses_commits(engine: SQLiteEngine, changes: Changes) -> None:
     await engine.commit(changes.start())
-    assert engine._store is not None
-    await engine._store.submit(lambda connection: connection.execute("PRAGMA query_only = ON").fetchone())
+    await engine.store.do(lambda connection: connection.execute("PRAGMA query_only = ON").fetchone())
     with pytest.raises(StorageError, match=r"read-only.*write permission"):
         await engine.commit(changes.chunk())
 
@@ -407,8 +405,7 @@ async def test_processes_that_share_a_file_do_not_take_each_other_for_a_replacem
 
 async def set_max_pages(engine: SQLiteEngine, pages: int) -> None:
     """SQLite's own bound on the file's size gives the same error as a full disk."""
-    assert engine._store is not None
-    await engine._store.submit(lambda connection: connection.execute(f"PRAGMA max_page_count = {pages}").fetchone())
+    await engine.store.do(lambda connection: connection.execute(f"PRAGMA max_page_count = {pages}").fetchone())
 
 
 async def test_a_full_disk_is_told_and_so_is_its_end(engine: SQLiteEngine, changes: Changes) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import re
-from collections.abc import Callable, Coroutine
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 from errands.clock import Clock, system_clock
@@ -32,7 +32,7 @@ PROBE_TIMEOUT = 1.0
 #: Seconds for which a successful write counts: clients may ask for readiness as often as they like.
 _WRITE_EVERY = 0.2
 
-Question = Callable[[], Coroutine[Any, Any, Any]]
+Question = Callable[[], Awaitable[Any]]
 
 
 class StoreProbe:

@@ -151,9 +151,9 @@ async def test_many_chunks_are_batched_for_persistence(tmp_path: Path) -> None:
 
     engine = SQLiteEngine(tmp_path / "tasks.db")
     async with connect(Agent(handle), storage=engine) as client:
-        before = engine.transactions
+        before = engine.store.transactions
         result = await client.send("hi")
-        assert engine.transactions - before < 50
+        assert engine.store.transactions - before < 50
     assert result.text == "".join(f"{number} " for number in range(500))
 
 

@@ -6,7 +6,7 @@ import asyncio
 import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
-from typing import Any, Concatenate, NamedTuple, ParamSpec, TypeVar
+from typing import Any, NamedTuple, TypeVar
 from urllib.parse import parse_qsl, unquote, urlencode, urlsplit
 
 import asyncpg
@@ -14,7 +14,6 @@ import asyncpg
 from errands.engines.connection import without_password
 from errands.errors import ConfigurationError, ErrandsError, StorageError
 
-_P = ParamSpec("_P")
 _T = TypeVar("_T")
 
 DEFAULT_SCHEMA = "errands"
@@ -96,9 +95,6 @@ _LOST = (
     asyncpg.InternalClientError,
 )
 
-#: Another transaction was in the way; the same again may succeed.
-_IN_THE_WAY = (asyncpg.SerializationError, asyncpg.DeadlockDetectedError, asyncpg.LockNotAvailableError)
-
 
 def is_lost(error: Exception) -> bool:
     """Return whether the connection is the cause, so that the same may succeed on another one."""
@@ -110,7 +106,8 @@ def is_lost(error: Exception) -> bool:
 
 def is_in_the_way(error: Exception) -> bool:
     """Return whether another transaction is the cause, so that the same may succeed later."""
-    return isinstance(error, _IN_THE_WAY)
+    conflicts = asyncpg.SerializationError, asyncpg.DeadlockDetectedError, asyncpg.LockNotAvailableError
+    return isinstance(error, conflicts)
 
 
 def is_read_only(error: Exception) -> bool:
@@ -203,7 +200,7 @@ class _Connection(asyncpg.Connection):  # type: ignore[misc]
         return ""
 
 
-def arguments(options: PostgresOptions) -> dict[str, Any]:
+def _arguments(options: PostgresOptions) -> dict[str, Any]:
     """Return what asyncpg needs to connect, alone or for a pool."""
     return {
         "dsn": options.dsn,
@@ -216,9 +213,9 @@ def arguments(options: PostgresOptions) -> dict[str, Any]:
 
 async def connect(options: PostgresOptions) -> Connection:
     """Return a new connection outside of the pool."""
-    connection = await asyncpg.connect(**arguments(options))
+    connection = await asyncpg.connect(**_arguments(options))
     try:
-        await prepare(connection, options)
+        await connection.execute(options.session)
     except BaseException:
         connection.terminate()
         raise
@@ -231,10 +228,6 @@ async def disconnect(connection: Connection) -> None:
         await connection.close(timeout=1.0)
 
 
-async def prepare(connection: Connection, options: PostgresOptions) -> None:
-    await connection.execute(options.session)
-
-
 class ReaderPool:
     """The connections that read: readers do not wait for the writer."""
 
@@ -245,12 +238,9 @@ class ReaderPool:
             # With a minimum the pool would try to connect, and complain, as long as the server is away.
             min_size=0,
             max_size=options.readers,
-            init=self._prepare,
-            **arguments(options),
+            init=lambda connection: connection.execute(options.session),
+            **_arguments(options),
         )
-
-    async def _prepare(self, connection: Connection) -> None:
-        await prepare(connection, self._options)
 
     async def start(self) -> None:
         await self._pool
@@ -259,24 +249,19 @@ class ReaderPool:
             for _ in range(min(2, self._options.readers)):
                 await stack.enter_async_context(self._pool.acquire())
 
-    async def call(
-        self, function: Callable[Concatenate[Connection, _P], Awaitable[_T]], *args: _P.args, **kwargs: _P.kwargs
-    ) -> _T:
-        """Call a function of `queries`, again when a connection breaks. Raises `StorageError` when none can be had."""
-        return await self.try_for(self._options.patience, lambda connection: function(connection, *args, **kwargs))
-
-    async def try_for(self, patience: float, function: Callable[[Connection], Awaitable[_T]]) -> _T:
-        """Do the same for at most `patience` seconds."""
-        deadline = asyncio.get_running_loop().time() + patience
+    async def call(self, read: Callable[[Connection], Awaitable[_T]], patience: float | None = None) -> _T:
+        """Call a function, again when a connection breaks, for at most `patience` seconds. Raises `StorageError`."""
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + (self._options.patience if patience is None else patience)
         while True:
             try:
                 async with self._pool.acquire() as connection:
-                    return await function(connection)
+                    return await read(connection)
             except ErrandsError:
                 raise
             except Exception as error:
                 may_pass = is_lost(error) or is_in_the_way(error) or is_crowded(error)
-                if self._closing or not may_pass or asyncio.get_running_loop().time() > deadline:
+                if self._closing or not may_pass or loop.time() > deadline:
                     raise explain(error, self._options.name) from error
             await asyncio.sleep(_READ_PAUSE)
 

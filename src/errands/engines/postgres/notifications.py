@@ -9,25 +9,23 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
 from functools import partial
 from typing import Any, NamedTuple
 
 import msgspec
 
-from errands.clock import Clock
-from errands.engines.postgres import queries
 from errands.engines.postgres.connection import (
     FIRST_PAUSE,
     LONGEST_PAUSE,
     Connection,
     PostgresOptions,
-    ReaderPool,
     connect,
     is_lost,
 )
-from errands.engines.postgres.queries import QUERIES, is_text, readable, storable
-from errands.engines.subscriptions import READ_SIZE, Subscribers, may_go_on
-from errands.errors import ErrandsError, TaskNotFoundError
+from errands.engines.postgres.queries import QUERIES, PostgresQueries, are_texts, readable, storable
+from errands.engines.subscriptions import may_go_on
+from errands.errors import ErrandsError
 
 logger = logging.getLogger(__name__)
 
@@ -75,50 +73,49 @@ def payloads(sender: str, work: bool, tasks: Sequence[ChangedTask]) -> list[str]
 class Notifications:
     """Marks the rows of tasks that have readers here, and shows the readers what other processes have written."""
 
-    def __init__(
-        self,
-        options: PostgresOptions,
-        name: str,
-        readers: ReaderPool,
-        subscribers: Subscribers,
-        wake_workers: Callable[[], None],
-        clock: Clock,
-        poll_interval: float,
-    ) -> None:
+    def __init__(self, engine: PostgresQueries, options: PostgresOptions, process: str, poll_interval: float) -> None:
+        self._engine = engine
+        self._subscribers = engine.subscribers
         self._options = options
         #: The name of this process in notifications and rows.
-        self._name = name
-        self._readers = readers
-        self._subscribers = subscribers
-        self._wake_workers = wake_workers
-        self._clock = clock
+        self._process = process
         self._poll_interval = poll_interval
         #: Watched tasks whose row says so, and up to which version this process has seen their events.
         self._seen: dict[str, int] = {}
         #: Watched tasks whose row may not say so yet.
         self._unmarked: set[str] = set()
         self._marking: asyncio.TimerHandle | None = None
-        #: Tasks whose news are being read, and whether there are more.
+        #: Tasks whose new events are being read, and whether there are more.
         self._following: dict[str, bool] = {}
         self._background: set[asyncio.Task[Any]] = set()
         self._broken = asyncio.Event()
-        self._listening: asyncio.Task[None] | None = None
         self.is_listening = asyncio.Event()
-        self._was_heard = False
         self._stopped = False
 
     def start(self) -> None:
-        self._listening = asyncio.get_running_loop().create_task(self._listen(), name="errands-postgres-listener")
+        self._spawn(self._listen)
 
     async def stop(self) -> None:
         # A reader that comes now hears nothing more, and must not leave anything behind in the loop.
         self._stopped = True
         if self._marking is not None:
             self._marking.cancel()
-        tasks = [*self._background, *([self._listening] if self._listening else [])]
+        tasks = list(self._background)
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+
+    def _spawn(self, work: Callable[[], Awaitable[None]]) -> None:
+        # Called inside, so that a task that is canceled before it begins leaves no coroutine behind.
+        async def run() -> None:
+            try:
+                await work()
+            except ErrandsError as error:
+                logger.info("looking for changes of other processes failed and will be done again: %s", error)
+
+        task = asyncio.get_running_loop().create_task(run(), name="errands-postgres-notifications")
+        self._background.add(task)
+        task.add_done_callback(self._background.discard)
 
     # Marking rows
 
@@ -127,23 +124,24 @@ class Notifications:
         if task_id not in self._seen and not self._stopped:
             self._unmarked.add(task_id)
             if self._marking is None:
-                self._marking = asyncio.get_running_loop().call_later(MARK_DELAY, self._start_marking)
+                loop = asyncio.get_running_loop()
+                self._marking = loop.call_later(MARK_DELAY, self._spawn, self._mark)
 
     def note(self, task_id: str, version: int) -> None:
         """Note that this process has written to a task with readers, and that the row says so by now."""
         self._seen[task_id] = version
         self._unmarked.discard(task_id)
 
-    def _start_marking(self) -> None:
+    async def _mark(self) -> None:
         self._marking = None
-        wanted = [task_id for task_id in self._unmarked if self._subscribers.watches(task_id) and is_text(task_id)]
+        watched = [task_id for task_id in self._unmarked if self._subscribers.watches(task_id) and are_texts(task_id)]
         self._unmarked.clear()
-        if wanted:
-            self._spawn(partial(self._mark, wanted))
-
-    async def _mark(self, task_ids: list[str]) -> None:
-        ids = [storable(task_id) for task_id in task_ids]
-        rows = await self._readers.call(_watch, ids, self._name)
+        if not watched:
+            return
+        ids = [storable(task_id) for task_id in watched]
+        rows = await self._engine.readers.call(
+            lambda connection: connection.fetch(QUERIES["watch"], ids, self._process)
+        )
         marked = {readable(key): version for key, version in rows}
         for task_id, version in marked.items():
             self._seen[task_id] = max(version, self._seen.get(task_id, 0))
@@ -154,7 +152,7 @@ class Notifications:
 
     async def _listen(self) -> None:
         """Keep one connection listening, whatever happens to it."""
-        pause = FIRST_PAUSE
+        pause, was_heard = FIRST_PAUSE, False
         while True:
             connection: Connection | None = None
             try:
@@ -162,15 +160,17 @@ class Notifications:
                 connection.add_termination_listener(lambda _: self._broken.set())
                 self._broken.clear()
                 await connection.add_listener(self._options.schema, self._hear)
-                if self._was_heard:
+                if was_heard:
                     # After a failover the others may have been made again too soon, and lead to a standby.
-                    await self._readers.renew()
-                self._was_heard = True
+                    await self._engine.readers.renew()
+                was_heard = True
                 self.is_listening.set()
                 pause = FIRST_PAUSE
                 while not self._broken.is_set():
                     await self._poll(connection)
-                    await _wait(self._broken, self._poll_interval)
+                    with suppress(TimeoutError):
+                        async with asyncio.timeout(self._poll_interval):
+                            await self._broken.wait()
             except Exception as error:
                 log = logger.info if is_lost(error) else logger.error
                 log("the connection that listens for notifications broke and is made again: %s", error)
@@ -187,7 +187,7 @@ class Notifications:
         except msgspec.MsgspecError:
             # Of another release, perhaps.
             notification = Notification("", work=True, more=True)
-        if notification.sender == self._name:
+        if notification.sender == self._process:
             return
         for task_id, before in notification.tasks:
             if self._subscribers.watches(task_id):
@@ -195,14 +195,16 @@ class Notifications:
         if notification.more:
             self._subscribers.nudge(self._subscribers.watched())
         if notification.work:
-            self._wake_workers()
+            self._engine.wake_workers()
 
     async def _poll(self, connection: Connection) -> None:
         """Look for changes of which no notification came; also the proof that the connection works."""
         watched = self._subscribers.watched()
         self._seen = {task_id: self._seen[task_id] for task_id in watched if task_id in self._seen}
         seen = list(self._seen)
-        found = await queries.versions(connection, watched) if watched else {}
+        ids = [storable(task_id) for task_id in watched if are_texts(task_id)]
+        rows = await connection.fetch(QUERIES["versions"], ids) if ids else ()
+        found = {readable(key): version for key, version in rows}
         for task_id, version in found.items():
             if task_id not in self._seen:
                 self.watch(task_id)
@@ -210,73 +212,34 @@ class Notifications:
                 self._follow(task_id, self._seen[task_id])
         # Lost in a failover, perhaps: its readers find out.
         self._subscribers.nudge(task_id for task_id in seen if task_id not in found)
-        await queries.compare_clock(connection, self._clock, f"the database {self._options.name}")
-        if await connection.fetchval(QUERIES["has_work"], self._clock()):
-            self._wake_workers()
-
-    # Reading the new events of a task, once for all of its readers
+        await self._engine.compare_clock(connection, self._options.name)
+        if await connection.fetchval(QUERIES["has_work"], self._engine.clock()):
+            self._engine.wake_workers()
 
     def _follow(self, task_id: str, before: int) -> None:
-        if task_id in self._following:
-            self._following[task_id] = True
-        else:
-            self._following[task_id] = False
-            self._spawn(partial(self._read_events, task_id, before))
+        """Read the new events of a task, once for all of its readers."""
+        if task_id not in self._following:
+            self._spawn(partial(self._publish, task_id, before))
+        self._following[task_id] = True
 
-    async def _read_events(self, task_id: str, after: int) -> None:
+    async def _publish(self, task_id: str, after: int) -> None:
         try:
-            going = True
-            while going:
+            while self._following[task_id]:
                 self._following[task_id] = False
-                after, is_full = await self._publish_after(task_id, after)
-                going = is_full or self._following[task_id]
+                (events, gap), state = await self._engine.tail(task_id, None, after)
+                if gap:
+                    # Its events are gone: its readers find out.
+                    self._subscribers.nudge([task_id])
+                    continue
+                if events:
+                    after = events[-1].version
+                    self._seen[task_id] = max(after, self._seen.get(task_id, 0))
+                stored = await self._engine.load(task_id, None) if self._subscribers.awaits(task_id, state) else None
+                self._subscribers.publish(task_id, events, state if stored is None else stored.state, stored)
+                if may_go_on(events):
+                    self._following[task_id] = True
         except ErrandsError as error:
             logger.info("new events of task %s could not be read: %s", task_id, error)
             self._subscribers.nudge([task_id])
         finally:
             del self._following[task_id]
-
-    async def _publish_after(self, task_id: str, after: int) -> tuple[int, bool]:
-        """Publish the events after a version; return the last version, and whether there may be more."""
-        found = await self._readers.call(queries.tail, task_id, after, READ_SIZE)
-        if found is None:
-            # The task or its events are gone: its readers find out.
-            self._subscribers.nudge([task_id])
-            return after, False
-        events, state = found
-        if events:
-            after = events[-1].version
-            self._seen[task_id] = max(after, self._seen.get(task_id, 0))
-        stored = None
-        if self._subscribers.awaits(task_id, state):
-            try:
-                stored = await self._readers.call(queries.load, task_id, None)
-            except TaskNotFoundError:
-                return after, False
-        self._subscribers.publish(task_id, events, state if stored is None else stored.state, stored)
-        return after, may_go_on(events)
-
-    def _spawn(self, work: Callable[[], Awaitable[None]]) -> None:
-        task = asyncio.get_running_loop().create_task(self._guarded(work))
-        self._background.add(task)
-        task.add_done_callback(self._background.discard)
-
-    async def _guarded(self, work: Callable[[], Awaitable[None]]) -> None:
-        # Called only here, so that a task that is canceled before it begins leaves no coroutine behind.
-        try:
-            await work()
-        except ErrandsError as error:
-            logger.info("looking for changes of other processes failed and will be done again: %s", error)
-
-
-async def _watch(connection: Connection, ids: list[str], name: str) -> list[Any]:
-    rows: list[Any] = await connection.fetch(QUERIES["watch"], ids, name)
-    return rows
-
-
-async def _wait(event: asyncio.Event, timeout: float) -> None:
-    try:
-        async with asyncio.timeout(timeout):
-            await event.wait()
-    except TimeoutError:
-        pass

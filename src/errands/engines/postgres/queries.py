@@ -1,40 +1,35 @@
-"""Reading the database: tasks, logs, pages and contexts, as plain functions over a connection."""
+"""Reading the database: the engine's methods that read, and the functions that decode rows."""
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from abc import abstractmethod
+from collections.abc import AsyncIterator, Sequence
 from functools import lru_cache
 from importlib.resources import files
 from typing import Any
 
-from errands.clock import Clock
-from errands.engines.commit import TaskRow
+import msgspec
+
+from errands.engines.base import Abandoned, Events, Ids, Running, Tasks
+from errands.engines.commit import LocalEngine, TaskRow
 from errands.engines.connection import StoreClock
 from errands.engines.damage import read_lease, stored_task
 from errands.engines.listing import FAR, Cursor, earliest, leave_out_artifacts, list_page
-from errands.engines.postgres.connection import Connection
+from errands.engines.postgres.connection import Connection, ReaderPool
 from errands.engines.statements import read_queries
-from errands.engines.subscriptions import READ_BYTES
+from errands.engines.subscriptions import READ_BYTES, READ_SIZE
 from errands.errors import TaskNotFoundError
 from errands.model.core import UNSPECIFIED, TaskState
-from errands.model.log import (
-    AskingQuery,
-    Event,
-    Head,
-    ListPage,
-    ListQuery,
-    LogSlice,
-    RunningTask,
-    Scope,
-    StoredTask,
-)
+from errands.model.log import AskingQuery, Event, Head, ListPage, ListQuery, LogSlice, Scope, StoredTask
 
 #: The statements of `queries.sql` by name.
 QUERIES = read_queries(files(__package__))
 
 #: What an integer column holds; a log has no more events.
 MAX_VERSION = 2**31 - 1
+#: Tasks that are read at a time when all are.
+_STEP = 100
 
 # Texts
 
@@ -55,9 +50,12 @@ def readable(text: str) -> str:
     return text
 
 
-def is_text(text: str) -> bool:
-    """Return whether a text can be stored at all: half a surrogate pair cannot."""
-    return text.isascii() or not any("\ud800" <= character <= "\udfff" for character in text)
+def are_texts(*texts: str | None) -> bool:
+    """Return whether texts can be stored at all: half a surrogate pair cannot."""
+    return all(
+        text is None or text.isascii() or not any("\ud800" <= character <= "\udfff" for character in text)
+        for text in texts
+    )
 
 
 @lru_cache(maxsize=4096)
@@ -84,36 +82,17 @@ Row = Any
 
 #: By their names; another release may know more.
 _STATES = {state.value: state for state in TaskState}
+_HEAD = [field.name for field in msgspec.structs.fields(Head)]
 
 
 def read_row(row: Row) -> TaskRow:
     """Return the columns of the fragment `record`, with which a row begins."""
-    return TaskRow(
-        row[0],
-        readable(row[1]),
-        Scope(readable(row[2]), readable(row[3]), readable(row[4])),
-        readable(row[5]),
-        row[6],
-        row[7],
-        Head(
-            version=row[9],
-            state=_STATES.get(row[10], UNSPECIFIED),
-            attempt=row[11],
-            attempt_base=row[12],
-            given_back=row[13],
-            worker=readable(row[14]),
-            due_at=row[15],
-            claimed=row[16],
-            unread=row[17],
-            cancel_requested=row[18],
-            direct=row[19],
-            asks=readable(row[20]),
-            created_at=row[21],
-            updated_at=row[22],
-            status_at=row[23],
-        ),
-        row[8],
-    )
+    no, task_id, tenant, owner, agent, context_id, folded, trimmed, watcher = row[:9]
+    head = Head(**dict(zip(_HEAD, row[9:24], strict=True)))
+    head.state = _STATES.get(head.state, UNSPECIFIED)
+    head.worker, head.asks = readable(head.worker), readable(head.asks)
+    scope = Scope(readable(tenant), readable(owner), readable(agent))
+    return TaskRow(no, readable(task_id), scope, readable(context_id), folded, trimmed, head, watcher)
 
 
 def read_events(row: Row) -> list[Event]:
@@ -132,98 +111,115 @@ def read_stored(row: Row) -> StoredTask:
     return stored_task(task.id, task.context_id, task.scope, task.head, read_events(row))
 
 
-# One task
-
-
-async def load(connection: Connection, task_id: str, scope: Scope | None) -> StoredTask:
-    """Load a task; of any scope when none is given. Raises `TaskNotFoundError`."""
-    row = await connection.fetchrow(QUERIES["load"], storable(task_id), True) if is_text(task_id) else None
-    stored = None if row is None else read_stored(row)
-    if stored is None or scope not in (None, stored.scope):
-        raise TaskNotFoundError(taskId=task_id)
-    return stored
-
-
-async def read(connection: Connection, task_id: str, scope: Scope, after: int, limit: int) -> LogSlice:
-    found = await _slice(connection, task_id, after, limit)
-    if found is None or found[0].scope != scope:
-        raise TaskNotFoundError(taskId=task_id)
-    return LogSlice(found[1], gap=after < found[0].trimmed)
-
-
-async def tail(connection: Connection, task_id: str, after: int, limit: int) -> tuple[list[Event], TaskState] | None:
-    """Return the events after a version, in any scope, and the state; None when the task or the events are gone."""
-    found = await _slice(connection, task_id, after, limit)
-    if found is None or after < found[0].trimmed:
-        return None
-    return found[1], found[0].head.state
-
-
-async def _slice(connection: Connection, task_id: str, after: int, limit: int) -> tuple[TaskRow, list[Event]] | None:
-    if not is_text(task_id):
-        return None
-    position = min(max(after, 0), MAX_VERSION)
-    row = await connection.fetchrow(QUERIES["read"], storable(task_id), position, limit, READ_BYTES)
-    return None if row is None else (read_row(row), read_events(row))
-
-
-async def records(connection: Connection, task_id: str, scope: Scope) -> list[Event]:
-    row = await connection.fetchrow(QUERIES["records"], storable(task_id)) if is_text(task_id) else None
-    if row is None or read_row(row).scope != scope:
-        raise TaskNotFoundError(taskId=task_id)
-    return read_events(row)
-
-
-async def load_context(connection: Connection, scope: Scope, context_id: str) -> bytes | None:
-    if not all(map(is_text, (*scope, context_id))):
-        return None
-    value: bytes | None = await connection.fetchval(
-        QUERIES["load_context"], *map(storable, scope), storable(context_id)
-    )
-    return value
-
-
-# Several tasks
-
-
 async def contents(connection: Connection, ids: Sequence[str]) -> dict[str, StoredTask]:
     """Load these tasks; ids are as they are stored."""
     return {row[1]: read_stored(row) for row in await connection.fetch(QUERIES["contents"], ids, True)}
 
 
-async def some_tasks(connection: Connection, after: str, limit: int) -> tuple[list[StoredTask], str | None]:
-    """Return the next tasks of any scope after an id, and the last id as it is stored; None when none is left."""
-    rows = await connection.fetch(QUERIES["some_tasks"], after, True, limit)
-    return [read_stored(row) for row in rows], rows[-1][1] if rows else None
+class PostgresQueries(LocalEngine):
+    """The methods of the engine that read."""
 
+    @property
+    @abstractmethod
+    def readers(self) -> ReaderPool:
+        """The connections that read. Raises `StorageError` when the engine is not open."""
 
-async def asking(connection: Connection, query: AskingQuery) -> list[StoredTask]:
-    wanted = (query.task_id, query.tenant, query.agent)
-    if not all(is_text(text) for text in wanted if text is not None):
-        return []
-    task_id, tenant, agent = (None if text is None else storable(text) for text in wanted)
-    users = None if query.users is None else [storable(user) for user in query.users if is_text(user)]
-    rows = await connection.fetch(QUERIES["asking"], task_id, False, tenant, agent, users, query.limit)
-    tasks = [stored for stored in map(read_stored, rows) if not stored.damage]
-    leave_out_artifacts(tasks)
-    return tasks
+    async def _fetch(self, query: str, *values: object) -> Sequence[Row]:
+        return await self.readers.call(lambda connection: connection.fetch(QUERIES[query], *values))
 
+    async def _fetch_value(self, query: str, *values: object) -> Any:
+        return await self.readers.call(lambda connection: connection.fetchval(QUERIES[query], *values))
 
-async def abandoned(
-    connection: Connection, agent: str, paused_by: int, created_by: int, limit: int
-) -> list[tuple[str, Scope]]:
-    # Without a bound on the age, only those that paused long ago are looked at.
-    newest = paused_by if created_by < 0 else FAR
-    rows = await connection.fetch(QUERIES["abandoned"], storable(agent), newest, paused_by, created_by, limit)
-    return [(readable(key), Scope(*map(readable, scope))) for key, *scope in rows]
+    async def _fetch_task(
+        self, query: str, task_id: str, scope: Scope | None, *values: object
+    ) -> tuple[TaskRow, Events]:
+        """Return a task, of any scope when none is given, and events of its log. Raises `TaskNotFoundError`."""
+        rows = await self._fetch(query, storable(task_id), *values) if are_texts(task_id) else ()
+        row = read_row(rows[0]) if rows else None
+        if row is None or scope not in (None, row.scope):
+            raise TaskNotFoundError(taskId=task_id)
+        return row, read_events(rows[0])
 
+    # One task
 
-async def page(connection: Connection, query: ListQuery, now: int) -> ListPage:
-    if not all(map(is_text, (*query.scope, query.context_id or ""))):
-        if query.page_token:
-            Cursor.read(query.page_token)
-        return ListPage(tasks=[], next_page_token="", total_size=0)
-    return await list_page(_PostgresListing(connection, query), query, now)
+    async def load(self, task_id: str, scope: Scope | None) -> StoredTask:
+        row, content = await self._fetch_task("load", task_id, scope, True)
+        return stored_task(row.id, row.context_id, row.scope, row.head, content)
+
+    async def read(self, task_id: str, scope: Scope, after: int, limit: int = READ_SIZE) -> LogSlice:
+        return (await self.tail(task_id, scope, after, limit))[0]
+
+    async def tail(
+        self, task_id: str, scope: Scope | None, after: int, limit: int = READ_SIZE
+    ) -> tuple[LogSlice, TaskState]:
+        """Do what `read` does, in any scope when none is given, and return the task's state as well."""
+        position = min(max(after, 0), MAX_VERSION)
+        row, events = await self._fetch_task("read", task_id, scope, position, limit, READ_BYTES)
+        return LogSlice(events, gap=after < row.trimmed), row.head.state
+
+    async def records(self, task_id: str, scope: Scope) -> Events:
+        return (await self._fetch_task("records", task_id, scope))[1]
+
+    async def load_context(self, scope: Scope, context_id: str) -> bytes | None:
+        if not are_texts(*scope, context_id):
+            return None
+        value: bytes | None = await self._fetch_value("load_context", *map(storable, scope), storable(context_id))
+        return value
+
+    # Several tasks
+
+    async def every_task(self) -> AsyncIterator[StoredTask]:
+        last = ""
+        while rows := await self._fetch("some_tasks", last, True, _STEP):
+            for row in rows:
+                yield read_stored(row)
+            last = rows[-1][1]
+
+    async def asking(self, query: AskingQuery) -> Tasks:
+        wanted = (query.task_id, query.tenant, query.agent)
+        if not are_texts(*wanted):
+            return []
+        task_id, tenant, agent = (None if text is None else storable(text) for text in wanted)
+        users = None if query.users is None else [storable(user) for user in query.users if are_texts(user)]
+        rows = await self._fetch("asking", task_id, False, tenant, agent, users, query.limit)
+        tasks = [stored for stored in map(read_stored, rows) if not stored.damage]
+        leave_out_artifacts(tasks)
+        return tasks
+
+    async def abandoned(self, agent: str, paused_by: int, created_by: int, limit: int) -> Abandoned:
+        # Without a bound on the age, only those that paused long ago are looked at.
+        newest = paused_by if created_by < 0 else FAR
+        rows = await self._fetch("abandoned", storable(agent), newest, paused_by, created_by, limit)
+        return [(readable(key), Scope(*map(readable, scope))) for key, *scope in rows]
+
+    async def list(self, query: ListQuery) -> ListPage:
+        if not are_texts(*query.scope, query.context_id):
+            if query.page_token:
+                Cursor.read(query.page_token)
+            return ListPage(tasks=[], next_page_token="", total_size=0)
+        now = self.clock()
+        return await self.readers.call(lambda connection: list_page(_PostgresListing(connection, query), query, now))
+
+    # The queue
+
+    async def wanted_canceled(self, worker: str) -> Ids:
+        return [readable(row[0]) for row in await self._fetch("wanted_canceled", storable(worker))]
+
+    async def running(self) -> Running:
+        return [read_row(row).running() for row in await self._fetch("running", self.clock())]
+
+    async def queue_age(self, agents: Sequence[str]) -> int | None:
+        now = self.clock()
+        names = [storable(agent) for agent in agents if are_texts(agent)]
+        due_at: int | None = await self._fetch_value("longest_due", names, now)
+        return None if due_at is None else now - due_at
+
+    async def compare_clock(self, connection: Connection, name: str) -> None:
+        """Correct a `StoreClock` by the server's time."""
+        if isinstance(self.clock, StoreClock):
+            asked = self.clock.own()
+            theirs = await connection.fetchval(QUERIES["server_time"])
+            self.clock.compare(asked, theirs, self.clock.own(), f"the database {name}")
 
 
 class _PostgresListing:
@@ -246,27 +242,17 @@ class _PostgresListing:
         return total
 
     async def in_order(self, cursor: Cursor, limit: int) -> list[tuple[int, str]]:
-        rows = await self._connection.fetch(
-            QUERIES[f"list_{self._subject}_in_order"],
-            *self._filters,
-            cursor.as_of,
-            cursor.status_at,
-            _position(cursor),
-            limit,
-            *self._context,
-        )
+        rows = await self._find("in_order", cursor.as_of, cursor.status_at, _position(cursor), limit)
         return [(status_at, readable(task_id)) for task_id, status_at in rows]
 
     async def since_changed(self, cursor: Cursor, limit: int) -> list[str]:
-        rows = await self._connection.fetch(
-            QUERIES[f"list_{self._subject}_since_changed"],
-            *self._filters,
-            cursor.as_of,
-            _position(cursor),
-            limit,
-            *self._context,
-        )
+        rows = await self._find("since_changed", cursor.as_of, _position(cursor), limit)
         return [readable(row[0]) for row in rows]
+
+    async def _find(self, phase: str, *position: object) -> Sequence[Row]:
+        query = QUERIES[f"list_{self._subject}_{phase}"]
+        rows: list[Row] = await self._connection.fetch(query, *self._filters, *position, *self._context)
+        return rows
 
     async def load(self, task_ids: list[str]) -> list[StoredTask | None]:
         wanted = [storable(task_id) for task_id in task_ids]
@@ -283,49 +269,3 @@ class _PostgresListing:
 def _position(cursor: Cursor) -> str:
     """Return the id in a token, which may be any text, without what cannot be stored."""
     return storable(cursor.task_id.encode("utf-8", "ignore").decode())
-
-
-# The queue, and the server itself
-
-
-async def wanted_canceled(connection: Connection, worker: str) -> list[str]:
-    return [readable(row[0]) for row in await connection.fetch(QUERIES["wanted_canceled"], storable(worker))]
-
-
-async def running(connection: Connection, now: int) -> list[RunningTask]:
-    return [read_row(row).running() for row in await connection.fetch(QUERIES["running"], now)]
-
-
-async def queue_age(connection: Connection, agents: Sequence[str], now: int) -> int | None:
-    names = [storable(agent) for agent in agents if is_text(agent)]
-    due_at: int | None = await connection.fetchval(QUERIES["longest_due"], names, now)
-    return None if due_at is None else now - due_at
-
-
-async def versions(connection: Connection, task_ids: Sequence[str]) -> dict[str, int]:
-    """Return the versions of these tasks; one that does not exist is missing."""
-    rows = await connection.fetch(QUERIES["versions"], [storable(task_id) for task_id in task_ids if is_text(task_id)])
-    return {readable(key): version for key, version in rows}
-
-
-async def compare_clock(connection: Connection, clock: Clock, name: str) -> None:
-    """Correct a `StoreClock` by the server's time."""
-    if isinstance(clock, StoreClock):
-        asked = clock.own()
-        theirs = await connection.fetchval(QUERIES["server_time"])
-        clock.compare(asked, theirs, clock.own(), name)
-
-
-async def is_read_only(connection: Connection) -> bool:
-    """Return whether nothing can be written. Fails when the tables cannot be read."""
-    return bool(await connection.fetchval(QUERIES["check"]))
-
-
-async def try_to_write(connection: Connection) -> None:
-    """Insert an event that belongs to no task and roll it back. Fails when a message could not be stored."""
-    transaction = connection.transaction()
-    await transaction.start()
-    try:
-        await connection.execute(QUERIES["probe"])
-    finally:
-        await transaction.rollback()

@@ -74,8 +74,7 @@ WITH stored_tasks AS (
     DO UPDATE SET value = excluded.value, updated_at = excluded.updated_at
 ), stored_tallies AS (
     INSERT INTO tallies (scope, state, shard, tasks)
-    SELECT scope, state, $45::integer, difference
-    FROM unnest($43::bigint[], $44::text[], $46::bigint[]) AS moved (scope, state, difference)
+    SELECT * FROM unnest($43::bigint[], $44::text[], $45::integer[], $46::bigint[])
     ON CONFLICT (scope, state, shard) DO UPDATE SET tasks = tallies.tasks + excluded.tasks
 ), stored_batch AS (
     INSERT INTO writers (process, lane, batch) VALUES ($49::text, $50::integer, $51::bigint)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator
 
 from errands.engines.base import Retention
 from errands.engines.postgres.connection import Connection
@@ -47,13 +47,7 @@ async def delete(connection: Connection, task_id: str, scope: Scope) -> None:
     if not rows:
         raise TaskNotFoundError(taskId=task_id)
     read_row(rows[0]).check_ended(scope)
-    await _delete(connection, [storable(task_id)])
-
-
-async def _delete(connection: Connection, ids: Sequence[str]) -> int:
-    """Delete ended tasks. Readers see them no more; `PostgresSweep.clear_remains` removes what is left of long logs."""
-    count: int = await connection.fetchval(QUERIES["delete_tasks"], ids, SWEEP_EVENTS)
-    return count
+    await connection.fetchval(QUERIES["delete_tasks"], [storable(task_id)], SWEEP_EVENTS)
 
 
 class PostgresSweep:
@@ -79,7 +73,9 @@ class PostgresSweep:
                 events += length
                 if events >= SWEEP_EVENTS:
                     break
-            return await _delete(self._connection, ids) if ids else 0
+            # Readers see them no more; `clear_remains` removes what is left of long logs.
+            count: int = await self._connection.fetchval(QUERIES["delete_tasks"], ids, SWEEP_EVENTS) if ids else 0
+            return count
 
     async def clear_remains(self) -> int:
         async with self._connection.transaction():

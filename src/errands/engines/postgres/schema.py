@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import re
 import secrets
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 from functools import partial
 from importlib.resources import files
 from itertools import takewhile
@@ -32,7 +33,6 @@ _TRIES, _PAUSE = 40, 0.5
 #: Seconds that one statement of an upgrade may take.
 _LONGEST = 86_400.0
 
-
 _OLDEST = re.compile(r"^-- oldest: (\d+)$", re.MULTILINE)
 _INDEX = re.compile(r"CREATE (?:UNIQUE )?INDEX CONCURRENTLY (\w+) [^;]+")
 
@@ -56,6 +56,11 @@ class Migration(NamedTuple):
         """The script for tables that are not in use yet."""
         return self.script.replace("INDEX CONCURRENTLY", "INDEX")
 
+    @property
+    def applied(self) -> str:
+        """The statement that notes that it was applied."""
+        return _filled("schema_applied", self.version, self.oldest)
+
 
 def migrations() -> list[Migration]:
     """Return the scripts in `migrations/`, in order."""
@@ -70,11 +75,6 @@ def migrations() -> list[Migration]:
 class SchemaBusyError(StorageError):
     """Another process is changing the schema."""
 
-    def __init__(self, options: PostgresOptions) -> None:
-        super().__init__(
-            f"Another process upgrades the tables of the database {options.name}. Try again when it is done"
-        )
-
 
 class SchemaState(NamedTuple):
     """What is in the database."""
@@ -84,6 +84,15 @@ class SchemaState(NamedTuple):
     version: int
     #: The oldest schema version whose code may use it.
     oldest: int
+
+    @property
+    def missing(self) -> list[Migration]:
+        return [migration for migration in migrations() if migration.version > self.version]
+
+    @property
+    def together(self) -> list[Migration]:
+        """The first missing migrations that may be in one transaction: in an empty database all of them."""
+        return list(takewhile(lambda migration: self.version == 0 or not migration.indexes, self.missing))
 
 
 async def check_session(connection: Connection, options: PostgresOptions) -> None:
@@ -147,7 +156,7 @@ async def ensure_schema(connection: Connection, options: PostgresOptions) -> Non
 async def _apply(connection: Connection, options: PostgresOptions, *, only_when_empty: bool = False) -> SchemaState:
     """Apply the missing migrations, and return what was in the database before."""
     before = await _try(lambda: _apply_once(connection, options, only_when_empty))
-    while not only_when_empty and (missing := _missing(await look(connection, options))):
+    while not only_when_empty and (missing := (await look(connection, options)).missing):
         if missing[0].indexes:
             await _try(partial(_build_indexes, options, missing[0]))
         else:
@@ -167,11 +176,17 @@ async def _try(step: Callable[[], Awaitable[_T]]) -> _T:
     return await step()
 
 
+async def _lock(connection: Connection, query: str, options: PostgresOptions) -> None:
+    if not await connection.fetchval(QUERIES[query], options.schema):
+        raise SchemaBusyError(
+            f"Another process upgrades the tables of the database {options.name}. Try again when it is done"
+        )
+
+
 async def _apply_once(connection: Connection, options: PostgresOptions, only_when_empty: bool) -> SchemaState:
     """Apply, in one transaction, the missing migrations up to the first one that must not be in a transaction."""
     async with connection.transaction():
-        if not await connection.fetchval(QUERIES["schema_lock"], options.schema):
-            raise SchemaBusyError(options)
+        await _lock(connection, "schema_lock", options)
         await connection.fetch(QUERIES["schema_patience"], True)
         await connection.execute(QUERIES["schema_short_waits"])
         # Read under the lock: another process may have been faster.
@@ -180,22 +195,12 @@ async def _apply_once(connection: Connection, options: PostgresOptions, only_whe
             await connection.execute(f'CREATE SCHEMA "{options.schema}"')
         if state.version and only_when_empty:
             return state
-        together = _together(state)
-        if state.version and together:
+        if state.version and state.together:
             await connection.execute(QUERIES["schema_pause"])
-        for migration in together:
+        for migration in state.together:
             await connection.execute(migration.at_once)
             await connection.execute(QUERIES["schema_applied"], migration.version, migration.oldest)
         return state
-
-
-def _missing(state: SchemaState) -> list[Migration]:
-    return [migration for migration in migrations() if migration.version > state.version]
-
-
-def _together(state: SchemaState) -> list[Migration]:
-    """Return the first missing migrations that may be in one transaction: in an empty database all of them."""
-    return list(takewhile(lambda migration: state.version == 0 or not migration.indexes, _missing(state)))
 
 
 async def _build_indexes(options: PostgresOptions, migration: Migration) -> None:
@@ -203,9 +208,8 @@ async def _build_indexes(options: PostgresOptions, migration: Migration) -> None
     # On a connection of its own, with a longer timeout; the lock ends with it.
     connection = await connect(options._replace(command_timeout=_LONGEST))
     try:
-        if not await connection.fetchval(QUERIES["schema_lock_long"], options.schema):
-            raise SchemaBusyError(options)
-        if migration not in _missing(await look(connection, options)):
+        await _lock(connection, "schema_lock_long", options)
+        if migration not in (await look(connection, options)).missing:
             return
         await connection.fetch(QUERIES["schema_patience"], False)
         await connection.execute(QUERIES["schema_long_waits"])
@@ -224,76 +228,61 @@ class PostgresSchema(Schema):
     def __init__(self, options: PostgresOptions) -> None:
         self._options = options
 
-    async def upgrade(self) -> tuple[int, int]:
-        return await self._with_connection(self._upgrade)
-
-    async def check(self) -> int:
-        return await self._with_connection(self._check)
-
-    async def sql(self) -> str:
-        return await self._with_connection(self._sql)
-
-    async def _with_connection(self, work: Callable[[Connection], Awaitable[_T]]) -> _T:
+    @asynccontextmanager
+    async def _connection(self) -> AsyncIterator[Connection]:
         try:
             # Building an index of many tasks takes long.
             connection = await connect(self._options._replace(command_timeout=_LONGEST))
             try:
                 await check_session(connection, self._options)
-                return await work(connection)
+                yield connection
             finally:
                 await disconnect(connection)
         except Exception as error:
             raise explain(error, self._options.name) from error
 
-    async def _upgrade(self, connection: Connection) -> tuple[int, int]:
-        # This connection waits while indexes are built on another one.
-        await connection.fetch(QUERIES["schema_patience"], False)
-        before = await _apply(connection, self._options)
-        after = await look(connection, self._options)
-        check(after, self._options)
-        return before.version, after.version
+    async def upgrade(self) -> tuple[int, int]:
+        async with self._connection() as connection:
+            # This connection waits while indexes are built on another one.
+            await connection.fetch(QUERIES["schema_patience"], False)
+            before = await _apply(connection, self._options)
+            after = await look(connection, self._options)
+            check(after, self._options)
+            return before.version, after.version
 
-    async def _check(self, connection: Connection) -> int:
-        state = await look(connection, self._options)
-        check(state, self._options)
-        return state.version
+    async def check(self) -> int:
+        async with self._connection() as connection:
+            state = await look(connection, self._options)
+            check(state, self._options)
+            return state.version
 
-    async def _sql(self, connection: Connection) -> str:
-        state = await look(connection, self._options)
+    async def sql(self) -> str:
+        async with self._connection() as connection:
+            state = await look(connection, self._options)
         lines: list[str] = []
-        while missing := _missing(state):
-            together = _together(state)
-            lines += self._in_transaction(state, together) if together else self._beside_writers(missing[0])
-            state = SchemaState(has_schema=True, version=(together or missing[:1])[-1].version, oldest=state.oldest)
-        return "\n".join([*lines, ""]) if lines else ""
-
-    def _in_transaction(self, state: SchemaState, together: list[Migration]) -> list[str]:
-        lines = ["BEGIN;"] + ([] if state.has_schema else [f'CREATE SCHEMA "{self._options.schema}";'])
-        lines.append(f'SET LOCAL search_path TO "{self._options.schema}";')
-        lines += [_with_values("schema_patience", "true"), f"{QUERIES['schema_short_waits']};"]
-        if state.version:
-            lines.append(f"{QUERIES['schema_pause']};")
-        for migration in together:
-            lines += [migration.at_once.rstrip(), _applied(migration)]
-        return [*lines, "COMMIT;"]
-
-    def _beside_writers(self, migration: Migration) -> list[str]:
-        lines = [
-            "-- Not in a transaction, so that others can write. If it fails, run it again from here.",
-            f'SET search_path TO "{self._options.schema}";',
-            _with_values("schema_patience", "false"),
-            f"{QUERIES['schema_long_waits']};",
-        ]
-        for name, statement in migration.indexes.items():
-            lines += [f"DROP INDEX CONCURRENTLY IF EXISTS {name};", f"{statement};"]
-        return [*lines, _applied(migration)]
+        schema = f'"{self._options.schema}"'
+        while state.missing:
+            together = state.together
+            if together:
+                lines += ["BEGIN;"] + ([] if state.has_schema else [f"CREATE SCHEMA {schema};"])
+                lines += [f"SET LOCAL search_path TO {schema};", _filled("schema_patience", "true")]
+                lines += [_filled("schema_short_waits")] + ([_filled("schema_pause")] if state.version else [])
+                for migration in together:
+                    lines += [migration.at_once.rstrip(), migration.applied]
+                lines.append("COMMIT;")
+            else:
+                migration = state.missing[0]
+                lines.append("-- Not in a transaction, so that others can write. If it fails, run it again from here.")
+                lines += [f"SET search_path TO {schema};", _filled("schema_patience", "false")]
+                lines.append(_filled("schema_long_waits"))
+                for name, statement in migration.indexes.items():
+                    lines += [f"DROP INDEX CONCURRENTLY IF EXISTS {name};", f"{statement};"]
+                lines.append(migration.applied)
+            state = SchemaState(has_schema=True, version=migration.version, oldest=state.oldest)
+        return "".join(f"{line}\n" for line in lines)
 
 
-def _applied(migration: Migration) -> str:
-    return _with_values("schema_applied", migration.version, migration.oldest)
-
-
-def _with_values(query: str, *values: object) -> str:
+def _filled(query: str, *values: object) -> str:
     """Return a statement with its parameters filled in."""
     statement = QUERIES[query]
     for number, value in enumerate(values, 1):

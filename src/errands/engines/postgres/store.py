@@ -7,10 +7,12 @@ have written. A task is in one lane at a time, so changes to it keep their order
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any, NamedTuple, TypeVar
 
-from errands.engines.commit import Accepted, CommitBatch, CommitJob, CommitQueue, Outcome, TaskRow, lease_signals
+from msgspec.structs import astuple
+
+from errands.engines.commit import CommitBatch, CommitJob, CommitQueue, LocalEngine, TaskRow, lease_signals
 from errands.engines.postgres.connection import (
     FIRST_PAUSE,
     LONGEST_PAUSE,
@@ -38,7 +40,9 @@ from errands.errors import ErrandsError, StorageError
 from errands.lifecycle import Judged, Receipt, receipt_until
 from errands.model.base import encode
 from errands.model.core import UNSPECIFIED
-from errands.model.log import Change, Lease, LeaseSignal, Scope, StoredTask
+from errands.model.log import Change, Head, Lease, LeaseSignal, Scope, StoredTask
+
+_T = TypeVar("_T")
 
 MAX_JOBS = 512
 #: PostgreSQL takes no message of more than a gigabyte.
@@ -49,21 +53,8 @@ NUMBERS = 256
 LONG_LOG = 1000
 #: The watcher of a task of which several processes have readers.
 EVERYBODY = "*"
-
-#: What a lane does beside changes, in a transaction of its own.
-Action = Callable[[Connection], Awaitable[Any]]
-
-
-class Process(NamedTuple):
-    """The process that writes."""
-
-    name: str
-    #: The first of its tallies; each lane has one, so that none waits for another's commit.
-    shard: int
-    #: The channel of notifications.
-    channel: str
-    #: Whether a task has readers in this process.
-    watches: Callable[[str], bool]
+#: The number of processes that have tallies of their own and do not wait for each other; more share some.
+SHARES = 32
 
 
 class Prepared(NamedTuple):
@@ -77,21 +68,14 @@ class Prepared(NamedTuple):
 
 
 class PostgresStore:
-    """The lanes and their queue.
-
-    `deliver` is called with what is durable, `note_watched` with tasks whose rows are marked as read by this process.
-    """
+    """The lanes and their queue. `note_watched` is called with tasks whose rows are marked as read by this process."""
 
     def __init__(
-        self,
-        options: PostgresOptions,
-        process: Process,
-        deliver: Callable[[Iterable[Outcome]], None],
-        note_watched: Callable[[str, int], None],
+        self, engine: LocalEngine, options: PostgresOptions, process: str, note_watched: Callable[[str, int], None]
     ) -> None:
+        self._engine = engine
         self._options = options
         self._process = process
-        self._deliver = deliver
         self._note_watched = note_watched
         self._loop = asyncio.get_running_loop()
         self._queue = CommitQueue(MAX_JOBS, MAX_BYTES)
@@ -107,14 +91,21 @@ class PostgresStore:
 
     def start(self, connection: Connection) -> None:
         """Begin with this connection; the lanes make further ones when they need them."""
-        lanes = [Lane(self._options, self._process.name, 0, connection)]
-        lanes += [Lane(self._options, self._process.name, number) for number in range(1, self._options.lanes)]
+        lanes = [Lane(self._options, self._process, number) for number in range(self._options.lanes)]
+        lanes[0].connection = connection
         self._lanes = [self._loop.create_task(self._run(lane), name="errands-postgres-writer") for lane in lanes]
 
-    def submit(self, work: Change | Action, key: object = None) -> asyncio.Future[Any]:
+    def commit(self, change: Change) -> asyncio.Future[Head]:
+        return self._submit(change, change.task_id, alone=False)
+
+    def do(self, action: Callable[[Connection], Awaitable[_T]], key: object = None) -> asyncio.Future[_T]:
+        """Call a function in a transaction of its own."""
+        return self._submit(action, key, alone=True)
+
+    def _submit(self, work: Any, key: object, *, alone: bool) -> asyncio.Future[Any]:
         """Queue work; whatever else this turn of the event loop submits goes with it."""
         future = self._loop.create_future()
-        self._queue.append(CommitJob(work, future, key, self._loop.time(), alone=type(work) is not Change))
+        self._queue.append(CommitJob(work, future, key, self._loop.time(), alone))
         self._news.set()
         return future
 
@@ -144,15 +135,19 @@ class PostgresStore:
                 prepared: Prepared | Exception = await self._prepare(lane, jobs)
             except Exception as error:
                 prepared = error
-        failure = await self._commit(lane, prepared)
-        if isinstance(prepared, Prepared) and failure is None:
+        try:
+            if isinstance(prepared, Exception):
+                raise prepared
+            await lane.commit(is_noted=prepared.is_noted)
+        except Exception as failure:
+            await self._recover(lane, jobs, failure)
+        else:
+            self.transactions += 1
             lane.pause = FIRST_PAUSE
             self._queue.release(jobs)
             for task_id, version in prepared.watched:
                 self._note_watched(task_id, version)
-            self._deliver(zip(jobs, prepared.results, strict=True))
-        elif failure is not None:
-            await self._recover(lane, jobs, failure)
+            self._engine.deliver(zip(jobs, prepared.results, strict=True))
         self._news.set()
         return True
 
@@ -167,27 +162,14 @@ class PostgresStore:
             return Prepared([error], is_noted=False)
         return Prepared([result], is_noted=await lane.note(connection))
 
-    async def _commit(self, lane: Lane, prepared: Prepared | Exception) -> Exception | None:
-        """Return None once the batch is durable, or why it is not; then nothing is left of it."""
-        failure = prepared
-        if isinstance(prepared, Prepared):
-            try:
-                await lane.commit(is_noted=prepared.is_noted)
-                self.transactions += 1
-                return None
-            except Exception as error:
-                failure = error
-        assert isinstance(failure, Exception)
+    async def _recover(self, lane: Lane, jobs: list[CommitJob], failure: Exception) -> None:
+        """Undo a batch that failed, and put it back as long as another try may succeed."""
         if is_lost(failure) or is_read_only(failure):
             lane.drop()
             # A server that crashed may give out the same numbers again.
             self._numbers.clear()
         else:
             await lane.roll_back()
-        return failure
-
-    async def _recover(self, lane: Lane, jobs: list[CommitJob], failure: Exception) -> None:
-        """Put a batch that failed back, as long as another try may succeed."""
         is_unconnected = is_lost(failure) or is_crowded(failure)
         concerns_all = is_unconnected or is_read_only(failure) or isinstance(failure, StorageError)
         if not concerns_all and self._queue.retry_alone(jobs):
@@ -203,7 +185,7 @@ class PostgresStore:
         self._queue.release(jobs)
         # A new error for each job: callers may add to it.
         text = explain(failure, self._options.name).args
-        self._deliver([(job, StorageError(*text)) for job in jobs])
+        self._engine.deliver([(job, StorageError(*text)) for job in jobs])
 
     # A batch of changes: locked together, judged one by one, stored with one statement
 
@@ -215,10 +197,18 @@ class PostgresStore:
         """
         new = sum([change.expected == 0 for change in changes])
         for careful in (False, True, True, True):
-            numbers = await self._take_numbers(connection, new)
+            if len(self._numbers) < new:
+                rows = await connection.fetch(QUERIES["numbers"], max(new, NUMBERS))
+                self._numbers[:0] = [row[0] for row in reversed(rows)]
+            cut = len(self._numbers) - new
+            numbers, self._numbers = self._numbers[cut:], self._numbers[:cut]
             batch, deleted = await _look(connection, changes, numbers, careful=careful)
             outcomes = batch.judge(changes)
-            if not careful and any(map(_is_doubtful, changes, outcomes)):
+            # A message may have been refused for a reason that counts only if it did not come before.
+            if not careful and any(
+                change.receipt is not None and not isinstance(outcome, Judged)
+                for change, outcome in zip(changes, outcomes, strict=True)
+            ):
                 continue
             if not batch.accepted:
                 return Prepared(outcomes, is_noted=False)
@@ -228,17 +218,6 @@ class PostgresStore:
             await connection.execute("ROLLBACK; BEGIN")
         raise StorageError("Other processes keep writing to the same tasks; nothing was written. Try again")
 
-    async def _take_numbers(self, connection: Connection, count: int) -> list[int]:
-        """Return numbers for new tasks, the lowest last."""
-        if not count:
-            return []
-        if len(self._numbers) < count:
-            rows = await connection.fetch(QUERIES["numbers"], max(count, NUMBERS))
-            self._numbers[:0] = [row[0] for row in reversed(rows)]
-        taken = self._numbers[-count:]
-        del self._numbers[-count:]
-        return taken
-
     async def _store(
         self, connection: Connection, batch: CommitBatch, deleted: list[str], lane: Lane
     ) -> list[tuple[str, int]] | None:
@@ -246,85 +225,69 @@ class PostgresStore:
 
         `deleted` are tasks that no longer exist, and whose receipts may be replaced.
         """
-        name = self._process.name
+        process = self._process
         tasks: dict[str, TaskRow] = {}
         changed: dict[str, ChangedTask] = {}
         watched: list[tuple[str, int]] = []
+        events: list[tuple[Any, ...]] = []
         for accepted in batch.accepted:
             row, judged = accepted.row, accepted.judged
             tasks[row.id] = row
-            if self._process.watches(row.id):
-                row.watcher = name if row.watcher in ("", name) else EVERYBODY
+            if self._engine.subscribers.watches(row.id):
+                row.watcher = process if row.watcher in ("", process) else EVERYBODY
                 watched.append((row.id, judged.head.version))
-            if judged.events and row.watcher not in ("", name):
+            if judged.events and row.watcher not in ("", process):
                 changed.setdefault(row.id, ChangedTask(row.id, judged.before.version))
+            for event in judged.events:
+                lease = event.lease and storable(encode(event.lease).decode())
+                events.append((row.no, event.version, event.kind, event.data, event.at, lease))
         rows = [row for _, row in sorted(tasks.items())]
         wakes = any(accepted.judged.wakes_workers for accepted in batch.accepted)
-        notifications = self._process.channel, payloads(name, wakes, list(changed.values()))
-        number = name, lane.number, lane.batch
+        news = self._options.schema, payloads(process, wakes, list(changed.values()))
+        number = process, lane.number, lane.batch
         if all(accepted.judged.only_appends for accepted in batch.accepted):
-            is_stored = await _append(connection, batch.accepted, rows, *notifications, *number)
-        else:
-            shard = self._process.shard + lane.number
-            is_stored = await _store(connection, batch.accepted, rows, deleted, shard, *notifications, *number)
-        return watched if is_stored else None
-
-
-async def _append(connection: Connection, accepted: list[Accepted], rows: list[TaskRow], *rest: Any) -> bool:
-    """Write changes that only append events; false when another process was faster."""
-    events = [row[:5] for one in accepted for row in _event_rows(one)]
-    heads = [(storable(row.id), row.head.version, row.head.updated_at, row.watcher) for row in rows]
-    stored_tasks, stored_events, _ = await connection.fetchrow(
-        QUERIES["append"], *_columns(heads, 4), *_columns(events, 5), *rest
-    )
-    return bool((stored_tasks, stored_events) == (len(rows), len(events)))
-
-
-async def _store(
-    connection: Connection, accepted: list[Accepted], rows: list[TaskRow], deleted: list[str], shard: int, *rest: Any
-) -> bool:
-    """Write any changes; false when another process was faster."""
-    events: list[tuple[Any, ...]] = []
-    snapshots: dict[int, bytes] = {}
-    receipts: dict[bytes, tuple[str, int, int]] = {}
-    contexts: dict[tuple[Scope, str], tuple[bytes, int]] = {}
-    tallies: dict[tuple[int, str], int] = {}
-    for one in accepted:
-        row, judged, change = one.row, one.judged, one.judged.change
-        events += _event_rows(one)
-        if one.snapshot is not None:
-            snapshots[row.no] = one.snapshot
-        if change.receipt is not None:
-            key = receipt_key(change.scope, change.receipt)
-            receipts[key] = storable(row.id), change.at, receipt_until(change)
-        if change.context is not None:
-            contexts[row.scope, row.context_id] = change.context, change.at
-        if judged.head.state is not judged.before.state:
-            for state, difference in ((judged.before.state, -1), (judged.head.state, 1)):
-                tally = scope_key(row.scope), state.value
-                tallies[tally] = tallies.get(tally, 0) + difference
-    events += [(no, 0, "snapshot", data, 0, None) for no, data in snapshots.items()]
-    moved = [(*tally, count) for tally, count in sorted(tallies.items()) if count and tally[1] != UNSPECIFIED]
-    scopes, states, counts = _columns(moved, 3)
-    stored_tasks, stored_events, stored_receipts, _ = await connection.fetchrow(
-        QUERIES["store"],
-        *_columns([_task_row(row) for row in rows], 26),
-        *_columns(events, 6),
-        *_columns([(key, *receipt) for key, receipt in sorted(receipts.items())], 4),
-        *_columns([(*map(storable, (*scope, id_)), *value) for (scope, id_), value in sorted(contexts.items())], 6),
-        scopes,
-        states,
-        shard,
-        counts,
-        *rest,
-        deleted,
-    )
-    return bool((stored_tasks, stored_events, stored_receipts) == (len(rows), len(events), len(receipts)))
-
-
-def _is_doubtful(change: Change, outcome: Judged | ErrandsError) -> bool:
-    """Return whether a message was refused for a reason that counts only if it did not come before."""
-    return change.receipt is not None and not isinstance(outcome, Judged)
+            heads = [(storable(row.id), row.head.version, row.head.updated_at, row.watcher) for row in rows]
+            logged = [event[:5] for event in events]
+            counts = await connection.fetchrow(
+                QUERIES["append"], *_columns(heads, 4), *_columns(logged, 5), *news, *number
+            )
+            return watched if counts[:2] == (len(rows), len(events)) else None
+        snapshots: dict[int, bytes] = {}
+        receipts: dict[bytes, tuple[str, int, int]] = {}
+        contexts: dict[tuple[Scope, str], tuple[bytes, int]] = {}
+        tallies: dict[tuple[int, str], int] = {}
+        for accepted in batch.accepted:
+            row, judged, change = accepted.row, accepted.judged, accepted.judged.change
+            if accepted.snapshot is not None:
+                snapshots[row.no] = accepted.snapshot
+            if change.receipt is not None:
+                key = receipt_key(change.scope, change.receipt)
+                receipts[key] = storable(row.id), change.at, receipt_until(change)
+            if change.context is not None:
+                contexts[row.scope, row.context_id] = change.context, change.at
+            if judged.head.state is not judged.before.state:
+                for state, difference in ((judged.before.state, -1), (judged.head.state, 1)):
+                    tally = scope_key(row.scope), state.value
+                    tallies[tally] = tallies.get(tally, 0) + difference
+        events += [(no, 0, "snapshot", data, 0, None) for no, data in snapshots.items()]
+        shard = 1 + int(process, 16) % SHARES * self._options.lanes + lane.number
+        moved = [
+            (scope, state, shard, count)
+            for (scope, state), count in sorted(tallies.items())
+            if count and state != UNSPECIFIED
+        ]
+        counts = await connection.fetchrow(
+            QUERIES["store"],
+            *_columns([_task_columns(row) for row in rows], 26),
+            *_columns(events, 6),
+            *_columns([(key, *receipt) for key, receipt in sorted(receipts.items())], 4),
+            *_columns([(*map(storable, (*scope, id_)), *value) for (scope, id_), value in sorted(contexts.items())], 6),
+            *_columns(moved, 4),
+            *news,
+            *number,
+            deleted,
+        )
+        return watched if counts[:3] == (len(rows), len(events), len(receipts)) else None
 
 
 async def _look(
@@ -336,21 +299,17 @@ async def _look(
     """
     first = {change.task_id: change for change in reversed(changes)}
     ids = [storable(task_id) for task_id, change in first.items() if careful or change.expected != 0]
-    rows: dict[str, TaskRow] = {}
-    for found in await connection.fetch(QUERIES["lock"], ids) if ids else ():
-        row = read_row(found)
-        rows[row.id] = row
+    found = map(read_row, await connection.fetch(QUERIES["lock"], ids) if ids else ())
     receipts: dict[tuple[Scope, bytes], Receipt] = {}
     deleted: list[str] = []
-    if careful:
-        messages = [(change.scope, change.receipt) for change in changes if change.receipt is not None]
-        keys = {receipt_key(*message): message for message in messages}
-        for key, task_id, at, exists in await connection.fetch(QUERIES["known_receipts"], list(keys)) if keys else ():
-            if exists:
-                receipts[keys[key]] = Receipt(readable(task_id), at)
-            else:
-                deleted.append(task_id)
-    return CommitBatch(rows, receipts, numbers.pop, MAX_VERSION), deleted
+    messages = [(change.scope, change.receipt) for change in changes if careful and change.receipt is not None]
+    keys = {receipt_key(*message): message for message in messages}
+    for key, task_id, at, exists in await connection.fetch(QUERIES["known_receipts"], list(keys)) if keys else ():
+        if exists:
+            receipts[keys[key]] = Receipt(readable(task_id), at)
+        else:
+            deleted.append(task_id)
+    return CommitBatch({row.id: row for row in found}, receipts, numbers.pop, MAX_VERSION), deleted
 
 
 def _columns(rows: Sequence[tuple[Any, ...]], width: int) -> Sequence[Sequence[Any]]:
@@ -358,43 +317,20 @@ def _columns(rows: Sequence[tuple[Any, ...]], width: int) -> Sequence[Sequence[A
     return list(zip(*rows, strict=True)) or [()] * width
 
 
-def _event_rows(accepted: Accepted) -> list[tuple[Any, ...]]:
-    no = accepted.row.no
-    return [
-        (no, event.version, event.kind, event.data, event.at, event.lease and storable(encode(event.lease).decode()))
-        for event in accepted.judged.events
-    ]
-
-
-def _task_row(row: TaskRow) -> tuple[Any, ...]:
-    head, scope = row.head, row.scope
+def _task_columns(row: TaskRow) -> tuple[Any, ...]:
+    head = [storable(value) if type(value) is str else value for value in astuple(row.head)]
+    texts = map(storable, (*row.scope, row.context_id))
+    is_long = row.head.version - row.trimmed > LONG_LOG
     return (
         storable(row.id),
         row.no,
-        scope_key(scope),
-        storable(scope.tenant),
-        storable(scope.owner),
-        storable(scope.agent),
-        storable(row.context_id),
-        head.version,
-        head.state.value,
-        head.attempt,
-        head.attempt_base,
-        head.given_back,
-        storable(head.worker),
-        head.due_at,
-        head.claimed,
-        head.unread,
-        head.cancel_requested,
-        head.direct,
-        storable(head.asks),
-        head.created_at,
-        head.updated_at,
-        head.status_at,
+        scope_key(row.scope),
+        *texts,
+        *head,
         row.folded,
         row.trimmed,
         row.watcher,
-        head.version - row.trimmed > LONG_LOG,
+        is_long,
     )
 
 
@@ -423,32 +359,30 @@ async def extend(connection: Connection, worker: str, leases: Sequence[Lease], u
 
 
 class Lane:
-    """A connection that writes. It reconnects when it broke, and finds out what became of a commit."""
+    """A connection that writes. It reconnects when it broke, and finds out whether a commit was done."""
 
-    def __init__(
-        self, options: PostgresOptions, process: str, number: int, connection: Connection | None = None
-    ) -> None:
+    def __init__(self, options: PostgresOptions, process: str, number: int) -> None:
         self._options = options
         self._process = process
         self.number = number
-        self._connection = connection
+        self.connection: Connection | None = None
         self._is_known = False
         #: The number of the batch that is written, or was last.
         self.batch = 0
         #: Seconds to wait after the next failure.
         self.pause = FIRST_PAUSE
 
-    async def _get(self) -> Connection:
-        if self._connection is None or self._connection.is_closed():
-            self._connection = await connect(self._options)
+    async def _connect(self) -> Connection:
+        if self.connection is None or self.connection.is_closed():
+            self.connection = await connect(self._options)
         if not self._is_known:
-            await self._connection.execute(QUERIES["begin_writing"], self._process, self.number)
+            await self.connection.execute(QUERIES["begin_writing"], self._process, self.number)
             self._is_known = True
-        return self._connection
+        return self.connection
 
     async def begin(self) -> Connection:
         """Begin the transaction of the next batch."""
-        connection = await self._get()
+        connection = await self._connect()
         await connection.execute("BEGIN")
         self.batch += 1
         return connection
@@ -459,61 +393,60 @@ class Lane:
         return noted is not None
 
     def drop(self) -> None:
-        connection, self._connection = self._connection, None
+        connection, self.connection = self.connection, None
         if connection is not None:
             connection.terminate()
 
     async def roll_back(self) -> None:
         try:
-            if self._connection is not None and self._connection.is_in_transaction():
-                await self._connection.execute("ROLLBACK")
+            if self.connection is not None and self.connection.is_in_transaction():
+                await self.connection.execute("ROLLBACK")
         except Exception:
             self.drop()
 
     async def close(self) -> None:
-        connection, self._connection = self._connection, None
-        if connection is not None:
+        if self.connection is not None:
             try:
-                await connection.execute(QUERIES["end_writing"], self._process, self.number, timeout=1.0)
-                await connection.close(timeout=1.0)
+                await self.connection.execute(QUERIES["end_writing"], self._process, self.number, timeout=1.0)
+                await self.connection.close(timeout=1.0)
             except Exception:
-                connection.terminate()
+                self.drop()
 
     async def commit(self, *, is_noted: bool) -> None:
-        """Commit. When the connection breaks during it, the batch's number shows what became of it: this returns if it
-        was committed and raises the connection's error if it was not.
+        """Commit. When the connection breaks during it, the batch's number shows whether it was done: this returns if
+        it was, and raises the connection's error if it was not. Raises `StorageError` when that cannot be learned.
 
         PostgreSQL itself could be asked (`pg_xact_status`), but after a crash or a failover it may have given the
         transaction's number to another one.
         """
-        assert self._connection is not None
+        assert self.connection is not None
         try:
-            await self._connection.execute("COMMIT")
+            await self.connection.execute("COMMIT")
+            return
         except Exception as error:
             if not is_noted or not is_lost(error):
                 raise
-            self.drop()
-            if not await self._was_committed(error):
-                raise
-
-    async def _was_committed(self, error: Exception) -> bool:
-        """Raises `StorageError` when it cannot be learned."""
+            lost = error
+        self.drop()
         loop = asyncio.get_running_loop()
         deadline = loop.time() + 3 * self._options.patience
         pause = FIRST_PAUSE
         while loop.time() < deadline:
             try:
-                last = await (await self._get()).fetchval(QUERIES["last_batch"], self._process, self.number)
-                return bool(last == self.batch)
+                last = await (await self._connect()).fetchval(QUERIES["last_batch"], self._process, self.number)
             except Exception as trouble:
                 if is_lost(trouble):
                     self.drop()
                 elif not (is_in_the_way(trouble) or is_crowded(trouble)):
                     break
+            else:
+                if last == self.batch:
+                    return
+                raise lost
             # Not reachable, or the server itself has not noticed yet.
             await asyncio.sleep(pause)
             pause = min(2 * pause, LONGEST_PAUSE)
         raise StorageError(
             f"The connection to the database {self._options.name} broke during a commit, and it could not be learned "
             "whether that was written. Look before sending it again"
-        ) from error
+        ) from lost

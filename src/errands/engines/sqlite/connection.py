@@ -9,12 +9,11 @@ import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from typing import Concatenate, Literal, NamedTuple, ParamSpec, TypeVar
+from typing import Literal, NamedTuple, TypeVar
 from urllib.parse import quote
 
 from errands.errors import StorageError
 
-_P = ParamSpec("_P")
 _T = TypeVar("_T")
 
 READERS = 4
@@ -59,9 +58,7 @@ class FileGoneError(StorageError):
 def explain(error: Exception, path: str) -> StorageError:
     """Return the `StorageError` for what went wrong with the file at `path`."""
     code = getattr(error, "sqlite_errorcode", None)
-    explanation = _EXPLANATIONS.get(code & 0xFF) if code is not None else None
-    if explanation is None:
-        explanation = "refused an operation; nothing was changed"
+    explanation = _EXPLANATIONS.get((code or 0) & 0xFF, "refused an operation; nothing was changed")
     return StorageError(f"The database {path} {explanation} ({type(error).__name__}: {error})")
 
 
@@ -144,14 +141,12 @@ class ReaderThreads:
         self._local = threading.local()
         self._connections: list[sqlite3.Connection] = []
 
-    def submit(
-        self, function: Callable[Concatenate[sqlite3.Connection, _P], _T], *args: _P.args, **kwargs: _P.kwargs
-    ) -> asyncio.Future[_T]:
-        """Call a function of `queries` in one of the threads. Raises `StorageError` when the file cannot be read."""
+    def submit(self, read: Callable[[sqlite3.Connection], _T]) -> asyncio.Future[_T]:
+        """Call a function in one of the threads. Raises `StorageError` when the file cannot be read."""
 
         def call() -> _T:
             try:
-                return function(self._connection(), *args, **kwargs)
+                return read(self._connection())
             except sqlite3.Error as error:
                 self._file.check()
                 raise explain(error, self._options.path) from error

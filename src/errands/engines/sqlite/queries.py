@@ -1,35 +1,33 @@
-"""Reading the database: tasks, logs, pages and contexts, as plain functions over a connection."""
+"""Reading the database: the engine's methods that read, and the functions that decode rows."""
 
 from __future__ import annotations
 
 import re
 import sqlite3
-from collections.abc import Coroutine, Iterable, Iterator, Sequence
+from abc import abstractmethod
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cache
 from importlib.resources import files
 from operator import attrgetter
-from typing import Any, NamedTuple
+from typing import Any, Concatenate, ParamSpec, TypeVar
 
 import msgspec
 
-from errands.engines.commit import TaskRow
+from errands.engines.base import Abandoned, Events, Ids, Running, Tasks
+from errands.engines.commit import LocalEngine, TaskRow
 from errands.engines.damage import read_lease, salvaged_head, stored_task
 from errands.engines.listing import FAR, Cursor, earliest, fitting, leave_out_artifacts, list_page
+from errands.engines.sqlite.connection import ReaderThreads
 from errands.engines.statements import read_queries
-from errands.engines.subscriptions import READ_BYTES
+from errands.engines.subscriptions import READ_BYTES, READ_SIZE
 from errands.errors import TaskNotFoundError
 from errands.model.base import encode
-from errands.model.log import (
-    AskingQuery,
-    Event,
-    ListPage,
-    ListQuery,
-    LogSlice,
-    RunningTask,
-    Scope,
-    StoredTask,
-)
+from errands.model.log import AskingQuery, Event, ListPage, ListQuery, LogSlice, Scope, StoredTask
+
+_E = TypeVar("_E", bound="SQLiteQueries")
+_P = ParamSpec("_P")
+_T = TypeVar("_T")
 
 #: The statements of `queries.sql` by name.
 QUERIES = read_queries(files(__package__))
@@ -39,6 +37,8 @@ VERSION_BITS = 28
 MAX_VERSION = (1 << VERSION_BITS) - 1
 #: The same for `pack`, which names a run of 64 places.
 PACK_BITS = VERSION_BITS - 6
+#: Tasks that are read at a time when all are.
+_STEP = 100
 
 _EACH = re.compile(r"/\*each\*/ (\([^)]*\)|\?)")
 
@@ -62,7 +62,6 @@ def json_text(value: Any) -> str:
 # Not strict: SQLite has 0 and 1 instead of booleans.
 _read_rows = msgspec.json.Decoder(list[TaskRow], strict=False).decode
 _read_labels = msgspec.json.Decoder(list[tuple[int, str, int, Any, Any]]).decode
-_read_versions = msgspec.json.Decoder(dict[str, int]).decode
 _read_sizes = msgspec.json.Decoder(dict[int, int]).decode
 _version = attrgetter("version")
 
@@ -70,30 +69,30 @@ _version = attrgetter("version")
 Pack = tuple[int, str, bytes]
 
 
-def read_row(text: str) -> TaskRow:
-    """Return a row of `tasks`; without a state when it cannot be read."""
-    return read_rows(f"[{text}]")[0]
-
-
 def read_rows(text: str) -> list[TaskRow]:
+    """Return rows of `tasks`; one that cannot be read has no state."""
     try:
         rows = _read_rows(text)
-    except msgspec.MsgspecError:
-        return [_salvaged(row) for row in msgspec.json.decode(text)]
-    for row in rows:
         # Retention relies on these numbers, step by step.
-        if not (0 <= row.trimmed <= row.head.version <= MAX_VERSION and 0 <= row.folded <= row.head.version):
-            return [_salvaged(row) for row in msgspec.json.decode(text)]
-    return rows
+        if all(
+            0 <= row.trimmed <= row.head.version <= MAX_VERSION and 0 <= row.folded <= row.head.version for row in rows
+        ):
+            return rows
+    except msgspec.MsgspecError:
+        pass
+    salvaged: list[TaskRow] = []
+    for no, task_id, scope, context_id, *_, head_columns in msgspec.json.decode(text):
+        head = salvaged_head(head_columns)
+        if not 0 <= head.version <= MAX_VERSION:
+            head.version = 0
+        salvaged.append(TaskRow(no, task_id, Scope(*scope), context_id, 0, 0, head))
+    return salvaged
 
 
-def _salvaged(columns: list[Any]) -> TaskRow:
-    """Return what can be read of a row of which some may be damaged."""
-    no, task_id, scope, context_id, *_, head_columns = columns
-    head = salvaged_head(head_columns)
-    if not 0 <= head.version <= MAX_VERSION:
-        head.version = 0
-    return TaskRow(no, task_id, Scope(*scope), context_id, 0, 0, head)
+def fetch_rows(connection: sqlite3.Connection, query: str, values: Any) -> list[TaskRow]:
+    """Return the rows of `tasks` that a query finds."""
+    # Each by itself, so that one that is damaged leaves the others whole.
+    return [read_rows(f"[{row[0]}]")[0] for row in connection.execute(QUERIES[query], values).fetchall()]
 
 
 def unpack(packs: Iterable[Pack]) -> list[Event]:
@@ -110,50 +109,15 @@ def unpack(packs: Iterable[Pack]) -> list[Event]:
     return events
 
 
-def read_stored(row: TaskRow, content: Iterable[Pack]) -> StoredTask:
-    return stored_task(row.id, row.context_id, row.scope, row.head, unpack(content))
-
-
-# One task
-
-
-def task_row(connection: sqlite3.Connection, task_id: str) -> TaskRow | None:
-    row = connection.execute(QUERIES["record"], (task_id,)).fetchone()
-    return None if row is None else read_row(row[0])
-
-
-def load(connection: sqlite3.Connection, task_id: str, scope: Scope | None) -> StoredTask:
-    """Load a task; of any scope when none is given. Raises `TaskNotFoundError`."""
-    rows = connection.execute(QUERIES["load"], {"id": task_id}).fetchall()
-    row = read_row(rows[0][1]) if rows else None
-    if row is None or scope not in (None, row.scope):
-        raise TaskNotFoundError(taskId=task_id)
-    return read_stored(row, rows[1:])
-
-
-def read(connection: sqlite3.Connection, task_id: str, scope: Scope, after: int, limit: int) -> LogSlice:
-    position = {"after": min(max(after, 0), MAX_VERSION), "limit": limit, "bytes": READ_BYTES}
-    rows = _rows_of(connection, "read", task_id, scope, **position)
-    return LogSlice(unpack(rows[1:]), gap=after < rows[0][1])
-
-
-def records(connection: sqlite3.Connection, task_id: str, scope: Scope) -> list[Event]:
-    return unpack(_rows_of(connection, "records", task_id, scope)[1:])
-
-
-def _rows_of(connection: sqlite3.Connection, query: str, task_id: str, scope: Scope, **more: int) -> list[Any]:
-    rows = connection.execute(QUERIES[query], {"id": task_id, **scope._asdict(), **more}).fetchall()
-    if not rows:
-        raise TaskNotFoundError(taskId=task_id)
-    return rows
-
-
-def load_context(connection: sqlite3.Connection, scope: Scope, context_id: str) -> bytes | None:
-    row = connection.execute(QUERIES["load_context"], (*scope, context_id)).fetchone()
-    return None if row is None else row[0]
-
-
-# Several tasks
+def load_rows(
+    connection: sqlite3.Connection, rows: Sequence[TaskRow], *, with_artifacts: bool = True
+) -> list[StoredTask]:
+    """Return these tasks with their content."""
+    packs: dict[int, list[Pack]] = {row.no: [] for row in rows}
+    parameters = {"nos": json_text(list(packs)), "with_artifacts": int(with_artifacts)}
+    for pack in connection.execute(QUERIES["contents"], parameters).fetchall():
+        packs[pack[0] >> PACK_BITS].append(pack)
+    return [stored_task(row.id, row.context_id, row.scope, row.head, unpack(packs[row.no])) for row in rows]
 
 
 @contextmanager
@@ -166,75 +130,134 @@ def _one_look(connection: sqlite3.Connection) -> Iterator[None]:
         connection.execute("ROLLBACK")
 
 
-def contents(
-    connection: sqlite3.Connection, rows: Sequence[TaskRow], *, with_artifacts: bool = True
-) -> dict[int, list[Pack]]:
-    """Return snapshot and tail of each of these tasks, by their numbers."""
-    found: dict[int, list[Pack]] = {row.no: [] for row in rows}
-    parameters = {"nos": json_text(list(found)), "with_artifacts": int(with_artifacts)}
-    for pack in connection.execute(QUERIES["contents"], parameters).fetchall():
-        found[pack[0] >> PACK_BITS].append(pack)
-    return found
+def reading(
+    query: Callable[Concatenate[_E, sqlite3.Connection, _P], _T],
+) -> Callable[Concatenate[_E, _P], Coroutine[Any, Any, _T]]:
+    """Have a method run in one of the threads that read, with the connection of that thread."""
+
+    async def read(self: _E, /, *args: _P.args, **kwargs: _P.kwargs) -> _T:
+        return await self.readers.submit(lambda connection: query(self, connection, *args, **kwargs))
+
+    return read
 
 
-def some_tasks(connection: sqlite3.Connection, after: int, limit: int) -> tuple[list[StoredTask], int | None]:
-    """Return the next tasks of any scope after a number, and the last one's number; None when none is left."""
-    with _one_look(connection):
-        rows = [read_row(row[0]) for row in connection.execute(QUERIES["some_tasks"], (after, limit)).fetchall()]
-        content = contents(connection, rows)
-    return [read_stored(row, content[row.no]) for row in rows], rows[-1].no if rows else None
+class SQLiteQueries(LocalEngine):
+    """The methods of the engine that read."""
 
+    @property
+    @abstractmethod
+    def readers(self) -> ReaderThreads:
+        """The threads that read. Raises `StorageError` when the engine is not open."""
 
-def asking(connection: sqlite3.Connection, query: AskingQuery) -> list[StoredTask]:
-    parameters = {
-        "id": query.task_id,
-        "tenant": query.tenant,
-        "agent": query.agent,
-        "users": None if query.users is None else json_text(query.users),
-        "limit": query.limit,
-    }
-    name = "asking" if query.task_id is None else "asking_by_id"
-    with _one_look(connection):
-        rows = [read_row(row[0]) for row in connection.execute(QUERIES[name], parameters).fetchall()]
-        content = contents(connection, rows, with_artifacts=False)
-    tasks = [stored for row in rows if not (stored := read_stored(row, content[row.no])).damage]
-    leave_out_artifacts(tasks)
-    return tasks
+    # One task
 
+    @reading
+    def load(self, connection: sqlite3.Connection, task_id: str, scope: Scope | None) -> StoredTask:
+        rows = connection.execute(QUERIES["load"], {"id": task_id}).fetchall()
+        row = read_rows(f"[{rows[0][1]}]")[0] if rows else None
+        if row is None or scope not in (None, row.scope):
+            raise TaskNotFoundError(taskId=task_id)
+        return stored_task(row.id, row.context_id, row.scope, row.head, unpack(rows[1:]))
 
-def abandoned(
-    connection: sqlite3.Connection, agent: str, paused_by: int, created_by: int, limit: int
-) -> list[tuple[str, Scope]]:
-    parameters = {
-        "agent": agent,
-        "paused_by": paused_by,
-        "created_by": created_by,
+    @reading
+    def read(
+        self, connection: sqlite3.Connection, task_id: str, scope: Scope, after: int, limit: int = READ_SIZE
+    ) -> LogSlice:
+        position = {"after": min(max(after, 0), MAX_VERSION), "limit": limit, "bytes": READ_BYTES}
+        trimmed, events = _log_of(connection, "read", task_id, scope, **position)
+        return LogSlice(events, gap=after < trimmed)
+
+    @reading
+    def records(self, connection: sqlite3.Connection, task_id: str, scope: Scope) -> Events:
+        return _log_of(connection, "records", task_id, scope)[1]
+
+    @reading
+    def load_context(self, connection: sqlite3.Connection, scope: Scope, context_id: str) -> bytes | None:
+        row = connection.execute(QUERIES["load_context"], (*scope, context_id)).fetchone()
+        return None if row is None else row[0]
+
+    # Several tasks
+
+    @reading
+    def _some_tasks(self, connection: sqlite3.Connection, after: int) -> tuple[Tasks, int | None]:
+        """Return the next tasks of any scope after a number, and the last one's number; None when none is left."""
+        with _one_look(connection):
+            rows = fetch_rows(connection, "some_tasks", (after, _STEP))
+            return load_rows(connection, rows), rows[-1].no if rows else None
+
+    async def every_task(self) -> AsyncIterator[StoredTask]:
+        last: int | None = 0
+        while last is not None:
+            tasks, last = await self._some_tasks(last)
+            for stored in tasks:
+                yield stored
+
+    @reading
+    def asking(self, connection: sqlite3.Connection, query: AskingQuery) -> Tasks:
+        parameters = {
+            "id": query.task_id,
+            "tenant": query.tenant,
+            "agent": query.agent,
+            "users": None if query.users is None else json_text(query.users),
+            "limit": query.limit,
+        }
+        with _one_look(connection):
+            rows = fetch_rows(connection, "asking" if query.task_id is None else "asking_by_id", parameters)
+            tasks = load_rows(connection, rows, with_artifacts=False)
+        leave_out_artifacts(tasks)
+        return [stored for stored in tasks if not stored.damage]
+
+    @reading
+    def abandoned(
+        self, connection: sqlite3.Connection, agent: str, paused_by: int, created_by: int, limit: int
+    ) -> Abandoned:
         # Without a bound on the age, only those that paused long ago are looked at.
-        "newest": paused_by if created_by < 0 else FAR,
-        "limit": limit,
-    }
-    rows = connection.execute(QUERIES["abandoned"], parameters).fetchall()
-    return [(task_id, Scope(*scope)) for task_id, *scope in rows]
+        newest = paused_by if created_by < 0 else FAR
+        parameters = {
+            "agent": agent,
+            "paused_by": paused_by,
+            "created_by": created_by,
+            "newest": newest,
+            "limit": limit,
+        }
+        rows = connection.execute(QUERIES["abandoned"], parameters).fetchall()
+        return [(task_id, Scope(*scope)) for task_id, *scope in rows]
+
+    @reading
+    def list(self, connection: sqlite3.Connection, query: ListQuery) -> ListPage:
+        with _one_look(connection):
+            try:
+                list_page(_SQLiteListing(connection, query), query, self.clock()).send(None)
+            except StopIteration as end:
+                page: ListPage = end.value
+                return page
+        raise AssertionError("the queries of a listing do not wait, and so does the listing")
+
+    # The queue
+
+    @reading
+    def wanted_canceled(self, connection: sqlite3.Connection, worker: str) -> Ids:
+        return [row[0] for row in connection.execute(QUERIES["wanted_canceled"], (worker,)).fetchall()]
+
+    @reading
+    def running(self, connection: sqlite3.Connection) -> Running:
+        return [row.running() for row in fetch_rows(connection, "running", (self.clock(),))]
+
+    @reading
+    def queue_age(self, connection: sqlite3.Connection, agents: Sequence[str]) -> int | None:
+        now = self.clock()
+        oldest = [connection.execute(QUERIES["longest_due"], (agent, now)).fetchone()[0] for agent in set(agents)]
+        return max((now - due_at for due_at in oldest if due_at is not None), default=None)
 
 
-def overgrown(connection: sqlite3.Connection, events: int) -> list[str]:
-    """Return the tasks whose logs hold more than this number of events."""
-    return [row[0] for row in connection.execute(QUERIES["overgrown"], (events,)).fetchall()]
-
-
-def page(connection: sqlite3.Connection, query: ListQuery, now: int) -> ListPage:
-    with _one_look(connection):
-        return _run(list_page(_SQLiteListing(connection, query), query, now))
-
-
-def _run(listing: Coroutine[Any, Any, ListPage]) -> ListPage:
-    """Run a coroutine that never waits, because its queries do not, to its end."""
-    try:
-        listing.send(None)
-    except StopIteration as end:
-        page: ListPage = end.value
-        return page
-    raise AssertionError("the listing waits for something")
+def _log_of(
+    connection: sqlite3.Connection, query: str, task_id: str, scope: Scope, **more: int
+) -> tuple[int, list[Event]]:
+    """Return up to which version a log is trimmed, if the query says so, and the events that it finds."""
+    rows = connection.execute(QUERIES[query], {"id": task_id, **scope._asdict(), **more}).fetchall()
+    if not rows:
+        raise TaskNotFoundError(taskId=task_id)
+    return rows[0][1], unpack(rows[1:])
 
 
 class _SQLiteListing:
@@ -265,8 +288,7 @@ class _SQLiteListing:
 
     def _find(self, phase: str, cursor: Cursor, limit: int) -> list[TaskRow]:
         position = {"as_of": cursor.as_of, "status_at": cursor.status_at, "id": cursor.task_id, "limit": limit}
-        statement = QUERIES[f"list_{self._subject}_{phase}"]
-        rows = [read_row(row[0]) for row in self._connection.execute(statement, {**self._filters, **position})]
+        rows = fetch_rows(self._connection, f"list_{self._subject}_{phase}", {**self._filters, **position})
         self._found |= {row.id: row for row in rows}
         return rows
 
@@ -276,43 +298,4 @@ class _SQLiteListing:
         parameters = {"nos": json_text([row.no for row in rows]), "with_artifacts": int(with_artifacts)}
         sizes = _read_sizes(self._connection.execute(QUERIES["sizes"], parameters).fetchone()[0])
         del rows[fitting((sizes.get(row.no, 0) for row in rows), self._query.page_bytes) :]
-        content = contents(self._connection, rows, with_artifacts=with_artifacts)
-        return [read_stored(row, content[row.no]) for row in rows]
-
-
-# The queue, and what other processes change
-
-
-def wanted_canceled(connection: sqlite3.Connection, worker: str) -> list[str]:
-    return [row[0] for row in connection.execute(QUERIES["wanted_canceled"], (worker,)).fetchall()]
-
-
-def running(connection: sqlite3.Connection, now: int) -> list[RunningTask]:
-    return [read_row(row[0]).running() for row in connection.execute(QUERIES["running"], (now,)).fetchall()]
-
-
-def queue_age(connection: sqlite3.Connection, agents: Sequence[str], now: int) -> int | None:
-    oldest = [connection.execute(QUERIES["longest_due"], (agent, now)).fetchone()[0] for agent in set(agents)]
-    return max((now - due_at for due_at in oldest if due_at is not None), default=None)
-
-
-class Changed(NamedTuple):
-    """What another process may have changed for this one."""
-
-    #: The versions of the watched tasks; one that does not exist is missing.
-    versions: dict[str, int]
-    #: Whether there is a task to claim or to cancel.
-    has_work: bool
-
-
-def changed(connection: sqlite3.Connection, watched: Sequence[str], now: int) -> Changed:
-    versions = "{}"
-    if watched:
-        versions = connection.execute(QUERIES["versions"], (json_text(watched),)).fetchone()[0]
-    has_work = connection.execute(QUERIES["has_work"], (now,)).fetchone()[0]
-    return Changed(_read_versions(versions), bool(has_work))
-
-
-def check(connection: sqlite3.Connection) -> None:
-    """Fail when the database cannot be read."""
-    connection.execute(QUERIES["record"], ("",)).fetchone()
+        return load_rows(self._connection, rows, with_artifacts=with_artifacts)

@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import AsyncIterator, Callable, Sequence
-from functools import partial
+from collections.abc import AsyncIterator
 from typing import Any
 
-from errands.engines.sqlite import queries
-from errands.engines.sqlite.connection import ReaderThreads
-from errands.engines.sqlite.queries import MAX_VERSION, QUERIES, VERSION_BITS
+from errands.engines.sqlite.queries import MAX_VERSION, QUERIES, VERSION_BITS, fetch_rows, load_rows
 from errands.engines.sqlite.store import SQLiteStore, write_large
 from errands.errors import TaskNotFoundError
 from errands.model.base import encode
@@ -24,57 +21,53 @@ SWEEP_EVENTS = 2000
 class SQLiteSweep:
     """The steps of `errands.engines.retention.Sweep`."""
 
-    def __init__(self, store: SQLiteStore, readers: ReaderThreads) -> None:
+    def __init__(self, store: SQLiteStore) -> None:
         self._store = store
-        self._readers = readers
 
-    async def _do(self, step: Callable[..., int], **arguments: Any) -> int:
-        count: int = await self._store.submit(partial(step, **arguments))
-        return count
+    async def _execute(self, query: str, *values: object) -> int:
+        """Return the number of rows that a statement has written."""
+        return await self._store.do(lambda connection: connection.execute(QUERIES[query], values).rowcount)
 
     async def begin(self, now: int, every: int) -> int:
         """Return whether retention is to be applied now; then it is not begun again within `every` milliseconds."""
-        return await self._do(_execute, query="begin_sweep", values=(now, every))
+        return await self._execute("begin_sweep", now, every)
 
     async def delete_ended(self, state: TaskState, before: int) -> int:
-        return await self._do(_delete_some, query="ended_before", values=(state.value, before, SWEEP_TASKS))
+        values = state.value, before, SWEEP_TASKS
+        return await self._store.do(lambda connection: _delete_some(connection, "ended_before", values))
 
     async def delete_excess(self, at_most: int) -> int:
-        return await self._do(_delete_excess, at_most=at_most)
+        def delete(connection: sqlite3.Connection) -> int:
+            excess = connection.execute(QUERIES["count_ended"]).fetchone()[0] - at_most
+            return _delete_some(connection, "longest_ended", {"limit": min(max(excess, 0), SWEEP_TASKS)})
+
+        return await self._store.do(delete)
 
     async def clear_remains(self) -> int:
-        return await self._do(clear_remains)
+        return await self._store.do(clear_remains)
 
     async def delete_receipts(self, now: int) -> int:
-        return await self._do(_execute, query="delete_receipts", values=(now, SWEEP_EVENTS))
+        return await self._execute("delete_receipts", now, SWEEP_EVENTS)
 
     async def delete_contexts(self, before: int) -> int:
-        return await self._do(_execute, query="delete_contexts", values=(before, SWEEP_TASKS))
+        return await self._execute("delete_contexts", before, SWEEP_TASKS)
 
     async def overgrown(self, events: int) -> AsyncIterator[str]:
-        for task_id in await self._readers.submit(queries.overgrown, events):
-            yield task_id
+        query = QUERIES["overgrown"]
+        for row in await self._store.readers.submit(lambda connection: connection.execute(query, (events,)).fetchall()):
+            yield row[0]
 
     async def trim(self, task_id: str, keep: int) -> int:
-        return await self._do(trim, task_id=task_id, keep=keep)
-
-
-def _execute(connection: sqlite3.Connection, query: str, values: Sequence[Any]) -> int:
-    return connection.execute(QUERIES[query], values).rowcount
+        return await self._store.do(lambda connection: trim(connection, task_id, keep))
 
 
 def delete(connection: sqlite3.Connection, task_id: str, scope: Scope) -> None:
     """Delete one task, as `Storage.delete` says."""
-    row = queries.task_row(connection, task_id)
-    if row is None:
+    rows = fetch_rows(connection, "record", (task_id,))
+    if not rows:
         raise TaskNotFoundError(taskId=task_id)
-    row.check_ended(scope)
-    _delete(connection, row.no)
-
-
-def _delete_excess(connection: sqlite3.Connection, at_most: int) -> int:
-    excess = connection.execute(QUERIES["count_ended"]).fetchone()[0] - at_most
-    return _delete_some(connection, "longest_ended", {"limit": min(excess, SWEEP_TASKS)}) if excess > 0 else 0
+    rows[0].check_ended(scope)
+    _delete(connection, rows[0].no)
 
 
 def _delete_some(connection: sqlite3.Connection, query: str, values: Any) -> int:
@@ -118,14 +111,15 @@ def _clear(connection: sqlite3.Connection, no: int, version: int) -> None:
 
 def trim(connection: sqlite3.Connection, task_id: str, keep: int) -> int:
     """Remove a piece from the beginning of a log; 0 when it is short enough, or cannot be read."""
-    row = queries.task_row(connection, task_id)
-    if row is None or row.head.version - row.trimmed <= keep:
+    rows = fetch_rows(connection, "record", (task_id,))
+    if not rows or rows[0].head.version - rows[0].trimmed <= keep:
         return 0
+    row = rows[0]
     base = row.no << VERSION_BITS
     upto = min(row.head.version - keep, row.trimmed + SWEEP_EVENTS)
     if row.folded < upto:
         # What is removed must be in the snapshot.
-        stored = queries.read_stored(row, queries.contents(connection, [row])[row.no])
+        (stored,) = load_rows(connection, [row])
         if stored.damage:
             return 0
         write_large(connection, base, "snapshot", encode(stored.task))

@@ -7,7 +7,7 @@ import os
 import sqlite3
 import time
 from collections.abc import Iterator
-from contextlib import closing, suppress
+from contextlib import closing, contextmanager, suppress
 from importlib.resources import files
 from pathlib import Path
 
@@ -45,31 +45,46 @@ def open_writer(options: SQLiteOptions) -> sqlite3.Connection:
     try:
         check_ownership(connection, options.path)
         _use_wal(connection, options)
-        for pragma in _PRAGMAS:
+        for pragma in (*_PRAGMAS, f"PRAGMA synchronous = {options.synchronous}"):
             connection.execute(pragma)
-        connection.execute(f"PRAGMA synchronous = {options.synchronous}")
-        _migrate(connection)
-    except sqlite3.Error as error:
+        with _transaction(connection, "IMMEDIATE"):
+            # Read under the lock: another process may have been faster.
+            version = _number(connection, "PRAGMA user_version")
+            for number, script in migrations():
+                if number > version:
+                    for statement in _statements(script):
+                        connection.execute(statement)
+                    version = number
+            # Written even when nothing has changed: a read-only file refuses no transaction, only a write.
+            connection.execute(f"PRAGMA user_version = {version}")
+            connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
+    except BaseException as error:
         connection.close()
-        raise explain(error, options.path) from error
-    except BaseException:
-        connection.close()
+        if isinstance(error, sqlite3.Error):
+            raise explain(error, options.path) from error
         raise
     return connection
+
+
+@contextmanager
+def _transaction(connection: sqlite3.Connection, kind: str) -> Iterator[None]:
+    connection.execute(f"BEGIN {kind}")
+    try:
+        yield
+        connection.execute("COMMIT")
+    finally:
+        # Some errors have ended it already.
+        if connection.in_transaction:
+            connection.execute("ROLLBACK")
 
 
 def check_ownership(connection: sqlite3.Connection, path: str) -> int:
     """Return the schema's version, 0 for an empty file. Raises `StorageError` for a file that must not be touched."""
     # In one transaction: another process may make the tables at this very moment.
-    connection.execute("BEGIN")
-    try:
+    with _transaction(connection, "DEFERRED"):
         application = _number(connection, "PRAGMA application_id")
         version = _number(connection, "PRAGMA user_version")
         tables = _number(connection, "SELECT count(*) FROM sqlite_master")
-    finally:
-        # Some errors have ended it already.
-        if connection.in_transaction:
-            connection.execute("ROLLBACK")
     if application == APPLICATION_ID:
         oldest, newest = migrations()[0][0], migrations()[-1][0]
         if 0 < version < oldest:
@@ -109,27 +124,6 @@ def _use_wal(connection: sqlite3.Connection, options: SQLiteOptions) -> None:
         )
 
 
-def _migrate(connection: sqlite3.Connection) -> None:
-    """Bring the schema up to date in one transaction; also the proof that the file can be written."""
-    connection.execute("BEGIN IMMEDIATE")
-    try:
-        # Read again under the lock: another process may have been faster.
-        version = _number(connection, "PRAGMA user_version")
-        for number, script in migrations():
-            if number > version:
-                for statement in _statements(script):
-                    connection.execute(statement)
-                version = number
-        # Written even when nothing has changed: a read-only file refuses no transaction, only a write.
-        connection.execute(f"PRAGMA user_version = {version}")
-        connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
-        connection.execute("COMMIT")
-    except BaseException:
-        if connection.in_transaction:
-            connection.execute("ROLLBACK")
-        raise
-
-
 def _statements(script: str) -> Iterator[str]:
     """Iterate over the statements of a script: `executescript` would end the transaction around them."""
     statement = ""
@@ -156,7 +150,13 @@ class SQLiteSchema(Schema):
         self._options = options
 
     async def upgrade(self) -> tuple[int, int]:
-        return await asyncio.to_thread(self._upgrade)
+        def upgrade() -> tuple[int, int]:
+            before = self._version()
+            make_directory(Path(self._options.path).parent)
+            open_writer(self._options).close()
+            return before, self._version()
+
+        return await asyncio.to_thread(upgrade)
 
     async def check(self) -> int:
         version = await asyncio.to_thread(self._version)
@@ -174,12 +174,6 @@ class SQLiteSchema(Schema):
             return ""
         marks = f"PRAGMA user_version = {missing[-1][0]};\nPRAGMA application_id = {APPLICATION_ID};\n"
         return "BEGIN;\n" + "\n".join(script for _, script in missing) + marks + "COMMIT;\n"
-
-    def _upgrade(self) -> tuple[int, int]:
-        before = self._version()
-        make_directory(Path(self._options.path).parent)
-        open_writer(self._options).close()
-        return before, self._version()
 
     def _version(self) -> int:
         """Return 0 without a file, or for an empty one. Raises `StorageError` for another program's file."""

@@ -11,30 +11,31 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from itertools import groupby
+from itertools import chain, count, groupby
 from queue import Empty, SimpleQueue
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
+from msgspec.structs import astuple
 
 from errands import lifecycle
 from errands.engines.commit import CommitBatch, CommitJob, CommitQueue, Outcome, TaskRow, lease_signals
-from errands.engines.sqlite.connection import FileGoneError, ServedFile, SQLiteOptions, explain, is_about_file
-from errands.engines.sqlite.queries import (
-    MAX_VERSION,
-    QUERIES,
-    VERSION_BITS,
-    contents,
-    json_text,
-    read_row,
-    read_rows,
-    read_stored,
-    repeated,
+from errands.engines.sqlite import queries
+from errands.engines.sqlite.connection import (
+    FileGoneError,
+    ReaderThreads,
+    ServedFile,
+    SQLiteOptions,
+    explain,
+    is_about_file,
 )
+from errands.engines.sqlite.queries import QUERIES, VERSION_BITS, json_text
 from errands.engines.sqlite.schema import open_writer
 from errands.errors import ErrandsError, StorageError
 from errands.lifecycle import Judged, Receipt, receipt_until
-from errands.model.log import Change, Lease, LeaseSignal, Scope, StoredTask
+from errands.model.log import Change, Head, Lease, LeaseSignal, Scope, StoredTask
+
+_T = TypeVar("_T")
 
 MAX_JOBS = 512
 MAX_BYTES = 8_000_000
@@ -52,10 +53,11 @@ PROBE_BYTES = 8192
 
 
 class SQLiteStore:
-    """The thread and its queue. `deliver` and `others_wrote` are called on the event loop.
+    """The thread and its queue. `deliver` and `others_wrote` are called on the event loop."""
 
-    A job is a change, or a function that is called with the connection inside the transaction.
-    """
+    #: The files as they were opened, and the threads that read them; set by `start`.
+    file: ServedFile
+    readers: ReaderThreads
 
     def __init__(
         self,
@@ -103,8 +105,16 @@ class SQLiteStore:
             self._flushed.put(None)
             self._thread.join()
             raise
+        self.readers = ReaderThreads(self._options, self.file)
 
-    def submit(self, work: Change | Callable[[sqlite3.Connection], Any]) -> asyncio.Future[Any]:
+    def commit(self, change: Change) -> asyncio.Future[Head]:
+        return self._submit(change)
+
+    def do(self, action: Callable[[sqlite3.Connection], _T]) -> asyncio.Future[_T]:
+        """Call a function inside the transaction that writes."""
+        return self._submit(action)
+
+    def _submit(self, work: Any) -> asyncio.Future[Any]:
         """Queue work at the end of this turn of the event loop.
 
         Whatever else the turn submits goes with it, and the thread does not compete for the interpreter's lock with a
@@ -122,7 +132,8 @@ class SQLiteStore:
             self._pending = []
 
     async def stop(self) -> None:
-        """Write what is queued, then end the thread."""
+        """End the threads that read, write what is queued, then end the thread that writes."""
+        await self.readers.close()
         self._flush()
         self._flushed.put(None)
         await self._stopped
@@ -139,7 +150,7 @@ class SQLiteStore:
         try:
             self.file = ServedFile(self._options.path)
             self._data_version = _data_version(connection)
-            self._tell(_settle, self._opened, None)
+            self._tell(_settle, self._opened)
             goes_on = True
             while (goes_on or self._queue) and not self._loop.is_closed():
                 goes_on = self._collect() and goes_on
@@ -151,7 +162,7 @@ class SQLiteStore:
             with suppress(sqlite3.Error):
                 connection.execute("PRAGMA wal_checkpoint(PASSIVE)")
             connection.close()
-            self._tell(_settle, self._stopped, None)
+            self._tell(_settle, self._stopped)
 
     def _collect(self) -> bool:
         """Queue what was submitted, after waiting for it for one poll interval; false when nothing will follow."""
@@ -174,7 +185,11 @@ class SQLiteStore:
                     connection.execute("ROLLBACK")
             if not is_about_file(error) and self._queue.retry_alone(jobs):
                 return
-            outcomes = [(job, self._failure(error)) for job in jobs]
+            # A new error for each job: callers may add to it.
+            failure = error if isinstance(error, StorageError) else explain(error, self._options.path)
+            outcomes = [(job, type(failure)(*failure.args)) for job in jobs]
+            for _, copy in outcomes:
+                copy.__cause__ = None if failure is error else error
         self._tell(self._deliver, outcomes)
 
     def _transact(self, connection: sqlite3.Connection, jobs: list[CommitJob]) -> list[Outcome]:
@@ -210,14 +225,6 @@ class SQLiteStore:
         self._is_gone = False
         self._checked_at = time.monotonic()
 
-    def _failure(self, error: Exception) -> ErrandsError:
-        if isinstance(error, StorageError):
-            # A new one for each job: callers may add to it.
-            return type(error)(*error.args)
-        failure = explain(error, self._options.path)
-        failure.__cause__ = error
-        return failure
-
     def _poll(self, connection: sqlite3.Connection) -> None:
         """Find out whether another process has written."""
         self._polled_at = time.monotonic()
@@ -240,13 +247,9 @@ def _data_version(connection: sqlite3.Connection) -> int:
     return version
 
 
-def _settle(future: asyncio.Future[None], error: BaseException | None) -> None:
-    if future.done():
-        return
-    if error is None:
-        future.set_result(None)
-    else:
-        future.set_exception(error)
+def _settle(future: asyncio.Future[None], error: BaseException | None = None) -> None:
+    if not future.done():
+        future.set_result(None) if error is None else future.set_exception(error)
 
 
 # Changes. The caller of these functions holds the transaction.
@@ -264,23 +267,16 @@ def write_changes(
     if digests or not known.keys() >= ids:
         for start in range(0, max(len(digests), 1), ROWS):
             chunk = digests[start : start + ROWS]
-            look = connection.execute(repeated("look", len(chunk)), (json_text(ids), *chunk))
+            look = connection.execute(queries.repeated("look", len(chunk)), (json_text(ids), *chunk))
             last_no, found, accepted = look.fetchone()
-            rows = {row.id: row for row in read_rows(found)}
+            rows = {row.id: row for row in queries.read_rows(found)}
             for digest, at, task_id, scope in _read_receipts(accepted):
                 message = scope, bytes.fromhex(digest)
                 if message not in receipts or receipts[message].at < at:
                     receipts[message] = Receipt(task_id, at)
     else:
         rows = {task_id: known[task_id] for task_id in ids}
-
-    def next_number() -> int:
-        nonlocal last_no
-        last_no += 1
-        number: int = last_no
-        return number
-
-    batch = CommitBatch(rows, receipts, next_number, MAX_VERSION)
+    batch = CommitBatch(rows, receipts, count(last_no + 1).__next__, queries.MAX_VERSION)
     outcomes = batch.judge(changes)
     if batch.accepted:
         _store(connection, batch)
@@ -292,11 +288,8 @@ def write_changes(
 
 
 def _store(connection: sqlite3.Connection, batch: CommitBatch) -> None:
-    # Flat, as they are bound: row after row in one list.
-    events: list[object] = []
-    receipts: list[object] = []
-    #: Events and snapshots that are too large to be bound.
-    large: list[tuple[int, str, bytes, int, str | None]] = []
+    events: list[tuple[int, str, bytes, int, str | None]] = []
+    receipts: list[tuple[object, ...]] = []
     contexts: list[tuple[object, ...]] = []
     #: Rows of which more changes than the version and the time.
     touched: dict[int, TaskRow] = {}
@@ -308,44 +301,31 @@ def _store(connection: sqlite3.Connection, batch: CommitBatch) -> None:
         (appended if accepted.judged.only_appends else touched)[row.no] = row
         for event in accepted.judged.events:
             lease = None if event.lease is None else json_text(event.lease)
-            if len(event.data) <= MAX_BOUND:
-                events += (base + event.version, event.kind, event.data, event.at, lease)
-            else:
-                large.append((base + event.version, event.kind, event.data, event.at, lease))
+            events.append((base + event.version, event.kind, event.data, event.at, lease))
         if accepted.snapshot is not None:
             snapshots[base] = accepted.snapshot
         if change.receipt is not None:
-            receipts += (change.receipt, row.id, change.at, receipt_until(change))
+            receipts.append((change.receipt, row.id, change.at, receipt_until(change)))
         if change.context is not None:
             contexts.append((*row.scope, row.context_id, change.context, change.at))
-    for base, snapshot in snapshots.items():
-        if len(snapshot) <= MAX_BOUND:
-            events += (base, "snapshot", snapshot, 0, None)
-        else:
-            large.append((base, "snapshot", snapshot, 0, None))
-    tasks: list[object] = []
-    for row in touched.values():
-        tasks += _columns(row)
-    versions: list[object] = []
-    for row in appended.values():
-        if row.no not in touched:
-            versions += (row.no, row.head.version, row.head.updated_at)
-    _write(connection, "insert_events", events, 5)
-    for place, kind, data, at, lease in large:
-        write_large(connection, place, kind, data, at, lease)
-    _write(connection, "upsert_tasks", tasks, 23)
-    _write(connection, "append_to_tasks", versions, 3)
-    _write(connection, "upsert_receipts", receipts, 4)
+    events += [(base, "snapshot", snapshot, 0, None) for base, snapshot in snapshots.items()]
+    versions = [(row.no, row.head.version, row.head.updated_at) for row in appended.values() if row.no not in touched]
+    _write(connection, "insert_events", [event for event in events if len(event[2]) <= MAX_BOUND])
+    for event_row in events:
+        if len(event_row[2]) > MAX_BOUND:
+            write_large(connection, *event_row)
+    _write(connection, "upsert_tasks", [_columns(row) for row in touched.values()])
+    _write(connection, "append_to_tasks", versions)
+    _write(connection, "upsert_receipts", receipts)
     if contexts:
         connection.executemany(QUERIES["save_context"], contexts)
 
 
-def _write(connection: sqlite3.Connection, query: str, values: list[object], width: int) -> None:
-    step = ROWS * width
-    for start in range(0, len(values), step):
-        chunk = values if len(values) <= step else values[start : start + step]
-        rows = len(chunk) // width
-        if connection.execute(repeated(query, rows), chunk).rowcount != rows:
+def _write(connection: sqlite3.Connection, query: str, rows: Sequence[tuple[object, ...]]) -> None:
+    for start in range(0, len(rows), ROWS):
+        chunk = rows[start : start + ROWS]
+        values = list(chain.from_iterable(chunk))
+        if connection.execute(queries.repeated(query, len(chunk)), values).rowcount != len(chunk):
             raise StorageError(f"{query}: a row has changed since it was looked up; nothing was written")
 
 
@@ -360,31 +340,10 @@ def write_large(
 
 
 def _columns(row: TaskRow) -> tuple[object, ...]:
-    head = row.head
-    return (
-        row.no,
-        row.id,
-        *row.scope,
-        row.context_id,
-        head.version,
-        # Plain strings and numbers: SQLite's module is slow with subclasses of them.
-        head.state.value,
-        head.attempt,
-        head.attempt_base,
-        head.given_back,
-        head.worker,
-        head.due_at,
-        head.claimed,
-        head.unread,
-        int(head.cancel_requested),
-        int(head.direct),
-        head.asks,
-        head.created_at,
-        head.updated_at,
-        head.status_at,
-        row.folded,
-        row.trimmed,
-    )
+    version, state, *lease, cancel_requested, direct, asks, created_at, updated_at, status_at = astuple(row.head)
+    # Plain strings and numbers: SQLite's module is slow with subclasses of them.
+    head = (version, state.value, *lease, int(cancel_requested), int(direct), asks, created_at, updated_at, status_at)
+    return (row.no, row.id, *row.scope, row.context_id, *head, row.folded, row.trimmed)
 
 
 _read_receipts = msgspec.json.Decoder(list[tuple[str, int, str, Scope]]).decode
@@ -396,10 +355,7 @@ _read_receipts = msgspec.json.Decoder(list[tuple[str, int, str, Scope]]).decode
 def claim(
     connection: sqlite3.Connection, worker: str, agents: Sequence[str], limit: int, now: int, until: int
 ) -> list[StoredTask]:
-    due: list[TaskRow] = []
-    for agent in set(agents):
-        found = connection.execute(QUERIES["due"], (agent, now, limit)).fetchall()
-        due += [read_row(row[0]) for row in found]
+    due = [row for agent in set(agents) for row in queries.fetch_rows(connection, "due", (agent, now, limit))]
     due.sort(key=lambda row: (row.head.due_at or 0, row.id))
     del due[limit:]
     if not due:
@@ -407,8 +363,7 @@ def claim(
     connection.execute(QUERIES["lease"], (worker, until, json_text([row.no for row in due])))
     for row in due:
         row.head = lifecycle.claimed(row.head, worker, until)
-    content = contents(connection, due)
-    return [read_stored(row, content[row.no]) for row in due]
+    return queries.load_rows(connection, due)
 
 
 # The last two are numbers, unless the row is damaged.
