@@ -124,7 +124,7 @@ class Change(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     context_id: str = ""
 
 
-class Head(msgspec.Struct, kw_only=True, gc=False):
+class Head(msgspec.Struct, gc=False):
     """The state of a task without its content: what a change is judged against."""
 
     version: int = 0

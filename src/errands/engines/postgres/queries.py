@@ -9,8 +9,6 @@ from functools import lru_cache
 from importlib.resources import files
 from typing import Any
 
-import msgspec
-
 from errands.engines.base import Abandoned, Events, Ids, Running, Tasks
 from errands.engines.commit import LocalEngine, TaskRow
 from errands.engines.connection import StoreClock
@@ -82,14 +80,12 @@ Row = Any
 
 #: By their names; another release may know more.
 _STATES = {state.value: state for state in TaskState}
-_HEAD = [field.name for field in msgspec.structs.fields(Head)]
 
 
 def read_row(row: Row) -> TaskRow:
-    """Return the columns of the fragment `record`, with which a row begins."""
-    no, task_id, tenant, owner, agent, context_id, folded, trimmed, watcher = row[:9]
-    head = Head(**dict(zip(_HEAD, row[9:24], strict=True)))
-    head.state = _STATES.get(head.state, UNSPECIFIED)
+    """Return the columns of the fragment `record`, with which a row begins; those of the head are the last."""
+    no, task_id, tenant, owner, agent, context_id, folded, trimmed, watcher, version, state = row[:11]
+    head = Head(version, _STATES.get(state, UNSPECIFIED), *row[11:24])
     head.worker, head.asks = readable(head.worker), readable(head.asks)
     scope = Scope(readable(tenant), readable(owner), readable(agent))
     return TaskRow(no, readable(task_id), scope, readable(context_id), folded, trimmed, head, watcher)

@@ -10,8 +10,6 @@ import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, NamedTuple, TypeVar
 
-from msgspec.structs import astuple
-
 from errands.engines.commit import CommitBatch, CommitJob, CommitQueue, LocalEngine, TaskRow, lease_signals
 from errands.engines.postgres.connection import (
     FIRST_PAUSE,
@@ -318,20 +316,14 @@ def _columns(rows: Sequence[tuple[Any, ...]], width: int) -> Sequence[Sequence[A
 
 
 def _task_columns(row: TaskRow) -> tuple[Any, ...]:
-    head = [storable(value) if type(value) is str else value for value in astuple(row.head)]
-    texts = map(storable, (*row.scope, row.context_id))
-    is_long = row.head.version - row.trimmed > LONG_LOG
-    return (
-        storable(row.id),
-        row.no,
-        scope_key(row.scope),
-        *texts,
-        *head,
-        row.folded,
-        row.trimmed,
-        row.watcher,
-        is_long,
-    )
+    head, scope = row.head, row.scope
+    texts = storable(scope.tenant), storable(scope.owner), storable(scope.agent), storable(row.context_id)
+    lease = head.attempt, head.attempt_base, head.given_back, storable(head.worker), head.due_at, head.claimed
+    flags = head.unread, head.cancel_requested, head.direct, storable(head.asks)
+    times = head.created_at, head.updated_at, head.status_at
+    log = row.folded, row.trimmed, row.watcher, head.version - row.trimmed > LONG_LOG
+    names = storable(row.id), row.no, scope_key(scope)
+    return (*names, *texts, head.version, head.state.value, *lease, *flags, *times, *log)
 
 
 # Everything else that is written, beside retention

@@ -11,12 +11,11 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from itertools import chain, count, groupby
+from itertools import count, groupby
 from queue import Empty, SimpleQueue
 from typing import Any, TypeVar
 
 import msgspec
-from msgspec.structs import astuple
 
 from errands import lifecycle
 from errands.engines.commit import CommitBatch, CommitJob, CommitQueue, Outcome, TaskRow, lease_signals
@@ -288,8 +287,13 @@ def write_changes(
 
 
 def _store(connection: sqlite3.Connection, batch: CommitBatch) -> None:
-    events: list[tuple[int, str, bytes, int, str | None]] = []
-    receipts: list[tuple[object, ...]] = []
+    # Flat, as they are bound: row after row in one list.
+    events: list[object] = []
+    receipts: list[object] = []
+    tasks: list[object] = []
+    versions: list[object] = []
+    #: Events and snapshots that are too large to be bound.
+    large: list[tuple[int, str, bytes, int, str | None]] = []
     contexts: list[tuple[object, ...]] = []
     #: Rows of which more changes than the version and the time.
     touched: dict[int, TaskRow] = {}
@@ -301,31 +305,42 @@ def _store(connection: sqlite3.Connection, batch: CommitBatch) -> None:
         (appended if accepted.judged.only_appends else touched)[row.no] = row
         for event in accepted.judged.events:
             lease = None if event.lease is None else json_text(event.lease)
-            events.append((base + event.version, event.kind, event.data, event.at, lease))
+            if len(event.data) <= MAX_BOUND:
+                events += (base + event.version, event.kind, event.data, event.at, lease)
+            else:
+                large.append((base + event.version, event.kind, event.data, event.at, lease))
         if accepted.snapshot is not None:
             snapshots[base] = accepted.snapshot
         if change.receipt is not None:
-            receipts.append((change.receipt, row.id, change.at, receipt_until(change)))
+            receipts += (change.receipt, row.id, change.at, receipt_until(change))
         if change.context is not None:
             contexts.append((*row.scope, row.context_id, change.context, change.at))
-    events += [(base, "snapshot", snapshot, 0, None) for base, snapshot in snapshots.items()]
-    versions = [(row.no, row.head.version, row.head.updated_at) for row in appended.values() if row.no not in touched]
-    _write(connection, "insert_events", [event for event in events if len(event[2]) <= MAX_BOUND])
-    for event_row in events:
-        if len(event_row[2]) > MAX_BOUND:
-            write_large(connection, *event_row)
-    _write(connection, "upsert_tasks", [_columns(row) for row in touched.values()])
-    _write(connection, "append_to_tasks", versions)
-    _write(connection, "upsert_receipts", receipts)
+    for base, snapshot in snapshots.items():
+        if len(snapshot) <= MAX_BOUND:
+            events += (base, "snapshot", snapshot, 0, None)
+        else:
+            large.append((base, "snapshot", snapshot, 0, None))
+    for row in touched.values():
+        tasks += _columns(row)
+    for row in appended.values():
+        if row.no not in touched:
+            versions += (row.no, row.head.version, row.head.updated_at)
+    _write(connection, "insert_events", events, 5)
+    for event_row in large:
+        write_large(connection, *event_row)
+    _write(connection, "upsert_tasks", tasks, 23)
+    _write(connection, "append_to_tasks", versions, 3)
+    _write(connection, "upsert_receipts", receipts, 4)
     if contexts:
         connection.executemany(QUERIES["save_context"], contexts)
 
 
-def _write(connection: sqlite3.Connection, query: str, rows: Sequence[tuple[object, ...]]) -> None:
-    for start in range(0, len(rows), ROWS):
-        chunk = rows[start : start + ROWS]
-        values = list(chain.from_iterable(chunk))
-        if connection.execute(queries.repeated(query, len(chunk)), values).rowcount != len(chunk):
+def _write(connection: sqlite3.Connection, query: str, values: list[object], width: int) -> None:
+    step = ROWS * width
+    for start in range(0, len(values), step):
+        chunk = values if len(values) <= step else values[start : start + step]
+        rows = len(chunk) // width
+        if connection.execute(queries.repeated(query, rows), chunk).rowcount != rows:
             raise StorageError(f"{query}: a row has changed since it was looked up; nothing was written")
 
 
@@ -340,10 +355,13 @@ def write_large(
 
 
 def _columns(row: TaskRow) -> tuple[object, ...]:
-    version, state, *lease, cancel_requested, direct, asks, created_at, updated_at, status_at = astuple(row.head)
+    head = row.head
+    lease = head.attempt, head.attempt_base, head.given_back, head.worker, head.due_at, head.claimed, head.unread
     # Plain strings and numbers: SQLite's module is slow with subclasses of them.
-    head = (version, state.value, *lease, int(cancel_requested), int(direct), asks, created_at, updated_at, status_at)
-    return (row.no, row.id, *row.scope, row.context_id, *head, row.folded, row.trimmed)
+    flags = int(head.cancel_requested), int(head.direct), head.asks
+    times = head.created_at, head.updated_at, head.status_at
+    names = row.no, row.id, *row.scope, row.context_id
+    return (*names, head.version, head.state.value, *lease, *flags, *times, row.folded, row.trimmed)
 
 
 _read_receipts = msgspec.json.Decoder(list[tuple[str, int, str, Scope]]).decode
