@@ -122,71 +122,39 @@ class RequestContext:
             raise InvalidParamsError(
                 f"Task {task.id} belongs to another context than {context_id}", field="message.contextId"
             )
-        #: The task as it was when the request came; None when the request is the first of a new task.
-        self.current_task: Task | None = task
-        self._call_context = call_context
-        self._related_tasks = list(related_tasks or [])
         if request is not None:
-            task_id = task_id or request.message.task_id or _generated(task_id_generator, context_id=context_id)
-            context_id = context_id or request.message.context_id or _generated(context_id_generator, task_id=task_id)
+            task_id = task_id or request.message.task_id or generated(task_id_generator, context_id=context_id)
+            context_id = context_id or request.message.context_id or generated(context_id_generator, task_id=task_id)
             message = msgspec.structs.replace(request.message, task_id=task_id, context_id=context_id)
             request = msgspec.structs.replace(request, message=message)
-        self._request = request
-        self._task_id = task_id
-        self._context_id = context_id
-
-    @property
-    def task_id(self) -> str | None:
-        """The identifier of the task; a new task has one, too."""
-        return self._task_id
-
-    @property
-    def context_id(self) -> str | None:
-        """The conversation's identifier."""
-        return self._context_id
-
-    @property
-    def message(self) -> Message | None:
-        """The message, with both identifiers filled in."""
-        return self._request.message if self._request else None
-
-    @property
-    def configuration(self) -> SendMessageConfiguration | None:
-        """The sender's wishes about the reply, or None."""
-        return self._request.configuration if self._request else None
-
-    @property
-    def metadata(self) -> dict[str, Any]:
-        """The metadata of the request, beside that of the message."""
-        return (self._request.metadata or {}) if self._request else {}
-
-    @property
-    def call_context(self) -> ServerCallContext:
-        """The call behind the request."""
-        return self._call_context
-
-    @property
-    def requested_extensions(self) -> set[str]:
-        """The extensions the client declared."""
-        return self._call_context.requested_extensions
-
-    @property
-    def tenant(self) -> str:
-        """The tenant the request is for; "" without one."""
-        return self._call_context.tenant
-
-    @property
-    def related_tasks(self) -> list[Task]:
-        """Other tasks that are related to this request."""
-        return self._related_tasks
+        #: The task as it was when the request came; None when the request is the first of a new task.
+        self.current_task: Task | None = task
+        #: The identifier of the task; a new task has one, too.
+        self.task_id = task_id
+        #: The conversation's identifier.
+        self.context_id = context_id
+        #: The message, with both identifiers filled in.
+        self.message: Message | None = request.message if request else None
+        #: The sender's wishes about the reply, or None.
+        self.configuration: SendMessageConfiguration | None = request.configuration if request else None
+        #: The metadata of the request, beside that of the message.
+        self.metadata: dict[str, Any] = (request.metadata if request else None) or {}
+        #: The call behind the request.
+        self.call_context = call_context
+        #: The extensions the client declared.
+        self.requested_extensions = call_context.requested_extensions
+        #: The tenant the request is for; "" without one.
+        self.tenant = call_context.tenant
+        #: Other tasks that are related to this request.
+        self.related_tasks = list(related_tasks or [])
 
     def attach_related_task(self, task: Task) -> None:
         """Add a task to `related_tasks`, for example one that was begun to use a tool."""
-        self._related_tasks.append(task)
+        self.related_tasks.append(task)
 
     def get_user_input(self, delimiter: str = "\n") -> str:
         """Return the text parts of the message, joined; "" without any."""
-        return text_of(self._request.message.parts, delimiter) if self._request else ""
+        return text_of(self.message.parts, delimiter) if self.message else ""
 
     async def record_llm(self, model: str, *, prompt: int = 0, completion: int = 0, text: str = "") -> None:
         """Record that a model was called; see `TaskContext.record_llm`."""
@@ -199,10 +167,6 @@ class RequestContext:
     async def policy_context(self) -> dict[str, Any]:
         """Return what expressions of policies see as `context`, as plain JSON."""
         return await _overseen().context()
-
-
-def _generated(generator: IDGenerator | None, **known: str | None) -> str:
-    return generated(generator or UUIDGenerator(), IDGeneratorContext(**known))
 
 
 class RequestContextBuilder(ABC):
@@ -261,10 +225,8 @@ class SimpleRequestContextBuilder(RequestContextBuilder):
         if params and self._should_populate_referred_tasks:
             # A client may name any number of tasks, and one task any number of times.
             for referred in list(dict.fromkeys(params.message.reference_task_ids or []))[:MAX_REFERRED]:
-                if self.task_store is not None:
-                    found = await self.task_store.get(referred, context)
-                else:
-                    found = await context.get_task(referred)
+                store = self.task_store
+                found = await (store.get(referred, context) if store else context.get_task(referred))
                 if found is not None:
                     related.append(found)
         return RequestContext(
@@ -316,8 +278,9 @@ class TaskUpdater:
         self.event_queue = event_queue
         self.task_id = task_id
         self.context_id = context_id
-        self._artifact_ids = artifact_id_generator or UUIDGenerator()
-        self._message_ids = message_id_generator or UUIDGenerator()
+        self._artifact_ids = artifact_id_generator
+        self._message_ids = message_id_generator
+        self._ids = {"task_id": task_id, "context_id": context_id}
 
     async def update_status(
         self,
@@ -344,7 +307,7 @@ class TaskUpdater:
     ) -> None:
         """Publish an artifact or, with `append`, a further piece of one."""
         artifact = Artifact(
-            artifact_id=artifact_id or generated(self._artifact_ids, self._ids),
+            artifact_id=artifact_id or generated(self._artifact_ids, **self._ids),
             parts=parts,
             name=name,
             metadata=metadata,
@@ -397,17 +360,13 @@ class TaskUpdater:
     def new_agent_message(self, parts: list[Part], metadata: dict[str, Any] | None = None) -> Message:
         """Return a message of the agent about this task, without publishing it."""
         return Message(
-            message_id=generated(self._message_ids, self._ids),
+            message_id=generated(self._message_ids, **self._ids),
             role=Role.AGENT,
             parts=parts,
             task_id=self.task_id,
             context_id=self.context_id,
             metadata=metadata,
         )
-
-    @property
-    def _ids(self) -> IDGeneratorContext:
-        return IDGeneratorContext(task_id=self.task_id, context_id=self.context_id)
 
 
 class AgentExecutor(ABC):
@@ -464,24 +423,25 @@ class UUIDGenerator(IDGenerator):
         return new_id()
 
 
-class Identifiers:
+class Identifiers(msgspec.Struct, frozen=True):
     """Makes the identifiers of new tasks and new contexts."""
 
-    def __init__(self, tasks: IDGenerator | None = None, contexts: IDGenerator | None = None) -> None:
-        self._tasks = tasks or UUIDGenerator()
-        self._contexts = contexts or UUIDGenerator()
+    tasks: IDGenerator | None = None
+    contexts: IDGenerator | None = None
 
     def new_task(self, context_id: str | None) -> str:
-        return generated(self._tasks, IDGeneratorContext(context_id=context_id))
+        return generated(self.tasks, context_id=context_id)
 
     def new_context(self, task_id: str) -> str:
-        return generated(self._contexts, IDGeneratorContext(task_id=task_id))
+        return generated(self.contexts, task_id=task_id)
 
 
-def generated(generator: IDGenerator, context: IDGeneratorContext) -> str:
-    """Return an identifier that stores can hold. Raise `TypeError` or `ValueError` for any other."""
+def generated(generator: IDGenerator | None, **known: str | None) -> str:
+    """Return an identifier that stores can hold; without a generator, a UUID. Raise `TypeError` or `ValueError`."""
+    if generator is None:
+        return new_id()
     name = f"what {type(generator).__name__}.generate returns"
-    identifier = validation.text(name, generator.generate(context))
+    identifier = validation.text(name, generator.generate(IDGeneratorContext(**known)))
     if not 0 < len(identifier) <= _MAX_ID_LENGTH or not identifier.isprintable():
         raise ValueError(f"{name} must have 1 to {_MAX_ID_LENGTH} printable characters, not {identifier[:50]!r}")
     return identifier

@@ -221,12 +221,25 @@ class TurnQueue(EventQueue):
             raise TurnError("The event queue is closed: nothing can be published once execute or cancel has returned")
         if self.violation is not None:
             raise self.violation
+        name = type(event).__name__
         try:
-            self._check_order(event)
+            if self._answered:
+                raise InvalidAgentResponseError(f"a {name} after a Message: a Message is the whole answer")
+            if self._turn.ended:
+                raise InvalidAgentResponseError(f"a {name} after a terminal state: the task has ended")
             if isinstance(event, Message):
-                await self._answer(event)
+                if self._task_known:
+                    raise InvalidAgentResponseError(
+                        "a Message after a Task: send words to a task's user in a TaskStatusUpdateEvent"
+                    )
+                message = reread(self._spoken(event))
+                self._answered = True
+                await self._turn.end(COMPLETED, message=message, direct=True)
             elif isinstance(event, TaskArtifactUpdateEvent):
-                await self._artifact(event)
+                self._check_ids(event.task_id, event.context_id)
+                _check_artifact(event.artifact)
+                event = msgspec.structs.replace(event, task_id=self._turn.task_id, context_id=self._turn.context_id)
+                await self._emit("artifact", StreamResponse(artifact_update=event))
             elif isinstance(event, TaskStatusUpdateEvent):
                 self._check_ids(event.task_id, event.context_id)
                 await self._status(self._checked(event.status), event.metadata)
@@ -235,22 +248,11 @@ class TurnQueue(EventQueue):
             else:
                 raise InvalidAgentResponseError(
                     "an executor publishes Task, Message, TaskStatusUpdateEvent and TaskArtifactUpdateEvent, "
-                    f"not {type(event).__module__}.{type(event).__name__}"
+                    f"not {type(event).__module__}.{name}"
                 )
         except InvalidAgentResponseError as error:
             self.violation = error
             raise
-
-    def _check_order(self, event: Event) -> None:
-        name = type(event).__name__
-        if self._answered:
-            raise InvalidAgentResponseError(f"a {name} after a Message: a Message is the whole answer")
-        if self._turn.ended:
-            raise InvalidAgentResponseError(f"a {name} after a terminal state: the task has ended")
-        if isinstance(event, Message) and self._task_known:
-            raise InvalidAgentResponseError(
-                "a Message after a Task: send words to a task's user in a TaskStatusUpdateEvent"
-            )
 
     def _check_ids(self, task_id: str | None, context_id: str | None) -> None:
         if task_id and task_id != self._turn.task_id:
@@ -259,18 +261,6 @@ class TurnQueue(EventQueue):
             raise InvalidAgentResponseError(
                 f"an event for context {context_id} in the queue of context {self._turn.context_id}"
             )
-
-    async def _answer(self, message: Message) -> None:
-        message = reread(self._spoken(message))
-        self._answered = True
-        await self._turn.end(COMPLETED, message=message, direct=True)
-
-    async def _artifact(self, event: TaskArtifactUpdateEvent) -> None:
-        self._check_ids(event.task_id, event.context_id)
-        _check_artifact(event.artifact)
-        if not event.task_id or not event.context_id:
-            event = msgspec.structs.replace(event, task_id=self._turn.task_id, context_id=self._turn.context_id)
-        await self._emit("artifact", StreamResponse(artifact_update=event))
 
     async def _status(self, status: TaskStatus, metadata: dict[str, Any] | None = None) -> None:
         turn, state = self._turn, status.state
@@ -289,19 +279,22 @@ class TurnQueue(EventQueue):
         self._check_ids(task.id, task.context_id)
         status = self._checked(task.status)
         current = self._turn.task
-        said = [self._spoken(message) for message in _new_messages(task, current)]
+        known = {message.message_id for message in current.history or ()}
+        # Those of the user are in the log before the agent sees them.
+        new = (one for one in task.history or () if one.role is Role.AGENT and one.message_id not in known)
+        said = [self._spoken(message) for message in new]
         artifacts = new_artifacts(current, task)
         for artifact in artifacts:
             _check_artifact(artifact)
         settles = status.state in SETTLED_STATES
         if said or task.metadata or not settles:
-            known = msgspec.structs.replace(
+            shown = msgspec.structs.replace(
                 current,
                 status=current.status if settles else status,
                 history=[*(current.history or ()), *said] or None,
                 metadata={**(current.metadata or {}), **(task.metadata or {})} or None,
             )
-            await self._emit("task", StreamResponse(task=known))
+            await self._emit("task", StreamResponse(task=shown))
         for artifact in artifacts:
             update = TaskArtifactUpdateEvent(self._turn.task_id, self._turn.context_id, artifact)
             await self._emit("artifact", StreamResponse(artifact_update=update))
@@ -345,12 +338,6 @@ class TurnQueue(EventQueue):
 def _check_artifact(artifact: Artifact) -> None:
     if not artifact.artifact_id:
         raise InvalidAgentResponseError("an Artifact without artifact_id: its pieces could not be put together")
-
-
-def _new_messages(task: Task, current: Task) -> list[Message]:
-    """Return the new messages of the agent. Those of the user are in the log before the agent sees them."""
-    known = {message.message_id for message in current.history or ()}
-    return [message for message in task.history or () if message.role is Role.AGENT and message.message_id not in known]
 
 
 def new_artifacts(before: Task, after: Task) -> list[Artifact]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import typing
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable
 from typing import Any, overload
 
 import msgspec
@@ -39,27 +39,48 @@ class FunctionWorker(Worker):
         return self._function(*args, **kwargs)
 
     async def handle(self, ctx: TaskContext) -> None:
-        arguments = {name: _argument(kind, ctx) for name, kind in self._parameters.items()}
-        result = self._function(**arguments)
+        result = self._function(**self._arguments(ctx))
         if inspect.isasyncgen(result):
-            await _stream(ctx, result)
+            artifact = ctx.artifact(artifact_id="answer")
+            async for chunk in result:
+                await (artifact.write(chunk) if isinstance(chunk, str) else artifact.write(data=chunk))
+            result = None
+            if not ctx.turn_ended:
+                await artifact.seal()
         else:
-            await _finish(ctx, await result)
+            result = await result
+        if ctx.turn_ended:
+            return
+        if result is None or isinstance(result, str):
+            await ctx.complete(result)
+        else:
+            await ctx.complete_json(msgspec.to_builtins(result))
+
+    def _arguments(self, ctx: TaskContext) -> dict[str, Any]:
+        return {name: _argument(kind, ctx) for name, kind in self._parameters.items()}
 
 
 class BlockingFunctionWorker(FunctionWorker):
     """Does the same for a `def`, which runs in a thread."""
 
     def handle(self, ctx: Any) -> None:  # type: ignore[override]
-        arguments = {name: _argument(kind, ctx) for name, kind in self._parameters.items()}
-        result = self._function(**arguments)
+        result = self._function(**self._arguments(ctx))
         if inspect.isgenerator(result):
-            _stream_blocking(ctx, result)
-        elif not ctx.turn_ended:
-            if result is None or isinstance(result, str):
-                ctx.complete(result)
-            else:
-                ctx.complete_json(msgspec.to_builtins(result))
+            artifact = ctx.artifact(artifact_id="answer")
+            for chunk in result:
+                if isinstance(chunk, str):
+                    artifact.write(chunk)
+                else:
+                    artifact.write(data=chunk)
+            result = None
+            if not ctx.turn_ended:
+                artifact.seal()
+        if ctx.turn_ended:
+            return
+        if result is None or isinstance(result, str):
+            ctx.complete(result)
+        else:
+            ctx.complete_json(msgspec.to_builtins(result))
 
 
 @overload
@@ -119,33 +140,3 @@ def _argument(kind: Any, ctx: TaskContext) -> Any:
     if kind is str:
         return ctx.user_text
     return read_as(ctx, kind)
-
-
-async def _finish(ctx: TaskContext, result: Any) -> None:
-    if ctx.turn_ended:
-        return
-    if result is None or isinstance(result, str):
-        await ctx.complete(result)
-    else:
-        await ctx.complete_json(msgspec.to_builtins(result))
-
-
-async def _stream(ctx: TaskContext, chunks: AsyncIterator[Any]) -> None:
-    artifact = ctx.artifact(artifact_id="answer")
-    async for chunk in chunks:
-        await (artifact.write(chunk) if isinstance(chunk, str) else artifact.write(data=chunk))
-    if not ctx.turn_ended:
-        await artifact.seal()
-        await ctx.complete()
-
-
-def _stream_blocking(ctx: Any, chunks: Any) -> None:
-    artifact = ctx.artifact(artifact_id="answer")
-    for chunk in chunks:
-        if isinstance(chunk, str):
-            artifact.write(chunk)
-        else:
-            artifact.write(data=chunk)
-    if not ctx.turn_ended:
-        artifact.seal()
-        ctx.complete()

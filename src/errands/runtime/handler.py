@@ -61,7 +61,7 @@ class Handler:
         self._worker = worker
         self._max_attempts = settings.max_attempts
         self._threads: ThreadPoolExecutor | None = None
-        self._call: Callable[[Turn], Coroutine[Any, Any, None]] = self._call_with_context
+        self._call: Callable[[Turn], Coroutine[Any, Any, None]] = lambda turn: worker.handle(TaskContext(turn))
         if isinstance(worker, TurnWorker):
             self._call = worker.handle_turn
         elif not inspect.iscoroutinefunction(worker.handle):
@@ -75,8 +75,12 @@ class Handler:
 
     async def run(self, turn: Turn) -> bool:
         """Run one turn, and return whether the task goes on with another message that was waiting."""
-        if turn.attempt > 1 and not await self._may_try_again(turn):
-            return False
+        if turn.attempt > 1 and turn.tries > 1 and not turn.is_cancelled:
+            fails = self._worker.on_interrupted == "fail"
+            if fails or turn.tries > self._max_attempts:
+                times = "" if fails else f" {turn.tries - 1} times"
+                await turn.give_up(f"The agent was interrupted{times} while it worked on this task.")
+                return False
         if self._is_overseen:
             turn.overseen()
         try:
@@ -101,8 +105,16 @@ class Handler:
             else:
                 await _failed(turn, error)
         else:
-            if not turn.ended:
-                await _returned(turn)
+            if turn.is_cancelled and not turn.ended:
+                await turn.end(CANCELED)
+            elif not turn.ended:
+                logger.error(
+                    "handler of task %s returned without a lifecycle call, or without awaiting one", turn.task_id
+                )
+                await turn.give_up(
+                    "The agent returned without finishing the task: a handler must call complete, respond, fail, "
+                    "reject, request_input or another lifecycle method before it returns."
+                )
         return turn.continues
 
     async def _admit(self, turn: Turn) -> bool:
@@ -118,17 +130,6 @@ class Handler:
         if turn.is_cancelled and not turn.ended:
             await turn.end(CANCELED)
         return False
-
-    async def _may_try_again(self, turn: Turn) -> bool:
-        if turn.tries <= 1 or turn.is_cancelled:
-            return True
-        if self._worker.on_interrupted == "fail":
-            await turn.give_up("The agent was interrupted while it worked on this task.")
-            return False
-        if turn.tries > self._max_attempts:
-            await turn.give_up(f"The agent was interrupted {turn.tries - 1} times while it worked on this task.")
-            return False
-        return True
 
     async def _stopped(self, turn: Turn) -> None:
         """End the turn of a handler that was interrupted by `Execution.stop`, or that canceled itself."""
@@ -146,9 +147,6 @@ class Handler:
         else:
             await turn.give_up("The agent canceled its own work.")
 
-    def _call_with_context(self, turn: Turn) -> Coroutine[Any, Any, None]:
-        return self._worker.handle(TaskContext(turn))
-
     async def _call_in_thread(self, turn: Turn) -> None:
         loop = asyncio.get_running_loop()
         handle: Any = self._worker.handle
@@ -163,17 +161,6 @@ class Handler:
 
         # The context's methods see the same context variables as the turn.
         await loop.run_in_executor(self._threads, contextvars.copy_context().run, call)
-
-
-async def _returned(turn: Turn) -> None:
-    if turn.is_cancelled:
-        await turn.end(CANCELED)
-        return
-    logger.error("handler of task %s returned without a lifecycle call, or without awaiting one", turn.task_id)
-    await turn.give_up(
-        "The agent returned without finishing the task: a handler must call complete, respond, fail, "
-        "reject, request_input or another lifecycle method before it returns."
-    )
 
 
 async def _failed(turn: Turn, error: Exception) -> None:

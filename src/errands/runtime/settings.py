@@ -183,9 +183,15 @@ class Settings(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
         environ = os.environ if environ is None else environ
         values: dict[str, Any] = {}
         for field in fields_of(cls):
-            text = environ.get(ENV_PREFIX + field.name.upper())
-            if text is not None:
-                values[field.name] = _convert(field.name, field.type, text)
+            variable = ENV_PREFIX + field.name.upper()
+            if (text := environ.get(variable)) is None:
+                continue
+            is_none = field.type is not str and text.strip().lower() in ("", "none", "null")
+            try:
+                values[field.name] = msgspec.convert("null" if is_none else text, field.type, strict=False)
+            except msgspec.ValidationError:
+                shown = "null" if is_none else text
+                raise ConfigurationError(f"invalid {variable}={shown!r}: expected {_expected(field.type)}") from None
         values.update({name: value for name, value in overrides.items() if value is not None})
         return cls(**values)
 
@@ -198,16 +204,6 @@ class Settings(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
             except msgspec.ValidationError:
                 shown = "…" if field.name in SECRET else repr(value)
                 raise ConfigurationError(f"invalid {field.name}={shown}: expected {_expected(field.type)}") from None
-
-
-def _convert(name: str, annotation: Any, text: str) -> Any:
-    if text.strip().lower() in ("", "none", "null") and annotation is not str:
-        text = "null"
-    try:
-        return msgspec.convert(text, annotation, strict=False)
-    except msgspec.ValidationError:
-        variable = ENV_PREFIX + name.upper()
-        raise ConfigurationError(f"invalid {variable}={text!r}: expected {_expected(annotation)}") from None
 
 
 def _expected(annotation: Any) -> str:

@@ -11,10 +11,10 @@ from __future__ import annotations
 import asyncio
 import inspect
 import logging
-import sys
 import threading
 import time
 from collections.abc import Callable
+from sys import _current_frames
 from types import CodeType
 from typing import NamedTuple, Self
 
@@ -127,7 +127,7 @@ class Watchdog:
 
     def _stack(self) -> dict[Frame, int]:
         """Return the calls of the callback that runs now, the innermost last, with their lines."""
-        frame = sys._current_frames().get(self._loop_thread)
+        frame = _current_frames().get(self._loop_thread)
         found: list[tuple[Frame, int]] = []
         while frame is not None and (frame.f_code.co_name, frame.f_code.co_filename) != _CALLING:
             found.append((Frame(id(frame), frame.f_code), frame.f_lineno))
