@@ -285,7 +285,7 @@ def fields_of(model: type) -> set[str]:
     return set(getattr(model, "__struct_fields__", None) or inspect.signature(model).parameters)
 
 
-def members_of(kind: type) -> set[str]:
+def members_of(kind: object) -> set[str]:
     return {name for name in public(dir(kind)) if not name.startswith("from_")}
 
 
@@ -306,7 +306,7 @@ LISTED = {
     ("agents.md", "hook"): fields_of(LifecycleHooks),
     ("durability.md", "field of `Retention`"): fields_of(Retention),
     ("serving.md", "field of `ActiveTask`"): fields_of(ActiveTask),
-    ("executors.md", "member of `RequestContext`"): members_of(RequestContext) | {"current_task"},
+    ("executors.md", "member of `RequestContext`"): members_of(RequestContext(ServerCallContext())),
     ("executors.md", "field of `ServerCallContext`"): fields_of(ServerCallContext),
     ("executors.md", "method of `TaskUpdater`"): members_of(TaskUpdater),
     ("manifests.md", "argument of `from_manifest`"): arguments_of(A2AServer.from_manifest) - {"options"},
