@@ -58,17 +58,17 @@ async def damage_event(engine: Engine, task_id: str, version: int, data: bytes =
             version,
         )
     elif isinstance(engine, RedisEngine):
-        client: Any = engine._open.server.client
-        keys = engine._keys
+        client: Any = engine.parts.server.client
+        keys = engine.keys
         if not version:
-            await client.hset(keys.task(task_id), "snapshot", data)
+            await client.hset(keys("task", task_id), "snapshot", data)
             return
-        log = await client.xrange(keys.log(task_id))
-        await client.delete(keys.log(task_id))
+        log = await client.xrange(keys("log", task_id))
+        await client.delete(keys("log", task_id))
         for place, fields in log:
             kind = next(iter(fields))
             new = data if int(place.partition(b"-")[0]) == version else fields[kind]
-            await client.xadd(keys.log(task_id), {kind: new}, id=place)
+            await client.xadd(keys("log", task_id), {kind: new}, id=place)
 
 
 async def damage_head(engine: Engine, task_id: str) -> None:
@@ -78,8 +78,8 @@ async def damage_head(engine: Engine, task_id: str) -> None:
     elif isinstance(engine, PostgresEngine):
         await _postgres(engine, "UPDATE tasks SET state = 'TASK_STATE_DREAMING' WHERE id = $1", task_id)
     elif isinstance(engine, RedisEngine):
-        client: Any = engine._open.server.client
-        key = engine._keys.task(task_id)
+        client: Any = engine.parts.server.client
+        key = engine.keys("task", task_id)
         record = await client.hget(key, "record")
         await client.hset(key, "record", record[: len(record) // 2])
 

@@ -180,17 +180,17 @@ async def test_a_receipt_expires_by_itself_after_its_window(
 
 
 async def test_commits_of_one_moment_share_a_batch(engine: RedisEngine, changes: Changes) -> None:
-    before = engine.batches
+    before = engine.parts.store.batches
     await asyncio.gather(*(engine.commit(changes.start(f"t{number}")) for number in range(100)))
-    assert engine.batches - before <= 2
+    assert engine.parts.store.batches - before <= 2
 
 
 async def test_a_task_that_was_just_written_needs_no_look(engine: RedisEngine, changes: Changes) -> None:
     await engine.commit(changes.start())
-    before = engine.batches
+    before = engine.parts.store.batches
     await engine.commit(changes.chunk(fence=1))
     await engine.commit(changes.complete(fence=1))
-    assert engine.batches - before == 2
+    assert engine.parts.store.batches - before == 2
 
 
 async def test_a_task_that_was_just_claimed_needs_no_look(
@@ -199,9 +199,9 @@ async def test_a_task_that_was_just_claimed_needs_no_look(
     async with RedisEngine(url, clock=clock) as other:
         await other.commit(changes.create())
     await engine.claim(WORKER, [AGENT], 1, clock() + LEASE_MS)
-    before = engine.batches
+    before = engine.parts.store.batches
     await engine.commit(changes.working(fence=1))
-    assert engine.batches - before == 1
+    assert engine.parts.store.batches - before == 1
 
 
 async def test_a_task_that_another_process_has_written_to_needs_one_more(
@@ -210,9 +210,9 @@ async def test_a_task_that_another_process_has_written_to_needs_one_more(
     await engine.commit(changes.start())
     async with RedisEngine(url, clock=clock) as other:
         await other.commit(changes.chunk())
-    before = engine.batches
+    before = engine.parts.store.batches
     assert (await engine.commit(changes.chunk(fence=1))).version == 4
-    assert engine.batches - before == 2
+    assert engine.parts.store.batches - before == 2
 
 
 async def test_a_task_whose_keys_are_damaged_fails_alone(

@@ -259,7 +259,7 @@ async def test_a_call_is_made_again_when_another_one_has_reached_the_server_mean
     server: Server, engine: RedisEngine, changes: Changes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await engine.commit(changes.start())
-    link, failed = engine._open.server, asyncio.Event()
+    link, failed = engine.parts.server, asyncio.Event()
     disconnect, call = link._recover, link.call
 
     async def broken(*arguments: Any, **options: Any) -> Any:
@@ -333,9 +333,9 @@ async def test_who_waits_for_a_task_that_the_server_has_lost_is_told(
         await engine.commit(changes.start(task_id))
     subscription, kept = engine.subscribe("t", ME, 2), engine.subscribe("another", ME, 2)
     waiting = asyncio.ensure_future(engine.wait_for_state("t", ME, TERMINAL_STATES, None))
-    await until(lambda: engine._open.notifications._heard >= {"t", "another"})
+    await until(lambda: engine.parts.notifications._heard >= {"t", "another"})
     async with asking(server) as console:
-        await console.delete(engine._keys.task("t"), engine._keys.log("t"))
+        await console.delete(engine.keys("task", "t"), engine.keys("log", "t"))
         with pytest.raises(TaskNotFoundError):
             await subscription.next()
         with pytest.raises(TaskNotFoundError):
@@ -376,7 +376,7 @@ async def test_a_server_that_hangs_is_given_up_and_does_nothing_twice_when_it_go
         await engine.commit(changes.start())
         server.pause()
         assert re.search("did not answer in time|cannot be reached", await trouble_of(engine))
-        link, tries = engine._open.server, 0
+        link, tries = engine.parts.server, 0
         call = link.call
 
         async def counted(*arguments: Any, **options: Any) -> Any:

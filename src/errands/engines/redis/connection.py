@@ -18,7 +18,7 @@ from redis.backoff import NoBackoff
 
 from errands.clock import Clock
 from errands.engines.connection import StoreClock, StoreProbe, without_password
-from errands.engines.redis.schema import PROGRAM, SCHEMA, Keys, ScriptRequest, pack
+from errands.engines.redis.schema import PROGRAM, SCHEMA, Keys, Request, pack, request
 from errands.errors import ConfigurationError, StorageError
 
 logger = logging.getLogger(__name__)
@@ -29,53 +29,40 @@ _PREFIX = re.compile(r"[A-Za-z0-9_.:-]{1,64}")
 _TLS_OPTIONS = ("ssl_ca_certs", "ssl_certfile", "ssl_keyfile")
 _OPTIONS = ("prefix", *_TLS_OPTIONS)
 
-
 #: The first release that has all that is used here.
 OLDEST = (6, 2)
 MAX_CONNECTIONS = 32
 #: Seconds between two tries to reach a server that is away.
 RETRY_AFTER = 0.05
 
-_AWAY = "cannot be reached. Check that it runs, its address, its certificate if it has one, and the network"
-_READ_ONLY = "is a read-only replica. Put the address of the primary into the URL, or one that follows it"
-_FORBIDDEN = "does not allow this user a command that is needed. Give it the rights that docs/redis.md lists"
-_FULL = (
-    "is out of memory and takes no writes; nothing was changed. Raise its maxmemory, or keep less: see "
-    "keep_ended_for and keep_events"
-)
-
-#: By exception: what happened and what to do, to be read after the server's name. The first that fits counts.
-_EXPLANATIONS: list[tuple[type[Exception], str]] = [
-    (
-        redis_errors.AuthenticationError,
-        "refused the user or the password. Put the right ones into the URL: redis://user:password@host:6379",
+#: What happened and what to do, to be read after the server's name, by words of an error's text or of the names of its
+#: classes: the error of a script has its code in the middle of the text. The first that fits counts.
+_EXPLANATIONS = {
+    "AuthenticationError": (
+        "refused the user or the password. Put the right ones into the URL: redis://user:password@host:6379"
     ),
-    (redis_errors.NoPermissionError, _FORBIDDEN),
-    (redis_errors.BusyLoadingError, "is still reading its data from the disk. Wait until it has started"),
-    (redis_errors.ReadOnlyError, _READ_ONLY),
-    # Valkey says it of a script as a whole, Redis in the middle of the text.
-    (redis_errors.OutOfMemoryError, _FULL),
-    (
-        redis_errors.MovedError,
-        "is a node of a cluster that does not agree on who holds these keys. Look at CLUSTER INFO",
+    "NoPermissionError|NOPERM": (
+        "does not allow this user a command that is needed. Give it the rights that docs/redis.md lists"
     ),
-    (redis_errors.ClusterDownError, "is part of a cluster that is down. Look at CLUSTER INFO"),
-    (redis_errors.TimeoutError, "did not answer in time. Check its load and the network"),
-    (redis_errors.ConnectionError, _AWAY),
-    (OSError, _AWAY),
-]
-
-#: By the code at the beginning of an error; the error of a script has it in the middle of the text.
-_CODES = {
-    "OOM": _FULL,
-    "READONLY": _READ_ONLY,
+    "BusyLoadingError": "is still reading its data from the disk. Wait until it has started",
+    "ReadOnlyError|READONLY": (
+        "is a read-only replica. Put the address of the primary into the URL, or one that follows it"
+    ),
+    "OutOfMemoryError|OOM": (
+        "is out of memory and takes no writes; nothing was changed. Raise its maxmemory, or keep less: see "
+        "keep_ended_for and keep_events"
+    ),
+    "MovedError": "is a node of a cluster that does not agree on who holds these keys. Look at CLUSTER INFO",
+    "ClusterDownError": "is part of a cluster that is down. Look at CLUSTER INFO",
+    "TimeoutError": "did not answer in time. Check its load and the network",
+    "ConnectionError|OSError": (
+        "cannot be reached. Check that it runs, its address, its certificate if it has one, and the network"
+    ),
     "MISCONF": "cannot write to its disk and takes no writes; nothing was changed. Look into its log, free some space",
     "NOREPLICAS": "has too few replicas to take writes (min-replicas-to-write); nothing was changed. Start one",
-    "NOPERM": _FORBIDDEN,
     "DB index is out of range": "has no database of this number. Name another one at the end of the URL",
     "NOAUTH": "wants a user and a password. Put them into the URL: redis://user:password@host:6379",
 }
-_CODE = re.compile(rf"\b({'|'.join(_CODES)})\b")
 
 #: Errors that may be over in a moment, so that the same is tried again. None of them says whether a write was done.
 _PASSING = (
@@ -89,29 +76,14 @@ _PASSING = (
 
 def explain(error: Exception, server: str) -> StorageError:
     """Return the `StorageError` for what went wrong with the server of this name."""
-    explanation = next((text for kind, text in _EXPLANATIONS if isinstance(error, kind)), None)
-    if explanation is None:
-        code = _CODE.search(str(error))
-        explanation = "refused an operation" if code is None else _CODES[code[1]]
-    return StorageError(f"Redis at {server} {explanation} ({type(error).__name__}: {error})")
+    words = " ".join([*(kind.__name__ for kind in type(error).__mro__), str(error)])
+    fitting = (text for pattern, text in _EXPLANATIONS.items() if re.search(rf"\b({pattern})\b", words))
+    return StorageError(f"Redis at {server} {next(fitting, 'refused an operation')} ({type(error).__name__}: {error})")
 
 
 def is_passing(error: Exception) -> bool:
     """Return whether the same may succeed in a moment."""
     return isinstance(error, _PASSING) and not isinstance(error, redis_errors.AuthenticationError)
-
-
-def is_read_only(error: Exception) -> bool:
-    return "READONLY" in str(error) or isinstance(error, redis_errors.ReadOnlyError)
-
-
-def moved_to(error: Exception) -> tuple[str, int] | None:
-    """Return where a node of a cluster says that the keys are; the host may be left out."""
-    # Older releases of the client library have no exception for it outside of their own cluster client.
-    if not isinstance(error, redis_errors.MovedError) and not str(error).startswith("MOVED "):
-        return None
-    host, _, port = str(error).rpartition(" ")[2].rpartition(":")
-    return host, int(port)
 
 
 class RedisOptions(msgspec.Struct, frozen=True, kw_only=True):
@@ -150,15 +122,14 @@ class RedisOptions(msgspec.Struct, frozen=True, kw_only=True):
             raise ConfigurationError(
                 f"storage {shown!r}: unknown option {', '.join(unknown)}; possible are {', '.join(_OPTIONS)}"
             )
-        prefix = given.get("prefix", DEFAULT_PREFIX)
+        prefix = given.pop("prefix", DEFAULT_PREFIX)
         if not _PREFIX.fullmatch(prefix):
             raise ConfigurationError(
                 f"storage {shown!r}: a prefix has 1 to 64 letters, digits or any of _ . : -, not {prefix!r}"
             )
         tls = parts.scheme.lower().partition("+")[0] == "rediss"
-        files = {name: given[name] for name in _TLS_OPTIONS if name in given}
-        if files and not tls:
-            raise ConfigurationError(f"storage {shown!r}: {', '.join(files)} goes with TLS: write rediss://")
+        if given and not tls:
+            raise ConfigurationError(f"storage {shown!r}: {', '.join(given)} goes with TLS: write rediss://")
         return cls(
             host=parts.hostname or "localhost",
             port=port,
@@ -167,7 +138,7 @@ class RedisOptions(msgspec.Struct, frozen=True, kw_only=True):
             password=unquote(parts.password) if parts.password else None,
             tls=tls,
             prefix=prefix,
-            **files,
+            **given,
         )
 
 
@@ -177,21 +148,18 @@ class RedisServer:
     def __init__(self, options: RedisOptions, keys: Keys, *, timeout: float, patience: float) -> None:
         self._options = options
         self._keys = keys
+        #: The server's name for messages.
+        self.name = options.server
         self._timeout = timeout
         self._patience = patience
         #: Since when the server has not answered, if it does not.
         self._away_since: float | None = None
-        self._address = options.host, options.port
+        self._home = self._address = options.host, options.port
         self._sha = ""
         self._calls: set[asyncio.Future[Any]] = set()
         self.client = self._connect()
         #: Raises `StorageError` when the server does not answer right now, or can no longer be used.
-        self.check = StoreProbe(f"Redis at {options.server}", self._check, self._try_to_write)
-
-    @property
-    def name(self) -> str:
-        """The server's name for messages."""
-        return self._options.server
+        self.check = StoreProbe(f"Redis at {self.name}", self._check, self._try_to_write)
 
     def _connect(self) -> Redis:
         options: dict[str, Any] = {
@@ -207,37 +175,17 @@ class RedisServer:
             "retry": Retry(NoBackoff(), 0),
         }
         if self._options.tls:
-            options |= {
-                "connection_class": SSLConnection,
-                "ssl_ca_certs": self._options.ssl_ca_certs,
-                "ssl_certfile": self._options.ssl_certfile,
-                "ssl_keyfile": self._options.ssl_keyfile,
-            }
-        pool = BlockingConnectionPool(max_connections=MAX_CONNECTIONS, timeout=self._timeout, **options)
-        return Redis.from_pool(pool)
+            options |= {name: getattr(self._options, name) for name in _TLS_OPTIONS}
+            options["connection_class"] = SSLConnection
+        return Redis.from_pool(
+            BlockingConnectionPool(max_connections=MAX_CONNECTIONS, timeout=self._timeout, **options)
+        )
 
     def own_connection(self) -> Connection:
         """Return a connection outside of the pool, not yet connected."""
         pool: Any = self.client.connection_pool
         connection: Connection = pool.make_connection()
         return connection
-
-    async def _check(self) -> None:
-        try:
-            info = await self.guard(lambda: self.client.info(), patience=0)
-        except StorageError as error:
-            if not isinstance(error.__cause__, redis_errors.ResponseError):
-                raise
-            # It does not show its setup, but it may answer.
-            await self.guard(lambda: self.client.ping(), patience=0)
-            return
-        if is_replica(info):
-            await self._recover()  # the name may lead to another server by now
-        self._examine_use(info)
-
-    async def _try_to_write(self) -> None:
-        """A server that is full, or cannot write to its disk, refuses this as it refuses a message."""
-        await self.guard(lambda: self.client.set(self._keys.probe, "", px=1000), patience=0)
 
     async def close(self) -> None:
         if self._calls:
@@ -246,12 +194,14 @@ class RedisServer:
             await self.client.aclose()
         await self.check.stop()
 
+    # Calls
+
     async def call(self, requests: Sequence[bytes], *, answer: str = "", number: int | None = None) -> list[Any]:
         """Run packed requests in one script and return their answers, an exception for one that failed alone.
 
         `number` makes it a batch that is done only once. Raises the client library's errors.
         """
-        key = answer or self._keys.schema
+        key = answer or self._keys("schema")
         arguments: list[str | bytes] = [self._keys.base, "" if number is None else str(number), *requests]
         while True:
             try:
@@ -264,56 +214,47 @@ class RedisServer:
                 if not await self._follows(error):
                     raise
 
-    async def _follows(self, error: Exception) -> bool:
-        """Follow a redirect: all keys are in one slot, so a cluster is one server with a changing address."""
-        moved = moved_to(error)
-        if moved is None:
-            return False
-        address = moved[0] or self._options.host, moved[1]
-        if self._address == address:
-            return False
-        logger.info("the keys of %s are at %s:%d", self._keys.base, *address)
-        await self._turn_to(address)
-        return True
-
-    async def ask(self, request: ScriptRequest) -> Any:
+    async def ask(self, name: str, **arguments: object) -> Any:
         """Return the answer to one request that reads, or may be done twice. Raises `StorageError`."""
-        (answer,) = await self.ask_all([request])
+        (answer,) = await self.ask_all([request(name, **arguments)])
         return answer
 
-    async def ask_all(self, requests: Sequence[ScriptRequest]) -> list[Any]:
-        packed = [pack(request) for request in requests]
+    async def ask_all(self, requests: Sequence[Request]) -> list[Any]:
+        packed = [pack(each) for each in requests]
         answers: list[Any] = await self.guard(lambda: self.call(packed))
         for answer in answers:
             if isinstance(answer, Exception):
                 raise explain(answer, self.name)
         return answers
 
-    async def do(self, command: str, *arguments: Any, **options: Any) -> Any:
+    async def do(self, command: str, *arguments: Any, patience: float | None = None, **options: Any) -> Any:
         """Run a command of the client library that reads, or may be done twice. Raises `StorageError`."""
-        return await self.guard(lambda: getattr(self.client, command)(*arguments, **options))
+        return await self.guard(lambda: getattr(self.client, command)(*arguments, **options), patience)
 
-    async def guard(self, call: Callable[[], Awaitable[Any]], *, patience: float | None = None) -> Any:
+    async def guard(self, call: Callable[[], Awaitable[Any]], patience: float | None = None) -> Any:
         """Do what may be done twice, again when the connection was broken. Raises `StorageError`.
 
         It runs in a task of its own: a caller that is canceled returns at once, and the client library, which can
         swallow a cancellation on Python 3.11 (`asyncio.wait_for`), never sees one.
         """
-        task = asyncio.ensure_future(self._persist(call, self._patience if patience is None else patience))
+
+        async def persist() -> Any:
+            while True:
+                try:
+                    answer = await call()
+                except (redis_errors.RedisError, OSError) as error:
+                    if not await self.may_try_again(error, patience):
+                        raise explain(error, self.name) from error
+                else:
+                    self.was_reached()
+                    return answer
+
+        task = asyncio.ensure_future(persist())
         self._calls.add(task)
         task.add_done_callback(self._calls.discard)
         return await asyncio.shield(task)
 
-    async def _persist(self, call: Callable[[], Awaitable[Any]], patience: float) -> Any:
-        while True:
-            try:
-                answer = await call()
-            except (redis_errors.RedisError, OSError) as error:
-                if not await self.may_try_again(error, patience):
-                    raise explain(error, self.name) from error
-            else:
-                self.was_reached()
-                return answer
+    # Trouble
 
     def was_reached(self) -> None:
         self._away_since = None
@@ -327,7 +268,7 @@ class RedisServer:
             return True
         if not is_passing(error):
             self.was_reached()
-            if is_read_only(error):
+            if "READONLY" in str(error) or isinstance(error, redis_errors.ReadOnlyError):
                 await self._recover()  # the name may lead to another server by now
             return False
         now = asyncio.get_running_loop().time()
@@ -342,14 +283,19 @@ class RedisServer:
         await asyncio.sleep(RETRY_AFTER)
         return True
 
-    async def compare_clock(self, clock: Clock) -> None:
-        """Correct a `StoreClock` by the server's time, if it is available."""
-        if isinstance(clock, StoreClock):
-            asked = clock.own()
-            with suppress(StorageError):
-                theirs = (await self.do("info", "server")).get("server_time_usec")
-                if theirs is not None:
-                    clock.compare(asked, theirs // 1000, clock.own(), f"Redis at {self.name}")
+    async def _follows(self, error: Exception) -> bool:
+        """Follow a redirect: all keys are in one slot, so a cluster is one server with a changing address."""
+        # Older releases of the client library have no exception for it outside of their own cluster client.
+        if not isinstance(error, redis_errors.MovedError) and not str(error).startswith("MOVED "):
+            return False
+        host, _, port = str(error).rpartition(" ")[2].rpartition(":")
+        # A node may leave out the host.
+        address = host or self._options.host, int(port)
+        if self._address == address:
+            return False
+        logger.info("the keys of %s are at %s:%d", self._keys.base, *address)
+        await self._turn_to(address)
+        return True
 
     async def _turn_to(self, address: tuple[str, int]) -> None:
         former, self._address = self.client, address
@@ -358,45 +304,48 @@ class RedisServer:
 
     async def _recover(self) -> None:
         """Close connections that may be as broken as the last one."""
-        home = self._options.host, self._options.port
         with suppress(redis_errors.RedisError, OSError):
-            if self._address == home:
+            if self._address == self._home:
                 await self.client.connection_pool.disconnect(inuse_connections=False)
             else:
                 # The node of a cluster that held the keys may be gone; the configured address knows which one does now.
-                await self._turn_to(home)
+                await self._turn_to(self._home)
 
-    # Opening
+    # What the server must be like
 
     async def examine(self) -> None:
         """Raises `StorageError` with what to do when the server cannot be used, and warns of what is risky."""
         try:
             await self.client.ping()
-            await self._examine_setup()
+            try:
+                info = await self.client.info("everything")
+            except redis_errors.ResponseError as error:
+                logger.warning(
+                    "Redis at %s does not let this user see its setup (%s): make sure that maxmemory-policy is "
+                    "noeviction and appendonly is yes, or tasks may be lost",
+                    self.name,
+                    error,
+                )
+            else:
+                self._examine_setup(info)
             await self.call([])  # loads the script and finds the node of a cluster
-            await self.client.set(self._keys.schema, SCHEMA, nx=True)
-            found: Any = await self.client.get(self._keys.schema)
-            schema = found.decode()
+            await self.client.set(self._keys("schema"), SCHEMA, nx=True)
+            found: Any = await self.client.get(self._keys("schema"))
         except (redis_errors.RedisError, OSError) as error:
             raise explain(error, self.name) from error
-        if schema != SCHEMA:
+        if found.decode() != SCHEMA:
             raise StorageError(
-                f"Redis at {self.name} holds tasks of schema {schema!r} under {self._keys.base!r}, and this release "
-                f"reads schema {SCHEMA}. Use the release that wrote them, or another prefix"
+                f"Redis at {self.name} holds tasks of schema {found.decode()!r} under {self._keys.base!r}, and this "
+                f"release reads schema {SCHEMA}. Use the release that wrote them, or another prefix"
             )
 
-    async def _examine_setup(self) -> None:
-        try:
-            info = await self.client.info("everything")
-        except redis_errors.ResponseError as error:
-            logger.warning(
-                "Redis at %s does not let this user see its setup (%s): make sure that maxmemory-policy is noeviction "
-                "and appendonly is yes, or tasks may be lost",
-                self.name,
-                error,
+    def _examine_setup(self, info: dict[str, Any]) -> None:
+        version = str(info.get("redis_version", ""))
+        numbers = tuple(int(part) for part in re.findall(r"\d+", version)[:2])
+        if numbers and numbers < OLDEST:
+            raise StorageError(
+                f"Redis at {self.name} is release {version}, and errands needs 6.2 or newer (or Valkey). Upgrade it"
             )
-            return
-        self._examine_version(str(info.get("redis_version", "")))
         self._examine_use(info)
         if not info.get("aof_enabled"):
             logger.warning(
@@ -407,7 +356,7 @@ class RedisServer:
 
     def _examine_use(self, info: dict[str, Any]) -> None:
         """Check what may change while the server runs."""
-        if is_replica(info):
+        if info.get("role") == "slave":
             raise StorageError(
                 f"Redis at {self.name} is a read-only replica of {info.get('master_host')}:"
                 f"{info.get('master_port')}. Put the address of the primary into the URL"
@@ -419,13 +368,28 @@ class RedisServer:
                 "Set it to noeviction (CONFIG SET maxmemory-policy noeviction), or use a server of its own for tasks"
             )
 
-    def _examine_version(self, version: str) -> None:
-        numbers = tuple(int(part) for part in re.findall(r"\d+", version)[:2])
-        if numbers and numbers < OLDEST:
-            raise StorageError(
-                f"Redis at {self.name} is release {version}, and errands needs 6.2 or newer (or Valkey). Upgrade it"
-            )
+    async def _check(self) -> None:
+        try:
+            info = await self.do("info", patience=0)
+        except StorageError as error:
+            if not isinstance(error.__cause__, redis_errors.ResponseError):
+                raise
+            # It does not show its setup, but it may answer.
+            await self.do("ping", patience=0)
+            return
+        if info.get("role") == "slave":
+            await self._recover()  # the name may lead to another server by now
+        self._examine_use(info)
 
+    async def _try_to_write(self) -> None:
+        """A server that is full, or cannot write to its disk, refuses this as it refuses a message."""
+        await self.do("set", self._keys("probe"), "", px=1000, patience=0)
 
-def is_replica(info: dict[str, Any]) -> bool:
-    return info.get("role") == "slave"
+    async def compare_clock(self, clock: Clock) -> None:
+        """Correct a `StoreClock` by the server's time, if it is available."""
+        if isinstance(clock, StoreClock):
+            asked = clock.own()
+            with suppress(StorageError):
+                theirs = (await self.do("info", "server")).get("server_time_usec")
+                if theirs is not None:
+                    clock.compare(asked, theirs // 1000, clock.own(), f"Redis at {self.name}")

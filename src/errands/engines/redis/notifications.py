@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
@@ -22,9 +21,7 @@ from redis.asyncio import Connection
 
 from errands.engines.damage import read_lease
 from errands.engines.redis.connection import RedisServer
-from errands.engines.redis.queries import LOOK, RedisReader
-from errands.engines.redis.schema import Keys
-from errands.engines.subscriptions import Subscribers
+from errands.engines.redis.queries import LOOK, RedisQueries
 from errands.errors import StorageError
 from errands.model.core import TaskState
 from errands.model.log import Event
@@ -43,23 +40,13 @@ _read_message = msgspec.msgpack.Decoder(tuple[str, int, TaskState, str, str, lis
 
 
 class RedisNotifications:
-    def __init__(
-        self,
-        server: RedisServer,
-        keys: Keys,
-        reader: RedisReader,
-        subscribers: Subscribers,
-        *,
-        origin: str,
-        wake: Callable[[], None],
-        poll_interval: float,
-    ) -> None:
+    def __init__(self, engine: RedisQueries, server: RedisServer, origin: str, poll_interval: float) -> None:
+        self._engine = engine
+        self._subscribers = engine.subscribers
         self._server = server
-        self._keys = keys
-        self._reader = reader
-        self._subscribers = subscribers
+        #: The channel for "a task may be due, or is to be canceled", and the beginning of those of tasks.
+        self._work, self._events = engine.keys("work"), engine.keys("events", "")
         self._origin = origin
-        self._wake = wake
         self._poll_interval = poll_interval
         self._connection: Connection | None = None
         #: The tasks whose channels are subscribed to.
@@ -96,7 +83,7 @@ class RedisNotifications:
             try:
                 await connection.connect()  # type: ignore[no-untyped-call]
                 self._connection = connection
-                await self._say("SUBSCRIBE", self._keys.work, *map(self._keys.events, self._heard))
+                await self._say("SUBSCRIBE", self._work, *map(self._channel, self._heard))
                 heard = True
                 await self._hear(connection)
             except (redis_errors.RedisError, OSError) as error:
@@ -107,17 +94,17 @@ class RedisNotifications:
                 self._connection = None
                 with suppress(redis_errors.RedisError, OSError):
                     await connection.disconnect(nowait=True)
-            self._look()
+            self._subscribers.nudge(self._subscribers.watched())
+            self._engine.wake_workers()
             await asyncio.sleep(self._poll_interval)
+
+    def _channel(self, task_id: str) -> str:
+        return self._events + task_id
 
     async def _say(self, *command: str) -> None:
         """Send a command if there is a connection; its answer is heard like everything else."""
         if self._connection is not None and self._connection.is_connected:
             await self._connection.send_command(*command, check_health=False)
-
-    def _look(self) -> None:
-        self._subscribers.nudge(self._subscribers.watched())
-        self._wake()
 
     async def _hear(self, connection: Connection) -> None:
         asked = False
@@ -133,66 +120,53 @@ class RedisNotifications:
                 await self._say("PING")
 
     def _pass_on(self, kind: bytes, channel: bytes, data: Any = b"") -> None:
-        if kind not in (b"message", b"subscribe"):
-            return
-        task_id = self._keys.task_of(channel.decode())
-        if kind == b"subscribe":
+        name = channel.decode()
+        task_id = name.removeprefix(self._events)
+        if name == self._work:
+            if kind == b"subscribe" or data != self._origin.encode():
+                self._engine.wake_workers()
+        elif kind == b"subscribe":
             # From here on everything is heard; what was written before may have been missed.
-            self._wake() if task_id is None else self._subscribers.nudge([task_id])
-        elif task_id is None:
-            if data.decode() != self._origin:
-                self._wake()
-        else:
-            self._publish(task_id, data)
-
-    def _publish(self, task_id: str, data: bytes) -> None:
-        try:
-            origin, first, state, at, lease, flat = _read_message(data)
-        except (msgspec.MsgspecError, ValueError):
-            # Of another release: the log is what all agree on.
             self._subscribers.nudge([task_id])
-            return
-        if origin == self._origin:
-            return
-        events: list[Event] = []
-        for number, (kind, content) in enumerate(zip(flat[::2], flat[1::2], strict=True)):
-            taken = None if number else read_lease(lease)
-            events.append(Event(first + number, kind, content.encode(), int(at), taken))  # type: ignore[arg-type]
-        self._subscribers.publish(task_id, events, state, None)
+        elif kind == b"message":
+            try:
+                origin, first, state, at, lease, flat = _read_message(data)
+            except (msgspec.MsgspecError, ValueError):
+                # Of another release: the log is what all agree on.
+                self._subscribers.nudge([task_id])
+                return
+            if origin != self._origin:
+                events: list[Event] = []
+                for number, (kind_, content) in enumerate(zip(flat[::2], flat[1::2], strict=True)):
+                    taken = None if number else read_lease(lease)
+                    events.append(Event(first + number, kind_, content.encode(), int(at), taken))  # type: ignore[arg-type]
+                self._subscribers.publish(task_id, events, state, None)
 
     # Watching
 
     async def _follow_watchers(self) -> None:
+        """Subscribe to the channels of tasks that keep their readers, and unsubscribe from the others."""
         while True:
             await self._watching.wait()
             self._watching.clear()
             while not self._subscribers.idle or self._heard:
-                await self._adjust()
-                await self._rest()
-
-    async def _rest(self) -> None:
-        """Wait until there may be something to adjust."""
-        if self._watching.is_set() or self._seen - self._heard:
-            self._watching.clear()
-            await asyncio.sleep(SETTLE_AFTER)
-            return
-        with suppress(TimeoutError):
-            async with asyncio.timeout(TIDY_AFTER):
-                await self._watching.wait()
-
-    async def _adjust(self) -> None:
-        """Subscribe to the channels of tasks that still have readers, and unsubscribe from the others."""
-        watched = set(self._subscribers.watched())
-        wanted = watched & (self._seen | self._heard)
-        self._seen = watched
-        added, dropped = wanted - self._heard, self._heard - wanted
-        self._heard = wanted
-        # A connection that is away subscribes to all of them when it is back.
-        with suppress(redis_errors.RedisError, OSError):
-            if added:
-                await self._say("SUBSCRIBE", *map(self._keys.events, added))
-            if dropped:
-                await self._say("UNSUBSCRIBE", *map(self._keys.events, dropped))
+                watched = set(self._subscribers.watched())
+                wanted = watched & (self._seen | self._heard)
+                added, dropped = wanted - self._heard, self._heard - wanted
+                self._seen, self._heard = watched, wanted
+                # A connection that is away subscribes to all of them when it is back.
+                with suppress(redis_errors.RedisError, OSError):
+                    if added:
+                        await self._say("SUBSCRIBE", *map(self._channel, added))
+                    if dropped:
+                        await self._say("UNSUBSCRIBE", *map(self._channel, dropped))
+                if self._watching.is_set() or self._seen - self._heard:
+                    self._watching.clear()
+                    await asyncio.sleep(SETTLE_AFTER)
+                else:
+                    with suppress(TimeoutError):
+                        async with asyncio.timeout(TIDY_AFTER):
+                            await self._watching.wait()
 
     async def _look_for_losses(self) -> None:
         """Let the readers of a task that the server no longer has find out."""
@@ -202,11 +176,9 @@ class RedisNotifications:
             # A server that is away is dealt with by others.
             with suppress(StorageError):
                 for start in range(0, len(heard), LOOK):
-                    await self._look_for(heard[start : start + LOOK])
-
-    async def _look_for(self, task_ids: list[str]) -> None:
-        keys = [self._keys.task(task_id) for task_id in task_ids]
-        there = await self._server.guard(lambda: self._server.client.exists(*keys), patience=0)
-        if there < len(keys):
-            found = await self._reader.look(task_ids)
-            self._subscribers.nudge(task_id for task_id in task_ids if task_id not in found)
+                    ids = heard[start : start + LOOK]
+                    keys = [self._engine.keys("task", task_id) for task_id in ids]
+                    there = await self._server.do("exists", *keys, patience=0)
+                    if there < len(keys):
+                        found = await self._engine.look(ids)
+                        self._subscribers.nudge(task_id for task_id in ids if task_id not in found)

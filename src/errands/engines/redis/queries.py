@@ -1,96 +1,109 @@
-"""Reading the store: tasks, logs, pages and contexts."""
+"""Reading the store: the engine's methods that read."""
 
 from __future__ import annotations
 
 import re
+from abc import abstractmethod
 from collections.abc import AsyncIterator, Sequence
 
+from errands.engines.base import Abandoned, Events, Ids, Running, Tasks
+from errands.engines.commit import LocalEngine
 from errands.engines.listing import FAR, Cursor, earliest, leave_out_artifacts, list_page
 from errands.engines.redis.connection import RedisServer
 from errands.engines.redis.schema import (
     LOST,
-    Canceling,
     Keys,
-    Load,
-    Look,
-    ReadLog,
-    Records,
-    Running,
-    SinceChanged,
     TaskHash,
     read_events,
     read_hash,
     read_record,
     read_stored,
+    scope_name,
 )
-from errands.engines.subscriptions import READ_BYTES
+from errands.engines.subscriptions import READ_BYTES, READ_SIZE
 from errands.errors import TaskNotFoundError
-from errands.model.log import AskingQuery, Event, ListPage, ListQuery, LogSlice, RunningTask, Scope, StoredTask
+from errands.model.log import AskingQuery, ListPage, ListQuery, LogSlice, RunningTask, Scope, StoredTask
 
 #: Tasks that one request looks at: the server does nothing else while it does.
 LOOK = 500
 
+# Inside the engine, `list` is the method.
+Loaded = list[StoredTask | None]
 
-class RedisReader:
-    def __init__(self, server: RedisServer, keys: Keys) -> None:
-        self._server = server
-        self._keys = keys
+
+class RedisQueries(LocalEngine):
+    """The methods of the engine that read."""
+
+    keys: Keys
+
+    @property
+    @abstractmethod
+    def server(self) -> RedisServer:
+        """The connections to the server. Raises `StorageError` when the engine is not open."""
+
+    # One task
 
     async def load(self, task_id: str, scope: Scope | None) -> StoredTask:
         (stored,) = await self.load_all([task_id])
         if stored is not None and scope is not None and stored.scope == LOST:
-            listing = self._keys.listing(scope)
-            stored.scope = LOST if await self._server.do("zscore", listing, task_id) is None else scope
+            is_listed = await self.server.do("zscore", self.keys.listing(scope), task_id) is not None
+            stored.scope = scope if is_listed else LOST
         if stored is None or scope not in (None, stored.scope):
             raise TaskNotFoundError(taskId=task_id)
         return stored
 
-    async def every_task(self) -> AsyncIterator[StoredTask]:
-        prefix = self._keys.task("")
-        pattern = re.sub(r"([*?\\[\]])", r"\\\1", prefix) + "*"
-        cursor: int | None = None
-        while cursor != 0:
-            cursor, names = await self._server.do("scan", cursor or 0, match=pattern, count=LOOK)
-            for stored in await self.load_all([name.decode(errors="replace").removeprefix(prefix) for name in names]):
-                if stored is not None:
-                    yield stored
+    async def read(self, task_id: str, scope: Scope, after: int, limit: int = READ_SIZE) -> LogSlice:
+        position = str(min(max(after, 0), FAR))
+        task, events = await self._log_of("read", task_id, scope, after=position, limit=limit, bytes=READ_BYTES)
+        return LogSlice(events, gap=after < task.trimmed)
 
-    async def load_all(
-        self, task_ids: list[str], *, with_artifacts: bool = True, most: int | None = None
-    ) -> list[StoredTask | None]:
+    async def records(self, task_id: str, scope: Scope) -> Events:
+        return (await self._log_of("records", task_id, scope))[1]
+
+    async def _log_of(self, name: str, task_id: str, scope: Scope, **more: object) -> tuple[TaskHash, Events]:
+        answer = await self.server.ask(name, id=task_id, **more)
+        task = read_record(answer[0]) if answer else None
+        if task is None or task.scope != scope:
+            raise TaskNotFoundError(taskId=task_id)
+        return task, read_events(answer[1])
+
+    async def load_context(self, scope: Scope, context_id: str) -> bytes | None:
+        value: bytes | None = await self.server.do("get", self.keys("context", scope_name(scope), context_id))
+        return value
+
+    # Several tasks
+
+    async def load_all(self, task_ids: Ids, *, with_artifacts: bool = True, most: int | None = None) -> Loaded:
         """Load tasks, None for one that is gone; fewer when they have more than `most` bytes."""
         if not task_ids:
             return []
-        loaded = await self._server.ask(Load(ids=task_ids, with_artifacts=with_artifacts, most=most))
+        loaded = await self.server.ask("load", ids=task_ids, with_artifacts=with_artifacts, most=most)
         return [
             None if (task := read_hash(each)) is None else read_stored(task_id, task, each)
             for task_id, each in zip(task_ids, loaded, strict=False)
         ]
 
-    async def read(self, task_id: str, scope: Scope, after: int, limit: int) -> LogSlice:
-        request = ReadLog(id=task_id, after=str(min(max(after, 0), FAR)), limit=limit, bytes=READ_BYTES)
-        answer = await self._server.ask(request)
-        task = read_record(answer[0]) if answer else None
-        if task is None or task.scope != scope:
-            raise TaskNotFoundError(taskId=task_id)
-        return LogSlice(read_events(answer[1]), gap=after < task.trimmed)
+    async def look(self, task_ids: Ids) -> dict[str, TaskHash]:
+        """Return tasks without their content; those that do not exist are missing."""
+        found = await self.server.ask("look", ids=task_ids) if task_ids else []
+        tasks = zip(task_ids, map(read_hash, found), strict=True)
+        return {task_id: task for task_id, task in tasks if task is not None}
 
-    async def records(self, task_id: str, scope: Scope) -> list[Event]:
-        answer = await self._server.ask(Records(id=task_id))
-        if not answer or read_record(answer[0]).scope != scope:
-            raise TaskNotFoundError(taskId=task_id)
-        return read_events(answer[1])
+    async def every_task(self) -> AsyncIterator[StoredTask]:
+        prefix = self.keys("task", "")
+        pattern = re.sub(r"([*?\\[\]])", r"\\\1", prefix) + "*"
+        cursor: int | None = None
+        while cursor != 0:
+            cursor, names = await self.server.do("scan", cursor or 0, match=pattern, count=LOOK)
+            for stored in await self.load_all([name.decode(errors="replace").removeprefix(prefix) for name in names]):
+                if stored is not None:
+                    yield stored
 
-    async def load_context(self, scope: Scope, context_id: str) -> bytes | None:
-        key = self._keys.context(self._keys.context_name(scope, context_id))
-        value: bytes | None = await self._server.do("get", key)
-        return value
-
-    async def asking(self, query: AskingQuery) -> list[StoredTask]:
+    async def asking(self, query: AskingQuery) -> Tasks:
         if query.task_id is not None:
             names = [query.task_id]
         else:
-            names = [name.decode() for name in await self._server.do("zrange", self._keys.asking, 0, -1)]
+            names = [name.decode() for name in await self.server.do("zrange", self.keys("asking"), 0, -1)]
         tasks = await self.look(names)
         ids = [task_id for task_id, task in tasks.items() if query.matches(task.scope, task.head)]
         found = await self.load_all(ids[: query.limit], with_artifacts=False)
@@ -98,39 +111,34 @@ class RedisReader:
         leave_out_artifacts(asking)
         return asking
 
-    async def look(self, task_ids: list[str]) -> dict[str, TaskHash]:
-        """Return tasks without their content; those that do not exist are missing."""
-        found = await self._server.ask(Look(ids=task_ids)) if task_ids else []
-        tasks = zip(task_ids, map(read_hash, found), strict=True)
-        return {task_id: task for task_id, task in tasks if task is not None}
-
-    async def abandoned(self, agent: str, paused_by: int, created_by: int, limit: int) -> list[tuple[str, Scope]]:
+    async def abandoned(self, agent: str, paused_by: int, created_by: int, limit: int) -> Abandoned:
         names: set[bytes] = set()
-        for key, before in ((self._keys.paused(agent), paused_by), (self._keys.aging(agent), created_by)):
-            names.update(await self._server.do("zrangebyscore", key, 0, before, start=0, num=limit))
+        for kind, before in (("paused", paused_by), ("aging", created_by)):
+            names.update(await self.server.do("zrangebyscore", self.keys(kind, agent), 0, before, start=0, num=limit))
         ids = [name.decode() for name in names][:limit]
         return [(task_id, task.scope) for task_id, task in (await self.look(ids)).items()]
 
-    async def longest_due(self, agents: Sequence[str]) -> int | None:
-        """Return when the first task of these agents in the queue is or was due; None for an empty queue."""
-        first = [await self._server.do("zrange", self._keys.queue(agent), 0, 0, withscores=True) for agent in agents]
-        return min((int(score) for found in first for _, score in found), default=None)
+    async def list(self, query: ListQuery) -> ListPage:
+        return await list_page(_RedisListing(self, query), query, self.clock())
 
-    async def wanted_canceled(self, worker: str) -> list[str]:
-        return [task_id.decode() for task_id in await self._server.ask(Canceling(worker=worker))]
+    # The queue
 
-    async def running(self, now: int) -> list[RunningTask]:
-        found: list[RunningTask] = []
-        for name, *fields in await self._server.ask(Running(now=str(now))):
-            task = read_hash(fields)
-            if task is not None:
-                found.append(
-                    RunningTask(task_id=name.decode(), context_id=task.context_id, scope=task.scope, head=task.head)
-                )
+    async def wanted_canceled(self, worker: str) -> Ids:
+        return [task_id.decode() for task_id in await self.server.ask("canceling", worker=worker)]
+
+    async def running(self) -> Running:
+        found: Running = []
+        for name, *fields in await self.server.ask("running", now=str(self.clock())):
+            if (task := read_hash(fields)) is not None:
+                context_id, scope, head = task.context_id, task.scope, task.head
+                found.append(RunningTask(task_id=name.decode(), context_id=context_id, scope=scope, head=head))
         return sorted(found, key=lambda task: (task.head.created_at, task.task_id))
 
-    async def page(self, query: ListQuery, now: int) -> ListPage:
-        return await list_page(_RedisListing(self._server, self._keys, self, query), query, now)
+    async def queue_age(self, agents: Sequence[str]) -> int | None:
+        now = self.clock()
+        first = [await self.server.do("zrange", self.keys("queue", agent), 0, 0, withscores=True) for agent in agents]
+        due_at = min((int(score) for found in first for _, score in found), default=now + 1)
+        return None if due_at > now else now - due_at
 
 
 class _RedisListing:
@@ -139,22 +147,21 @@ class _RedisListing:
     See `errands.engines.listing.Listing`.
     """
 
-    def __init__(self, server: RedisServer, keys: Keys, reader: RedisReader, query: ListQuery) -> None:
-        self._server = server
-        self._reader = reader
+    def __init__(self, engine: RedisQueries, query: ListQuery) -> None:
+        self._engine = engine
         self._query = query
-        self._key = keys.listing(query.scope, query.context_id, query.state)
+        self._key = engine.keys.listing(query.scope, query.context_id, query.state)
         self._last = "+inf" if query.status_after is None else str(-earliest(query))
 
     async def count(self) -> int:
-        total: int = await self._server.do("zcount", self._key, "-inf", self._last)
+        total: int = await self._engine.server.do("zcount", self._key, "-inf", self._last)
         return total
 
     async def in_order(self, cursor: Cursor, limit: int) -> list[tuple[int, str]]:
         start = min(cursor.status_at, cursor.as_of)
         wanted = limit
         while True:
-            rows = await self._server.do(
+            rows = await self._engine.server.do(
                 "zrangebyscore", self._key, str(-start), self._last, start=0, num=limit, withscores=True
             )
             walked = [(-int(row[1]), row[0].decode()) for row in rows]
@@ -168,8 +175,9 @@ class _RedisListing:
         found: set[str] = set()
         newer, step, count = f"({-cursor.as_of}", LOOK, LOOK
         while count == step:
-            request = SinceChanged(listing=self._key, newer=newer, as_of=cursor.as_of, limit=step)
-            count, last, ids = await self._server.ask(request)
+            count, last, ids = await self._engine.server.ask(
+                "since_changed", listing=self._key, newer=newer, as_of=cursor.as_of, limit=step
+            )
             found.update(each.decode() for each in ids)
             if last.decode() == newer:
                 # All have the very same time: there may be more of them than one step takes in.
@@ -177,9 +185,9 @@ class _RedisListing:
             newer = last.decode()
         return sorted(task_id for task_id in found if task_id > cursor.task_id)[:limit]
 
-    async def load(self, task_ids: list[str]) -> list[StoredTask | None]:
+    async def load(self, task_ids: list[str]) -> Loaded:
         query = self._query
-        loaded = await self._reader.load_all(task_ids, with_artifacts=query.with_artifacts, most=query.page_bytes)
+        loaded = await self._engine.load_all(task_ids, with_artifacts=query.with_artifacts, most=query.page_bytes)
         for stored in loaded:
             if stored is not None and stored.scope == LOST:
                 stored.scope = query.scope

@@ -29,49 +29,18 @@ def scope_name(scope: Scope) -> str:
 
 
 class Keys:
-    """The names of one store's keys. The braces make a cluster keep them in one slot."""
+    """The names of one store's keys, as `lua/1_keys.lua` lists them: `keys("task", ID)`."""
 
     def __init__(self, prefix: str) -> None:
+        #: The braces make a cluster keep all keys in one slot.
         self.base = f"{{{prefix}}}:"
-        self.agents = f"{self.base}agents"
-        self.canceling = f"{self.base}canceling"
-        self.asking = f"{self.base}asking"
-        self.long = f"{self.base}long"
-        self.contexts = f"{self.base}contexts"
-        self.schema = f"{self.base}schema"
-        self.sweeper = f"{self.base}sweeper"
-        self.swept = f"{self.base}swept"
-        self.probe = f"{self.base}probe"
-        #: The channel for "a task may be due, or is to be canceled".
-        self.work = f"{self.base}work"
-        self._events = f"{self.base}events:"
 
-    def task(self, task_id: str) -> str:
-        return f"{self.base}task:{task_id}"
-
-    def log(self, task_id: str) -> str:
-        return f"{self.base}log:{task_id}"
-
-    def records(self, task_id: str) -> str:
-        return f"{self.base}records:{task_id}"
-
-    def queue(self, agent: str) -> str:
-        return f"{self.base}queue:{agent}"
-
-    def paused(self, agent: str) -> str:
-        return f"{self.base}paused:{agent}"
-
-    def aging(self, agent: str) -> str:
-        return f"{self.base}aging:{agent}"
-
-    def ended(self, state: TaskState) -> str:
-        return f"{self.base}ended:{state.short}"
+    def __call__(self, *parts: str) -> str:
+        return self.base + ":".join(parts)
 
     def listing(self, scope: Scope, context_id: str | None = None, state: TaskState | None = None) -> str:
         """Return the sorted set of the tasks that match these filters."""
-        name = f"{self.base}list:{scope_name(scope)}"
-        if state is not None:
-            name = f"{name}:{state.short}"
+        name = self("list", scope_name(scope), *([] if state is None else [state.short]))
         # Last, because it may hold any character.
         return name if context_id is None else f"{name}::{context_id}"
 
@@ -79,27 +48,6 @@ class Keys:
         """Return every such set that a task in this state is in."""
         every, of_state = self.listing(scope), self.listing(scope, state=state)
         return [every, of_state, f"{every}::{context_id}", f"{of_state}::{context_id}"]
-
-    def receipt(self, scope: Scope, digest: bytes) -> str:
-        return f"{self.base}receipt:{scope_name(scope)}:{digest.hex()}"
-
-    @staticmethod
-    def context_name(scope: Scope, context_id: str) -> str:
-        return f"{scope_name(scope)}:{context_id}"
-
-    def context(self, name: str) -> str:
-        return f"{self.base}context:{name}"
-
-    def answer(self, process: str) -> str:
-        return f"{self.base}answer:{process}"
-
-    def events(self, task_id: str) -> str:
-        """Return the channel on which a task's events are sent to other processes."""
-        return self._events + task_id
-
-    def task_of(self, channel: str) -> str | None:
-        """Return the task of a channel."""
-        return channel.removeprefix(self._events) if channel.startswith(self._events) else None
 
 
 # A task's hash
@@ -155,21 +103,17 @@ def read_hash(fields: Sequence[bytes]) -> TaskHash | None:
         task.head.worker = fields[2].decode()
         task.head.due_at = int(fields[3]) if fields[3] else None
         task.head.claimed = fields[4].decode()  # type: ignore[assignment]
+        return task
     except UNREADABLE:
-        return _salvaged(fields)
-    return task
-
-
-def _salvaged(fields: Sequence[bytes]) -> TaskHash:
+        pass
     try:
         found = msgspec.json.decode(fields[0], type=dict[str, Any])
         scope, context_id = msgspec.convert((found["scope"], found["context_id"]), tuple[Scope, str])
     except (KeyError, *UNREADABLE):
         found, scope, context_id = {}, LOST, ""
-    names = (field.decode(errors="replace") for field in fields[1:5])
-    lease = dict(zip(FIELDS[1:], names, strict=True))
     head = found.get("head")
-    return TaskHash(scope, context_id, 0, salvaged_head({**(head if isinstance(head, dict) else {}), **lease}))
+    lease = zip(FIELDS[1:], (field.decode(errors="replace") for field in fields[1:5]), strict=True)
+    return TaskHash(scope, context_id, 0, salvaged_head({**(head if isinstance(head, dict) else {}), **dict(lease)}))
 
 
 def read_record(field: bytes) -> TaskHash:
@@ -180,14 +124,11 @@ def read_record(field: bytes) -> TaskHash:
 
 
 def read_known(fields: Sequence[bytes]) -> KnownTask:
-    return KnownTask(read_hash(fields), list(map(_comparable, fields)))
-
-
-def _comparable(field: bytes) -> str | Blob:
+    task = read_hash(fields)
     try:
-        return field.decode()
+        return KnownTask(task, [field.decode() for field in fields])
     except UnicodeDecodeError:
-        return blob(field)
+        return KnownTask(task, list(map(blob, fields)))
 
 
 def blob(data: bytes) -> Blob:
@@ -212,20 +153,23 @@ def read_stored(task_id: str, task: TaskHash, loaded: Sequence[Any]) -> StoredTa
     return stored_task(task_id, task.context_id, task.scope, task.head, content)
 
 
-# Requests: one struct for each function of the table `requests` in `lua/`. Times are text: Redis reads them exactly,
-# while Lua would write large numbers in its own way.
+# Requests
 
+#: A call of one of the functions of the table `requests` in `lua/`. Times are text: Redis reads them exactly, while Lua
+#: would write large numbers in its own way.
+Request = dict[str, object]
 #: A command of Redis with its arguments.
 Command = list[str | Blob]
 
 
-class ScriptRequest(msgspec.Struct, tag_field="request", kw_only=True, gc=False):
-    pass
+def request(name: str, **arguments: object) -> Request:
+    return {"request": name, **arguments}
 
 
-class Commit(ScriptRequest, tag="commit"):
+class Commit(msgspec.Struct, tag_field="request", tag="commit", kw_only=True, gc=False):
+    """The request that writes a change; without `expected` it only looks."""
+
     id: str
-    #: None: only look.
     expected: Fields | None = None
     #: The key of the message's receipt, and what must be there; "" for nothing.
     receipt: str | None = None
@@ -242,85 +186,6 @@ class Commit(ScriptRequest, tag="commit"):
     #: For other processes: who wrote the events, and the task's state after them.
     origin: str = ""
     state: str = ""
-
-
-class Delete(ScriptRequest, tag="delete"):
-    id: str
-    expected: Fields
-    commands: list[Command]
-
-
-class Trim(ScriptRequest, tag="trim"):
-    id: str
-    expected: Fields
-    upto: str
-    commands: list[Command]
-
-
-class RunCommands(ScriptRequest, tag="run"):
-    commands: list[Command]
-
-
-class Claim(ScriptRequest, tag="claim"):
-    agents: list[str]
-    worker: str
-    limit: int
-    now: str
-    expires: str
-
-
-class Extend(ScriptRequest, tag="extend"):
-    worker: str
-    #: Ids and attempts in turn.
-    leases: list[str]
-    expires: str
-
-
-class DeleteContexts(ScriptRequest, tag="delete_contexts"):
-    before: str
-    #: How many of them to pass over: those that were left where they are.
-    skip: int
-    limit: int
-    #: The listings of live tasks, by state, as the ends of their names: a conversation that is in one is left alone.
-    live: list[str]
-
-
-class Load(ScriptRequest, tag="load"):
-    ids: list[str]
-    with_artifacts: bool = True
-    #: Bytes of content; the tasks after the one that goes beyond are left out, but never the first.
-    most: int | None = None
-
-
-class ReadLog(ScriptRequest, tag="read"):
-    id: str
-    after: str
-    limit: int
-    bytes: int
-
-
-class Records(ScriptRequest, tag="records"):
-    id: str
-
-
-class Look(ScriptRequest, tag="look"):
-    ids: list[str]
-
-
-class SinceChanged(ScriptRequest, tag="since_changed"):
-    listing: str
-    #: The highest score of what changed since, and the moment that the listing began.
-    newer: str
-    as_of: int
-    limit: int
-
-
-class Running(ScriptRequest, tag="running"):
-    now: str
-
-
-class Canceling(ScriptRequest, tag="canceling"):
-    worker: str
 
 
 pack = msgspec.msgpack.Encoder().encode

@@ -33,15 +33,15 @@ from errands.engines.redis.schema import (
     Blob,
     Command,
     Commit,
-    Fields,
     Keys,
     KnownTask,
-    ScriptRequest,
+    Request,
     TaskHash,
-    Trim,
     blob,
     pack,
     read_known,
+    request,
+    scope_name,
 )
 from errands.errors import ErrandsError, StorageError
 from errands.lifecycle import Judged, Receipt, judge, receipt_until
@@ -68,16 +68,16 @@ class RoundEntry(msgspec.Struct):
     job: CommitJob
     packed: bytes
     #: None for what is not a change, and for a change whose task has to be looked up first.
-    judged: Judged | None
+    judged: Judged | None = None
     #: The task after the change.
-    after: KnownTask | None
+    after: KnownTask | None = None
 
 
 class Found(msgspec.Struct):
     """What the last answer said: no guess."""
 
     tasks: dict[str, KnownTask] = {}
-    #: By key, as they are stored.
+    #: By key, as they are stored: the time, a space, and the task's id.
     receipts: dict[str, str] = {}
 
 
@@ -88,28 +88,22 @@ class RedisStore:
     """
 
     def __init__(
-        self,
-        server: RedisServer,
-        keys: Keys,
-        commands: CommandBuilder,
-        deliver: Callable[[Iterable[Outcome]], None],
+        self, server: RedisServer, commands: CommandBuilder, deliver: Callable[[Iterable[Outcome]], None]
     ) -> None:
         self._server = server
-        self._keys = keys
         self._commands = commands
         self._deliver = deliver
-        self._answer = keys.answer(secrets.token_hex(8))
-        self._number = 0
+        self._answer = commands.keys("answer", secrets.token_hex(8))
         self._loop = asyncio.get_running_loop()
         self._queue = CommitQueue(MAX_JOBS, MAX_BYTES)
         self._wanted = asyncio.Event()
         self._known: dict[str, KnownTask] = {}
         self._closing = False
         self._task = self._loop.create_task(self._run(), name="errands-redis-writer")
-        #: How many batches were sent.
+        #: How many batches were sent, the number of the last one.
         self.batches = 0
 
-    def submit(self, work: Change | ScriptRequest) -> asyncio.Future[Any]:
+    def submit(self, work: Change | Request) -> asyncio.Future[Any]:
         if self._closing:
             raise StorageError(f"The connection to Redis at {self._server.name} is closed")
         future = self._loop.create_future()
@@ -152,15 +146,16 @@ class RedisStore:
                 if not isinstance(error, StorageError):
                     logger.exception("a batch failed")
                 failure = error if isinstance(error, StorageError) else explain(error, self._server.name)
-                self._deliver([(job, _copy(failure, error)) for job in jobs])
+                # A new error for each caller: a traceback grows with every raise.
+                copies = [(job, StorageError(*failure.args)) for job in jobs]
+                for _, copy in copies:
+                    copy.__cause__ = error.__cause__ or error
+                self._deliver(copies)
 
     async def _write(self, jobs: list[CommitJob]) -> None:
         """Send rounds until each job has come to its end."""
         found = Found()
-        while jobs:
-            round_ = self._prepare(jobs, found)
-            if not round_:
-                return
+        while jobs and (round_ := self._prepare(jobs, found)):
             answers = await self._send([entry.packed for entry in round_])
             jobs, found = [], Found()
             outcomes: list[Outcome] = []
@@ -193,7 +188,7 @@ class RedisStore:
                 if isinstance(job.work, Change):
                     round_.append(self._entry(job, job.work, found, assumed))
                 else:
-                    round_.append(RoundEntry(job, pack(job.work), None, None))
+                    round_.append(RoundEntry(job, pack(job.work)))
             except ErrandsError as error:
                 failed.append((job, error))
             except (ValueError, TypeError, OverflowError) as error:
@@ -204,7 +199,9 @@ class RedisStore:
 
     def _entry(self, job: CommitJob, change: Change, found: Found, assumed: dict[str, KnownTask | None]) -> RoundEntry:
         task_id, key = change.task_id, self._receipt_key(change)
-        receipt = "" if key is None else found.receipts.get(key, "")
+        stored = "" if key is None else found.receipts.get(key, "")
+        at, _, by = stored.partition(" ")
+        receipt = Receipt(by, int(at)) if stored else None
         if task_id in assumed:
             known = assumed[task_id]
         else:
@@ -212,32 +209,29 @@ class RedisStore:
         is_guess = task_id in assumed or task_id not in found.tasks
         assumed[task_id] = None
         if known is not None:
-            task = known.task
+            scope, head = (None, None) if known.task is None else (known.task.scope, known.task.head)
             try:
-                judged = judge(
-                    None if task is None else task.scope,
-                    None if task is None else task.head,
-                    read_receipt(receipt),
-                    change,
-                )
+                judged = judge(scope, head, receipt, change)
             except ErrandsError:
                 if not is_guess:
                     raise
             else:
-                after, commit = self._commands.commit(judged, known, key, receipt)
+                after, commit = self._commands.commit(judged, known, key, stored)
                 assumed[task_id] = after
                 return RoundEntry(job, pack(commit), judged, after)
-        return RoundEntry(job, pack(Commit(id=task_id, receipt=key)), None, None)
+        return RoundEntry(job, pack(Commit(id=task_id, receipt=key)))
 
     def _receipt_key(self, change: Change) -> str | None:
-        return None if change.receipt is None else self._keys.receipt(change.scope, change.receipt)
+        if change.receipt is None:
+            return None
+        return self._commands.keys("receipt", scope_name(change.scope), change.receipt.hex())
 
     async def _send(self, requests: list[bytes]) -> list[Any]:
         """Raises `StorageError` when the server stays away or refuses."""
-        self._number += 1
+        self.batches += 1
         while True:
             try:
-                answers = await self._server.call(requests, answer=self._answer, number=self._number)
+                answers = await self._server.call(requests, answer=self._answer, number=self.batches)
             except (redis_errors.RedisError, OSError) as error:
                 if await self._server.may_try_again(error):
                     continue
@@ -248,45 +242,51 @@ class RedisStore:
                     )
                 raise failure from error
             self._server.was_reached()
-            self.batches += 1
             return answers
 
 
-def _copy(failure: StorageError, error: Exception) -> StorageError:
-    """Return a new error for each caller: a traceback grows with every raise."""
-    copy = StorageError(*failure.args)
-    copy.__cause__ = error.__cause__ or error
-    return copy
-
-
-def read_receipt(stored: str) -> Receipt | None:
-    """Return a receipt as it is stored: the time, a space, and the task's id."""
-    at, _, task_id = stored.partition(" ")
-    return Receipt(task_id, int(at)) if stored else None
-
-
 class CommandBuilder:
-    """Builds the commands that store a judged change, delete a task or trim a log."""
+    """Builds the requests that store a judged change, delete a task or trim a log."""
 
     def __init__(self, keys: Keys, origin: str, long_log: int = LONG_LOG) -> None:
-        self._keys = keys
+        self.keys = keys
         self._origin = origin
         self._long_log = long_log
 
     def commit(self, judged: Judged, known: KnownTask, key: str | None, receipt: str) -> tuple[KnownTask, Commit]:
         """Return the task after a change, and the request that writes it."""
-        change, head = judged.change, judged.head
+        keys, change, head, task_id = self.keys, judged.change, judged.head, judged.change.task_id
         snapshot = None if change.fold is None else encode(change.fold)
         after = TaskHash(change.scope, change.context_id, 0, head)
         if known.task is not None:
             after.context_id, after.trimmed = known.task.context_id, known.task.trimmed
         fields = after.fields()
+        hash_fields: Command = ["HSET", keys("task", task_id)]
+        for name, value in zip(FIELDS, fields, strict=True):
+            hash_fields += (name, value)
+        commands = [hash_fields]
+        if known.task is None:
+            hash_fields += ("agent", after.scope.agent)
+            commands.append(["SADD", keys("agents"), after.scope.agent])
+        if snapshot is not None:
+            hash_fields += ("snapshot", blob(snapshot), "folded", str(head.version))
+        if key is not None:
+            lasts = max(receipt_until(change) - change.at, 0) + RECEIPT_SLACK_MS
+            commands.append(["SET", key, f"{change.at} {task_id}", "PX", str(lasts)])
+        if change.context is not None:
+            name = f"{scope_name(after.scope)}:{after.context_id}"
+            commands.append(["SET", keys("context", name), blob(change.context)])
+            commands.append(["ZADD", keys("contexts"), str(change.at), name])
+        self._index(commands, task_id, judged.before, after)
+        self._list(commands, task_id, judged.before, after)
+        if judged.wakes_workers:
+            commands.append(["PUBLISH", keys("work"), self._origin])
         events: list[EventKind | Blob] = []
         for event in judged.events:
             events += (event.kind, blob(event.data))
         first = judged.events[0] if judged.events else None
         return KnownTask(after, fields), Commit(
-            id=change.task_id,
+            id=task_id,
             expected=known.fields,
             receipt=key,
             expected_receipt=receipt,
@@ -294,132 +294,95 @@ class CommandBuilder:
             first=0 if first is None else first.version,
             at=str(max(change.at, 0)),
             lease="" if first is None or first.lease is None else encode(first.lease).decode(),
-            commands=self._store(judged, known.task is None, after, fields, snapshot, key),
+            commands=commands,
             ends=head.state in TERMINAL_STATES and head.version - after.trimmed <= LONG_LOG,
             origin=self._origin,
             state=head.state.value,
         )
 
-    def _store(
-        self,
-        judged: Judged,
-        is_new: bool,
-        after: TaskHash,
-        fields: Fields,
-        snapshot: bytes | None,
-        key: str | None,
-    ) -> list[Command]:
-        keys, change, task_id = self._keys, judged.change, judged.change.task_id
-        hash_fields: Command = ["HSET", keys.task(task_id)]
-        for name, value in zip(FIELDS, fields, strict=True):
-            hash_fields += (name, value)
-        commands = [hash_fields]
-        if is_new:
-            hash_fields += ("agent", after.scope.agent)
-            commands.append(["SADD", keys.agents, after.scope.agent])
-        if snapshot is not None:
-            hash_fields += ("snapshot", blob(snapshot), "folded", str(after.head.version))
-        if key is not None:
-            lasts = max(receipt_until(change) - change.at, 0) + RECEIPT_SLACK_MS
-            commands.append(["SET", key, f"{change.at} {task_id}", "PX", str(lasts)])
-        if change.context is not None:
-            name = keys.context_name(after.scope, after.context_id)
-            commands.append(["SET", keys.context(name), blob(change.context)])
-            commands.append(["ZADD", keys.contexts, str(change.at), name])
-        commands += self._index(task_id, judged.before, after)
-        commands += self._list(task_id, None if is_new else judged.before, after)
-        if judged.wakes_workers:
-            commands.append(["PUBLISH", keys.work, self._origin])
-        return commands
-
-    def _index(self, task_id: str, before: Head, after: TaskHash) -> list[Command]:
+    def _index(self, commands: list[Command], task_id: str, before: Head, after: TaskHash) -> None:
         """Move a task in the queue and in the sets of canceling, asking, paused, ended and long tasks."""
-        keys, head, agent = self._keys, after.head, after.scope.agent
-        commands: list[Command] = []
+        keys, head, agent = self.keys, after.head, after.scope.agent
         if head.due_at is None:
             if before.due_at is not None:
-                commands.append(["ZREM", keys.queue(agent), task_id])
+                commands.append(["ZREM", keys("queue", agent), task_id])
         elif head.due_at != before.due_at:
-            commands.append(["ZADD", keys.queue(agent), str(head.due_at), task_id])
+            commands.append(["ZADD", keys("queue", agent), str(head.due_at), task_id])
         ended = head.state in TERMINAL_STATES
         if ended:
-            commands.append(["ZADD", keys.ended(head.state), str(head.updated_at), task_id])
+            commands.append(["ZADD", keys("ended", head.state.short), str(head.updated_at), task_id])
         if head.cancel_requested and not ended:
-            commands.append(["SADD", keys.canceling, task_id])
+            commands.append(["SADD", keys("canceling"), task_id])
         elif before.cancel_requested:
-            commands.append(["SREM", keys.canceling, task_id])
+            commands.append(["SREM", keys("canceling"), task_id])
         if head.asks:
-            commands.append(["ZADD", keys.asking, str(head.status_at), task_id])
+            commands.append(["ZADD", keys("asking"), str(head.status_at), task_id])
         elif before.asks:
-            commands.append(["ZREM", keys.asking, task_id])
+            commands.append(["ZREM", keys("asking"), task_id])
         if head.due_at is None and head.state in PAUSED_STATES:
-            commands.append(["ZADD", keys.paused(agent), str(head.status_at), task_id])
-            commands.append(["ZADD", keys.aging(agent), str(head.created_at), task_id])
+            commands.append(["ZADD", keys("paused", agent), str(head.status_at), task_id])
+            commands.append(["ZADD", keys("aging", agent), str(head.created_at), task_id])
         elif before.due_at is None and before.state in PAUSED_STATES:
-            commands += [["ZREM", keys.paused(agent), task_id], ["ZREM", keys.aging(agent), task_id]]
+            commands += [["ZREM", keys("paused", agent), task_id], ["ZREM", keys("aging", agent), task_id]]
         kept = head.version - after.trimmed
         if kept > self._long_log:
-            commands.append(["ZADD", keys.long, str(kept), task_id])
-        return commands
+            commands.append(["ZADD", keys("long"), str(kept), task_id])
 
-    def _list(self, task_id: str, before: Head | None, after: TaskHash) -> list[Command]:
+    def _list(self, commands: list[Command], task_id: str, before: Head, after: TaskHash) -> None:
         """Move a task in the listings, if its status changed."""
-        keys, head = self._keys, after.head
-        commands: list[Command] = []
-        if before is not None:
-            if (before.state, before.status_at) == (head.state, head.status_at):
-                return commands
-            if before.state is not head.state:
-                former = [
-                    keys.listing(after.scope, context_id, before.state) for context_id in (None, after.context_id)
-                ]
-                commands += [["ZREM", listing, task_id] for listing in former]
-        score = str(-head.status_at)
-        listings = keys.listings(after.scope, after.context_id, head.state)
-        return commands + [["ZADD", listing, score, task_id] for listing in listings]
+        head, scope, context_id = after.head, after.scope, after.context_id
+        if before.version and (before.state, before.status_at) == (head.state, head.status_at):
+            return
+        if before.version and before.state is not head.state:
+            former = self.keys.listing(scope, None, before.state), self.keys.listing(scope, context_id, before.state)
+            commands += [["ZREM", listing, task_id] for listing in former]
+        listings = self.keys.listings(scope, context_id, head.state)
+        commands += [["ZADD", listing, str(-head.status_at), task_id] for listing in listings]
 
-    def delete(self, task_id: str, task: TaskHash) -> list[Command]:
-        """Return the commands that delete a task."""
-        keys, agent = self._keys, task.scope.agent
+    def delete(self, task_id: str, known: KnownTask) -> Request:
+        """Return the request that deletes a task."""
+        assert known.task is not None
+        keys, task = self.keys, known.task
         commands: list[Command] = [
-            ["UNLINK", keys.task(task_id), keys.log(task_id), keys.records(task_id)],
-            ["ZREM", keys.queue(agent), task_id],
-            ["SREM", keys.canceling, task_id],
-            ["ZREM", keys.asking, task_id],
-            ["ZREM", keys.long, task_id],
+            ["UNLINK", keys("task", task_id), keys("log", task_id), keys("records", task_id)],
+            ["SREM", keys("canceling"), task_id],
         ]
         states = [task.head.state] if task.head.state in TERMINAL_STATES else TERMINAL_STATES
-        commands += [["ZREM", keys.ended(state), task_id] for state in states]
-        listings = keys.listings(task.scope, task.context_id, task.head.state)
-        return commands + [["ZREM", listing, task_id] for listing in listings]
+        indexes = [keys("queue", task.scope.agent), keys("asking"), keys("long")]
+        indexes += [keys("ended", state.short) for state in states]
+        indexes += keys.listings(task.scope, task.context_id, task.head.state)
+        commands += [["ZREM", index, task_id] for index in indexes]
+        return request("delete", id=task_id, expected=known.fields, commands=commands)
 
-    def end_lost(self, task_id: str, agents: Iterable[str], now: int) -> list[Command]:
-        """Return the commands that end a task whose record cannot be read, and so cannot be written anew."""
-        keys = self._keys
-        commands: list[Command] = [["ZREM", keys.queue(agent), task_id] for agent in agents]
-        return [
-            *commands,
-            ["SREM", keys.canceling, task_id],
-            ["ZREM", keys.asking, task_id],
-            ["HSET", keys.task(task_id), "worker", "", "due_at", ""],
-            ["ZADD", keys.ended(FAILED), str(now), task_id],
+    def end_lost(self, task_id: str, agents: Iterable[str], now: int) -> Request:
+        """Return the request that ends a task whose record cannot be read, and so cannot be written anew."""
+        keys = self.keys
+        commands: list[Command] = [["ZREM", keys("queue", agent), task_id] for agent in agents]
+        commands += [
+            ["SREM", keys("canceling"), task_id],
+            ["ZREM", keys("asking"), task_id],
+            ["HSET", keys("task", task_id), "worker", "", "due_at", ""],
+            ["ZADD", keys("ended", FAILED.short), str(now), task_id],
         ]
+        return request("run", commands=commands)
 
-    def trim(self, task_id: str, known: KnownTask, upto: int, snapshot: bytes | None) -> tuple[KnownTask, Trim]:
+    def trim(self, task_id: str, known: KnownTask, upto: int, snapshot: bytes | None) -> tuple[KnownTask, Request]:
         """Return the task after its log is trimmed up to a version, and the request that does it.
 
         What is trimmed must be in the snapshot; without one, the stored snapshot reaches far enough.
         """
         assert known.task is not None
-        keys, head = self._keys, known.task.head
+        head = known.task.head
         task = msgspec.structs.replace(known.task, trimmed=upto)
         fields = task.fields()
-        hash_fields: Command = ["HSET", keys.task(task_id), "record", fields[0]]
+        hash_fields: Command = ["HSET", self.keys("task", task_id), "record", fields[0]]
         if snapshot is not None:
             hash_fields += ("snapshot", blob(snapshot), "folded", str(head.version))
         kept = head.version - upto
-        long: Command = ["ZREM", keys.long, task_id]
+        long: Command = ["ZREM", self.keys("long"), task_id]
         if kept > self._long_log:
-            long = ["ZADD", keys.long, str(kept), task_id]
-        request = Trim(id=task_id, expected=known.fields, upto=str(upto), commands=[hash_fields, long])
-        return KnownTask(task, fields), request
+            long = ["ZADD", self.keys("long"), str(kept), task_id]
+        commands = [hash_fields, long]
+        return KnownTask(task, fields), request(
+            "trim", id=task_id, expected=known.fields, upto=str(upto), commands=commands
+        )
