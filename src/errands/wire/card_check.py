@@ -1,42 +1,30 @@
-"""What is wrong with an agent card, of either version and of any agent: where, why, and how to fix it. No I/O.
+"""Checks an agent card, of either version and of any agent: what is wrong, where, and how to fix it. No I/O.
 
 An error is something that clients fail on or that the specification forbids; a warning is something that is allowed and
-probably not meant. First the types of a card are checked against the structs of its version. What has the right type is
-then looked at more closely.
+probably a mistake. The types of a card are checked against the structs of its version, the texts that have the right
+type by the tables `_MUST` and `_SHOULD`. The other checks look at several fields.
 """
 
 from __future__ import annotations
 
 import base64
-import binascii
 import ipaddress
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Literal
 from urllib.parse import SplitResult, urlsplit
 
 import msgspec
 from msgspec import inspect
 
+from errands.model import card as cards
 from errands.model.base import JSON_NAMES, Model
-from errands.model.card import (
-    SCHEME_FIELDS,
-    AgentCapabilities,
-    AgentCard,
-    AgentCardSignature,
-    AgentProvider,
-    AgentSkill,
-    SecurityScheme,
-)
 
 #: The bindings of the specification. Others may be invented, but hardly any client will know them.
 BINDINGS = ("JSONRPC", "GRPC", "HTTP+JSON")
 VERSIONS = ("1.0", "0.3")
 
-_MEDIA_TYPE = re.compile(r"[\w.+*-]+/[\w.+*-]+(\s*;.*)?", re.ASCII)
-_VERSION = re.compile(r"\d+\.\d+(?P<patch>\.\d+)?", re.ASCII)
-_URI = re.compile(r"[a-z][a-z0-9+.-]*:\S", re.ASCII | re.IGNORECASE)
-_KEY_PLACES = ("header", "query", "cookie")
+#: The fields that a flow of OAuth must have.
 _FLOW_FIELDS = {
     "authorizationCode": ("authorizationUrl", "tokenUrl", "scopes"),
     "clientCredentials": ("tokenUrl", "scopes"),
@@ -90,7 +78,7 @@ class _StrictInterfaceV03(Model):
     transport: str
 
 
-class _StrictSkillV03(AgentSkill):
+class _StrictSkillV03(cards.AgentSkill):
     security: list[dict[str, list[str]]] | None = None
 
 
@@ -103,18 +91,33 @@ class _StrictCardV03(Model):
     protocol_version: str
     url: str
     preferred_transport: str
-    capabilities: AgentCapabilities
+    capabilities: cards.AgentCapabilities
     default_input_modes: list[str]
     default_output_modes: list[str]
     skills: list[_StrictSkillV03]
     additional_interfaces: list[_StrictInterfaceV03] | None = None
-    provider: AgentProvider | None = None
+    provider: cards.AgentProvider | None = None
     documentation_url: str | None = None
     icon_url: str | None = None
     security_schemes: dict[str, dict[str, Any]] | None = None
     security: list[dict[str, list[str]]] | None = None
     supports_authenticated_extended_card: bool | None = None
-    signatures: list[AgentCardSignature] | None = None
+    signatures: list[cards.AgentCardSignature] | None = None
+
+
+class _StrictApiKeyV03(Model):
+    place: str = msgspec.field(name="in")
+    name: str
+    description: str | None = None
+
+
+_SCHEMES_V03: dict[str, type[Model]] = {
+    "apiKey": _StrictApiKeyV03,
+    "http": cards.HTTPAuthSecurityScheme,
+    "oauth2": cards.OAuth2SecurityScheme,
+    "openIdConnect": cards.OpenIdConnectSecurityScheme,
+    "mutualTLS": cards.MutualTlsSecurityScheme,
+}
 
 
 class CardFinding(msgspec.Struct, frozen=True, kw_only=True):
@@ -159,10 +162,8 @@ def check_card(raw: bytes, *, fetched_from: str | None = None) -> CardReport:
             f'add "supportedInterfaces": [{_INTERFACE}]; in A2A 0.3, url and preferredTransport',
         )
     host = urlsplit(fetched_from).hostname if fetched_from else None
-    checks = [
-        *([_CheckV10(card, host, is_alone=not is_old)] if is_new else ()),
-        *([_CheckV03(card, host)] if is_old else ()),
-    ]
+    checks = [_check_v1_0(card, host, is_alone=not is_old)] if is_new else []
+    checks += [_check_v0_3(card, host)] if is_old else []
     findings = dict.fromkeys(finding for check in checks for finding in check.findings)
     return CardReport(
         versions=[check.version for check in checks], findings=sorted(findings, key=lambda finding: finding.severity)
@@ -171,356 +172,6 @@ def check_card(raw: bytes, *, fetched_from: str | None = None) -> CardReport:
 
 def _not_a_card(problem: str, remedy: str) -> CardReport:
     return CardReport(versions=[], findings=[CardFinding(severity="error", path="", problem=problem, remedy=remedy)])
-
-
-class _Check:
-    """The findings about one form of a card."""
-
-    version: str
-    model: type[Model]
-    #: The field of a card or a skill that says which schemes a caller needs.
-    requirements: str
-
-    def __init__(self, card: dict[str, Any], host: str | None) -> None:
-        self.findings: list[CardFinding] = []
-        #: The host that the card was fetched from.
-        self._host = host
-        self.card: dict[str, Any] = self.take(card, self.model, "")
-        self.skills = _objects(self.card.get("skills"))
-
-    def error(self, path: str, problem: str, remedy: str) -> None:
-        self.findings.append(CardFinding(severity="error", path=path, problem=problem, remedy=remedy))
-
-    def warn(self, path: str, problem: str, remedy: str) -> None:
-        self.findings.append(CardFinding(severity="warning", path=path, problem=problem, remedy=remedy))
-
-    # Types
-
-    def take(self, value: Any, model: type, path: str, renamed: Mapping[str, str] | None = None) -> Any:
-        """Return `value` without what has the wrong type; None when it has the wrong type itself.
-
-        Lists keep their length, so that later findings name the positions on the card. `renamed` has fields that are
-        called differently on this card.
-        """
-        return self._take(value, inspect.type_info(model), path, renamed or {})
-
-    def _take(self, value: Any, kind: inspect.Type, path: str, renamed: Mapping[str, str]) -> Any:
-        if isinstance(kind, inspect.UnionType):
-            kind = next(one for one in kind.types if not isinstance(one, inspect.NoneType))
-        if isinstance(kind, inspect.AnyType):
-            return value
-        expected: type[Any] = _PYTHON_TYPES.get(type(kind), dict)
-        if type(value) is not expected:
-            wanted = JSON_NAMES[expected]
-            self.error(path, f"is {JSON_NAMES[type(value)]}, not {wanted}", f"write {wanted}")
-            return None
-        if isinstance(kind, inspect.ListType):
-            return [self._take(item, kind.item_type, f"{path}[{index}]", renamed) for index, item in enumerate(value)]
-        if isinstance(kind, inspect.DictType):
-            return {key: self._take(item, kind.value_type, _below(path, key), renamed) for key, item in value.items()}
-        if not isinstance(kind, inspect.StructType):
-            return value
-        fields = {renamed.get(field.encode_name, field.encode_name): field for field in kind.fields}
-        value = self.camelized(value, fields, path)
-        taken: dict[str, Any] = {}
-        for name, field in fields.items():
-            place = _below(path, name)
-            is_needed = field.required and name != "list"
-            if value.get(name) is None:
-                if is_needed:
-                    self.error(place, "is missing", f"add it, such as {_example(name)}")
-                elif name in value:
-                    self.warn(place, "is null", "leave it out, or give it a value")
-                continue
-            content = self._take(value[name], field.type, place, renamed)
-            if content is not None:
-                taken[name] = content
-            if is_needed and content == [] and name in _FILLED and self.version == "1.0":
-                remedy = f"write at least one, such as {_example(name)}"
-                self.error(place, "is empty, and A2A 1.0 wants at least one", remedy)
-            elif is_needed and content in ("", []):
-                self.warn(place, "is empty", f"write something, such as {_example(name)}")
-        return taken
-
-    def camelized(self, value: dict[str, Any], names: Iterable[str], path: str) -> dict[str, Any]:
-        """Return `value` with the known `names` spelled as they should be."""
-        renamed = dict(value)
-        for key in value:
-            name = re.sub(r"_([a-z0-9])", lambda letter: letter[1].upper(), key)
-            if key != name and name in names and name not in value:
-                self.error(_below(path, key), "is written in snake_case", f"call it {name}")
-                renamed[name] = renamed.pop(key)
-        return renamed
-
-    # What both versions have
-
-    def check_contents(self) -> None:
-        self._check_modes(self.card, "", "defaultInputModes", "defaultOutputModes")
-        for index, skill in self.skills:
-            self._check_modes(skill, f"skills[{index}]", "inputModes", "outputModes")
-        ids = [(index, skill["id"]) for index, skill in self.skills if skill.get("id")]
-        self.check_distinct("skills", ".id", ids, matters=True)
-        extensions = _objects(self.card.get("capabilities", {}).get("extensions"))
-        uris = [(index, extension["uri"]) for index, extension in extensions if extension.get("uri")]
-        for index, uri in uris:
-            if not _URI.match(uri):
-                path = f"capabilities.extensions[{index}].uri"
-                self.warn(path, f"is {uri[:80]!r}, which is not a URI", "write https://...")
-        self.check_distinct("capabilities.extensions", ".uri", uris, matters=True)
-        pages = {name: self.card.get(name) for name in ("documentationUrl", "iconUrl")}
-        for path, url in {**pages, "provider.url": self.card.get("provider", {}).get("url")}.items():
-            if url and web_address(url) is None:
-                self.warn(path, f"is {url[:80]!r}, which no browser can open", "write https://...")
-        for index, signature in _objects(self.card.get("signatures")):
-            if signature.get("protected") and "alg" not in _jws_header(signature["protected"]):
-                self.error(
-                    f"signatures[{index}].protected",
-                    "is not a JWS header with an alg",
-                    "sign the card as RFC 7515 says: base64url of a JSON object",
-                )
-
-    def _check_modes(self, holder: Mapping[str, Any], path: str, *names: str) -> None:
-        for name in names:
-            modes = [(index, mode) for index, mode in enumerate(holder.get(name) or ()) if mode is not None]
-            for index, mode in modes:
-                if not _MEDIA_TYPE.fullmatch(mode):
-                    place = f"{_below(path, name)}[{index}]"
-                    self.error(place, f"is {mode[:80]!r}, which is not a media type", "write one such as text/plain")
-            self.check_distinct(_below(path, name), "", modes)
-
-    def check_distinct(self, path: str, name: str, values: list[tuple[int, str]], *, matters: bool = False) -> None:
-        seen: dict[str, int] = {}
-        for index, value in values:
-            if value in seen:
-                problem = f"is {value[:80]!r}, like that of {path}[{seen[value]}]"
-                tell = self.error if matters else self.warn
-                tell(f"{path}[{index}]{name}", problem, "remove one, or make them different")
-            seen.setdefault(value, index)
-
-    # Security
-
-    def check_security(self, schemes: dict[str, dict[str, Any]]) -> None:
-        """Check the contents of the schemes and what refers to them."""
-        for name, scheme in schemes.items():
-            if isinstance(flows := scheme.get("flows"), dict):
-                self._check_flows(flows, f"securitySchemes.{name}.flows")
-        holders = [("", self.card), *((f"skills[{index}].", skill) for index, skill in self.skills)]
-        for path, holder in holders:
-            for index, requirement in _objects(holder.get(self.requirements)):
-                self._check_requirement(requirement, f"{path}{self.requirements}[{index}]", schemes)
-
-    def needed(self, requirement: dict[str, Any]) -> dict[str, Any]:
-        """Return the schemes that a requirement names, and the scopes of each."""
-        return requirement
-
-    def _check_requirement(self, requirement: dict[str, Any], path: str, schemes: dict[str, dict[str, Any]]) -> None:
-        for name, scopes in self.needed(requirement).items():
-            if name not in schemes:
-                defined = ", ".join(map(repr, schemes)) or "none"
-                problem = f"names the scheme {name[:80]!r}; defined are: {defined}"
-                self.error(path, problem, "define it in securitySchemes")
-                continue
-            if isinstance(flows := schemes[name].get("flows"), dict):
-                offered = {scope for flow in flows.values() if flow for scope in flow.get("scopes") or ()}
-                for scope in scopes or ():
-                    if scope is not None and scope not in offered:
-                        self.warn(path, f"names the scope {scope[:80]!r} that no flow of {name!r} has", "add it there")
-
-    def _check_flows(self, flows: dict[str, Any], path: str) -> None:
-        if not flows:
-            self.error(path, "is empty", "describe at least one flow, such as clientCredentials")
-        for flow, fields in flows.items():
-            for name in _FLOW_FIELDS[flow]:
-                if name not in (fields or {}):
-                    self.error(f"{path}.{flow}.{name}", "is missing", f"add it, such as {_example(name)}")
-            for name, url in (fields or {}).items():
-                if name.endswith("Url") and web_address(url) is None:
-                    problem = f"is {url[:80]!r}, which is not an absolute address"
-                    self.error(f"{path}.{flow}.{name}", problem, "write https://...")
-
-    def check_key_place(self, path: str, place: str | None) -> None:
-        if place and place not in _KEY_PLACES:
-            self.error(path, f"is {place[:80]!r}", f"write one of {', '.join(_KEY_PLACES)}")
-
-    def check_extended_card(self, path: str, is_offered: bool | None) -> None:
-        if is_offered and not self.card.get("securitySchemes"):
-            self.warn(path, "is true, but there is no way to authenticate", "add securitySchemes")
-
-    # Interfaces
-
-    def check_interface(self, binding: str, url: str, binding_path: str, url_path: str) -> None:
-        if binding and binding not in BINDINGS:
-            if binding.upper() in BINDINGS:
-                problem = f"is {binding!r}; clients compare it letter by letter"
-                self.error(binding_path, problem, f"write {binding.upper()}")
-            else:
-                remedy = f"offer one of {', '.join(BINDINGS)} too"
-                self.warn(binding_path, f"is {binding[:80]!r}, which few clients know", remedy)
-                return  # its addresses may look like anything
-        if not url:
-            return
-        is_grpc = binding.upper() == "GRPC"
-        parts = grpc_address(url) if is_grpc else web_address(url)
-        if parts is None:
-            wanted = "HOST:PORT" if is_grpc else "an absolute address, such as https://example.com/"
-            self.error(url_path, f"is {url[:80]!r}, which clients cannot call", f"write {wanted}")
-            return
-        if parts.username or parts.password:
-            problem = "contains credentials, and everybody can read the card"
-            self.error(url_path, problem, "describe them in securitySchemes")
-        name = parts.hostname or ""
-        if name in ("0.0.0.0", "::"):  # noqa: S104
-            problem = f"names {name}, which is not an address to call"
-            self.error(url_path, problem, "write the name that clients know the host by")
-        elif is_local(name):
-            if self._host is not None and not is_local(self._host):
-                problem = f"leads clients to their own machine ({name})"
-                self.error(url_path, problem, f"write the address they use, such as {self._host}")
-        elif parts.scheme == "http":
-            self.warn(url_path, "is not encrypted", "use https:// in production")
-
-
-class _CheckV10(_Check):
-    version = "1.0"
-    model = AgentCard
-    requirements = "securityRequirements"
-
-    def __init__(self, card: dict[str, Any], host: str | None, *, is_alone: bool) -> None:
-        schemes = card.get("securitySchemes")
-        if isinstance(schemes, dict):
-            # Each scheme is checked by itself, as it must be of one kind.
-            card = {**card, "securitySchemes": {name: {} if isinstance(s, dict) else s for name, s in schemes.items()}}
-        super().__init__(card, host)
-        if is_alone:
-            for name, instead in _REPLACED.items():
-                if name in card:
-                    self.warn(name, "is a field of A2A 0.3 that readers of 1.0 ignore", f"use {instead}")
-        self.check_extended_card(
-            "capabilities.extendedAgentCard", self.card.get("capabilities", {}).get("extendedAgentCard")
-        )
-        self.check_contents()
-        objects = schemes.items() if isinstance(schemes, dict) else ()
-        self.check_security({name: self._check_scheme(s, name) for name, s in objects if isinstance(s, dict)})
-        self._check_interfaces()
-
-    def needed(self, requirement: dict[str, Any]) -> dict[str, Any]:
-        return {name: (scopes or {}).get("list") for name, scopes in requirement.get("schemes", {}).items()}
-
-    def _check_scheme(self, scheme: dict[str, Any], name: str) -> dict[str, Any]:
-        path, fields = f"securitySchemes.{name}", SCHEME_FIELDS.values()
-        scheme = self.camelized(scheme, fields, path)
-        kinds = [kind for kind in fields if scheme.get(kind) is not None]
-        if len(kinds) != 1:
-            problem = "describes no scheme" if not kinds else f"describes {len(kinds)} schemes: {', '.join(kinds)}"
-            self.error(path, problem, f"set exactly one of {', '.join(fields)}")
-            return {}
-        content: dict[str, Any] = self.take({kinds[0]: scheme[kinds[0]]}, SecurityScheme, path).get(kinds[0], {})
-        self.check_key_place(f"{path}.{kinds[0]}.location", content.get("location"))
-        return content
-
-    def _check_interfaces(self) -> None:
-        places: list[tuple[int, str]] = []
-        for index, interface in _objects(self.card.get("supportedInterfaces")):
-            path = f"supportedInterfaces[{index}]"
-            binding, version, url = (interface.get(name, "") for name in ("protocolBinding", "protocolVersion", "url"))
-            self.check_interface(binding, url, f"{path}.protocolBinding", f"{path}.url")
-            if version:
-                self._check_version(version, f"{path}.protocolVersion")
-            places.append((index, f"{binding} {version} at {url} {interface.get('tenant', '')}".strip()))
-        self.check_distinct("supportedInterfaces", "", places)
-
-    def _check_version(self, version: str, path: str) -> None:
-        match = _VERSION.fullmatch(version)
-        if match is None:
-            self.error(path, f"is {version[:80]!r}, which is not a version", "write one such as 1.0")
-        elif ".".join(version.split(".")[:2]) not in VERSIONS:
-            self.warn(path, f"is {version}, which few clients know", f"offer one of {', '.join(VERSIONS)} too")
-        elif match["patch"]:
-            self.warn(path, f"is {version}; clients ignore patch numbers", f"write {version.rpartition('.')[0]}")
-
-
-class _CheckV03(_Check):
-    version = "0.3"
-    model = _StrictCardV03
-    requirements = "security"
-
-    def __init__(self, card: dict[str, Any], host: str | None) -> None:
-        super().__init__(card, host)
-        version = self.card.get("protocolVersion")
-        if version and not version.startswith("0.3"):
-            problem = f"is {version[:80]!r}, but the card has the form of 0.3"
-            self.error("protocolVersion", problem, "write 0.3.0, or supportedInterfaces")
-        self.check_extended_card(
-            "supportsAuthenticatedExtendedCard", self.card.get("supportsAuthenticatedExtendedCard")
-        )
-        self.check_contents()
-        schemes = self.card.get("securitySchemes", {})
-        self.check_security({name: self._check_scheme(s, name) for name, s in schemes.items() if s is not None})
-        self._check_interfaces()
-
-    def _check_scheme(self, scheme: dict[str, Any], name: str) -> dict[str, Any]:
-        path, kind = f"securitySchemes.{name}", scheme.get("type")
-        if not isinstance(kind, str) or kind not in SCHEME_FIELDS:
-            problem = "is missing" if kind is None else f"is {str(kind)[:80]!r}"
-            self.error(f"{path}.type", problem, f"write one of {', '.join(SCHEME_FIELDS)}")
-            return {}
-        fields: Any = inspect.type_info(SecurityScheme)
-        model = next(
-            one.cls
-            for field in fields.fields
-            if field.encode_name == SCHEME_FIELDS[kind]
-            for one in field.type.types
-            if isinstance(one, inspect.StructType)
-        )
-        content: dict[str, Any] = self.take(scheme, model, path, {"location": "in"}) or {}
-        self.check_key_place(f"{path}.in", content.get("in"))
-        return content
-
-    def _check_interfaces(self) -> None:
-        main = (self.card.get("url", ""), self.card.get("preferredTransport", ""))
-        others = _objects(self.card.get("additionalInterfaces"))
-        self._check_place(main[1], main[0], "", "preferredTransport")
-        for index, other in others:
-            path = f"additionalInterfaces[{index}]."
-            self._check_place(other.get("transport", ""), other.get("url", ""), path, "transport")
-        pairs = [(other.get("url"), other.get("transport")) for _, other in others]
-        if others and all(main) and main not in pairs:
-            problem = "does not repeat url with preferredTransport"
-            self.warn("additionalInterfaces", problem, "add it, for completeness")
-        places = [(index, f"{other.get('transport')} at {other.get('url')}") for index, other in others]
-        self.check_distinct("additionalInterfaces", "", places)
-
-    def _check_place(self, binding: str, url: str, path: str, name: str) -> None:
-        self.check_interface(binding, url, f"{path}{name}", f"{path}url")
-        if binding == "HTTP+JSON" and url.rstrip("/").endswith("/v1"):
-            self.warn(f"{path}url", "ends in /v1, which clients of 0.3 append themselves", "leave /v1 out")
-
-
-_PYTHON_TYPES: dict[type[inspect.Type], type] = {
-    inspect.StrType: str,
-    inspect.BoolType: bool,
-    inspect.ListType: list,
-}
-
-
-def _below(path: str, name: str) -> str:
-    return f"{path}.{name}" if path else name
-
-
-def _example(name: str) -> str:
-    return _EXAMPLES.get(name, '"https://example.com/..."')
-
-
-def _objects(values: Any) -> list[tuple[int, dict[str, Any]]]:
-    return [(index, value) for index, value in enumerate(values or ()) if isinstance(value, dict)]
-
-
-def _jws_header(protected: str) -> dict[str, Any]:
-    try:
-        header = msgspec.json.decode(base64.urlsafe_b64decode(protected + "=" * (-len(protected) % 4)))
-    except (msgspec.DecodeError, binascii.Error, UnicodeDecodeError, ValueError, RecursionError):
-        return {}
-    return header if isinstance(header, dict) else {}
 
 
 # Addresses: which of them a client can call
@@ -558,3 +209,251 @@ def _split(url: str) -> SplitResult | None:
     except ValueError:
         return None
     return parts if is_complete and not re.search(r"\s", url) else None
+
+
+# Rules for single texts: which paths, the test they pass, what it means if they do not, and the fix
+
+
+def _is_known(version: str) -> bool:
+    """Return whether clients know the version. One that is not even a version breaks another rule."""
+    return not _VERSION.fullmatch(version) or ".".join(version.split(".")[:2]) in VERSIONS
+
+
+def _is_jws_header(protected: str) -> bool:
+    try:
+        return "alg" in msgspec.json.decode(base64.urlsafe_b64decode(protected + "=="), type=dict[str, Any])
+    except (ValueError, RecursionError):
+        return False
+
+
+_VERSION = re.compile(r"\d+\.\d+(\.\d+)?", re.ASCII)
+_MEDIA_TYPE = re.compile(r"[\w.+*-]+/[\w.+*-]+(\s*;.*)?", re.ASCII)
+_URI = re.compile(r"[a-z][a-z0-9+.-]*:\S", re.ASCII | re.IGNORECASE)
+_KEY_PLACES = ("header", "query", "cookie")
+_FACE_VERSION = r"supportedInterfaces\[\d+\]\.protocolVersion"
+_LINK = "write https://..."
+
+_Rule = tuple[str, Callable[[str], object], str, str]
+_MUST: tuple[_Rule, ...] = (
+    (r".*([iI]n|[oO]ut)putModes\[\d+\]", _MEDIA_TYPE.fullmatch, "not a media type", "write one such as text/plain"),
+    (r"signatures\[\d+\]\.protected", _is_jws_header, "not a JWS header with an alg", "sign as RFC 7515 says"),
+    (r"securitySchemes\..*\.flows\.\w+\.\w+Url", web_address, "not an absolute address", _LINK),
+    (r"securitySchemes\..*\.(location|in)", _KEY_PLACES.__contains__, "not a place", "write header, query or cookie"),
+    (r"protocolVersion", re.compile("0\\.3").match, "not 0.3, whose form the card has", "write 0.3.0"),
+    (_FACE_VERSION, _VERSION.fullmatch, "not a version", "write one such as 1.0"),
+)
+_SHOULD: tuple[_Rule, ...] = (
+    (r"capabilities\.extensions\[\d+\]\.uri", _URI.match, "not a URI", _LINK),
+    (r"documentationUrl|iconUrl|provider\.url", web_address, "not an address that a browser can open", _LINK),
+    (_FACE_VERSION, _is_known, "a version that few clients know", f"offer one of {', '.join(VERSIONS)} too"),
+    (_FACE_VERSION, lambda version: version.count(".") < 2, "more than clients look at", "leave out the patch number"),
+)
+
+
+class _Check:
+    """The findings about one form of a card."""
+
+    def __init__(self, version: str, model: type[Model], card: dict[str, Any]) -> None:
+        self.version = version
+        self.findings: list[CardFinding] = []
+        #: The card without what has the wrong type. Lists keep their length, so that positions are those on the card.
+        self.card: dict[str, Any] = self.take(card, inspect.type_info(model), "")
+        self.skills = _objects(self.card.get("skills"))
+        extensions = _objects(self.card.get("capabilities", {}).get("extensions"))
+        self.check_distinct("skills", [(index, skill.get("id")) for index, skill in self.skills], ".id")
+        self.check_distinct("capabilities.extensions", [(index, one.get("uri")) for index, one in extensions], ".uri")
+        for path, holder in self.holders():
+            for name in ("defaultInputModes", "defaultOutputModes", "inputModes", "outputModes"):
+                self.check_distinct(path + name, enumerate(holder.get(name, ())))
+
+    def error(self, path: str, problem: str, remedy: str) -> None:
+        self.findings.append(CardFinding(severity="error", path=path, problem=problem, remedy=remedy))
+
+    def warn(self, path: str, problem: str, remedy: str) -> None:
+        self.findings.append(CardFinding(severity="warning", path=path, problem=problem, remedy=remedy))
+
+    def holders(self) -> list[tuple[str, dict[str, Any]]]:
+        """Return the card and its skills, which share some fields, each with the path before its fields."""
+        return [("", self.card), *((f"skills[{index}].", skill) for index, skill in self.skills)]
+
+    def take(self, value: Any, kind: inspect.Type, path: str) -> Any:
+        """Return `value` without what has the wrong type; None when it has the wrong type itself."""
+        if isinstance(kind, inspect.UnionType):
+            kind = next(one for one in kind.types if not isinstance(one, inspect.NoneType))
+        if isinstance(kind, inspect.AnyType):
+            return value
+        expected = _PYTHON_TYPES.get(type(kind), dict)
+        if type(value) is not expected:
+            wanted = JSON_NAMES[expected]
+            self.error(path, f"is {JSON_NAMES[type(value)]}, not {wanted}", f"write {wanted}")
+            return None
+        if isinstance(kind, inspect.ListType):
+            return [self.take(item, kind.item_type, f"{path}[{index}]") for index, item in enumerate(value)]
+        if isinstance(kind, inspect.DictType):
+            return {key: self.take(item, kind.value_type, _below(path, key)) for key, item in value.items()}
+        if isinstance(kind, inspect.StructType):
+            return self._take_object(value, kind, path)
+        if value or path.endswith("]"):
+            for rules, tell in ((_MUST, self.error), (_SHOULD, self.warn)):
+                for paths, holds, meaning, remedy in rules:
+                    if isinstance(value, str) and re.fullmatch(paths, path) and not holds(value):
+                        tell(path, f"is {value[:80]!r}, which is {meaning}", remedy)
+        return value
+
+    def _take_object(self, value: dict[str, Any], kind: inspect.StructType, path: str) -> dict[str, Any]:
+        fields = {field.encode_name: field for field in kind.fields}
+        for key in list(value):
+            name = re.sub(r"_([a-z0-9])", lambda letter: letter[1].upper(), key)
+            if key != name and name in fields and name not in value:
+                self.error(_below(path, key), "is written in snake_case", f"call it {name}")
+                value = {**value, name: value[key]}
+        needed = _FLOW_FIELDS.get(path.rpartition(".")[2], ())
+        taken: dict[str, Any] = {}
+        for name, field in fields.items():
+            place, example = _below(path, name), f"such as {_EXAMPLES.get(name, _EXAMPLES['url'])}"
+            is_needed = (field.required and name != "list") or name in needed
+            if value.get(name) is None:
+                if is_needed:
+                    self.error(place, "is missing", f"add it, {example}")
+                elif name in value:
+                    self.warn(place, "is null", "leave it out, or give it a value")
+                continue
+            content = self.take(value[name], field.type, place)
+            if content is not None:
+                taken[name] = content
+            if is_needed and content == [] and name in _FILLED and self.version == "1.0":
+                self.error(place, "is empty, and A2A 1.0 wants at least one", f"write at least one, {example}")
+            elif is_needed and content in ("", []):
+                tell = self.error if name in needed else self.warn
+                tell(place, "is empty", f"write something, {example}")
+        return taken
+
+    def check_distinct(self, path: str, values: Iterable[tuple[int, str | None]], name: str = "") -> None:
+        """Check that no two items of a list are the same; those with a `name` for it must not be."""
+        seen: dict[str, int] = {}
+        for index, value in values:
+            if value and value in seen:
+                problem = f"is {value[:80]!r}, like that of {path}[{seen[value]}]"
+                tell = self.error if name else self.warn
+                tell(f"{path}[{index}]{name}", problem, "remove one, or make them different")
+            elif value:
+                seen[value] = index
+
+    def check_security(self, field: str, schemes: Mapping[str, dict[str, Any]], extended: str) -> None:
+        """Check the schemes and what refers to them: requirements in `field`, and the extended card."""
+        for name, scheme in schemes.items():
+            if scheme.get("flows") == {}:
+                remedy = "describe at least one flow, such as clientCredentials"
+                self.error(f"securitySchemes.{name}.flows", "is empty", remedy)
+        for before, holder in self.holders():
+            for index, requirement in _objects(holder.get(field)):
+                path = f"{before}{field}[{index}]"
+                if self.version == "1.0":
+                    requirement = {
+                        name: (scopes or {}).get("list") for name, scopes in requirement.get("schemes", {}).items()
+                    }
+                for name, scopes in requirement.items():
+                    if name not in schemes:
+                        defined = ", ".join(map(repr, schemes)) or "none"
+                        problem = f"names the scheme {name[:80]!r}; defined are: {defined}"
+                        self.error(path, problem, "define it in securitySchemes")
+                    elif flows := schemes[name].get("flows"):
+                        offered = {scope for flow in flows.values() for scope in flow.get("scopes", ())}
+                        for scope in filter(None, scopes or ()):
+                            if scope not in offered:
+                                problem = f"names the scope {scope[:80]!r} that no flow of {name!r} has"
+                                self.warn(path, problem, "add it there")
+        *holder_path, last = extended.split(".")
+        holder = self.card.get(holder_path[0], {}) if holder_path else self.card
+        if holder.get(last) and not self.card.get("securitySchemes"):
+            self.warn(extended, "is true, but there is no way to authenticate", "add securitySchemes")
+
+    def check_interface(self, interface: dict[str, Any], path: str, field: str, host: str | None) -> None:
+        """Check binding and address; `field` has the binding, and `host` is where the card was fetched from."""
+        binding, url = interface.get(field, ""), interface.get("url", "")
+        if binding.upper() in BINDINGS and binding not in BINDINGS:
+            problem = f"is {binding!r}; clients compare it letter by letter"
+            self.error(path + field, problem, f"write {binding.upper()}")
+        elif binding and binding not in BINDINGS:
+            remedy = f"offer one of {', '.join(BINDINGS)} too"
+            self.warn(path + field, f"is {binding[:80]!r}, which few clients know", remedy)
+            return  # its addresses may look like anything
+        if not url:
+            return
+        is_grpc, path = binding.upper() == "GRPC", f"{path}url"
+        parts = grpc_address(url) if is_grpc else web_address(url)
+        if parts is None:
+            wanted = "HOST:PORT" if is_grpc else "an absolute address, such as https://example.com/"
+            self.error(path, f"is {url[:80]!r}, which clients cannot call", f"write {wanted}")
+            return
+        if parts.username or parts.password:
+            self.error(path, "contains credentials, and everyone can read the card", "describe them in securitySchemes")
+        name = parts.hostname or ""
+        if name in ("0.0.0.0", "::"):  # noqa: S104
+            problem = f"names {name}, which is not an address to call"
+            self.error(path, problem, "write the name that clients know the host by")
+        elif is_local(name):
+            if host is not None and not is_local(host):
+                problem = f"leads clients to their own machine ({name})"
+                self.error(path, problem, f"write the address they use, such as {host}")
+        elif parts.scheme == "http":
+            self.warn(path, "is not encrypted", "use https:// in production")
+
+
+def _check_v1_0(card: dict[str, Any], host: str | None, *, is_alone: bool) -> _Check:
+    check = _Check("1.0", cards.AgentCard, card)
+    for name, instead in _REPLACED.items():
+        if is_alone and name in card:
+            check.warn(name, "is a field of A2A 0.3 that readers of 1.0 ignore", f"use {instead}")
+    schemes: dict[str, dict[str, Any]] = {}
+    for name, scheme in check.card.get("securitySchemes", {}).items():
+        if scheme is not None:
+            schemes[name] = next(iter(scheme.values()), {})
+            if len(scheme) != 1:
+                problem = f"describes {len(scheme)} schemes: {', '.join(scheme)}" if scheme else "describes no scheme"
+                remedy = f"set exactly one of {', '.join(cards.SCHEME_FIELDS.values())}"
+                check.error(f"securitySchemes.{name}", problem, remedy)
+    check.check_security("securityRequirements", schemes, "capabilities.extendedAgentCard")
+    interfaces = _objects(check.card.get("supportedInterfaces"))
+    for index, interface in interfaces:
+        check.check_interface(interface, f"supportedInterfaces[{index}].", "protocolBinding", host)
+    check.check_distinct("supportedInterfaces", [(index, " ".join(one.values())) for index, one in interfaces])
+    return check
+
+
+def _check_v0_3(card: dict[str, Any], host: str | None) -> _Check:
+    check = _Check("0.3", _StrictCardV03, card)
+    schemes: dict[str, dict[str, Any]] = {}
+    for name, scheme in check.card.get("securitySchemes", {}).items():
+        path, kind = f"securitySchemes.{name}", (scheme or {}).get("type")
+        schemes[name] = {}
+        if scheme is not None and str(kind) not in _SCHEMES_V03:
+            problem = "is missing" if kind is None else f"is {str(kind)[:80]!r}"
+            check.error(f"{path}.type", problem, f"write one of {', '.join(_SCHEMES_V03)}")
+        elif scheme is not None:
+            schemes[name] = check.take(scheme, inspect.type_info(_SCHEMES_V03[str(kind)]), path)
+    check.check_security("security", schemes, "supportsAuthenticatedExtendedCard")
+    others = _objects(check.card.get("additionalInterfaces"))
+    for path, field, interface in [
+        ("", "preferredTransport", check.card),
+        *((f"additionalInterfaces[{index}].", "transport", other) for index, other in others),
+    ]:
+        check.check_interface(interface, path, field, host)
+        if interface.get(field) == "HTTP+JSON" and interface.get("url", "").rstrip("/").endswith("/v1"):
+            check.warn(f"{path}url", "ends in /v1, which clients of 0.3 append themselves", "leave /v1 out")
+    main = {"url": check.card.get("url"), "transport": check.card.get("preferredTransport")}
+    if others and all(main.values()) and main not in [other for _, other in others]:
+        check.warn("additionalInterfaces", "does not repeat url with preferredTransport", "add it, for completeness")
+    check.check_distinct("additionalInterfaces", [(index, " ".join(one.values())) for index, one in others])
+    return check
+
+
+_PYTHON_TYPES: dict[type[inspect.Type], type] = {inspect.StrType: str, inspect.BoolType: bool, inspect.ListType: list}
+
+
+def _below(path: str, name: str) -> str:
+    return f"{path}.{name}" if path else name
+
+
+def _objects(values: Any) -> list[tuple[int, dict[str, Any]]]:
+    return [(index, value) for index, value in enumerate(values or ()) if isinstance(value, dict)]
