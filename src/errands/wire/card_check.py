@@ -282,7 +282,7 @@ class _Check:
             kind = next(one for one in kind.types if not isinstance(one, inspect.NoneType))
         if isinstance(kind, inspect.AnyType):
             return value
-        expected = _PYTHON_TYPES.get(type(kind), dict)
+        expected: type[Any] = _PYTHON_TYPES.get(type(kind), dict)
         if type(value) is not expected:
             wanted = JSON_NAMES[expected]
             self.error(path, f"is {JSON_NAMES[type(value)]}, not {wanted}", f"write {wanted}")

@@ -16,27 +16,10 @@ from typing import Any, TypeVar
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from errands.errors import (
-    A2AError,
-    InvalidParamsError,
-    MethodNotFoundError,
-    ParseError,
-    UnsupportedOperationError,
-)
-from errands.model import core
+from errands.errors import A2AError, InvalidParamsError, MethodNotFoundError, ParseError, UnsupportedOperationError
+from errands.model import core, requests
 from errands.model.base import Metadata, Model, encode
 from errands.model.card import AgentCard
-from errands.model.requests import (
-    CancelTaskRequest,
-    GetExtendedAgentCardRequest,
-    GetTaskRequest,
-    ListTasksRequest,
-    ListTasksResponse,
-    SendMessageConfiguration,
-    SendMessageRequest,
-    SendMessageResponse,
-    TaskPushNotificationConfig,
-)
 from errands.operations import OPERATIONS, Operation
 from errands.wire.bounds import check_parts
 from errands.wire.dialect import ClientDialect, Json, Located, MalformedAnswerError
@@ -138,6 +121,16 @@ class PraisonPart(msgspec.Struct, rename="camel"):
             )
 
 
+def _read_parts(parts: list[PraisonPart]) -> list[core.Part]:
+    return [content for part in parts for content in part.parts()]
+
+
+def _read(model: type[T], value: msgspec.Struct, **changed: Any) -> T:
+    """Return the object of 1.0 with the fields of the same names, but for those that are given."""
+    names = [name for name in model.__struct_fields__ if name in value.__struct_fields__]  # type: ignore[attr-defined]
+    return model(**{name: getattr(value, name) for name in names} | changed)
+
+
 class PraisonMessage(msgspec.Struct, rename="camel"):
     parts: list[PraisonPart] = []
     role: str = "user"
@@ -149,22 +142,17 @@ class PraisonMessage(msgspec.Struct, rename="camel"):
     extensions: list[str] | dict[str, Any] | None = None
     reference_task_ids: list[str] | None = None
 
-    def read(self, message_id: str, role: core.Role, parts: list[core.Part]) -> core.Message:
-        return core.Message(
-            message_id=message_id,
-            role=role,
-            parts=parts,
-            context_id=self.context_id or None,
-            task_id=self.task_id or None,
-            metadata=self.metadata,
-            extensions=list(self.extensions) if self.extensions else None,
-            reference_task_ids=self.reference_task_ids,
-        )
-
-    def read_answer(self) -> core.Message:
-        """Return the message as an agent's answer has it."""
-        role = core.Role.USER if self.role == "user" else core.Role.AGENT
-        return self.read(self.message_id or "", role, [content for part in self.parts for content in part.parts()])
+    def read(self, **changed: Any) -> core.Message:
+        """Return the message as an agent's answer has it, but for the fields that are given."""
+        answer = {
+            "message_id": self.message_id or "",
+            "role": core.Role.USER if self.role == "user" else core.Role.AGENT,
+            "context_id": self.context_id or None,
+            "task_id": self.task_id or None,
+            "extensions": list(self.extensions or ()) or None,
+        }
+        changed.setdefault("parts", _read_parts(self.parts))
+        return _read(core.Message, self, **answer | changed)
 
 
 class PraisonStatus(msgspec.Struct):
@@ -176,7 +164,7 @@ class PraisonStatus(msgspec.Struct):
         state = _STATES_IN.get(self.state)
         if state is None:
             raise MalformedAnswerError(f"not the state of a task: {self.state[:100]}")
-        message = None if self.message is None else self.message.read_answer()
+        message = None if self.message is None else self.message.read()
         timestamp = self.timestamp and self.timestamp.replace("+00:00", "Z")
         return core.TaskStatus(state=state, message=message, timestamp=timestamp)
 
@@ -190,14 +178,8 @@ class PraisonArtifact(msgspec.Struct, rename="camel"):
     extensions: list[str] | dict[str, Any] | None = None
 
     def read(self) -> core.Artifact:
-        return core.Artifact(
-            artifact_id=self.artifact_id,
-            parts=[content for part in self.parts for content in part.parts()],
-            name=self.name,
-            description=self.description,
-            metadata=self.metadata,
-            extensions=list(self.extensions) if self.extensions else None,
-        )
+        parts, extensions = _read_parts(self.parts), list(self.extensions or ()) or None
+        return _read(core.Artifact, self, parts=parts, extensions=extensions)
 
 
 class PraisonTask(msgspec.Struct, rename="camel"):
@@ -209,14 +191,9 @@ class PraisonTask(msgspec.Struct, rename="camel"):
     metadata: Metadata | None = None
 
     def read(self) -> core.Task:
-        return core.Task(
-            id=self.id,
-            context_id=self.context_id,
-            status=self.status.read(),
-            artifacts=[artifact.read() for artifact in self.artifacts or ()] or None,
-            history=[message.read_answer() for message in self.history or ()] or None,
-            metadata=self.metadata,
-        )
+        artifacts = [artifact.read() for artifact in self.artifacts or ()] or None
+        history = [message.read() for message in self.history or ()] or None
+        return _read(core.Task, self, status=self.status.read(), artifacts=artifacts, history=history)
 
 
 class PraisonEvent(msgspec.Struct, rename="camel"):
@@ -231,22 +208,14 @@ class PraisonEvent(msgspec.Struct, rename="camel"):
     metadata: Metadata | None = None
 
     def read(self) -> core.StreamResponse:
-        if self.artifact is not None:
-            update = core.TaskArtifactUpdateEvent(
-                task_id=self.task_id,
-                context_id=self.context_id or "",
-                artifact=self.artifact.read(),
-                append=self.append,
-                last_chunk=self.last_chunk,
-                metadata=self.metadata,
-            )
+        context_id = self.context_id or ""
+        if (artifact := self.artifact) is not None:
+            update = _read(core.TaskArtifactUpdateEvent, self, context_id=context_id, artifact=artifact.read())
             return core.StreamResponse(artifact_update=update)
-        if self.status is None:
+        if (status := self.status) is None:
             raise MalformedAnswerError("an event with neither status nor artifact")
-        status = core.TaskStatusUpdateEvent(
-            task_id=self.task_id, context_id=self.context_id or "", status=self.status.read(), metadata=self.metadata
-        )
-        return core.StreamResponse(status_update=status)
+        change = _read(core.TaskStatusUpdateEvent, self, context_id=context_id, status=status.read())
+        return core.StreamResponse(status_update=change)
 
 
 # Requests, read as leniently as PraisonAI's own server does
@@ -257,7 +226,7 @@ class _PraisonConfiguration(msgspec.Struct, rename="camel"):
     snake_return_immediately: bool = msgspec.field(default=False, name="return_immediately")
     accepted_output_modes: list[str] | None = None
     accept_content_types: list[str] | None = None
-    push_notification_config: TaskPushNotificationConfig | None = None
+    push_notification_config: requests.TaskPushNotificationConfig | None = None
 
 
 class _SendParams(msgspec.Struct):
@@ -266,11 +235,8 @@ class _SendParams(msgspec.Struct):
     metadata: Metadata | None = None
 
 
-class _IdParams(msgspec.Struct):
+class _TaskParams(msgspec.Struct, rename="camel"):
     id: str | None = None
-
-
-class _ListParams(msgspec.Struct, rename="camel"):
     context_id: str | None = None
     snake_context_id: str | None = msgspec.field(default=None, name="context_id")
 
@@ -283,49 +249,35 @@ def read_request(method: str, params: bytes, max_parts: int) -> tuple[Operation,
     """
     name = METHODS.get(method)
     if name is None:
-        if method.startswith("tasks/pushNotificationConfig/"):
-            raise MethodNotFoundError(f"{_NO_PUSH}: {method[:100]}")
-        raise MethodNotFoundError(f"Method not found: {method[:100]}")
+        is_push = method.startswith("tasks/pushNotificationConfig/")
+        raise MethodNotFoundError(f"{_NO_PUSH if is_push else 'Method not found'}: {method[:100]}")
     try:
-        return OPERATIONS[name], _read_params(name, params, max_parts)
+        if name == "GetExtendedAgentCard":
+            return OPERATIONS[name], requests.GetExtendedAgentCardRequest()
+        if name in ("SendMessage", "SendStreamingMessage"):
+            return OPERATIONS[name], _read_send(msgspec.json.decode(params, type=_SendParams), max_parts)
+        wanted = msgspec.json.decode(params, type=_TaskParams)
     except msgspec.ValidationError as error:
         raise InvalidParamsError(f"Invalid params: {error}") from None
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise ParseError(f"Invalid JSON payload: {error}") from None
     except RecursionError:
         raise InvalidParamsError("Invalid params: nested too deeply") from None
-
-
-def _read_params(name: str, raw: bytes, max_parts: int) -> Model:
-    if name == "GetExtendedAgentCard":
-        return GetExtendedAgentCardRequest()
     if name == "ListTasks":
-        listed = msgspec.json.decode(raw, type=_ListParams)
-        context_id = listed.context_id or listed.snake_context_id or None
-        return ListTasksRequest(context_id=context_id, page_size=MOST_LISTED, include_artifacts=True)
-    if name in ("GetTask", "CancelTask"):
-        task_id = msgspec.json.decode(raw, type=_IdParams).id
-        if not task_id:
-            raise InvalidParamsError("Invalid params: 'id' required", field="id")
-        return GetTaskRequest(id=task_id) if name == "GetTask" else CancelTaskRequest(id=task_id)
-    params = msgspec.json.decode(raw, type=_SendParams)
-    if params.message is None:
+        context_id = wanted.context_id or wanted.snake_context_id or None
+        listing = requests.ListTasksRequest(context_id=context_id, page_size=MOST_LISTED, include_artifacts=True)
+        return OPERATIONS[name], listing
+    if not wanted.id:
+        raise InvalidParamsError("Invalid params: 'id' required", field="id")
+    return OPERATIONS[name], OPERATIONS[name].request(id=wanted.id)
+
+
+def _read_send(params: _SendParams, max_parts: int) -> requests.SendMessageRequest:
+    message, wanted = params.message, params.configuration or _PraisonConfiguration()
+    if message is None:
         raise InvalidParamsError("Invalid params: 'message' required", field="message")
     # Before they are converted, which takes many times as long as decoding them.
-    check_parts(len(params.message.parts), max_parts)
-    wanted = params.configuration or _PraisonConfiguration()
-    return SendMessageRequest(
-        message=_read_message(params.message),
-        configuration=SendMessageConfiguration(
-            return_immediately=wanted.return_immediately or wanted.snake_return_immediately,
-            accepted_output_modes=wanted.accepted_output_modes or wanted.accept_content_types,
-            task_push_notification_config=wanted.push_notification_config,
-        ),
-        metadata=params.metadata,
-    )
-
-
-def _read_message(message: PraisonMessage) -> core.Message:
+    check_parts(len(message.parts), max_parts)
     if message.role not in ("user", core.Role.USER):
         raise InvalidParamsError(f"Invalid params: role must be 'user', not {message.role[:40]!r}", field="role")
     parts: list[core.Part] = []
@@ -339,8 +291,16 @@ def _read_message(message: PraisonMessage) -> core.Message:
         parts += contents
     if not parts:
         raise InvalidParamsError("Invalid params: Message must contain at least one part", field="message.parts")
-    # Not PraisonAI's constant: two messages with the same id and text would be one message sent twice.
-    return message.read(message.message_id or uuid.uuid4().hex, core.Role.USER, parts)
+    return requests.SendMessageRequest(
+        # Not PraisonAI's constant id: two messages with the same id and text would be one message sent twice.
+        message=message.read(message_id=message.message_id or uuid.uuid4().hex, role=core.Role.USER, parts=parts),
+        configuration=requests.SendMessageConfiguration(
+            return_immediately=wanted.return_immediately or wanted.snake_return_immediately,
+            accepted_output_modes=wanted.accepted_output_modes or wanted.accept_content_types,
+            task_push_notification_config=wanted.push_notification_config,
+        ),
+        metadata=params.metadata,
+    )
 
 
 # Answers. What is written starts from the JSON of 1.0, which may be changed
@@ -376,7 +336,7 @@ def _write_task(task: core.Task) -> dict[str, Any]:
             artifacts = [_answer_of(task.id, task.status.message)] if task.status.message is not None else []
         elif not history or history[-1]["role"] != core.Role.AGENT:
             parts = [part for artifact in artifacts for part in artifact["parts"]]
-            answer = {"messageId": _answer_id(task.id), "role": "ROLE_AGENT", "parts": parts, "taskId": task.id}
+            answer = {"messageId": f"{task.id}-answer", "role": "ROLE_AGENT", "parts": parts, "taskId": task.id}
             history.append(answer | ({"contextId": task.context_id} if task.context_id else {}))
     values["history"] = [_write_message(message) for message in history]
     if artifacts:
@@ -386,13 +346,8 @@ def _write_task(task: core.Task) -> dict[str, Any]:
 
 
 def _answer_of(task_id: str, message: core.Message) -> dict[str, Any]:
-    """Return what the agent said at the end as an artifact."""
-    return {"artifactId": _answer_id(task_id), "parts": msgspec.to_builtins(message.parts)}
-
-
-def _answer_id(task_id: str) -> str:
-    """Return an id that is the same whenever the task is shown."""
-    return f"{task_id}-answer"
+    """Return what the agent said at the end as an artifact, which has the same id whenever the task is shown."""
+    return {"artifactId": f"{task_id}-answer", "parts": msgspec.to_builtins(message.parts)}
 
 
 def _write_status(status: dict[str, Any]) -> dict[str, Any]:
@@ -444,20 +399,13 @@ class PraisonStream:
         if (message := event.message) is not None:
             # A message that is the whole answer, as the end of its task: here there are only tasks.
             status = core.TaskStatus(state=core.COMPLETED, message=message)
-            return self._status(
-                core.TaskStatusUpdateEvent(
-                    task_id=message.task_id or "", context_id=message.context_id or "", status=status
-                )
-            )
-        assert event.task is not None
-        return self._snapshot(event.task)
-
-    def _snapshot(self, task: core.Task) -> bytes:
+            return self._status(_update(message.task_id, message.context_id, status))
+        task = event.task
+        assert task is not None
         place = {"taskId": task.id, "contextId": task.context_id or ""}
         artifacts = msgspec.to_builtins(task.artifacts or [])
         frames = [self._artifact({**place, "artifact": artifact, "lastChunk": True}) for artifact in artifacts]
-        status = core.TaskStatusUpdateEvent(task_id=task.id, context_id=task.context_id or "", status=task.status)
-        return b"".join([*frames, self._status(status)])
+        return b"".join([*frames, self._status(_update(task.id, task.context_id, task.status))])
 
     def _artifact(self, update: dict[str, Any]) -> bytes:
         self._has_artifact = True
@@ -467,14 +415,17 @@ class PraisonStream:
     def _status(self, update: core.TaskStatusUpdateEvent) -> bytes:
         answer, status = b"", update.status
         if status.state is core.COMPLETED and status.message is not None and not self._has_artifact:
+            artifact = _answer_of(update.task_id, status.message)
             place = {"taskId": update.task_id, "contextId": update.context_id}
-            answer = self._artifact(
-                {**place, "artifact": _answer_of(update.task_id, status.message), "lastChunk": True}
-            )
+            answer = self._artifact({**place, "artifact": artifact, "lastChunk": True})
         self._is_final = status.state in core.SETTLED_STATES
         body = msgspec.to_builtins(update)
         body["status"] = _write_status(body["status"])
         return answer + _frame(STATUS_EVENT, {**body, "final": self._is_final})
+
+
+def _update(task_id: str | None, context_id: str | None, status: core.TaskStatus) -> core.TaskStatusUpdateEvent:
+    return core.TaskStatusUpdateEvent(task_id=task_id or "", context_id=context_id or "", status=status)
 
 
 def error_frame(error: A2AError) -> bytes:
@@ -500,17 +451,22 @@ class PraisonAI(ClientDialect):
         return _METHOD_OF[operation.name]
 
     def write_request(self, operation: Operation, request: Model) -> bytes:
-        if isinstance(request, SendMessageRequest):
-            return encode(_write_send(request))
-        if isinstance(request, GetTaskRequest | CancelTaskRequest):
-            return encode({"id": request.id})
-        if isinstance(request, ListTasksRequest):
-            if request.page_token:
-                raise InvalidParamsError(
-                    "PraisonAI's dialect lists tasks in one page; leave page_token out", field="pageToken"
-                )
-            return encode({"contextId": request.context_id} if request.context_id is not None else {})
-        return b"{}"
+        values = msgspec.to_builtins(request)
+        if isinstance(request, requests.SendMessageRequest):
+            message, wanted = request.message, request.configuration
+            if wanted is not None and wanted.task_push_notification_config is not None:
+                raise UnsupportedOperationError("PraisonAI's dialect has no push notifications")
+            values["message"] = _write_message(values["message"])
+            if not message.context_id and not message.task_id:
+                # PraisonAI makes no contexts of its own. The same for every try, so that it stays the same message.
+                values["message"]["contextId"] = f"context-{message.message_id}"
+            values.get("configuration", {}).pop("historyLength", None)
+            return encode({name: values[name] for name in ("message", "configuration", "metadata") if name in values})
+        if isinstance(request, requests.ListTasksRequest) and request.page_token:
+            raise InvalidParamsError(
+                "PraisonAI's dialect lists tasks in one page; leave page_token out", field="pageToken"
+            )
+        return encode({name: values[name] for name in ("id", "contextId") if name in values})
 
     def locate(self, operation: Operation, request: Model) -> Located:
         raise UnsupportedOperationError("PraisonAI's dialect has one address for all operations")
@@ -519,11 +475,13 @@ class PraisonAI(ClientDialect):
         response = operation.response
         if response is AgentCard:
             return from_v0_3(raw)
-        if response is ListTasksResponse:
+        if response is requests.ListTasksResponse:
             tasks = [task.read() for task in reversed(_decode(list[PraisonTask], raw))]
-            return ListTasksResponse(tasks=tasks, next_page_token="", page_size=len(tasks), total_size=len(tasks))
+            return requests.ListTasksResponse(
+                tasks=tasks, next_page_token="", page_size=len(tasks), total_size=len(tasks)
+            )
         task = _decode(PraisonTask, raw).read()
-        return SendMessageResponse(task=task) if response is SendMessageResponse else task
+        return requests.SendMessageResponse(task=task) if response is requests.SendMessageResponse else task
 
     def read_event(self, raw: Json) -> core.StreamResponse:
         return _decode(PraisonEvent, raw).read()
@@ -551,21 +509,3 @@ def _decode(model: type[T], raw: Json) -> T:
         return msgspec.json.decode(raw, type=model)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise MalformedAnswerError(f"not an answer of PraisonAI ({error})") from None
-
-
-def _write_send(request: SendMessageRequest) -> dict[str, Any]:
-    message, wanted = request.message, request.configuration or SendMessageConfiguration()
-    if wanted.task_push_notification_config is not None:
-        raise UnsupportedOperationError("PraisonAI's dialect has no push notifications")
-    values = msgspec.to_builtins(request)
-    written: dict[str, Any] = {"message": _write_message(values["message"])}
-    if not message.context_id and not message.task_id:
-        # PraisonAI makes no contexts of its own. The same for every try, so that it stays the same message.
-        written["message"]["contextId"] = f"context-{message.message_id}"
-    configuration = {
-        name: values["configuration"][name]
-        for name in ("returnImmediately", "acceptedOutputModes")
-        if name in values.get("configuration", ())
-    }
-    written |= {"configuration": configuration} if configuration else {}
-    return written | ({"metadata": values["metadata"]} if "metadata" in values else {})
