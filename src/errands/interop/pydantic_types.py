@@ -39,7 +39,7 @@ class PydanticBridge(SdkBridge):
         return _model(types.MessageSendParams, SCHEMA.write_send(request))
 
     def task(self, task: Task) -> Any:
-        return _model(types.Task, SCHEMA.write_task(msgspec.to_builtins(task)))
+        return _model(types.Task, SCHEMA.write("task", msgspec.to_builtins(task)))
 
     def call_context(self, call: ServerCallContext) -> Any:
         return SdkCallContext(

@@ -15,7 +15,7 @@ from urllib.parse import quote
 
 import msgspec
 
-from errands.errors import A2AError
+from errands.errors import A2AError, UnsupportedOperationError
 from errands.model.base import Model
 from errands.model.core import StreamResponse
 from errands.operations import Operation
@@ -59,17 +59,23 @@ class ClientDialect(ABC):
     #: The operations that it does not have.
     lacks: frozenset[str] = frozenset()
 
-    @abstractmethod
+    #: JSON-RPC: the operation of each method. Empty for a dialect that is not spoken there.
+    methods: Mapping[str, Operation] = {}
+
     def method_of(self, operation: Operation) -> str:
         """Return the operation's JSON-RPC method. Raises `UnsupportedOperationError` when this version has none."""
+        for method, known in self.methods.items():
+            if known is operation:
+                return method
+        raise UnsupportedOperationError(f"the agent's dialect has no {operation.name}")
 
     @abstractmethod
     def write_request(self, operation: Operation, request: Model) -> bytes:
         """Return the parameters of a JSON-RPC request."""
 
-    @abstractmethod
     def locate(self, operation: Operation, request: Model) -> Located:
         """Return method, path, query and body over HTTP+JSON. Raises as `method_of` does."""
+        raise UnsupportedOperationError("JSON-RPC has one address for all operations")
 
     @abstractmethod
     def read_response(self, operation: Operation, raw: Json) -> Any:
@@ -91,8 +97,6 @@ class ClientDialect(ABC):
 class Dialect(ClientDialect):
     """The server's side as well: reads requests, writes answers and events."""
 
-    #: JSON-RPC: the operation of each method. Empty for a dialect that is not spoken there.
-    methods: Mapping[str, Operation] = {}
     #: HTTP+JSON: the paths of the operations. Empty for a dialect that is not spoken there.
     routes: Sequence[Route] = ()
     #: Whether events are written as the log has them.
@@ -111,9 +115,9 @@ class Dialect(ClientDialect):
         Raises `ParseError` for invalid JSON, and `InvalidParamsError` with the field for anything else.
         """
 
-    @abstractmethod
     def read_query(self, operation: Operation, values: Mapping[str, str]) -> Any:
         """Return the request of an operation without a body, from query and path, where all values are strings."""
+        raise UnsupportedOperationError("JSON-RPC takes its parameters from the body")
 
     @abstractmethod
     def write_response(self, operation: Operation, result: Model) -> bytes:

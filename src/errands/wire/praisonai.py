@@ -22,7 +22,7 @@ from errands.model.base import Metadata, Model, encode
 from errands.model.card import AgentCard
 from errands.operations import OPERATIONS, Operation
 from errands.wire.bounds import check_parts
-from errands.wire.dialect import ClientDialect, Json, Located, MalformedAnswerError
+from errands.wire.dialect import ClientDialect, Json, MalformedAnswerError
 from errands.wire.sse import named, plain_frame
 from errands.wire.status import STATUS, from_jsonrpc
 from errands.wire.v0_3_card import VERSION, from_v0_3
@@ -38,7 +38,6 @@ METHODS = {
     "tasks/cancel": "CancelTask",
     "agent/getExtendedCard": "GetExtendedAgentCard",
 }
-_METHOD_OF = {name: method for method, name in METHODS.items()}
 
 #: PraisonAI has no word for a rejected task; its reason is in the status message.
 STATES: dict[core.TaskState, str] = {
@@ -443,12 +442,8 @@ def _frame(name: str, body: dict[str, Any]) -> bytes:
 class PraisonAI(ClientDialect):
     version = VERSION
     media_type = "application/json"
-    lacks = frozenset(OPERATIONS) - _METHOD_OF.keys()
-
-    def method_of(self, operation: Operation) -> str:
-        if operation.name in self.lacks:
-            raise UnsupportedOperationError(f"PraisonAI's dialect has no {operation.name}")
-        return _METHOD_OF[operation.name]
+    methods = {method: OPERATIONS[name] for method, name in METHODS.items()}
+    lacks = frozenset(OPERATIONS) - frozenset(METHODS.values())
 
     def write_request(self, operation: Operation, request: Model) -> bytes:
         values = msgspec.to_builtins(request)
@@ -467,9 +462,6 @@ class PraisonAI(ClientDialect):
                 "PraisonAI's dialect lists tasks in one page; leave page_token out", field="pageToken"
             )
         return encode({name: values[name] for name in ("id", "contextId") if name in values})
-
-    def locate(self, operation: Operation, request: Model) -> Located:
-        raise UnsupportedOperationError("PraisonAI's dialect has one address for all operations")
 
     def read_response(self, operation: Operation, raw: Json) -> Any:
         response = operation.response

@@ -10,76 +10,30 @@ and reads both.
 
 from __future__ import annotations
 
-from abc import abstractmethod
 from collections.abc import Mapping
 from typing import Any
 
 import msgspec
 
-from errands.errors import (
-    A2AError,
-    ExtendedAgentCardNotConfiguredError,
-    ExtendedCardNotOfferedError,
-    InvalidParamsError,
-    TaskTerminalStateError,
-    UnsupportedOperationError,
-)
-from errands.model import core
+from errands import errors
+from errands.errors import A2AError, InvalidParamsError
+from errands.model import core, requests
 from errands.model.base import Model, encode
 from errands.model.card import AgentCard
-from errands.model.requests import (
-    CancelTaskRequest,
-    DeleteTaskPushNotificationConfigRequest,
-    Empty,
-    GetTaskPushNotificationConfigRequest,
-    ListTaskPushNotificationConfigsRequest,
-    ListTaskPushNotificationConfigsResponse,
-    ListTasksRequest,
-    ListTasksResponse,
-    SendMessageConfiguration,
-    SendMessageRequest,
-    SendMessageResponse,
-    TaskPushNotificationConfig,
-)
 from errands.operations import OPERATIONS, Operation
+from errands.wire import v0_3_objects as objects
 from errands.wire import v1_0
 from errands.wire.dialect import Dialect, Json, Located, MalformedAnswerError, Route, fill_path
 from errands.wire.status import ERRORS, STATUS, details_of, from_http, from_jsonrpc, to_jsonrpc
 from errands.wire.v0_3_card import VERSION, from_v0_3, to_v0_3
-from errands.wire.v0_3_objects import (
-    A2AKIT,
-    PROTO,
-    PROTO_ONCE,
-    SCHEMA,
-    ArtifactUpdateV03,
-    CreatePushConfigV03,
-    MessageV03,
-    PushConfigParamsV03,
-    SendParamsV03,
-    Spelling,
-    StatusUpdateV03,
-    StreamResponseV03,
-    TaskListV03,
-    TaskPushConfigV03,
-    TaskV03,
-    decoded_again,
-    is_once,
-)
 
 #: For each kind of event the field by which one without `kind` is recognised, the event's name, and its struct.
 _KINDS: dict[str, tuple[str, str, type[Model]]] = {
-    "message": ("messageId", "message", MessageV03),
-    "artifact-update": ("artifact", "artifact_update", ArtifactUpdateV03),
-    "status-update": ("taskId", "status_update", StatusUpdateV03),
-    "task": ("id", "task", TaskV03),
+    "message": ("messageId", "message", objects.MessageV03),
+    "artifact-update": ("artifact", "artifact_update", objects.ArtifactUpdateV03),
+    "status-update": ("taskId", "status_update", objects.StatusUpdateV03),
+    "task": ("id", "task", objects.TaskV03),
 }
-
-
-class _Kind(msgspec.Struct):
-    kind: str | None = None
-
-
-_KIND = msgspec.json.Decoder(_Kind)
 
 
 class V03Dialect(Dialect):
@@ -91,34 +45,34 @@ class V03Dialect(Dialect):
     #: The response of an operation that returns nothing.
     nothing = b"{}"
 
-    def __init__(self, spelling: Spelling) -> None:
+    def __init__(self, spelling: objects.Spelling) -> None:
         self.spelling = spelling
 
     # The server's side
 
     def write_response(self, operation: Operation, result: Model) -> bytes:
         spelling = self.spelling
-        if isinstance(result, SendMessageResponse):
-            return encode(self.wrap(spelling.write_event(msgspec.to_builtins(result))))
-        if isinstance(result, core.Task):
-            return encode(spelling.write_task(msgspec.to_builtins(result)))
-        if isinstance(result, ListTasksResponse):
-            listed = msgspec.to_builtins(result)
-            for task in listed["tasks"]:
-                spelling.write_task(task)
-            return encode(listed)
-        if isinstance(result, TaskPushNotificationConfig):
-            return encode(spelling.write_push_config(result))
-        if isinstance(result, ListTaskPushNotificationConfigsResponse):
-            return encode(self.wrap_configs([spelling.write_push_config(config) for config in result.configs]))
-        return to_v0_3(result) if isinstance(result, AgentCard) else self.nothing
+        match result:
+            case requests.SendMessageResponse():
+                return encode(self.wrap(spelling.write_event(msgspec.to_builtins(result))))
+            case core.Task():
+                return encode(spelling.write("task", msgspec.to_builtins(result)))
+            case requests.ListTasksResponse():
+                return encode(spelling.write("list", msgspec.to_builtins(result)))
+            case requests.TaskPushNotificationConfig():
+                return encode(spelling.write_push_config(result))
+            case requests.ListTaskPushNotificationConfigsResponse():
+                return encode(self.wrap_configs([spelling.write_push_config(config) for config in result.configs]))
+            case AgentCard():
+                return to_v0_3(result)
+        return self.nothing
 
     def write_event(self, data: bytes) -> bytes:
         return encode(self.wrap(self.spelling.write_event(msgspec.json.decode(data))))
 
-    @abstractmethod
     def wrap(self, event: dict[str, Any]) -> Any:
         """Return an event or an answer, which is an object under its name, as the binding has it."""
+        return event
 
     def wrap_configs(self, configs: list[dict[str, Any]]) -> Any:
         return configs
@@ -127,62 +81,87 @@ class V03Dialect(Dialect):
         return to_jsonrpc(in_0_3(error))
 
     def http_error(self, error: A2AError) -> tuple[int, dict[str, Any]]:
-        return to_http(in_0_3(error))
+        error = in_0_3(error)
+        status = STATUS[error.reason]
+        body: dict[str, Any] = {"code": status.jsonrpc, "message": error.message, "data": details_of(error)}
+        if name := _TYPES.get(error.reason):
+            body["type"] = name
+        return _HTTP.get(error.reason, status.http), body
 
     # The client's side
 
     def read_response(self, operation: Operation, raw: Json) -> Any:
         response = operation.response
-        if response is SendMessageResponse:
+        if response is requests.SendMessageResponse:
             event = self.read_event(raw)
             if event.task is None and event.message is None:
                 raise MalformedAnswerError("neither a task nor a message")
-            return SendMessageResponse(task=event.task, message=event.message)
+            return requests.SendMessageResponse(task=event.task, message=event.message)
         if response is core.Task:
-            return self._read(TaskV03, raw)
-        if response is ListTasksResponse:
-            return self._read(TaskListV03, raw)
-        if response is TaskPushNotificationConfig:
-            return self.spelling.read_push_config(v1_0.read_answer(TaskPushConfigV03, raw))
-        if response is ListTaskPushNotificationConfigsResponse:
+            return self.read(objects.TaskV03, raw)
+        if response is requests.ListTasksResponse:
+            return self.read(objects.TaskListV03, raw)
+        if response is requests.TaskPushNotificationConfig:
+            return self.spelling.read_push_config(v1_0.read_answer(objects.TaskPushConfigV03, raw))
+        if response is requests.ListTaskPushNotificationConfigsResponse:
             # A bare list as in the specification's text, or one under `configs` as in its proto.
             found = _decode(raw)
             configs = found.get("configs", []) if isinstance(found, dict) else found
             if not isinstance(configs, list):
                 raise MalformedAnswerError("not a list of push notification configs")
-            read = [v1_0.read_answer(TaskPushConfigV03, encode(config)) for config in configs]
-            return ListTaskPushNotificationConfigsResponse(configs=[*map(self.spelling.read_push_config, read)])
-        return from_v0_3(raw) if response is AgentCard else Empty()
+            read = [v1_0.read_answer(objects.TaskPushConfigV03, encode(config)) for config in configs]
+            return response(configs=[self.spelling.read_push_config(config) for config in read])
+        return from_v0_3(raw) if response is AgentCard else requests.Empty()
 
     def read_event(self, raw: Json) -> core.StreamResponse:
         """Read an object that says by its kind what it is, as some agents write it over HTTP+JSON, too."""
-        try:
-            kind = _KIND.decode(raw).kind
-        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-            raise MalformedAnswerError(f"not a valid event ({error})") from None
-        if kind is None:
-            fields = _decode(raw)
-            kind = next((kind for kind, (field, *_) in _KINDS.items() if field in fields), "")
-        if kind not in _KINDS:
+        fields = _decode(raw)
+        if not isinstance(fields, dict):
+            raise MalformedAnswerError("an event that is not an object")
+        kind = fields.get("kind") or next((kind for kind, (field, *_) in _KINDS.items() if field in fields), None)
+        if not isinstance(kind, str) or kind not in _KINDS:
             raise MalformedAnswerError("neither a task nor a message nor an update")
         _, name, model = _KINDS[kind]
-        return core.StreamResponse(**{name: self._read(model, raw)})
+        return core.StreamResponse(**{name: self.read(model, raw)})
 
-    def _read(self, model: type[Model], raw: Json) -> Any:
-        return self.respell(v1_0.read_answer(model, raw))
-
-    def respell(self, read: Model) -> Any:
-        """Return an object of 0.3 as the one of 1.0. Raises `MalformedAnswerError`."""
+    def read(self, model: type[Model], raw: Json) -> Any:
+        """Return what an agent sent as the object of 1.0. Raises `MalformedAnswerError` when it is not a `model`."""
+        read = v1_0.read_answer(model, raw)
         try:
             return self.spelling.read(read)
         except (A2AError, ValueError, TypeError) as error:
-            raise MalformedAnswerError(f"not a valid {type(read).__name__.removesuffix('V03')} ({error})") from None
+            raise MalformedAnswerError(f"not a valid {model.__name__.removesuffix('V03')} ({error})") from None
 
     def read_jsonrpc_error(self, error: dict[str, Any]) -> A2AError:
-        return read_jsonrpc(error)
+        read = from_jsonrpc(error)
+        # In 0.3 `data` may be anything. It is kept in `metadata`, unless it has the details of 1.0.
+        data = error.get("data")
+        if isinstance(data, dict):
+            read.metadata |= {str(key): value for key, value in data.items()}
+        elif data is not None:
+            details = data if isinstance(data, list) else []
+            if not details or not all(isinstance(detail, dict) and "@type" in detail for detail in details):
+                read.metadata["data"] = data
+        return read
 
     def read_http_error(self, status: int, body: Any) -> A2AError | None:
-        return read_http(status, body)
+        """Return the error in any form that is seen.
+
+        That is: a JSON-RPC error as we and the JavaScript SDK write it, a bare message as from a2a-sdk 0.3, and 1.0's
+        form, which a2a-sdk 1.x uses for 0.3 as well.
+        """
+        if not isinstance(body, dict):
+            return None
+        if isinstance(body.get("error"), dict):
+            return from_http(status, body)
+        message = body.get("message")
+        if not isinstance(message, str):
+            return None
+        if isinstance(body.get("code"), int) and body["code"] < 0:
+            return self.read_jsonrpc_error(body)
+        reason = _REASONS.get(str(body.get("type"))) or _REASON_OF_HTTP.get(status)
+        details = None if reason is None else [{"reason": reason}]
+        return from_http(status, {"error": {"message": message, "details": details}})
 
 
 def _decode(raw: Json) -> Any:
@@ -195,7 +174,7 @@ def _decode(raw: Json) -> Any:
 def _with_blocking(operation: Operation, request: Any) -> Any:
     """Return a request that says whether to wait: agents differ in what a missing `blocking` means."""
     if operation.name == "SendMessage" and request.configuration is None:
-        return msgspec.structs.replace(request, configuration=SendMessageConfiguration())
+        return msgspec.structs.replace(request, configuration=requests.SendMessageConfiguration())
     return request
 
 
@@ -225,77 +204,55 @@ _METHODS = {
     "tasks/pushNotificationConfig/delete": "DeleteTaskPushNotificationConfig",
     "agent/getAuthenticatedExtendedCard": "GetExtendedAgentCard",
 }
-_METHOD_OF = {name: method for method, name in _METHODS.items()}
 
 
 class JsonRpcV03(V03Dialect):
     methods = {method: OPERATIONS[name] for method, name in _METHODS.items()}
-    # Clients of 0.3 take any other answer for a broken stream, and never see the error in it.
-    refuses_in_stream = True
     nothing = b"null"
+
+    def __init__(self, spelling: objects.Spelling, *, refuses_in_stream: bool) -> None:
+        super().__init__(spelling)
+        self.refuses_in_stream = refuses_in_stream
 
     def read_request(self, operation: Operation, body: bytes, fields: Mapping[str, str] | None = None) -> Any:
         request = operation.request
-        if request is SendMessageRequest:
-            return self.spelling.read_send(v1_0.read_body(SendParamsV03, body, fields))
-        if request is ListTasksRequest:
-            values = v1_0.read_json(body)
-            if isinstance(values, dict) and isinstance(values.get("status"), str):
-                body = encode(values | {"status": _parse_state(values["status"])})
-        elif request is TaskPushNotificationConfig:
-            config = v1_0.read_body(TaskPushConfigV03, body, fields)
+        if request is requests.SendMessageRequest:
+            return self.spelling.read_send(v1_0.read_body(objects.SendParamsV03, body, fields))
+        if request is requests.TaskPushNotificationConfig:
+            config = v1_0.read_body(objects.TaskPushConfigV03, body, fields)
             if not config.task_id or config.push_notification_config is None or not config.push_notification_config.url:
                 raise InvalidParamsError(
                     "taskId and a pushNotificationConfig with a url are needed", field="pushNotificationConfig"
                 )
-            return _with_id(self.spelling.read_push_config(config))
-        elif request is ListTaskPushNotificationConfigsRequest:
-            return ListTaskPushNotificationConfigsRequest(task_id=v1_0.read_body(PushConfigParamsV03, body, fields).id)
-        elif request in (GetTaskPushNotificationConfigRequest, DeleteTaskPushNotificationConfigRequest):
-            params = v1_0.read_body(PushConfigParamsV03, body, fields)
-            return request(task_id=params.id, id=params.push_notification_config_id or params.id)
+            return self.spelling.read_push_config(config, with_id=True)
+        if "task_id" in request.__struct_fields__:
+            params = v1_0.read_body(objects.PushConfigParamsV03, body, fields)
+            ids = {"task_id": params.id, "id": params.push_notification_config_id or params.id}
+            return request(**{name: value for name, value in ids.items() if name in request.__struct_fields__})
+        if request is requests.ListTasksRequest:
+            values = v1_0.read_json(body)
+            if isinstance(values, dict) and isinstance(values.get("status"), str):
+                body = encode(values | {"status": _parse_state(values["status"])})
         return v1_0.read_body(request, body, fields)
-
-    def read_query(self, operation: Operation, values: Mapping[str, str]) -> Any:
-        raise UnsupportedOperationError("JSON-RPC takes its parameters from the body")
 
     def wrap(self, event: dict[str, Any]) -> Any:
         (written,) = event.values()
         return written
 
-    def method_of(self, operation: Operation) -> str:
-        return _METHOD_OF[operation.name]
-
-    def write_request(self, operation: Operation, request: Model) -> bytes:
-        if isinstance(request, SendMessageRequest):
+    def write_request(self, operation: Operation, request: Any) -> bytes:
+        if isinstance(request, requests.SendMessageRequest):
             return encode(self.spelling.write_send(_with_blocking(operation, request)))
-        if isinstance(request, TaskPushNotificationConfig):
+        if isinstance(request, requests.TaskPushNotificationConfig):
             return encode(self.spelling.write_push_config(request))
-        if isinstance(request, GetTaskPushNotificationConfigRequest | DeleteTaskPushNotificationConfigRequest):
-            return encode(PushConfigParamsV03(id=request.task_id, push_notification_config_id=request.id))
-        if isinstance(request, ListTaskPushNotificationConfigsRequest):
-            return encode(PushConfigParamsV03(id=request.task_id))
         values = msgspec.to_builtins(request)
-        if isinstance(request, ListTasksRequest):
+        if "taskId" in values:
+            config_id = values.get("id")
+            return encode(objects.PushConfigParamsV03(id=request.task_id, push_notification_config_id=config_id))
+        if isinstance(request, requests.ListTasksRequest):
             values.pop("tenant", None)
             if request.status is not None:
                 values["status"] = self.spelling.states[request.status]
         return encode(values)
-
-    def locate(self, operation: Operation, request: Model) -> Located:
-        raise UnsupportedOperationError("JSON-RPC has one address for all operations")
-
-
-class A2akitJsonRpc(JsonRpcV03):
-    """As a2akit's client means and reads it."""
-
-    refuses_in_stream = False
-
-
-def _with_id(config: TaskPushNotificationConfig) -> TaskPushNotificationConfig:
-    # In 0.3 a config without an id is the task's only one, and has the task's id.
-    config.id = config.id or config.task_id
-    return config
 
 
 # HTTP+JSON
@@ -322,27 +279,23 @@ class RestV03(V03Dialect):
     subscribe_method = "POST"
 
     def read_request(self, operation: Operation, body: bytes, fields: Mapping[str, str] | None = None) -> Any:
-        if operation.request is SendMessageRequest:
-            return self.spelling.read_send(v1_0.read_body(SendParamsV03, body, fields))
-        if operation.request is TaskPushNotificationConfig:
-            created = v1_0.read_body(CreatePushConfigV03, body, fields)
+        if operation.request is requests.SendMessageRequest:
+            return self.spelling.read_send(v1_0.read_body(objects.SendParamsV03, body, fields))
+        if operation.request is requests.TaskPushNotificationConfig:
+            created = v1_0.read_body(objects.CreatePushConfigV03, body, fields)
             holder = created.config or created
             if holder.push_notification_config is None or not holder.push_notification_config.url:
                 raise InvalidParamsError(
                     "a push notification config needs a url", field="config.pushNotificationConfig.url"
                 )
-            config = self.spelling.read_push_config(holder)
-            config.task_id = created.task_id or config.task_id
-            return _with_id(config)
+            holder.task_id = created.task_id or holder.task_id
+            return self.spelling.read_push_config(holder, with_id=True)
         return v1_0.read_body(operation.request, body, fields)
 
     def read_query(self, operation: Operation, values: Mapping[str, str]) -> Any:
-        if operation.request is ListTasksRequest and not values.get("status", "0").isdecimal():
+        if operation.request is requests.ListTasksRequest and not values.get("status", "0").isdecimal():
             values = {**values, "status": _parse_state(values["status"])}
         return v1_0.JSON.read_query(operation, values)
-
-    def wrap(self, event: dict[str, Any]) -> Any:
-        return event
 
     def variant(self, body: bytes, software: bytes = b"") -> Dialect:
         try:
@@ -351,10 +304,7 @@ class RestV03(V03Dialect):
             found = _BodyProbe()
         if found.is_plain:
             return REST_PLAIN
-        return REST_ONCE if is_once(software) or found.has_bare_file else REST
-
-    def method_of(self, operation: Operation) -> str:
-        raise UnsupportedOperationError("HTTP+JSON has paths and no methods")
+        return REST_ONCE if objects.is_once(software) or found.has_bare_file else REST
 
     def write_request(self, operation: Operation, request: Model) -> bytes:
         return self.locate(operation, request).body or b"{}"
@@ -363,24 +313,22 @@ class RestV03(V03Dialect):
         values = {name: value for name in request.__struct_fields__ if (value := getattr(request, name)) is not None}
         values.pop("tenant", None)
         path = fill_path(f"/v1{_PATHS[operation.name]}", values)
-        if isinstance(request, SendMessageRequest):
+        if isinstance(request, requests.SendMessageRequest):
             return Located("POST", path, {}, encode(self.spelling.write_send(_with_blocking(operation, request))))
-        if isinstance(request, TaskPushNotificationConfig):
+        if isinstance(request, requests.TaskPushNotificationConfig):
             return Located("POST", path, {}, encode(self.spelling.write_create(request)))
-        if isinstance(request, CancelTaskRequest):
+        if isinstance(request, requests.CancelTaskRequest):
             return Located("POST", path, {}, encode({"name": f"tasks/{request.id}"}))
-        if isinstance(request, ListTasksRequest) and request.status is not None:
+        if isinstance(request, requests.ListTasksRequest) and request.status is not None:
             values["status"] = self.spelling.states[request.status]
         names = dict(zip(request.__struct_fields__, request.__struct_encode_fields__, strict=True))
         query = {names[name]: v1_0.query_value(value) for name, value in values.items()}
         return Located(self.subscribe_method if operation.streams else operation.http_method, path, query, None)
 
     def read_event(self, raw: Json) -> core.StreamResponse:
-        found = v1_0.read_answer(StreamResponseV03, raw)
-        if found == StreamResponseV03():
-            return super().read_event(raw)  # some agents answer with the object itself
-        read: core.StreamResponse = self.respell(found)
-        return read
+        read: core.StreamResponse = self.read(objects.StreamResponseV03, raw)
+        # Some agents answer with the object itself.
+        return read if read != core.StreamResponse() else super().read_event(raw)
 
 
 class A2akitRest(RestV03):
@@ -393,7 +341,7 @@ class A2akitRest(RestV03):
 
     def http_error(self, error: A2AError) -> tuple[int, dict[str, Any]]:
         status, body = super().http_error(error)
-        if isinstance(error, TaskTerminalStateError):
+        if isinstance(error, errors.TaskTerminalStateError):
             return 409, body
         return 400 if body["code"] in _BAD_REQUESTS else status, body
 
@@ -447,17 +395,19 @@ class _BodyProbe(msgspec.Struct, rename="camel"):
     def has_bare_file(self) -> bool:
         message = self.message or self.request
         files = [part.file.file_with_bytes for part in message.content if part.file] if message else []
-        return any(content is not None and decoded_again(content) is None for content in files)
+        return any(content is not None and objects.decoded_again(content) is None for content in files)
 
 
 _PROBE = msgspec.json.Decoder(_BodyProbe)
 
-JSONRPC = JsonRpcV03(SCHEMA)
-JSONRPC_A2AKIT = A2akitJsonRpc(A2AKIT)
-REST_PLAIN = RestV03(SCHEMA)
-REST_A2AKIT = A2akitRest(A2AKIT)
-REST = SdkRest(PROTO)
-REST_ONCE = SdkRest(PROTO_ONCE)
+# Clients of 0.3 take any other answer to a request for a stream for a broken one, and never see the error in it.
+JSONRPC = JsonRpcV03(objects.SCHEMA, refuses_in_stream=True)
+#: As a2akit's client means and reads it.
+JSONRPC_A2AKIT = JsonRpcV03(objects.A2AKIT, refuses_in_stream=False)
+REST_PLAIN = RestV03(objects.SCHEMA)
+REST_A2AKIT = A2akitRest(objects.A2AKIT)
+REST = SdkRest(objects.PROTO)
+REST_ONCE = SdkRest(objects.PROTO_ONCE)
 
 
 # Errors: the codes of JSON-RPC are those of 1.0, HTTP+JSON has statuses and a body of its own. The specification leaves
@@ -495,48 +445,6 @@ _REASON_OF_HTTP = {
 
 def in_0_3(error: A2AError) -> A2AError:
     """Return the error that 0.3 has for this one: the same for an extended card not offered and not configured."""
-    if isinstance(error, ExtendedCardNotOfferedError):
-        return ExtendedAgentCardNotConfiguredError(error.message)
+    if isinstance(error, errors.ExtendedCardNotOfferedError):
+        return errors.ExtendedAgentCardNotConfiguredError(error.message)
     return error
-
-
-def to_http(error: A2AError) -> tuple[int, dict[str, Any]]:
-    """Return the status code and the body of an HTTP+JSON answer."""
-    status = STATUS[error.reason]
-    body: dict[str, Any] = {"code": status.jsonrpc, "message": error.message, "data": details_of(error)}
-    if name := _TYPES.get(error.reason):
-        body["type"] = name
-    return _HTTP.get(error.reason, status.http), body
-
-
-def read_http(status: int, body: Any) -> A2AError | None:
-    """Return the error in an HTTP+JSON answer, in any form that is seen.
-
-    That is: a JSON-RPC error as we and the JavaScript SDK write it, a bare message as from a2a-sdk 0.3, and 1.0's form,
-    which a2a-sdk 1.x uses for 0.3 as well.
-    """
-    if not isinstance(body, dict):
-        return None
-    if isinstance(body.get("error"), dict):
-        return from_http(status, body)
-    message = body.get("message")
-    if not isinstance(message, str):
-        return None
-    if isinstance(body.get("code"), int) and body["code"] < 0:
-        return read_jsonrpc(body)
-    reason = _REASONS.get(str(body.get("type"))) or _REASON_OF_HTTP.get(status)
-    details = None if reason is None else [{"reason": reason}]
-    return from_http(status, {"error": {"message": message, "details": details}})
-
-
-def read_jsonrpc(error: dict[str, Any]) -> A2AError:
-    """Return the error in a JSON-RPC answer. `data` may be anything in 0.3; it is kept in `metadata`."""
-    read = from_jsonrpc(error)
-    data = error.get("data")
-    if isinstance(data, dict):
-        read.metadata |= {str(key): value for key, value in data.items()}
-    elif data is not None:
-        details = data if isinstance(data, list) else []
-        if not details or not all(isinstance(detail, dict) and "@type" in detail for detail in details):
-            read.metadata["data"] = data
-    return read

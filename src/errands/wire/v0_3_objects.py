@@ -12,25 +12,14 @@ from __future__ import annotations
 
 import binascii
 from collections.abc import Callable
-from typing import Any, Literal, NamedTuple, TypeVar
+from typing import Any, Literal, NamedTuple
 
 import msgspec
 from msgspec import UNSET, UnsetType
 
 from errands.errors import InvalidParamsError
-from errands.model import core
+from errands.model import core, requests
 from errands.model.base import Metadata, Model
-from errands.model.requests import (
-    AuthenticationInfo,
-    Id,
-    ListTasksResponse,
-    NonNegative,
-    SendMessageConfiguration,
-    SendMessageRequest,
-    TaskPushNotificationConfig,
-)
-
-E = TypeVar("E", core.TaskState, core.Role)
 
 # The bytes of files over HTTP+JSON and gRPC, where the official SDKs disagree. The proto has a field for the bytes
 # themselves. The JavaScript SDK puts them there: in JSON they are base64 once. The SDKs for Python, Go and Java put the
@@ -64,12 +53,10 @@ def decoded_again(content: bytes) -> bytes | None:
         return None
 
 
-def _read_twice(content: bytes) -> bytes:
-    file = decoded_again(content)
-    return content if file is None else file
-
-
-TWICE = FileBytes(read=_read_twice, write=lambda file: binascii.b2a_base64(file, newline=False))
+TWICE = FileBytes(
+    read=lambda content: content if (file := decoded_again(content)) is None else file,
+    write=lambda file: binascii.b2a_base64(file, newline=False),
+)
 ONCE = FileBytes(read=bytes, write=bytes)
 
 
@@ -242,7 +229,7 @@ class CreatePushConfigV03(TaskPushConfigV03):
 class PushConfigParamsV03(Model):
     """The parameters over JSON-RPC; `id` is the task's."""
 
-    id: Id
+    id: requests.Id
     push_notification_config_id: str | None = None
 
 
@@ -251,7 +238,7 @@ class SendConfigurationV03(Model):
     push_notification_config: PushConfigV03 | None = None
     #: The same as the proto calls it.
     push_notification: PushConfigV03 | None = None
-    history_length: NonNegative | None = None
+    history_length: requests.NonNegative | None = None
     blocking: bool | None = None
 
 
@@ -272,7 +259,7 @@ _MODELS: dict[type[Model], type[Model]] = {
     StatusUpdateV03: core.TaskStatusUpdateEvent,
     ArtifactUpdateV03: core.TaskArtifactUpdateEvent,
     StreamResponseV03: core.StreamResponse,
-    TaskListV03: ListTasksResponse,
+    TaskListV03: requests.ListTasksResponse,
 }
 
 
@@ -290,7 +277,7 @@ def _reader(old: type[Model], new: type[Model]) -> Callable[[Spelling, Any], Any
         elif "V03" in declared:
             item = f"None if {item} is None else spelling.read({item})"
         elif name in ("state", "role"):
-            item = f"spelling.read_{name}({item})"
+            item = f"spelling.read_name({name!r}, {item})"
         elif field.default is False or (name.endswith("_id") and not field.required):
             item = f"{item} or {field.default}"
         arguments.append(f"{name}={item}")
@@ -309,11 +296,18 @@ _ROLES = {"ROLE_UNSPECIFIED": "agent", "ROLE_USER": "user", "ROLE_AGENT": "agent
 _PROTO_STATES = {state.value: state.value for state in core.TaskState} | {"TASK_STATE_CANCELED": "TASK_STATE_CANCELLED"}
 _FILE_NAMES = {"raw": "bytes", "url": "uri", "filename": "name", "mediaType": "mimeType"}
 _PROTO_FILE_NAMES = {"raw": "fileWithBytes", "url": "fileWithUri", "filename": "name", "mediaType": "mimeType"}
-_EVENT_WRITERS = {
-    "task": "write_task",
-    "message": "write_message",
-    "statusUpdate": "write_status_update",
-    "artifactUpdate": "write_artifact_update",
+#: Objects by the names under which others have them, and the kind that each of them has.
+_KINDS = {
+    "task": "task",
+    "statusUpdate": "status-update",
+    "artifactUpdate": "artifact-update",
+    "message": "message",
+    "history": "message",
+    "status": None,
+    "artifact": None,
+    "artifacts": None,
+    "list": None,
+    "tasks": "task",
 }
 
 
@@ -329,14 +323,16 @@ class Spelling:
         self._roles = {role.value: role.value for role in core.Role} if self._is_proto else _ROLES
         self._parts = "content" if self._is_proto else "parts"
         self._push = "pushNotification" if self._is_proto else "pushNotificationConfig"
-        self._states_in: dict[object, core.TaskState] = {name: core.TaskState(one) for one, name in _STATES.items()}
-        self._roles_in: dict[object, core.Role] = {name: core.Role(one) for one, name in _ROLES.items()}
+        self._names: dict[str, dict[object, core.TaskState | core.Role]] = {
+            "state": {name: core.TaskState(one) for one, name in _STATES.items()},
+            "role": {name: core.Role(one) for one, name in _ROLES.items()},
+        }
         if self._is_proto:
             # A proto has numbers, too. The names of the schema stay, as some agents write those where SDKs do not.
             for number, state in enumerate(core.TaskState):
-                self._states_in |= dict.fromkeys((number, str(number), _PROTO_STATES[state]), state)
+                self._names["state"] |= dict.fromkeys((number, str(number), _PROTO_STATES[state]), state)
             for number, role in enumerate(core.Role):
-                self._roles_in |= dict.fromkeys((number, str(number), role.value), role)
+                self._names["role"] |= dict.fromkeys((number, str(number), role.value), role)
 
     # From 0.3
 
@@ -344,13 +340,12 @@ class Spelling:
         """Return an object of 0.3 as the one of 1.0. Raises `InvalidParamsError` for a name that 0.3 does not have."""
         return _READERS[type(value)](self, value)
 
-    def read_state(self, name: str | int) -> core.TaskState:
-        """Return the state of this name. Raises `InvalidParamsError`."""
-        return _find(self._states_in, name, "status.state")
-
-    def read_role(self, name: str | int) -> core.Role:
-        """Return the role of this name. Raises `InvalidParamsError`."""
-        return _find(self._roles_in, name, "message.role")
+    def read_name(self, kind: Literal["state", "role"], name: str | int) -> core.TaskState | core.Role:
+        """Return the state or the role of this name. Raises `InvalidParamsError`."""
+        if name not in self._names[kind]:
+            field = {"state": "status.state", "role": "message.role"}[kind]
+            raise InvalidParamsError(f"Invalid value {str(name)[:100]!r} (at {field})", field=field)
+        return self._names[kind][name]
 
     def read_part(self, part: PartV03) -> core.Part:
         """Return a part. Raises `InvalidParamsError`."""
@@ -371,7 +366,7 @@ class Spelling:
                 raise InvalidParamsError("the data of a part is not an object", field="message.content")
         return unwrap_data(data, part.metadata)
 
-    def read_send(self, params: SendParamsV03) -> SendMessageRequest:
+    def read_send(self, params: SendParamsV03) -> requests.SendMessageRequest:
         """Return the request to send a message. Raises `InvalidParamsError` when the message is empty."""
         message = params.message or params.request
         if message is None:
@@ -381,7 +376,7 @@ class Spelling:
         if not message.parts:
             raise InvalidParamsError("a message needs at least one part", field="message.parts")
         wanted = params.configuration
-        configuration = None if self._blocks_by_default else SendMessageConfiguration(return_immediately=True)
+        configuration = None if self._blocks_by_default else requests.SendMessageConfiguration(return_immediately=True)
         if wanted is not None:
             push = wanted.push_notification_config or wanted.push_notification
             if push is not None and not push.url:
@@ -389,24 +384,59 @@ class Spelling:
                 raise InvalidParamsError("a push notification config needs a url", field=field)
             # In a proto a missing flag is a false one, and a missing number is 0.
             blocks_by_default = self._blocks_by_default and not self._is_proto
-            configuration = SendMessageConfiguration(
+            configuration = requests.SendMessageConfiguration(
                 accepted_output_modes=wanted.accepted_output_modes,
                 task_push_notification_config=None if push is None else _read_push(push, None),
                 history_length=wanted.history_length or (None if self._is_proto else wanted.history_length),
                 return_immediately=not (blocks_by_default if wanted.blocking is None else wanted.blocking),
             )
-        return SendMessageRequest(message=self.read(message), configuration=configuration, metadata=params.metadata)
+        return requests.SendMessageRequest(
+            message=self.read(message), configuration=configuration, metadata=params.metadata
+        )
 
-    def read_push_config(self, config: TaskPushConfigV03) -> TaskPushNotificationConfig:
-        """Return a config, without a URL if it has none."""
+    def read_push_config(
+        self, config: TaskPushConfigV03, *, with_id: bool = False
+    ) -> requests.TaskPushNotificationConfig:
+        """Return a config, without a URL if it has none.
+
+        One without an id is the only one of its task, and gets the task's id if it is to have one.
+        """
         names = config.name.split("/")
         task_id = config.task_id or (names[1] if len(names) > 1 else None)
-        return _read_push(config.push_notification_config or PushConfigV03(), task_id)
+        read = _read_push(config.push_notification_config or PushConfigV03(), task_id)
+        if with_id:
+            read.id = read.id or task_id
+        return read
 
     # To 0.3: every dict is the JSON of 1.0, and is changed in place
 
-    def write_part(self, part: dict[str, Any]) -> dict[str, Any]:
-        """Return a part."""
+    def write(self, name: str, value: dict[str, Any]) -> dict[str, Any]:
+        """Return the object that is found under this name."""
+        kind = _KINDS[name]
+        if kind == "status-update":
+            value["final"] = value["status"]["state"] in core.SETTLED_STATES
+        elif kind == "task":
+            value.setdefault("contextId", "")
+        for inner in _KINDS.keys() & value.keys():
+            content = value[inner]
+            for one in content if isinstance(content, list) else [content]:
+                self.write(inner, one)
+        if "state" in value:
+            value["state"] = self.states[value["state"]]
+        if "parts" in value:
+            parts = [self._write_part(part) for part in value.pop("parts")]
+            value[self._parts if kind == "message" else "parts"] = parts
+        if kind == "message":
+            value["role"] = self._roles[value["role"]]
+            if self._is_proto:
+                value.pop("referenceTaskIds", None)
+        return self._with_kind(kind, value)
+
+    def write_event(self, event: dict[str, Any]) -> dict[str, Any]:
+        """Return an event or an answer: an object under its name."""
+        return {name: self.write(name, content) for name, content in event.items()}
+
+    def _write_part(self, part: dict[str, Any]) -> dict[str, Any]:
         metadata = part.get("metadata")
         written: dict[str, Any]
         if "text" in part:
@@ -424,46 +454,16 @@ class Spelling:
             written["metadata"] = metadata
         return self._with_kind(kind, written)
 
-    def write_message(self, message: dict[str, Any]) -> dict[str, Any]:
-        """Return a message."""
-        message["role"] = self._roles[message["role"]]
-        message[self._parts] = [self.write_part(part) for part in message.pop("parts")]
-        if self._is_proto:
-            message.pop("referenceTaskIds", None)
-        return self._with_kind("message", message)
+    def _with_kind(self, kind: str | None, written: dict[str, Any]) -> dict[str, Any]:
+        if kind is not None and not self._is_proto:
+            written["kind"] = kind
+        return written
 
-    def write_task(self, task: dict[str, Any]) -> dict[str, Any]:
-        """Return a task."""
-        task.setdefault("contextId", "")
-        self._write_status(task["status"])
-        for artifact in task.get("artifacts", ()):
-            artifact["parts"] = [self.write_part(part) for part in artifact["parts"]]
-        for message in task.get("history", ()):
-            self.write_message(message)
-        return self._with_kind("task", task)
-
-    def write_status_update(self, update: dict[str, Any]) -> dict[str, Any]:
-        """Return a status update, which says whether it is the last event of its stream."""
-        update["final"] = update["status"]["state"] in core.SETTLED_STATES
-        self._write_status(update["status"])
-        return self._with_kind("status-update", update)
-
-    def write_artifact_update(self, update: dict[str, Any]) -> dict[str, Any]:
-        """Return an artifact update."""
-        artifact = update["artifact"]
-        artifact["parts"] = [self.write_part(part) for part in artifact["parts"]]
-        return self._with_kind("artifact-update", update)
-
-    def write_event(self, event: dict[str, Any]) -> dict[str, Any]:
-        """Return an event or an answer: an object under its name."""
-        ((name, content),) = event.items()
-        return {name: getattr(self, _EVENT_WRITERS[name])(content)}
-
-    def write_send(self, request: SendMessageRequest) -> dict[str, Any]:
+    def write_send(self, request: requests.SendMessageRequest) -> dict[str, Any]:
         """Return the request to send a message."""
         values: dict[str, Any] = msgspec.to_builtins(request)
         values.pop("tenant", None)
-        self.write_message(values["message"])
+        self.write("message", values["message"])
         if self._is_proto:
             values.setdefault("configuration", {})  # a missing `blocking` would be a false one
         if (wanted := values.get("configuration")) is not None:
@@ -472,14 +472,14 @@ class Spelling:
             wanted["blocking"] = not wanted.pop("returnImmediately", False)
         return values
 
-    def write_push_config(self, config: TaskPushNotificationConfig) -> dict[str, Any]:
+    def write_push_config(self, config: requests.TaskPushNotificationConfig) -> dict[str, Any]:
         """Return a config of a task."""
         push = {"pushNotificationConfig": _write_push(msgspec.to_builtins(config))}
         if self._is_proto:
             return {"name": f"tasks/{config.task_id}/pushNotificationConfigs/{config.id or config.task_id}", **push}
         return {"taskId": config.task_id or "", **push}
 
-    def write_create(self, config: TaskPushNotificationConfig) -> dict[str, Any]:
+    def write_create(self, config: requests.TaskPushNotificationConfig) -> dict[str, Any]:
         """Return the request over HTTP+JSON that creates a config."""
         created: dict[str, Any] = {"config": self.write_push_config(config)}
         if self._is_proto:
@@ -487,36 +487,20 @@ class Spelling:
             created |= {"configId": config.id} if config.id is not None else {}
         return created
 
-    def _write_status(self, status: dict[str, Any]) -> None:
-        status["state"] = self.states[status["state"]]
-        if "message" in status:
-            self.write_message(status["message"])
-
-    def _with_kind(self, kind: str, written: dict[str, Any]) -> dict[str, Any]:
-        if not self._is_proto:
-            written["kind"] = kind
-        return written
-
 
 _READERS[PartV03] = Spelling.read_part
 
 
-def _find(names: dict[object, E], name: object, field: str) -> E:
-    if name not in names:
-        raise InvalidParamsError(f"Invalid value {str(name)[:100]!r} (at {field})", field=field)
-    return names[name]
-
-
-def _read_push(config: PushConfigV03, task_id: str | None) -> TaskPushNotificationConfig:
+def _read_push(config: PushConfigV03, task_id: str | None) -> requests.TaskPushNotificationConfig:
     info = config.authentication
-    return TaskPushNotificationConfig(
+    return requests.TaskPushNotificationConfig(
         url=config.url,
         id=config.id or None,
         task_id=task_id,
         token=config.token or None,
         authentication=None
         if info is None or not info.schemes
-        else AuthenticationInfo(scheme=info.schemes[0], credentials=info.credentials or None),
+        else requests.AuthenticationInfo(scheme=info.schemes[0], credentials=info.credentials or None),
     )
 
 
