@@ -11,16 +11,8 @@ from typing import Any
 import msgspec
 
 from errands.errors import VersionNotSupportedError
+from errands.model import card as cards
 from errands.model.base import Model, encode
-from errands.model.card import (
-    SCHEME_FIELDS,
-    AgentCapabilities,
-    AgentCard,
-    AgentCardSignature,
-    AgentInterface,
-    AgentSkill,
-    modern_scheme,
-)
 from errands.wire.dialect import Json, MalformedAnswerError
 from errands.wire.v1_0 import from_protojson
 
@@ -39,7 +31,7 @@ class InterfaceV03(Model):
     transport: str
 
 
-class SkillV03(AgentSkill):
+class SkillV03(cards.AgentSkill):
     # Some cards of 0.3 do not have these two.
     description: str = ""
     tags: list[str] = []
@@ -56,7 +48,7 @@ class CardV03(Model):
     protocol_version: str | None = None
     preferred_transport: str | None = None
     additional_interfaces: list[InterfaceV03] | None = None
-    capabilities: AgentCapabilities = msgspec.field(default_factory=AgentCapabilities)
+    capabilities: cards.AgentCapabilities = msgspec.field(default_factory=cards.AgentCapabilities)
     default_input_modes: list[str] = []
     default_output_modes: list[str] = []
     skills: list[SkillV03] = []
@@ -67,18 +59,18 @@ class CardV03(Model):
     security_schemes: dict[str, dict[str, Any]] | None = None
     security: Security | None = None
     supports_authenticated_extended_card: bool | None = None
-    signatures: list[AgentCardSignature] | None = None
+    signatures: list[cards.AgentCardSignature] | None = None
 
 
 _DECODER = msgspec.json.Decoder(CardV03)
 
 
-def to_v0_3(card: AgentCard) -> bytes:
+def to_v0_3(card: cards.AgentCard) -> bytes:
     """Return the card as a 0.3 client expects it. Raises `VersionNotSupportedError` if no interface speaks 0.3."""
     return encode(_old_fields(card))
 
 
-def union(card: AgentCard) -> bytes:
+def union(card: cards.AgentCard) -> bytes:
     """Return the 1.0 card with the 0.3 fields beside it, or the 1.0 card alone when no interface speaks 0.3.
 
     Readers of either version skip the fields of the other, so no field may mean two things.
@@ -94,15 +86,19 @@ def union(card: AgentCard) -> bytes:
     return encode(both)
 
 
-def from_v0_3(raw: Json) -> AgentCard:
+def from_v0_3(raw: Json) -> cards.AgentCard:
     """Return a 0.3 card as a 1.0 one whose interfaces all speak 0.3. Raises `MalformedAnswerError`."""
     try:
         card = _DECODER.decode(raw)
-        values = modern_fields(msgspec.to_builtins(card), transport=_default_transport(card))
-        if (provider := card.provider) is not None:
+        provider = card.provider or {}
+        names_one = card.protocol_version or card.preferred_transport or card.additional_interfaces
+        is_praisonai = not names_one and str(provider.get("name")).lower().startswith("praison")
+        transport = PRAISONAI_TRANSPORT if is_praisonai else "JSONRPC"
+        values = modern_fields(msgspec.to_builtins(card), transport=transport)
+        if card.provider is not None:
             organization = provider.get("organization") or provider.get("name") or ""
             values["provider"] = {"organization": str(organization), "url": str(provider.get("url") or "")}
-        return from_protojson(AgentCard, values)
+        return from_protojson(cards.AgentCard, values)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise MalformedAnswerError(f"not an agent card of A2A 0.3: {error}") from None
 
@@ -120,33 +116,25 @@ def modern_fields(values: dict[str, Any], *, transport: str = "JSONRPC", version
         values.setdefault("capabilities", {})["extendedAgentCard"] = extended
     for holder in (values, *values.get("skills", ())):
         if (security := holder.pop("security", None)) is not None:
-            holder["securityRequirements"] = [_modern_requirement(requirement) for requirement in security]
+            # The JavaScript SDK writes requirements as 1.0 does.
+            needed = [one["schemes"] if isinstance(one.get("schemes"), dict) else one for one in security]
+            holder["securityRequirements"] = [
+                {"schemes": {name: one if isinstance(one, dict) else {"list": one} for name, one in schemes.items()}}
+                for schemes in needed
+            ]
     if (schemes := values.get("securitySchemes")) is not None:
         # The JavaScript SDK writes schemes as 1.0 does. Those of a kind that 1.0 does not have are left out.
-        modern = {name: modern_scheme(scheme) for name, scheme in schemes.items()}
-        known = SCHEME_FIELDS.values()
+        modern = {name: cards.modern_scheme(scheme) for name, scheme in schemes.items()}
+        known = cards.SCHEME_FIELDS.values()
         values["securitySchemes"] = {name: scheme for name, scheme in modern.items() if any(k in scheme for k in known)}
     return values
 
 
-def _default_transport(card: CardV03) -> str:
-    names_one = card.protocol_version or card.preferred_transport or card.additional_interfaces
-    is_praisonai = not names_one and str((card.provider or {}).get("name")).lower().startswith("praison")
-    return PRAISONAI_TRANSPORT if is_praisonai else "JSONRPC"
-
-
-def _modern_requirement(requirement: dict[str, Any]) -> dict[str, Any]:
-    schemes = requirement.get("schemes")
-    if isinstance(schemes, dict):
-        requirement = {name: s.get("list", []) if isinstance(s, dict) else s for name, s in schemes.items()}
-    return {"schemes": {name: {"list": scopes} for name, scopes in requirement.items()}}
-
-
-def _old_interfaces(card: AgentCard) -> list[AgentInterface]:
+def _old_interfaces(card: cards.AgentCard) -> list[cards.AgentInterface]:
     return [interface for interface in card.supported_interfaces if interface.protocol_version.startswith(VERSION)]
 
 
-def _old_fields(card: AgentCard) -> dict[str, Any]:
+def _old_fields(card: cards.AgentCard) -> dict[str, Any]:
     interfaces = [{"url": one.url, "transport": one.protocol_binding} for one in _old_interfaces(card)]
     if not interfaces:
         raise VersionNotSupportedError("No interface on the agent card speaks A2A 0.3")
@@ -166,13 +154,9 @@ def _old_fields(card: AgentCard) -> dict[str, Any]:
             holder["security"] = [
                 {name: scopes["list"] for name, scopes in requirement["schemes"].items()} for requirement in needed
             ]
-    if schemes := fields.get("securitySchemes"):
-        fields["securitySchemes"] = {name: _old_scheme(scheme) for name, scheme in schemes.items()}
+    for name, scheme in fields.get("securitySchemes", {}).items():
+        for kind, field in cards.SCHEME_FIELDS.items():
+            if field in scheme:
+                old = {"in" if key == "location" else key: value for key, value in scheme[field].items()}
+                fields["securitySchemes"][name] = {"type": kind, **old}
     return fields
-
-
-def _old_scheme(scheme: dict[str, Any]) -> dict[str, Any]:
-    for kind, field in SCHEME_FIELDS.items():
-        if field in scheme:
-            return {"type": kind} | {"in" if key == "location" else key: value for key, value in scheme[field].items()}
-    return {}

@@ -11,7 +11,7 @@ import enum
 import re
 import types
 import typing
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import cache
 from typing import Any, NamedTuple, TypeVar
 
@@ -71,9 +71,6 @@ class V1_0(Dialect):  # noqa: N801
 
     def http_error(self, error: A2AError) -> tuple[int, dict[str, Any]]:
         return to_http(error)
-
-    def method_of(self, operation: Operation) -> str:
-        return operation.name
 
     def write_request(self, operation: Operation, request: Model) -> bytes:
         return encode(request)
@@ -196,7 +193,9 @@ def normalize(value: Any, model: type[Model]) -> Any:
             continue
         nested = known.nested
         if known.numbered:
-            item = _name_of(item, known.numbered)
+            # In a query a number is a string. What is not a number of the enum is left as it is.
+            if type(item) is int or (isinstance(item, str) and item.isdecimal() and len(item) <= 2):
+                item = known.numbered[int(item)] if 0 <= int(item) < len(known.numbered) else item
         elif nested is not None:
             item = [normalize(i, nested) for i in item] if isinstance(item, list) else normalize(item, nested)
         result.setdefault(known.name, item)
@@ -216,42 +215,34 @@ class _KnownField(NamedTuple):
 def _names_of(model: type[Model]) -> dict[str, _KnownField]:
     names: dict[str, _KnownField] = {}
     for field in msgspec.structs.fields(model):
-        is_any = Any in (field.type, *typing.get_args(field.type))
-        known = _KnownField(field.encode_name, _nested_model(field.type), is_any, _enum_names(field.type))
+        kinds = list(_types_in(field.type))
+        nested = next((kind for kind in kinds if isinstance(kind, type) and issubclass(kind, Model)), None)
+        enums = [kind for kind in kinds if isinstance(kind, type) and issubclass(kind, enum.Enum)]
+        # The enums of protobuf begin with the unspecified value, which has the number 0.
+        numbered = [[member.value for member in kind] for kind in enums if "UNSPECIFIED" in kind.__members__]
+        known = _KnownField(field.encode_name, nested, Any in kinds, numbered[0] if numbered else [])
         names[field.name] = names[field.encode_name] = known
     return names
 
 
-def _nested_model(annotation: Any) -> type[Model] | None:
-    if isinstance(annotation, type) and issubclass(annotation, Model):
-        return annotation
+def _types_in(annotation: Any) -> Iterator[Any]:
+    """Yield the types of which an annotation consists, apart from those in the JSON objects of users."""
+    yield annotation
     if typing.get_origin(annotation) in (typing.Annotated, typing.Union, types.UnionType, list):
         for argument in typing.get_args(annotation):
-            if (found := _nested_model(argument)) is not None:
-                return found
-    return None
+            yield from _types_in(argument)
 
 
-def _enum_names(annotation: Any) -> list[str]:
-    """Return the names of a protobuf enum. It begins with the unspecified value, which has the number 0."""
-    for kind in (annotation, *typing.get_args(annotation)):
-        if isinstance(kind, type) and issubclass(kind, enum.Enum):
-            names: list[str] = [member.value for member in kind]
-            if str(names[0]).endswith("_UNSPECIFIED"):
-                return names
-    return []
+#: What makes the zero value of each type; that of other types is an object.
+_ZEROS: dict[type, Callable[[], Any]] = {
+    inspect.StrType: str,
+    inspect.IntType: int,
+    inspect.BoolType: bool,
+    inspect.ListType: list,
+}
 
 
-def _name_of(item: Any, names: list[str]) -> Any:
-    """Return the name of an enum's number, which in a query is a string. Anything else is left as it is."""
-    if type(item) is int or (isinstance(item, str) and item.isdecimal() and len(item) <= 2):
-        return names[int(item)] if 0 <= int(item) < len(names) else item
-    return item
-
-
-@cache
-def _type_of(model: type[Model]) -> inspect.Type:
-    return inspect.type_info(model)
+_type_of = cache(inspect.type_info)
 
 
 def _complete(value: Any, kind: inspect.Type) -> Any:
@@ -271,21 +262,8 @@ def _complete(value: Any, kind: inspect.Type) -> Any:
             if field.encode_name in value:
                 completed[field.encode_name] = _complete(value[field.encode_name], field.type)
             elif field.required:
-                completed[field.encode_name] = _zero(field.type)
+                completed[field.encode_name] = _ZEROS.get(type(field.type), dict)()
+                if isinstance(field.type, inspect.EnumType):
+                    completed[field.encode_name] = next(iter(field.type.cls)).value
         return completed
     return value
-
-
-def _zero(kind: inspect.Type) -> Any:
-    if isinstance(kind, inspect.StrType):
-        return ""
-    if isinstance(kind, inspect.IntType):
-        return 0
-    if isinstance(kind, inspect.BoolType):
-        return False
-    if isinstance(kind, inspect.ListType):
-        return []
-    if isinstance(kind, inspect.EnumType):
-        members: list[enum.Enum] = list(kind.cls)
-        return members[0].value
-    return {}
