@@ -209,76 +209,62 @@ _OPERATIONS = {
     "ListTaskPushNotificationConfig": "ListTaskPushNotificationConfigs",
     "GetAgentCard": "GetExtendedAgentCard",
 }
-_TASK_NAME = re.compile(r"tasks/([^/]+)")
-_CONFIG_NAME = re.compile(r"tasks/([^/]+)/pushNotificationConfigs/([^/]+)")
+#: Resource names, which 0.3 has instead of ids: the field of a message and its form.
+_TASK, _CONFIG = "tasks/{id}", "tasks/{task_id}/pushNotificationConfigs/{id}"
+_RESOURCES = {
+    "GetTaskRequest": ("name", _TASK),
+    "CancelTaskRequest": ("name", _TASK),
+    "TaskSubscriptionRequest": ("name", _TASK),
+    "TaskPushNotificationConfig": ("name", _CONFIG),
+    "GetTaskPushNotificationConfigRequest": ("name", _CONFIG),
+    "DeleteTaskPushNotificationConfigRequest": ("name", _CONFIG),
+    "ListTaskPushNotificationConfigRequest": ("parent", "tasks/{task_id}"),
+    "CreateTaskPushNotificationConfigRequest": ("parent", "tasks/{task_id}"),
+}
+_PLACEHOLDER = re.compile(r"\{(\w+)\}")
 
 
-def _task_id(name: str, field: str) -> str:
-    found = _TASK_NAME.fullmatch(name)
-    if found is None:
-        raise InvalidParamsError(f"{field} must be tasks/ and the id of a task, not {name[:200]!r}", field=field)
-    return found[1]
+def _resource_name(form: str) -> Callable[[Any], str]:
+    return lambda value: _PLACEHOLDER.sub(lambda name: getattr(value, name[1]) or "", form)
 
 
-def _config_ids(name: str) -> tuple[str, str]:
-    found = _CONFIG_NAME.fullmatch(name)
-    if found is None:
-        raise InvalidParamsError(
-            f"name must be tasks/TASK_ID/pushNotificationConfigs/CONFIG_ID, not {name[:200]!r}", field="name"
-        )
-    return found[1], found[2]
+def _id_in(field: str, form: str, attribute: str) -> Callable[[Message], str]:
+    pattern = re.compile(_PLACEHOLDER.sub(r"(?P<\1>[^/]+)", form))
 
+    def read(message: Message) -> str:
+        name = getattr(message, field)
+        found = pattern.fullmatch(name)
+        if found is None:
+            raise InvalidParamsError(f"{field} must have the form {form}, not {name[:200]!r}", field=field)
+        return found[attribute]
 
-def _task_name(request: Any) -> str:
-    return f"tasks/{request.id}"
-
-
-def _parent_name(request: Any) -> str:
-    return f"tasks/{request.task_id or ''}"
-
-
-def _config_name(request: Any) -> str:
-    return f"tasks/{request.task_id or ''}/pushNotificationConfigs/{request.id or ''}"
+    return read
 
 
 _WRITTEN: dict[str, dict[str, Callable[[Any], Any]]] = {
+    message: {field: _resource_name(form)} for message, (field, form) in _RESOURCES.items()
+}
+_WRITTEN |= {
     "TaskStatusUpdateEvent": {"final": lambda update: update.status.state in SETTLED_STATES},
     "SendMessageConfiguration": {"blocking": lambda configuration: not configuration.return_immediately},
     "AuthenticationInfo": {"schemes": lambda info: [info.scheme]},
-    "GetTaskRequest": {"name": _task_name},
-    "CancelTaskRequest": {"name": _task_name},
-    "TaskSubscriptionRequest": {"name": _task_name},
-    "TaskPushNotificationConfig": {"name": _config_name},
-    "GetTaskPushNotificationConfigRequest": {"name": _config_name},
-    "DeleteTaskPushNotificationConfigRequest": {"name": _config_name},
-    "ListTaskPushNotificationConfigRequest": {"parent": _parent_name},
-    "CreateTaskPushNotificationConfigRequest": {
-        "parent": _parent_name,
-        "config_id": lambda config: config.id or "",
-        "config.name": _config_name,
-    },
+}
+_WRITTEN["CreateTaskPushNotificationConfigRequest"] |= {
+    "config_id": lambda config: config.id or "",
+    "config.name": _resource_name(_CONFIG),
 }
 _READ: dict[str, dict[str, Callable[[Message], Any]]] = {
+    message: {name: _id_in(field, form, name) for name in _PLACEHOLDER.findall(form)}
+    for message, (field, form) in _RESOURCES.items()
+}
+_READ |= {
     "SendMessageConfiguration": {"return_immediately": lambda configuration: not configuration.blocking},
     "AuthenticationInfo": {"scheme": lambda info: info.schemes[0] if info.schemes else ""},
-    "GetTaskRequest": {"id": lambda request: _task_id(request.name, "name")},
-    "CancelTaskRequest": {"id": lambda request: _task_id(request.name, "name")},
-    "TaskSubscriptionRequest": {"id": lambda request: _task_id(request.name, "name")},
-    "TaskPushNotificationConfig": {"task_id": lambda config: _config_ids(config.name)[0]},
-    "GetTaskPushNotificationConfigRequest": {
-        "task_id": lambda request: _config_ids(request.name)[0],
-        "id": lambda request: _config_ids(request.name)[1],
-    },
-    "DeleteTaskPushNotificationConfigRequest": {
-        "task_id": lambda request: _config_ids(request.name)[0],
-        "id": lambda request: _config_ids(request.name)[1],
-    },
-    "ListTaskPushNotificationConfigRequest": {"task_id": lambda request: _task_id(request.parent, "parent")},
-    "CreateTaskPushNotificationConfigRequest": {
-        "task_id": lambda request: _task_id(request.parent, "parent"),
-        "id": lambda request: request.config.push_notification_config.id or request.config_id or None,
-    },
 }
+del _READ["TaskPushNotificationConfig"]["id"]  # it has a field of its own
+_READ["CreateTaskPushNotificationConfigRequest"]["id"] = lambda request: (
+    request.config.push_notification_config.id or request.config_id or None
+)
 
 
 def _prepare_0_3(request: Any) -> Any:

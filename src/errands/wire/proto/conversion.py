@@ -16,8 +16,7 @@ of a `TaskStatus`, for example, is:
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from functools import cache
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar, cast
 
 from google.protobuf.message_factory import GetMessageClass
 from msgspec import UNSET, inspect
@@ -78,37 +77,8 @@ class ProtoSchema:
         if (conversion := self._conversions.get(descriptor.name)) is not None:
             return conversion.fill
         key = (descriptor.full_name, model)
-        if key not in self._functions:
-            self._functions[key] = self._compile_filler(descriptor, model)
-        return self._functions[key]
-
-    def reader(self, descriptor: Descriptor, model: type[Model], path: str | None = None) -> Callable[[Message], Any]:
-        """Return the function that makes a struct of a message. What is missing in the message is empty.
-
-        Requests have a `path`, the place of the message in its request: they are held to the bounds that are declared
-        on the struct, and refused with the place of what is wrong.
-        """
-        if (conversion := self._conversions.get(descriptor.name)) is not None:
-            return conversion.read
-        key = (descriptor.full_name, model, path)
-        if key not in self._functions:
-            self._functions[key] = self._compile_reader(descriptor, model, path)
-        return self._functions[key]
-
-    def _fields(self, descriptor: Descriptor, model: type[Model]) -> list[_Field]:
-        """Return the attributes of the struct that the message has a field for."""
-        renamed = self._renamed.get(descriptor.name, {})
-        found = []
-        for attribute in _attributes(model):
-            *holders, name = renamed.get(attribute.name, attribute.name).split(".")
-            inner = descriptor
-            for holder in holders:
-                inner = inner.fields_by_name[holder].message_type
-            if (proto := inner.fields_by_name.get(name)) is not None:
-                found.append(_Field(attribute, proto, ".".join(["message", *holders])))
-        return found
-
-    def _compile_filler(self, descriptor: Descriptor, model: type[Model]) -> Callable[..., Any]:
+        if key in self._functions:
+            return self._functions[key]
         scope: dict[str, Any] = {"UNSET": UNSET}
         lines = ["def convert(message, value):", "    pass"]
         chosen = None
@@ -127,24 +97,20 @@ class ProtoSchema:
             is_list = "." not in path and descriptor.fields_by_name[path].default_value == []
             put = "message.{}.extend({})" if is_list else "message.{} = {}"
             lines.append(f"    {put.format(path, f'written_{number}(value)')}")
-        return _compiled(lines, scope)
+        self._functions[key] = _compiled(lines, scope)
+        return self._functions[key]
 
-    def _fill_statement(self, field: _Field, item: str, scope: dict[str, Any]) -> str:
-        target, proto = field.place, field.proto
-        kind = proto.message_type
-        if kind is None:
-            if field.is_list:
-                return f"{target}.extend({item})"
-            if proto.enum_type is not None:
-                scope[f"numbers_{proto.name}"] = {member: n for n, member in enumerate(field.members)}
-                return f"{target} = numbers_{proto.name}[{item}]"
-            return f"{target} = {item}"
-        scope[f"fill_{proto.name}"] = _FILLERS.get(kind.full_name) or self.filler(kind, field.model)
-        if field.is_list:
-            return f"for one in {item}: fill_{proto.name}({target}.add(), one)"
-        return f"fill_{proto.name}({target}, {item})"
+    def reader(self, descriptor: Descriptor, model: type[Model], path: str | None = None) -> Callable[[Message], Any]:
+        """Return the function that makes a struct of a message. What is missing in the message is empty.
 
-    def _compile_reader(self, descriptor: Descriptor, model: type[Model], path: str | None) -> Callable[..., Any]:
+        Requests have a `path`, the place of the message in its request: they are held to the bounds that are declared
+        on the struct, and refused with the place of what is wrong.
+        """
+        if (conversion := self._conversions.get(descriptor.name)) is not None:
+            return conversion.read
+        key = (descriptor.full_name, model, path)
+        if key in self._functions:
+            return self._functions[key]
         own = self._read.get(descriptor.name, {})
         scope: dict[str, Any] = {"UNSET": UNSET, "Model": model, "absent": _absent}
         lines = ["def convert(message):"]
@@ -176,7 +142,36 @@ class ProtoSchema:
             scope[f"own_{name}"] = function
             arguments.append(f"{name}=own_{name}(message)")
         lines.append(f"    return Model({', '.join(arguments)})")
-        return _compiled(lines, scope)
+        self._functions[key] = _compiled(lines, scope)
+        return self._functions[key]
+
+    def _fields(self, descriptor: Descriptor, model: type[Model]) -> list[_Field]:
+        """Return the attributes of the struct that the message has a field for."""
+        renamed = self._renamed.get(descriptor.name, {})
+        found = []
+        for attribute in cast(inspect.StructType, inspect.type_info(model)).fields:
+            *holders, name = renamed.get(attribute.name, attribute.name).split(".")
+            inner = descriptor
+            for holder in holders:
+                inner = inner.fields_by_name[holder].message_type
+            if (proto := inner.fields_by_name.get(name)) is not None:
+                found.append(_Field(attribute, proto, ".".join(["message", *holders])))
+        return found
+
+    def _fill_statement(self, field: _Field, item: str, scope: dict[str, Any]) -> str:
+        target, proto = field.place, field.proto
+        kind = proto.message_type
+        if kind is None:
+            if field.is_list:
+                return f"{target}.extend({item})"
+            if proto.enum_type is not None:
+                scope[f"numbers_{proto.name}"] = {member: n for n, member in enumerate(field.members)}
+                return f"{target} = numbers_{proto.name}[{item}]"
+            return f"{target} = {item}"
+        scope[f"fill_{proto.name}"] = _FILLERS.get(kind.full_name) or self.filler(kind, field.model)
+        if field.is_list:
+            return f"for one in {item}: fill_{proto.name}({target}.add(), one)"
+        return f"fill_{proto.name}({target}, {item})"
 
     def _read_expression(self, field: _Field, place: str | None, scope: dict[str, Any]) -> str:
         item, proto, name = field.place, field.proto, field.proto.name
@@ -210,13 +205,6 @@ class ProtoSchema:
             scope["required"] = _required
             return f"required({item}, {place!r})"
         return item
-
-
-@cache
-def _attributes(model: type[Model]) -> tuple[inspect.Field, ...]:
-    info = inspect.type_info(model)
-    assert isinstance(info, inspect.StructType)
-    return info.fields
 
 
 class _Field(NamedTuple):

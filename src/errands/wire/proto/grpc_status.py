@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import re
-from typing import Any, NamedTuple
+from contextlib import suppress
+from typing import Any
 
 import grpc
-from google.protobuf import any_pb2
+from google.protobuf.json_format import MessageToDict
 from google.protobuf.message import DecodeError
 from google.rpc import error_details_pb2, status_pb2
 
@@ -61,7 +62,8 @@ def details_of(error: A2AError, codec: Codec) -> bytes:
 
 def read_failure(code: grpc.StatusCode, message: str, details: bytes | None) -> A2AError | None:
     """Return the agent's error, by its ErrorInfo, else by its name, else by the code; None if A2A has no such code."""
-    reason, wait, described = _read_details(details)
+    described = _read_details(details)
+    reason = _reason_in(described)
     named = _NAMED.fullmatch(message)
     if named is not None and named["name"] in _REASON_OF_NAME:
         reason, message = reason or _REASON_OF_NAME[named["name"]], named["message"]
@@ -70,49 +72,26 @@ def read_failure(code: grpc.StatusCode, message: str, details: bytes | None) -> 
         return None
     # The details are those of HTTP+JSON, so the same function reads them.
     body = {"message": message or code.name, "details": [{"reason": reason}, *described]}
-    error = from_http(STATUS[reason].http, {"error": body})
-    if isinstance(error, UnavailableError) and wait is not None:
-        error.retry_after = wait
-    return error
+    return from_http(STATUS[reason].http, {"error": body})
 
 
 def has_error_info(details: bytes | None) -> bool:
     """Return whether the error is the agent's own, and not that of a proxy or of gRPC."""
-    return _read_details(details).reason is not None
+    return _reason_in(_read_details(details)) is not None
 
 
-class _StatusDetails(NamedTuple):
-    reason: str | None = None
-    #: Seconds to wait before trying again.
-    wait: int | None = None
-    #: All details as HTTP+JSON writes them.
-    described: list[dict[str, Any]] = []
+def _reason_in(details: list[dict[str, Any]]) -> str | None:
+    return next((detail["reason"] for detail in reversed(details) if detail.get("reason") in STATUS), None)
 
 
-def _read_details(raw: bytes | None) -> _StatusDetails:
-    reason, wait = None, None
-    described: list[dict[str, Any]] = []
-    try:
-        status = status_pb2.Status.FromString(raw or b"")
-    except DecodeError:
-        status = status_pb2.Status()
-    for detail in status.details:
-        if (info := _unpacked(detail, error_details_pb2.ErrorInfo)) is not None and info.reason in STATUS:
-            reason = info.reason
-            described.append({"reason": reason, "metadata": dict(info.metadata)})
-        if (bad := _unpacked(detail, error_details_pb2.BadRequest)) is not None:
-            described.append({"fieldViolations": [{"field": one.field} for one in bad.field_violations]})
-        if (retry := _unpacked(detail, error_details_pb2.RetryInfo)) is not None:
-            wait = max(0, retry.retry_delay.seconds)
-    return _StatusDetails(reason, wait, described)
-
-
-def _unpacked(detail: any_pb2.Any, kind: Any) -> Any:
-    if not detail.Is(kind.DESCRIPTOR):
-        return None
-    message = kind()
-    try:
-        detail.Unpack(message)
-    except DecodeError:
-        return None
-    return message
+def _read_details(raw: bytes | None) -> list[dict[str, Any]]:
+    """Return the details of a Status as HTTP+JSON writes them, without those that cannot be read."""
+    found: list[dict[str, Any]] = []
+    with suppress(DecodeError):
+        for detail in status_pb2.Status.FromString(raw or b"").details:
+            for kind in (error_details_pb2.ErrorInfo, error_details_pb2.BadRequest, error_details_pb2.RetryInfo):
+                with suppress(DecodeError):
+                    message: Any = kind()
+                    if detail.Unpack(message):
+                        found.append(MessageToDict(message))
+    return found
