@@ -5,45 +5,24 @@ from __future__ import annotations
 import asyncio
 import datetime
 from collections.abc import AsyncGenerator, Generator, Mapping, Sequence
-from types import TracebackType
 from typing import Any, Self, Unpack
 
 import httpx
 import msgspec
 from msgspec import UNSET, UnsetType
 
+from errands.client import discovery
 from errands.client.conversation import Content, Conversation, MessageOptions, compose
-from errands.client.discovery import (
-    CardSource,
-    CardValidator,
-    card_urls,
-    choose_interface,
-    open_transport,
-    protocol_name,
-    version_name,
-)
 from errands.client.errors import NotConnectedError, ProtocolError
 from errands.client.http_transport import checked_headers
 from errands.client.results import ClientResult, ListResult, ResultMemory, StreamEvent, text_pieces
 from errands.client.session import RETRY_ON, AgentSession, RetryPolicy, Transport
 from errands.client.task_stream import TaskStream, wait_until
 from errands.errors import ConfigurationError, TaskNotFoundError
+from errands.model import requests
 from errands.model.card import AgentCapabilities, AgentCard
 from errands.model.core import SETTLED_STATES, TERMINAL_STATES, Part, Task, TaskState
-from errands.model.requests import (
-    AuthenticationInfo,
-    CancelTaskRequest,
-    DeleteTaskPushNotificationConfigRequest,
-    GetExtendedAgentCardRequest,
-    GetTaskPushNotificationConfigRequest,
-    GetTaskRequest,
-    ListTaskPushNotificationConfigsRequest,
-    ListTaskPushNotificationConfigsResponse,
-    ListTasksRequest,
-    ListTasksResponse,
-    SendMessageResponse,
-    TaskPushNotificationConfig,
-)
+from errands.model.requests import TaskPushNotificationConfig
 from errands.wire.dialect import EXTENSIONS
 
 
@@ -70,7 +49,7 @@ class A2AClient:
         protocol: str | None = None,
         version: str | None = None,
         httpx_client: httpx.AsyncClient | None = None,
-        card_validator: CardValidator | None = None,
+        card_validator: discovery.CardValidator | None = None,
         max_retries: int = 3,
         retry_delay: float = 0.2,
         retry_on: tuple[type[Exception], ...] = RETRY_ON,
@@ -82,21 +61,21 @@ class A2AClient:
 
         `extensions` are URIs to activate.
         """
-        card_urls(url)
+        discovery.card_urls(url)
         self._url = url
         self._headers = checked_headers(headers or {})
         if extensions:
             self._headers.update(checked_headers({EXTENSIONS: ",".join(extensions)}))
         self._timeout = timeout
-        self._protocol = protocol_name(protocol) if protocol else None
-        self._version = version_name(version) if version else None
+        self._protocol = discovery.protocol_name(protocol) if protocol else None
+        self._version = discovery.version_name(version) if version else None
         self._own_http = httpx_client is None
         self._http = httpx_client
         self._validator = card_validator
         self._retry = RetryPolicy(max_retries=max_retries, delay=retry_delay, retry_on=retry_on)
         self._tenant = tenant
         self._given_card = card
-        self._source: CardSource | None = None
+        self._source: discovery.CardSource | None = None
         self._session: AgentSession | None = None
         self._memory = ResultMemory()
         #: A new card may need a new one; streams that run on an older one go on.
@@ -113,13 +92,8 @@ class A2AClient:
             # Every open stream and blocking send holds a connection, so httpx's default of a hundred is too low.
             limits = httpx.Limits(max_connections=1000, max_keepalive_connections=100)
             self._http = httpx.AsyncClient(limits=limits)
-        self._source = CardSource(
-            self._http,
-            self._url,
-            headers=self._headers,
-            retry=self._retry,
-            timeout=self._timeout,
-            validator=self._validator,
+        self._source = discovery.CardSource(
+            self._http, self._url, self._headers, self._retry, self._timeout, self._validator
         )
         card = self._given_card or await self._source.fetch()
         if card is not None:
@@ -127,7 +101,7 @@ class A2AClient:
 
     def _open_session(self, http: httpx.AsyncClient, card: AgentCard) -> AgentSession:
         source = self._source
-        choice = choose_interface(
+        choice = discovery.choose_interface(
             card,
             card_url=(source and source.found_at) or self._url,
             protocol=self._protocol,
@@ -135,16 +109,12 @@ class A2AClient:
             tenant=self._tenant,
         )
         software = b"" if source is None else source.software
-        transport = open_transport(choice, http, software=software, headers=self._headers, timeout=self._timeout)
+        transport = discovery.open_transport(
+            choice, http, software=software, headers=self._headers, timeout=self._timeout
+        )
         self._transports.append(transport)
         return AgentSession(
-            card,
-            transport,
-            self._retry,
-            version=choice.version,
-            lacks=choice.lacks,
-            tenant=choice.tenant,
-            timeout=self._timeout,
+            card, transport, self._retry, choice.version, choice.tenant, self._timeout, lacks=choice.lacks
         )
 
     async def refresh_card(self) -> AgentCard:
@@ -175,9 +145,7 @@ class A2AClient:
             raise
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *error: object) -> None:
         await self.close()
 
     def _connected(self) -> AgentSession:
@@ -237,25 +205,21 @@ class A2AClient:
             timeout = None if blocking else self._timeout
         loop = asyncio.get_running_loop()
         began = loop.time()
-        response: SendMessageResponse = await session.call_within(
+        response: requests.SendMessageResponse = await session.call_within(
             timeout, "SendMessage", request, message_id=request.message.message_id
         )
         if (task := response.task) is not None:
             if blocking and task.status.state not in SETTLED_STATES:
                 left = None if timeout is None else max(began + timeout - loop.time(), 0)
                 length = request.configuration.history_length if request.configuration else None
+                message_id = request.message.message_id
                 task = await wait_until(
-                    session,
-                    task,
-                    SETTLED_STATES,
-                    timeout=left,
-                    history_length=length,
-                    message_id=request.message.message_id,
+                    session, task, SETTLED_STATES, timeout=left, history_length=length, message_id=message_id
                 )
             return self._memory.result(task, is_new=not request.message.task_id)
         if response.message is not None:
             return ClientResult.from_message(response.message)
-        raise ProtocolError("a SendMessageResponse with neither task nor message")
+        raise ProtocolError("a requests.SendMessageResponse with neither task nor message")
 
     async def send_parts(
         self,
@@ -310,7 +274,7 @@ class A2AClient:
 
     async def get_task(self, task_id: str, history_length: int | None = None) -> ClientResult:
         """Return the task as it stands, with the newest `history_length` messages. Raises `TaskNotFoundError`."""
-        request = GetTaskRequest(id=task_id, history_length=history_length)
+        request = requests.GetTaskRequest(id=task_id, history_length=history_length)
         return ClientResult.from_task(await self._connected().call("GetTask", request))
 
     def list_tasks(
@@ -328,9 +292,15 @@ class A2AClient:
         if isinstance(status_timestamp_after, datetime.datetime):
             moment = status_timestamp_after.astimezone(datetime.UTC).replace(tzinfo=None)
             status_timestamp_after = f"{moment.isoformat()}Z"
-        request = ListTasksRequest(
+        if status is not None:
+            try:
+                status = TaskState.parse(status)
+            except ValueError:
+                names = ", ".join(state.short for state in TaskState)
+                raise ConfigurationError(f"invalid status {status!r}: expected one of {names}") from None
+        request = requests.ListTasksRequest(
             context_id=context_id,
-            status=_state(status),
+            status=status,
             page_size=page_size,
             page_token=page_token,
             history_length=history_length,
@@ -345,13 +315,13 @@ class A2AClient:
         Raises `TaskNotFoundError`, and `TaskNotCancelableError` when it has ended before.
         """
         session = self._connected()
-        task: Task = await session.call("CancelTask", CancelTaskRequest(id=task_id, metadata=metadata))
+        task: Task = await session.call("CancelTask", requests.CancelTaskRequest(id=task_id, metadata=metadata))
         return ClientResult.from_task(await wait_until(session, task, TERMINAL_STATES, timeout=self._timeout))
 
     async def get_extended_card(self) -> AgentCard:
         """Return the card for authenticated callers; from now on it is this client's `agent_card`."""
         session = self._connected()
-        card: AgentCard = await session.call("GetExtendedAgentCard", GetExtendedAgentCardRequest())
+        card: AgentCard = await session.call("GetExtendedAgentCard", requests.GetExtendedAgentCardRequest())
         session.card = card
         return card
 
@@ -362,11 +332,18 @@ class A2AClient:
         url: str,
         token: str | None = None,
         config_id: str | None = None,
-        authentication: AuthenticationInfo | dict[str, Any] | None = None,
+        authentication: requests.AuthenticationInfo | dict[str, Any] | None = None,
     ) -> TaskPushNotificationConfig:
         """Have the agent send updates of the task to `url`."""
+        if isinstance(authentication, dict):
+            # A2A 0.3, and a2akit with it, has a list of schemes here.
+            fields = {"scheme": (authentication.get("schemes") or [None])[0], **authentication}
+            try:
+                authentication = msgspec.convert(fields, requests.AuthenticationInfo)
+            except msgspec.ValidationError as error:
+                raise ConfigurationError(f"authentication: {error}") from None
         request = TaskPushNotificationConfig(
-            task_id=task_id, url=url, token=token, id=config_id, authentication=_authentication(authentication)
+            task_id=task_id, url=url, token=token, id=config_id, authentication=authentication
         )
         config: TaskPushNotificationConfig = await self._connected().call("CreateTaskPushNotificationConfig", request)
         return config
@@ -378,16 +355,16 @@ class A2AClient:
             if not configs:
                 raise TaskNotFoundError("The task has no push notification config", taskId=task_id)
             return configs[0]
-        request = GetTaskPushNotificationConfigRequest(task_id=task_id, id=config_id)
+        request = requests.GetTaskPushNotificationConfigRequest(task_id=task_id, id=config_id)
         config: TaskPushNotificationConfig = await self._connected().call("GetTaskPushNotificationConfig", request)
         return config
 
     async def list_push_configs(self, task_id: str) -> list[TaskPushNotificationConfig]:
         """Return every push config of a task."""
-        request = ListTaskPushNotificationConfigsRequest(task_id=task_id)
+        request = requests.ListTaskPushNotificationConfigsRequest(task_id=task_id)
         configs: list[TaskPushNotificationConfig] = []
         while True:
-            page: ListTaskPushNotificationConfigsResponse = await self._connected().call(
+            page: requests.ListTaskPushNotificationConfigsResponse = await self._connected().call(
                 "ListTaskPushNotificationConfigs", request
             )
             configs += page.configs
@@ -397,14 +374,14 @@ class A2AClient:
 
     async def delete_push_config(self, task_id: str, config_id: str) -> None:
         """End the updates that `set_push_config` asked for."""
-        request = DeleteTaskPushNotificationConfigRequest(task_id=task_id, id=config_id)
+        request = requests.DeleteTaskPushNotificationConfigRequest(task_id=task_id, id=config_id)
         await self._connected().call("DeleteTaskPushNotificationConfig", request)
 
 
 class TaskPages:
     """The tasks of an agent: `await` returns one page as a `ListResult`, `async for` yields those of all pages."""
 
-    def __init__(self, session: AgentSession, request: ListTasksRequest) -> None:
+    def __init__(self, session: AgentSession, request: requests.ListTasksRequest) -> None:
         self._session = session
         self._request = request
 
@@ -424,32 +401,11 @@ class TaskPages:
             asked.add(page.next_page_token)
             request = msgspec.structs.replace(request, page_token=page.next_page_token)
 
-    async def _page(self, request: ListTasksRequest) -> ListResult:
-        response: ListTasksResponse = await self._session.call("ListTasks", request)
+    async def _page(self, request: requests.ListTasksRequest) -> ListResult:
+        response: requests.ListTasksResponse = await self._session.call("ListTasks", request)
         return ListResult(
             tasks=[ClientResult.from_task(task) for task in response.tasks],
             next_page_token=response.next_page_token or None,
             total_size=response.total_size,
             page_size=response.page_size or request.page_size or len(response.tasks),
         )
-
-
-def _authentication(given: AuthenticationInfo | dict[str, Any] | None) -> AuthenticationInfo | None:
-    if not isinstance(given, dict):
-        return given
-    # A2A 0.3, and a2akit with it, has a list of schemes here.
-    schemes = given.get("schemes") or [None]
-    try:
-        return msgspec.convert({"scheme": schemes[0], **given}, AuthenticationInfo)
-    except msgspec.ValidationError as error:
-        raise ConfigurationError(f"authentication: {error}") from None
-
-
-def _state(status: TaskState | str | None) -> TaskState | None:
-    if status is None or isinstance(status, TaskState):
-        return status
-    try:
-        return TaskState.parse(status)
-    except ValueError:
-        names = ", ".join(state.short for state in TaskState)
-        raise ConfigurationError(f"invalid status {status!r}: expected one of {names}") from None

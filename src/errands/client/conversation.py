@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import aclosing
 from dataclasses import dataclass
 from typing import Any, Protocol, TypedDict, Unpack
@@ -42,68 +42,40 @@ class MessageOptions(TypedDict, total=False):
     push_notification_config: TaskPushNotificationConfig | None
 
 
-def compose(
-    content: Content,
-    *,
-    task_id: str | None = None,
-    context_id: str | None = None,
-    blocking: bool = True,
-    metadata: dict[str, Any] | None = None,
-    history_length: int | None = None,
-    accepted_output_modes: list[str] | None = None,
-    message_id: str | None = None,
-    push_url: str | None = None,
-    push_token: str | None = None,
-    push_notification_config: TaskPushNotificationConfig | None = None,
-) -> SendMessageRequest:
+def compose(content: Content, *, blocking: bool = True, **options: Unpack[MessageOptions]) -> SendMessageRequest:
     """Return the request with a message id of its own, so that every retry sends the same message."""
-    if push_url is not None and push_notification_config is None:
-        push_notification_config = TaskPushNotificationConfig(url=push_url, token=push_token)
+    if unknown := options.keys() - MessageOptions.__annotations__.keys():
+        raise TypeError(f"unknown option of a message: {', '.join(unknown)}")
+    if isinstance(content, Message):
+        message = content
+    else:
+        parts = [Part(text=content)] if isinstance(content, str) else list(content)
+        if not parts:
+            raise ValueError("a message needs at least one part")
+        message = Message(message_id=str(uuid.uuid4()), role=Role.USER, parts=parts)
+    overrides = {name: options.get(name) for name in ("task_id", "context_id", "metadata", "message_id")}
+    push = options.get("push_notification_config")
+    if push is None and (push_url := options.get("push_url")) is not None:
+        push = TaskPushNotificationConfig(url=push_url, token=options.get("push_token"))
     configuration = SendMessageConfiguration(
-        accepted_output_modes=accepted_output_modes,
-        task_push_notification_config=push_notification_config,
-        history_length=history_length,
+        accepted_output_modes=options.get("accepted_output_modes"),
+        task_push_notification_config=push,
+        history_length=options.get("history_length"),
         return_immediately=not blocking,
     )
-    overrides = {
-        "task_id": task_id,
-        "context_id": context_id,
-        "metadata": metadata,
-        "message_id": message_id,
-    }
-    message = msgspec.structs.replace(
-        _message(content), **{name: value for name, value in overrides.items() if value is not None}
-    )
     return SendMessageRequest(
-        message=message,
+        message=msgspec.structs.replace(message, **{k: value for k, value in overrides.items() if value is not None}),
         configuration=None if configuration == SendMessageConfiguration() else configuration,
     )
-
-
-def _message(content: Content) -> Message:
-    if isinstance(content, Message):
-        return content
-    parts = [Part(text=content)] if isinstance(content, str) else list(content)
-    if not parts:
-        raise ValueError("a message needs at least one part")
-    return Message(message_id=str(uuid.uuid4()), role=Role.USER, parts=parts)
 
 
 class MessageSender(Protocol):
     """What a conversation needs of a client."""
 
-    async def send(
-        self,
-        text: Content,
-        *,
-        blocking: bool = True,
-        timeout: float | UnsetType | None = UNSET,
-        **options: Unpack[MessageOptions],
-    ) -> ClientResult: ...
-
-    def stream(
-        self, text: Content, *, timeout: float | None = None, **options: Unpack[MessageOptions]
-    ) -> AsyncGenerator[StreamEvent, None]: ...
+    @property
+    def send(self) -> Callable[..., Awaitable[ClientResult]]: ...
+    @property
+    def stream(self) -> Callable[..., AsyncGenerator[StreamEvent, None]]: ...
 
 
 @dataclass(frozen=True, slots=True)

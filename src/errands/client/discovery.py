@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from functools import cache
 from typing import Any, Literal, NamedTuple
 from urllib.parse import urljoin, urlsplit, urlunsplit
@@ -22,7 +23,7 @@ from errands.client.http_transport import (
 )
 from errands.client.session import RetryPolicy, TransientError, Transport
 from errands.errors import ConfigurationError, UnavailableError
-from errands.model.card import AgentCard, AgentInterface
+from errands.model.card import AgentCard
 from errands.wire import praisonai, v0_3, v1_0
 from errands.wire.dialect import ClientDialect, MalformedAnswerError
 from errands.wire.v0_3_card import PRAISONAI_TRANSPORT, from_v0_3
@@ -48,33 +49,24 @@ def card_urls(url: str) -> list[str]:
     return [url.rstrip("/") + path for path in WELL_KNOWN_PATHS]
 
 
+@dataclass
 class CardSource:
     """Fetches the card of one agent, and again only if it has changed."""
 
-    def __init__(
-        self,
-        client: httpx.AsyncClient,
-        url: str,
-        *,
-        headers: Mapping[str, str],
-        retry: RetryPolicy,
-        timeout: float | None,
-        validator: CardValidator | None = None,
-    ) -> None:
-        self._client = client
-        self._url = url
-        self._headers = headers
-        self._retry = retry
-        self._timeout = timeout
-        self._validator = validator
-        #: Where the card was found, and what the server there calls itself.
-        self.found_at: str | None = None
-        self.software = b""
-        self._conditions: dict[str, str] = {}
+    client: httpx.AsyncClient
+    url: str
+    headers: Mapping[str, str]
+    retry: RetryPolicy
+    timeout: float | None
+    validator: CardValidator | None = None
+    #: Where the card was found, and what the server there calls itself.
+    found_at: str | None = None
+    software: bytes = b""
+    _conditions: dict[str, str] = field(default_factory=dict)
 
     async def fetch(self) -> AgentCard | None:
         """Return the card, or None when it is the one that was fetched last. Raises `AgentNotFoundError`."""
-        urls = card_urls(self._url) if self.found_at is None else [self.found_at]
+        urls = card_urls(self.url) if self.found_at is None else [self.found_at]
         reasons: list[str] = []
         for url in urls:
             response = await self._get(url)
@@ -86,30 +78,33 @@ class CardSource:
                 except ProtocolError as error:
                     reasons.append(f"{urlsplit(url).path}: {error.description}")
             else:
-                reasons.append(f"{urlsplit(url).path}: {_explain(response)}")
-        raise AgentNotFoundError(self._url, "; ".join(reasons))
+                # A redirect that is followed would carry the caller's credentials to any address.
+                location = response.headers.get("location") if response.is_redirect else None
+                advice = f", a redirect; use {location!r} instead" if location else ""
+                reasons.append(f"{urlsplit(url).path}: HTTP {response.status_code}{advice}")
+        raise AgentNotFoundError(self.url, "; ".join(reasons))
 
     async def _get(self, url: str) -> httpx.Response:
-        headers = httpx.Headers(self._headers)
+        headers = httpx.Headers(self.headers)
         headers.update({**self._conditions, "A2A-Version": v1_0.JSON.version, "Accept": "application/json"})
 
         async def attempt() -> httpx.Response:
             with translated_failures():
-                response = await self._client.get(url, headers=headers, timeout=self._timeout, follow_redirects=False)
+                response = await self.client.get(url, headers=headers, timeout=self.timeout, follow_redirects=False)
             if response.status_code in _PASSING_STATUSES:
                 cause = UnavailableError(f"HTTP {response.status_code}")
                 raise TransientError(cause, reached=True, retry_after=retry_after(response.headers))
             return response
 
         try:
-            return await self._retry.run(attempt, idempotent=True)
+            return await self.retry.run(attempt, idempotent=True)
         except TransientError as failure:
-            raise AgentNotFoundError(self._url, str(failure)) from failure.cause
+            raise AgentNotFoundError(self.url, str(failure)) from failure.cause
 
     def _accept(self, url: str, response: httpx.Response) -> AgentCard:
         card = read_card(response.content)
-        if self._validator is not None:
-            self._validator(card, response.content)
+        if self.validator is not None:
+            self.validator(card, response.content)
         self.found_at = url
         self.software = response.headers.get("x-powered-by", "").encode()
         conditions = {
@@ -118,13 +113,6 @@ class CardSource:
         }
         self._conditions = {name: value for name, value in conditions.items() if value}
         return card
-
-
-def _explain(response: httpx.Response) -> str:
-    if response.is_redirect:
-        # If it were followed, it would carry the caller's credentials to any address.
-        return f"HTTP {response.status_code}, a redirect; use {response.headers.get('location')!r} instead"
-    return f"HTTP {response.status_code}"
 
 
 def read_card(raw: bytes) -> AgentCard:
@@ -154,6 +142,8 @@ DIALECTS: dict[tuple[str, str], ClientDialect | Literal["grpc"]] = {
     ("0.3", "grpc"): "grpc",
     ("0.3", "praisonai"): praisonai.DIALECT,
 }
+#: The versions in the table, the preferred one first.
+VERSIONS = list(dict.fromkeys(version for version, _ in DIALECTS))
 #: The bindings over HTTP, by the name in `A2AClient(protocol=...)`.
 BINDINGS = {binding.name: binding for binding in (JsonRpcBinding, RestBinding, PraisonAIBinding)}
 #: Where PraisonAI's dialect is usually spoken.
@@ -179,7 +169,7 @@ class Choice(NamedTuple):
 
 def protocol_name(name: str) -> str:
     """Return the name of a binding as this client spells it. Raises `ConfigurationError` for an unknown one."""
-    known = list(dict.fromkeys(binding for _, binding in DIALECTS))
+    known = dict.fromkeys(binding for _, binding in DIALECTS)
     if name.lower() not in known:
         raise ConfigurationError(f"invalid protocol {name!r}: expected one of {', '.join(map(repr, known))}")
     if name.lower() == "grpc" and not speaks_grpc():
@@ -189,11 +179,9 @@ def protocol_name(name: str) -> str:
 
 def version_name(version: str) -> str:
     """Return a version as `Major.Minor`. Raises `ConfigurationError` for an unknown one."""
-    known = _versions()
-    short = _short(version)
-    if short not in known:
-        raise ConfigurationError(f"invalid version {version!r}: expected one of {', '.join(map(repr, known))}")
-    return short
+    if _short(version) not in VERSIONS:
+        raise ConfigurationError(f"invalid version {version!r}: expected one of {', '.join(map(repr, VERSIONS))}")
+    return _short(version)
 
 
 @cache
@@ -218,20 +206,36 @@ def choose_interface(
 
     `protocol` and `version` insist on one. Raises `NoCommonProtocolError` with what is offered.
     """
-    versions = _versions()
-    offered = [*card.supported_interfaces, *(_praisonai_interfaces(card) if protocol == "praisonai" else ())]
-    fitting = [face for face in offered if _short(face.protocol_version) in versions]
-    for interface in sorted(fitting, key=lambda face: versions.index(_short(face.protocol_version))):
-        binding = interface.protocol_binding.lower()
-        if protocol not in (None, binding) or version not in (None, _short(interface.protocol_version)):
+    offered = list(card.supported_interfaces)
+    if protocol == "praisonai":
+        # errands serves PraisonAI's dialect beside 0.3's JSON-RPC and names it on no card.
+        for face in card.supported_interfaces:
+            if (_short(face.protocol_version), face.protocol_binding.lower()) == ("0.3", "jsonrpc"):
+                parts = urlsplit(face.url)
+                path = parts.path.rstrip("/").removesuffix(PRAISONAI_PATH) + PRAISONAI_PATH
+                url = urlunsplit(parts._replace(path=path))
+                offered.append(msgspec.structs.replace(face, protocol_binding=PRAISONAI_TRANSPORT, url=url))
+    fitting = [face for face in offered if _short(face.protocol_version) in VERSIONS]
+    for face in sorted(fitting, key=lambda face: VERSIONS.index(_short(face.protocol_version))):
+        spoken, binding = _short(face.protocol_version), face.protocol_binding.lower()
+        dialect = DIALECTS.get((spoken, binding))
+        if dialect is None or protocol not in (None, binding) or version not in (None, spoken):
             continue
         # The specification binds an interface to its tenant, so that of another tenant cannot be used.
-        if tenant is not None and interface.tenant not in (None, "", tenant):
+        if tenant is not None and face.tenant not in (None, "", tenant):
             continue
-        choice = _usable(interface, card_url)
-        if choice is not None:
-            return choice._replace(tenant=interface.tenant or tenant)
-    offers = [_describe(interface) for interface in card.supported_interfaces]
+        if dialect == "grpc":
+            url, is_usable = face.url, bool(face.url) and speaks_grpc()
+        else:
+            url = urljoin(card_url, face.url)
+            is_usable = urlsplit(url).scheme in {"http", "https"}
+        if is_usable:
+            return Choice(binding, spoken, url, dialect, face.tenant or tenant)
+    offers = [
+        f"{face.protocol_binding} {face.protocol_version} at {face.url}"
+        + (f" for tenant {face.tenant!r}" if face.tenant else "")
+        for face in card.supported_interfaces
+    ]
     raise NoCommonProtocolError(card.name, _wanted(protocol, version, tenant), offers)
 
 
@@ -250,44 +254,9 @@ def open_transport(
     return HttpTransport(http, binding, headers=headers, timeout=timeout)
 
 
-def _praisonai_interfaces(card: AgentCard) -> list[AgentInterface]:
-    """Return the interfaces of PraisonAI's dialect, which errands serves beside 0.3's JSON-RPC and names on no card."""
-    found = []
-    for face in card.supported_interfaces:
-        if (_short(face.protocol_version), face.protocol_binding.lower()) == ("0.3", "jsonrpc"):
-            parts = urlsplit(face.url)
-            path = parts.path.rstrip("/").removesuffix(PRAISONAI_PATH) + PRAISONAI_PATH
-            url = urlunsplit(parts._replace(path=path))
-            found.append(msgspec.structs.replace(face, protocol_binding=PRAISONAI_TRANSPORT, url=url))
-    return found
-
-
-def _usable(interface: AgentInterface, card_url: str) -> Choice | None:
-    version, binding = _short(interface.protocol_version), interface.protocol_binding.lower()
-    dialect = DIALECTS.get((version, binding))
-    if dialect is None:
-        return None
-    if dialect == "grpc":
-        usable, url = bool(interface.url) and speaks_grpc(), interface.url
-    else:
-        url = urljoin(card_url, interface.url)
-        usable = urlsplit(url).scheme in {"http", "https"}
-    return Choice(binding, version, url, dialect, interface.tenant) if usable else None
-
-
-def _versions() -> list[str]:
-    """Return the versions in the table, the preferred one first."""
-    return list(dict.fromkeys(version for version, _ in DIALECTS))
-
-
 def _short(version: str) -> str:
     """Return the version without its patch number, which does not take part in negotiation."""
     return ".".join(version.split(".")[:2])
-
-
-def _describe(interface: AgentInterface) -> str:
-    tenant = f" for tenant {interface.tenant!r}" if interface.tenant else ""
-    return f"{interface.protocol_binding} {interface.protocol_version} at {interface.url}{tenant}"
 
 
 def _wanted(protocol: str | None, version: str | None, tenant: str | None) -> str:

@@ -36,7 +36,6 @@ _NATIVE_SCHEMES = frozenset({"dns", "ipv4", "ipv6", "unix", "unix-abstract"})
 _RESERVED = frozenset({"host", "connection", "content-length", "content-type", "te", "user-agent", "accept"})
 #: How gRPC's messages begin when no connection could be made, so that nothing was sent.
 _NOT_SENT = ("failed to connect", "dns resolution failed", "connections to all backends failing", "name resolution")
-_RECONNECT_MS = (100, 2_000)
 
 
 class GrpcTransport:
@@ -63,14 +62,21 @@ class GrpcTransport:
         if codec is None:
             raise ConfigurationError(f"invalid version {version!r} for gRPC: expected one of {', '.join(CODECS)}")
         self._codec = codec.variant(software) if codec.variant else codec
-        self._metadata = _metadata(headers, self._codec.version)
+        sent = {name.lower(): value for name, value in headers.items() if name.lower() not in _RESERVED}
+        if (declared := sent.get(EXTENSIONS.lower())) is not None:
+            sent[EXTENSION_HEADERS[self._codec.version].lower()] = declared
+        self._metadata = tuple({**sent, "a2a-version": self._codec.version}.items())
         target, is_secure = target_of(url)
-        options = _options(timeout)
+        # The client waits between tries itself; gRPC's own waits grow to two minutes.
+        options = {"grpc.initial_reconnect_backoff_ms": 100, "grpc.max_reconnect_backoff_ms": 2_000}
+        options |= {"grpc.max_receive_message_length": -1, "grpc.max_send_message_length": -1}
+        if timeout is not None:
+            options["grpc.min_reconnect_backoff_ms"] = max(int(timeout * 1000), 1)
         if credentials is not None or is_secure:
             credentials = credentials or grpc.ssl_channel_credentials()
-            self._channel = grpc.aio.secure_channel(target, credentials, options)
+            self._channel = grpc.aio.secure_channel(target, credentials, [*options.items()])
         else:
-            self._channel = grpc.aio.insecure_channel(target, options)
+            self._channel = grpc.aio.insecure_channel(target, [*options.items()])
         self._methods: dict[str, Any] = {}
 
     async def close(self) -> None:
@@ -84,12 +90,7 @@ class GrpcTransport:
         return _decoded(rpc, raw)
 
     async def stream(
-        self,
-        operation: Operation,
-        request: Model,
-        *,
-        last_event_id: str | None,
-        read_timeout: float | None,
+        self, operation: Operation, request: Model, *, last_event_id: str | None, read_timeout: float | None
     ) -> AsyncGenerator[Received, None]:
         rpc = self._codec.rpc_of(operation)
         metadata = (*self._metadata, ASKING)
@@ -188,24 +189,3 @@ def target_of(url: str) -> tuple[str, bool]:
         raise ConfigurationError(f"url {url!r}: an agent's gRPC address is HOST:PORT or https://HOST")
     host = f"[{host}]" if ":" in host else host
     return f"{host}:{port}", parts.scheme in _TLS_SCHEMES
-
-
-def _metadata(headers: Mapping[str, str], version: str) -> tuple[tuple[str, str], ...]:
-    sent = {name.lower(): value for name, value in headers.items() if name.lower() not in _RESERVED}
-    if (declared := sent.get(EXTENSIONS.lower())) is not None:
-        sent[EXTENSION_HEADERS[version].lower()] = declared
-    return tuple({**sent, "a2a-version": version}.items())
-
-
-def _options(timeout: float | None) -> list[tuple[str, int]]:
-    first, longest = _RECONNECT_MS
-    options = [
-        ("grpc.max_receive_message_length", -1),
-        ("grpc.max_send_message_length", -1),
-        # The client waits between tries itself; gRPC's own waits grow to two minutes.
-        ("grpc.initial_reconnect_backoff_ms", first),
-        ("grpc.max_reconnect_backoff_ms", longest),
-    ]
-    if timeout is not None:
-        options.append(("grpc.min_reconnect_backoff_ms", max(int(timeout * 1000), 1)))
-    return options

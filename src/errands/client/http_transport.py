@@ -9,30 +9,23 @@ from __future__ import annotations
 import email.utils
 import time
 import uuid
+from abc import ABC, abstractmethod
 from collections.abc import AsyncGenerator, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 from urllib.parse import urlencode, urlsplit, urlunsplit
 
 import httpx
 import msgspec
 
 from errands.client.errors import A2AClientError, ProtocolError
-from errands.client.results import content_of
+from errands.client.results import content_of, moment_of
 from errands.client.session import Received, TransientError
-from errands.clock import from_iso
 from errands.errors import A2AError, ConfigurationError, InternalError, InvalidParamsError, UnavailableError
 from errands.lifecycle import trim
+from errands.model import requests
 from errands.model.base import Model
 from errands.model.core import StreamResponse
-from errands.model.requests import (
-    Empty,
-    GetTaskRequest,
-    ListTasksRequest,
-    ListTasksResponse,
-    SendMessageRequest,
-    SendMessageResponse,
-)
 from errands.operations import Operation
 from errands.wire import jsonrpc, v0_3
 from errands.wire.dialect import EXTENSION_HEADERS, EXTENSIONS, ClientDialect, MalformedAnswerError
@@ -53,12 +46,7 @@ class HttpTransport:
     """One interface of an agent over HTTP."""
 
     def __init__(
-        self,
-        client: httpx.AsyncClient,
-        binding: Binding,
-        *,
-        headers: Mapping[str, str],
-        timeout: float | None,
+        self, client: httpx.AsyncClient, binding: Binding, *, headers: Mapping[str, str], timeout: float | None
     ) -> None:
         self.protocol = binding.name
         self._client = client
@@ -78,12 +66,7 @@ class HttpTransport:
             return self._binding.read_response(operation, request, response.content)
 
     async def stream(
-        self,
-        operation: Operation,
-        request: Model,
-        *,
-        last_event_id: str | None,
-        read_timeout: float | None,
+        self, operation: Operation, request: Model, *, last_event_id: str | None, read_timeout: float | None
     ) -> AsyncGenerator[Received, None]:
         http_request = self._build(self._binding.wrap(operation, request), read_timeout)
         http_request.headers["Accept"] = "text/event-stream"
@@ -92,7 +75,12 @@ class HttpTransport:
         with translated_failures():
             response = await self._client.send(http_request, stream=True, follow_redirects=False)
             try:
-                await self._expect_events(response)
+                kind = response.headers.get("content-type", "").partition(";")[0].strip().lower()
+                if response.status_code != httpx.codes.OK or kind != "text/event-stream":
+                    await response.aread()
+                    with self._answer(response):
+                        self._binding.unwrap(response.content)
+                        raise ProtocolError(f"{kind or 'no content type'} where text/event-stream was expected")
                 # Subscribing again changes nothing; sending a message again may.
                 parser, begun = SSEParser(), operation.name == "SubscribeToTask"
                 async for chunk in response.aiter_bytes():
@@ -118,16 +106,6 @@ class HttpTransport:
             headers=headers,
             timeout=httpx.Timeout(self._timeout, read=read_timeout),
         )
-
-    async def _expect_events(self, response: httpx.Response) -> None:
-        """Raise unless the answer is a stream of events."""
-        kind = response.headers.get("content-type", "").partition(";")[0].strip().lower()
-        if response.status_code == httpx.codes.OK and kind == "text/event-stream":
-            return
-        await response.aread()
-        with self._answer(response):
-            self._binding.unwrap(response.content)
-            raise ProtocolError(f"{kind or 'no content type'} where text/event-stream was expected")
 
     @contextmanager
     def _answer(self, response: httpx.Response) -> Iterator[None]:
@@ -225,54 +203,52 @@ class OutgoingRequest(NamedTuple):
     content_type: str | None = None
 
 
-class Binding(Protocol):
+class Binding(ABC):
     """How requests and answers of a dialect are wrapped."""
 
     #: The name in `A2AClient(protocol=...)`.
     name: str
-    dialect: ClientDialect
-
-    def wrap(self, operation: Operation, request: Model) -> OutgoingRequest: ...
-
-    def read_response(self, operation: Operation, request: Model, body: bytes) -> Any:
-        """Return the answer to `request`. Raises as `unwrap` does, and `MalformedAnswerError`."""
-        ...
-
-    def read_event(self, event: ServerSentEvent) -> StreamResponse | None:
-        """Return the content of an event, or None when it has none. Raises as `read_response` does."""
-        ...
-
-    def unwrap(self, body: bytes | str) -> bytes | msgspec.Raw:
-        """Return the result in an answer or an event. Raises the agent's `A2AError`, or `ProtocolError`."""
-        ...
-
-    def error_in(self, body: bytes, status: int) -> A2AError | None:
-        """Return the agent's error in an answer or an event, or None when it does not have the binding's form."""
-        ...
-
-
-class JsonRpcBinding:
-    name = "jsonrpc"
 
     def __init__(self, url: str, dialect: ClientDialect) -> None:
         self.dialect = dialect
-        self._url = url
+        self.url = url
+
+    @abstractmethod
+    def wrap(self, operation: Operation, request: Model) -> OutgoingRequest:
+        """Return the request as HTTP has it."""
+
+    @abstractmethod
+    def read_response(self, operation: Operation, request: Model, body: bytes) -> Any:
+        """Return the answer to `request`. Raises as `unwrap` does, and `MalformedAnswerError`."""
+
+    def read_event(self, event: ServerSentEvent) -> StreamResponse | None:
+        """Return the content of an event, or None when it has none. Raises as `read_response` does."""
+        return self.dialect.read_event(self.unwrap(event.data))
+
+    @abstractmethod
+    def unwrap(self, body: bytes | str) -> bytes | msgspec.Raw:
+        """Return the result in an answer or an event. Raises the agent's `A2AError`, or `ProtocolError`."""
+
+    @abstractmethod
+    def error_in(self, body: bytes, status: int) -> A2AError | None:
+        """Return the agent's error in an answer or an event, or None when it does not have the binding's form."""
+
+
+class JsonRpcBinding(Binding):
+    name = "jsonrpc"
 
     def wrap(self, operation: Operation, request: Model) -> OutgoingRequest:
         method, params = self.dialect.method_of(operation), self.dialect.write_request(operation, request)
         body = jsonrpc.request_bytes(uuid.uuid4().hex, method, params)
-        return OutgoingRequest("POST", self._url, body, "application/json")
+        return OutgoingRequest("POST", self.url, body, "application/json")
 
     def read_response(self, operation: Operation, request: Model, body: bytes) -> Any:
-        if operation.response is not Empty:
+        if operation.response is not requests.Empty:
             return self.dialect.read_response(operation, self.unwrap(body))
         # a2a-sdk leaves out a result that is null.
         if body and self._open(body).jsonrpc != "2.0":
             self.unwrap(body)
-        return Empty()
-
-    def read_event(self, event: ServerSentEvent) -> StreamResponse | None:
-        return self.dialect.read_event(self.unwrap(event.data))
+        return requests.Empty()
 
     def unwrap(self, body: bytes | str) -> bytes | msgspec.Raw:
         response = self._open(body)
@@ -299,11 +275,11 @@ class JsonRpcBinding:
         return None
 
 
-class RestBinding:
+class RestBinding(Binding):
     name = "http+json"
 
     def __init__(self, url: str, dialect: ClientDialect) -> None:
-        self.dialect = dialect
+        super().__init__(url, dialect)
         self._base = urlsplit(url)
         if dialect is v0_3.REST and self._base.path.rstrip("/") == "/v1":
             # The cards of a2akit have `/v1` in the address, and its agents write objects as the specification does.
@@ -312,13 +288,13 @@ class RestBinding:
 
     def wrap(self, operation: Operation, request: Model) -> OutgoingRequest:
         method, path, query, body = self.dialect.locate(operation, request)
-        return OutgoingRequest(method, self._url(path, query), body, None if body is None else self.dialect.media_type)
+        base = self._base
+        joined = "&".join(part for part in (base.query, urlencode(query)) if part)
+        url = urlunsplit((base.scheme, base.netloc, base.path.rstrip("/") + path, joined, ""))
+        return OutgoingRequest(method, url, body, None if body is None else self.dialect.media_type)
 
     def read_response(self, operation: Operation, request: Model, body: bytes) -> Any:
-        return Empty() if operation.response is Empty else self.dialect.read_response(operation, body)
-
-    def read_event(self, event: ServerSentEvent) -> StreamResponse | None:
-        return self.dialect.read_event(self.unwrap(event.data))
+        return requests.Empty() if operation.response is requests.Empty else self.dialect.read_response(operation, body)
 
     def unwrap(self, body: bytes | str) -> bytes | msgspec.Raw:
         return body.encode() if isinstance(body, str) else body
@@ -329,11 +305,6 @@ class RestBinding:
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
             return None
         return self.dialect.read_http_error(status, content)
-
-    def _url(self, path: str, query: dict[str, str]) -> str:
-        base = self._base
-        joined = "&".join(part for part in (base.query, urlencode(query)) if part)
-        return urlunsplit((base.scheme, base.netloc, base.path.rstrip("/") + path, joined, ""))
 
 
 def plain_error(status: int) -> A2AError | ProtocolError:
@@ -350,12 +321,24 @@ class PraisonAIBinding(JsonRpcBinding):
 
     def read_response(self, operation: Operation, request: Model, body: bytes) -> Any:
         response = super().read_response(operation, request, body)
-        if isinstance(request, ListTasksRequest):
-            return _select_tasks(request, response)
-        if isinstance(request, GetTaskRequest):
+        if isinstance(request, requests.ListTasksRequest):
+            after = request.status_timestamp_after and moment_of(request.status_timestamp_after)
+            if after is None and request.status_timestamp_after is not None:
+                raise InvalidParamsError("not an ISO 8601 time", field="statusTimestampAfter")
+            tasks = [
+                trim(task, request.history_length)
+                for task in response.tasks
+                if request.status in (None, task.status.state)
+                and (after is None or (moment_of(task.status.timestamp) or 0) > int(after))
+            ]
+            if not request.include_artifacts:
+                tasks = [msgspec.structs.replace(task, artifacts=None) for task in tasks]
+            count = len(tasks)
+            return requests.ListTasksResponse(tasks=tasks, next_page_token="", page_size=count, total_size=count)
+        if isinstance(request, requests.GetTaskRequest):
             return trim(response, request.history_length)
-        if isinstance(request, SendMessageRequest) and request.configuration is not None:
-            return SendMessageResponse(task=trim(response.task, request.configuration.history_length))
+        if isinstance(request, requests.SendMessageRequest) and request.configuration is not None:
+            return requests.SendMessageResponse(task=trim(response.task, request.configuration.history_length))
         return response
 
     def read_event(self, event: ServerSentEvent) -> StreamResponse | None:
@@ -367,27 +350,4 @@ class PraisonAIBinding(JsonRpcBinding):
             except (msgspec.DecodeError, RecursionError) as malformed:
                 raise ProtocolError(f"an error that cannot be read ({malformed})") from None
             raise self.dialect.read_jsonrpc_error(error)
-        return None
-
-
-def _select_tasks(request: ListTasksRequest, listed: ListTasksResponse) -> ListTasksResponse:
-    """Return those of the agent's tasks that the caller asked for."""
-    after = None if request.status_timestamp_after is None else _milliseconds(request.status_timestamp_after)
-    if after is None and request.status_timestamp_after is not None:
-        raise InvalidParamsError("not an ISO 8601 time", field="statusTimestampAfter")
-    tasks = [
-        trim(task, request.history_length)
-        for task in listed.tasks
-        if request.status in (None, task.status.state)
-        and (after is None or (_milliseconds(task.status.timestamp or "") or 0) > after)
-    ]
-    if not request.include_artifacts:
-        tasks = [msgspec.structs.replace(task, artifacts=None) for task in tasks]
-    return ListTasksResponse(tasks=tasks, next_page_token="", page_size=len(tasks), total_size=len(tasks))
-
-
-def _milliseconds(timestamp: str) -> int | None:
-    try:
-        return from_iso(timestamp)
-    except ValueError:
         return None

@@ -3,38 +3,34 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import AsyncGenerator, Iterator, Mapping
+from collections.abc import AsyncGenerator, Mapping
 from contextlib import aclosing
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from msgspec import UNSET
 
+from errands.clock import from_iso
+from errands.model import core
 from errands.model.base import encode
-from errands.model.core import (
-    PAUSED_STATES,
-    SETTLED_STATES,
-    TERMINAL_STATES,
-    Artifact,
-    Message,
-    Part,
-    Role,
-    StreamResponse,
-    Task,
-    TaskArtifactUpdateEvent,
-    TaskState,
-    TaskStatusUpdateEvent,
-    text_of,
-)
+from errands.model.core import Artifact, Message, Part, StreamResponse, Task
 
 #: How many waiting tasks a client remembers the artifacts of.
 _MOST_REMEMBERED = 1000
-_TERMINAL_NAMES = frozenset(state.short for state in TERMINAL_STATES)
+_TERMINAL_NAMES = frozenset(state.short for state in core.TERMINAL_STATES)
 
 
 def _text(parts: list[Part]) -> str | None:
     # Streamed text is cut anywhere, so its pieces are joined as they are.
-    return text_of(parts, "") if any(part.text is not None for part in parts) else None
+    return core.text_of(parts, "") if any(part.text is not None for part in parts) else None
+
+
+def moment_of(timestamp: str | None) -> int | None:
+    """Return the milliseconds of an agent's timestamp, or None when it cannot be read."""
+    try:
+        return from_iso(timestamp or "")
+    except ValueError:
+        return None
 
 
 def _data(parts: list[Part]) -> Any:
@@ -126,7 +122,16 @@ class ClientResult:
         Where they are not known, the answer of a task of several turns is what the agent said last, or else its newest
         artifact.
         """
-        sources = _sources(task, before)
+        words = [task.status.message.parts] if task.status.message else []
+        artifacts = list(task.artifacts or ())
+        if before:
+            now = digests_of(task)
+            artifacts = [one for one in artifacts if before.get(one.artifact_id) != now[one.artifact_id]]
+        is_unsure = before is None and _is_continued(task)
+        made = [artifact.parts for artifact in (reversed(artifacts) if is_unsure else artifacts)]
+        is_failed = task.status.state in core.TERMINAL_STATES and task.status.state is not core.COMPLETED
+        # Where the answer of the last turn may be found, the likeliest place first.
+        sources = words + made if is_unsure or is_failed else made + words
         texts, data = map(_text, sources), map(_data, sources)
         return cls(
             task_id=task.id,
@@ -145,7 +150,7 @@ class ClientResult:
         return cls(
             task_id=message.task_id or "",
             context_id=message.context_id,
-            state=TaskState.COMPLETED.short,
+            state=core.TaskState.COMPLETED.short,
             text=_text(message.parts),
             data=_data(message.parts),
             artifacts=[],
@@ -162,22 +167,8 @@ def digests_of(task: Task) -> dict[str, bytes]:
     }
 
 
-def _sources(task: Task, before: Mapping[str, bytes] | None) -> list[list[Part]]:
-    """Return where the answer of the last turn may be found, the likeliest place first."""
-    words = [task.status.message.parts] if task.status.message else []
-    artifacts = list(task.artifacts or ())
-    if before:
-        now = digests_of(task)
-        artifacts = [one for one in artifacts if before.get(one.artifact_id) != now[one.artifact_id]]
-    is_unsure = before is None and _is_continued(task)
-    made = [artifact.parts for artifact in (reversed(artifacts) if is_unsure else artifacts)]
-    if is_unsure or (task.status.state in TERMINAL_STATES and task.status.state is not TaskState.COMPLETED):
-        return words + made
-    return made + words
-
-
 def _is_continued(task: Task) -> bool:
-    return sum(message.role is not Role.AGENT for message in task.history or ()) > 1
+    return sum(message.role is not core.Role.AGENT for message in task.history or ()) > 1
 
 
 class ResultMemory:
@@ -192,7 +183,7 @@ class ResultMemory:
         It may have gone to a task all the same: the one of its context that waited.
         """
         before = self._artifacts.pop(task.id, {} if is_new and not _is_continued(task) else None)
-        if task.status.state in PAUSED_STATES:
+        if task.status.state in core.PAUSED_STATES:
             self._artifacts[task.id] = digests_of(task)
             if len(self._artifacts) > _MOST_REMEMBERED:
                 del self._artifacts[next(iter(self._artifacts))]
@@ -210,7 +201,7 @@ class ListResult:
 
 
 EventKind = Literal["task", "status", "artifact", "message"]
-RawEvent = Task | Message | TaskStatusUpdateEvent | TaskArtifactUpdateEvent
+RawEvent = Task | Message | core.TaskStatusUpdateEvent | core.TaskArtifactUpdateEvent
 
 
 @dataclass(frozen=True, slots=True)
@@ -240,14 +231,9 @@ class StreamEvent:
     @property
     def response(self) -> StreamResponse:
         """The event as it is on the wire."""
-        raw = self.raw
-        if isinstance(raw, Task):
-            return StreamResponse(task=raw)
-        if isinstance(raw, Message):
-            return StreamResponse(message=raw)
-        if isinstance(raw, TaskStatusUpdateEvent):
-            return StreamResponse(status_update=raw)
-        return StreamResponse(artifact_update=raw)
+        field = {"status": "status_update", "artifact": "artifact_update"}.get(self.kind, self.kind)
+        content: dict[str, Any] = {field: self.raw}
+        return StreamResponse(**content)
 
     @classmethod
     def from_response(cls, response: StreamResponse, *, event_id: str | None = None, gap: bool = False) -> StreamEvent:
@@ -261,20 +247,20 @@ class StreamEvent:
     def from_raw(cls, event: RawEvent, *, event_id: str | None = None, gap: bool = False) -> StreamEvent:
         """Return the event of a protocol object; `gap` is for one that replaces lost events."""
         shared: dict[str, Any] = {"raw": event, "event_id": event_id, "context_id": event.context_id, "gap": gap}
-        if isinstance(event, TaskArtifactUpdateEvent):
+        if isinstance(event, core.TaskArtifactUpdateEvent):
             parts = event.artifact.parts
             shared |= {"append": event.append, "last_chunk": event.last_chunk, "task_id": event.task_id}
             return cls(
                 "artifact", None, _text(parts), _data(parts), event.artifact.artifact_id, event.last_chunk, **shared
             )
-        if isinstance(event, TaskStatusUpdateEvent):
+        if isinstance(event, core.TaskStatusUpdateEvent):
             parts, state = event.status.message.parts if event.status.message else [], event.status.state
-            is_final = state in SETTLED_STATES
+            is_final = state in core.SETTLED_STATES
             return cls(
                 "status", state.short, _text(parts), _data(parts), None, is_final, task_id=event.task_id, **shared
             )
         if isinstance(event, Task):
-            result, is_final = ClientResult.from_task(event), event.status.state in SETTLED_STATES
+            result, is_final = ClientResult.from_task(event), event.status.state in core.SETTLED_STATES
             return cls("task", result.state, result.text, result.data, None, is_final, task_id=event.id, **shared)
         parts = event.parts
         return cls("message", None, _text(parts), _data(parts), None, True, task_id=event.task_id, **shared)
@@ -290,59 +276,39 @@ async def text_pieces(events: AsyncGenerator[StreamEvent, None], *, continues: b
 
     `continues` says that the stream continues a task, whose text from before is not repeated.
     """
-    reader = _TextReader(continues)
+    yielded: dict[str, list[str]] = {}
+    has_text = False
+
+    def rest(artifact_id: str, text: str) -> str:
+        """Return what a whole artifact holds beyond what was yielded. One that was replaced is yielded again."""
+        new = text.removeprefix("".join(yielded.get(artifact_id, ())))
+        yielded[artifact_id] = [text]
+        return new
+
     async with aclosing(events):
         async for event in events:
-            for piece in reader.read(event):
+            is_repeated, continues = continues and not event.is_final, False
+            pieces: list[str] = []
+            if event.kind == "artifact" and event.text and event.artifact_id is not None:
+                if event.gap:
+                    pieces = [rest(event.artifact_id, event.text)]
+                else:
+                    known = yielded.setdefault(event.artifact_id, [])
+                    if not event.append:
+                        known.clear()
+                    known.append(event.text)
+                    pieces = [event.text]
+            elif isinstance(event.raw, Task):
+                artifacts = [(one.artifact_id, _text(one.parts) or "") for one in event.raw.artifacts or ()]
+                whole = [rest(artifact_id, text) for artifact_id, text in artifacts]
+                pieces = [] if is_repeated else whole
+            for piece in filter(None, pieces):
+                has_text = True
                 yield piece
-
-
-class _TextReader:
-    def __init__(self, continues: bool) -> None:
-        self._skip_first_snapshot = continues
-        self._yielded: dict[str, list[str]] = {}
-        self._has_text = False
-
-    def read(self, event: StreamEvent) -> Iterator[str]:
-        skip, self._skip_first_snapshot = self._skip_first_snapshot and not event.is_final, False
-        if event.kind == "artifact":
-            yield from self._artifact(event)
-        elif event.kind == "task" and isinstance(event.raw, Task):
-            yield from self._snapshot(event.raw, skip)
-        if event.kind != "artifact" and event.is_final and not self._has_text and (words := _words(event)):
-            yield words
-
-    def _artifact(self, event: StreamEvent) -> Iterator[str]:
-        text = event.text
-        if not text or event.artifact_id is None:
-            return
-        if event.gap:
-            text = self._rest(event.artifact_id, text)
-        else:
-            yielded = self._yielded.setdefault(event.artifact_id, [])
-            if not event.append:
-                yielded.clear()
-            yielded.append(text)
-        if text:
-            self._has_text = True
-            yield text
-
-    def _snapshot(self, task: Task, skip: bool) -> Iterator[str]:
-        for artifact in map(ArtifactInfo.from_artifact, task.artifacts or ()):
-            rest = self._rest(artifact.artifact_id, artifact.text or "")
-            if rest and not skip:
-                self._has_text = True
-                yield rest
-
-    def _rest(self, artifact_id: str, text: str) -> str:
-        """Return what a whole artifact holds beyond what was yielded. One that was replaced is yielded again."""
-        rest = text.removeprefix("".join(self._yielded.get(artifact_id, ())))
-        self._yielded[artifact_id] = [text]
-        return rest
-
-
-def _words(event: StreamEvent) -> str | None:
-    if not isinstance(event.raw, Task):
-        return event.text
-    said = event.raw.status.message
-    return text_of(said.parts, "") if said is not None else None
+            if event.kind != "artifact" and event.is_final and not has_text:
+                words = event.text
+                if isinstance(event.raw, Task):
+                    said = event.raw.status.message
+                    words = None if said is None else core.text_of(said.parts, "")
+                if words:
+                    yield words

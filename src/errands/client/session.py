@@ -11,12 +11,7 @@ from typing import Any, NamedTuple, Protocol, TypeVar
 import httpx
 import msgspec
 
-from errands.client.errors import (
-    AgentCapabilityError,
-    AgentTimeoutError,
-    AgentUnreachableError,
-    AnswerLostError,
-)
+from errands.client.errors import AgentCapabilityError, AgentTimeoutError, AgentUnreachableError, AnswerLostError
 from errands.errors import A2AError, UnsupportedOperationError
 from errands.model.base import Model
 from errands.model.card import AgentCard
@@ -77,12 +72,7 @@ class Transport(Protocol):
         ...
 
     def stream(
-        self,
-        operation: Operation,
-        request: Model,
-        *,
-        last_event_id: str | None,
-        read_timeout: float | None,
+        self, operation: Operation, request: Model, *, last_event_id: str | None, read_timeout: float | None
     ) -> AsyncGenerator[Received, None]:
         """Yield the operation's events until the agent closes the stream; `read_timeout` bounds the silence."""
         ...
@@ -138,28 +128,19 @@ class RetryPolicy:
         await self.sleep(wait)
 
 
+@dataclass
 class AgentSession:
     """Calls the operations of one agent by their names in the specification."""
 
-    def __init__(
-        self,
-        card: AgentCard,
-        transport: Transport,
-        retry: RetryPolicy,
-        *,
-        version: str,
-        lacks: frozenset[str] = frozenset(),
-        tenant: str | None,
-        timeout: float | None,
-    ) -> None:
-        self.card = card
-        self.transport = transport
-        #: The version of the protocol that the transport speaks.
-        self.version = version
-        self.retry = retry
-        self.timeout = timeout
-        self._lacks = lacks
-        self._tenant = tenant
+    card: AgentCard
+    transport: Transport
+    retry: RetryPolicy
+    #: The version of the protocol that the transport speaks.
+    version: str
+    tenant: str | None
+    timeout: float | None
+    #: The operations that the dialect does not have.
+    lacks: frozenset[str] = frozenset()
 
     def require(self, capability: Capability) -> None:
         """Raise `AgentCapabilityError` unless the card offers the capability."""
@@ -168,7 +149,7 @@ class AgentSession:
 
     def require_operation(self, name: str) -> None:
         """Raise `UnsupportedOperationError` unless the dialect has the operation."""
-        if name in self._lacks:
+        if name in self.lacks:
             raise UnsupportedOperationError(f"{self.transport.protocol} has no {name}; ask for the task instead")
 
     async def call(self, name: str, request: Model, *, message_id: str | None = None) -> Any:
@@ -183,22 +164,15 @@ class AgentSession:
         if operation.capability is not None:
             self.require(operation.capability)
         addressed = self._addressed(request)
-
-        async def attempt() -> Any:
-            return await self.transport.call(operation, addressed, read_timeout=timeout)
-
         try:
-            return await self.retry.run(attempt, idempotent=operation.idempotent)
+            return await self.retry.run(
+                lambda: self.transport.call(operation, addressed, read_timeout=timeout), idempotent=operation.idempotent
+            )
         except TransientError as failure:
             raise final_error(failure, message_id) from failure.cause
 
     def stream(
-        self,
-        name: str,
-        request: Model,
-        *,
-        last_event_id: str | None = None,
-        idle_timeout: float | None = None,
+        self, name: str, request: Model, *, last_event_id: str | None = None, idle_timeout: float | None = None
     ) -> AsyncGenerator[Received, None]:
         """Yield the events of one connection as they come, without retries."""
         return self.transport.stream(
@@ -206,7 +180,7 @@ class AgentSession:
         )
 
     def _addressed(self, request: Model) -> Model:
-        return msgspec.structs.replace(request, tenant=self._tenant) if self._tenant else request
+        return msgspec.structs.replace(request, tenant=self.tenant) if self.tenant else request
 
 
 def final_error(failure: TransientError, message_id: str | None) -> Exception:

@@ -8,22 +8,12 @@ from contextlib import aclosing, suppress
 from dataclasses import replace
 
 from errands.client.errors import A2AClientError, AgentUnreachableError, AnswerLostError, StreamInterruptedError
-from errands.client.results import StreamEvent
+from errands.client.results import StreamEvent, moment_of
 from errands.client.session import AgentSession, Received, TransientError, final_error
-from errands.clock import from_iso
 from errands.errors import InvalidParamsError, TaskNotFoundError, UnavailableError, UnsupportedOperationError
 from errands.lifecycle import fold_updates, join_text
-from errands.model.core import (
-    PAUSED_STATES,
-    TERMINAL_STATES,
-    UNSPECIFIED,
-    Artifact,
-    Message,
-    StreamResponse,
-    Task,
-    TaskState,
-    TaskStatus,
-)
+from errands.model import core
+from errands.model.core import Message, StreamResponse, Task, TaskState
 from errands.model.requests import GetTaskRequest, SendMessageRequest, SubscribeToTaskRequest
 
 #: Seconds between two looks at a task: at first, and at most.
@@ -55,7 +45,7 @@ async def wait_until(
     with suppress(TimeoutError):
         async with asyncio.timeout(timeout):
             # An agent that does not know the state may never know it.
-            while task.status.state not in states and task.status.state is not UNSPECIFIED:
+            while task.status.state not in states and task.status.state is not core.UNSPECIFIED:
                 await asyncio.sleep(pause)
                 pause = min(pause * 1.5, _LONGEST_PAUSE)
                 try:
@@ -108,7 +98,7 @@ class TaskStream:
                         yield event
                         if ends:
                             return
-                if self._seen.state in PAUSED_STATES:
+                if self._seen.state in core.PAUSED_STATES:
                     return
             except TransientError as error:
                 failure = error
@@ -116,7 +106,14 @@ class TaskStream:
             # A message that may have been accepted is not sent again: that could do the work twice.
             is_uncertain = self._is_sending and (failure is None or failure.reached)
             if is_uncertain or self._session.retry.is_spent(failures, failure, streaming=True):
-                raise self._interruption(failure) from (failure.cause if failure else None)
+                cause = failure.cause if failure else None
+                if self._request is not None and self._is_sending:
+                    message_id = self._request.message.message_id
+                    if failure is None:
+                        raise AnswerLostError("the stream ended before its first event", message_id=message_id)
+                    raise final_error(failure, message_id) from cause
+                why = str(failure) if failure is not None else "the agent closed it before the task had ended"
+                raise StreamInterruptedError(self._seen.task_id or "", self._seen.last_event_id, why) from cause
             await self._session.retry.pause(failures, failure)
 
     async def _connection(self) -> AsyncGenerator[StreamEvent, None]:
@@ -148,7 +145,7 @@ class TaskStream:
             task = await self._load()
         except A2AClientError:
             return None
-        is_over = isinstance(refusal, UnsupportedOperationError) or task.status.state in TERMINAL_STATES
+        is_over = isinstance(refusal, UnsupportedOperationError) or task.status.state in core.TERMINAL_STATES
         return task if is_over else None
 
     def _open(self) -> AsyncGenerator[Received, None]:
@@ -177,20 +174,11 @@ class TaskStream:
         ignore_pause, self._ignore_pause = self._ignore_pause, False
         if event.kind == "artifact" or not event.is_final:
             return False, event
-        if self._seen.state in TERMINAL_STATES:
+        if self._seen.state in core.TERMINAL_STATES:
             return True, event
         if event.kind == "task" and ignore_pause:
             return False, replace(event, is_final=False)
         return self._request is not None, event
-
-    def _interruption(self, failure: TransientError | None) -> Exception:
-        if self._request is not None and self._is_sending:
-            message_id = self._request.message.message_id
-            if failure is None:
-                return AnswerLostError("the stream ended before its first event", message_id=message_id)
-            return final_error(failure, message_id)
-        why = str(failure) if failure is not None else "the agent closed it before the task had ended"
-        return StreamInterruptedError(self._seen.task_id or "", self._seen.last_event_id, why)
 
 
 class SeenTask:
@@ -230,44 +218,38 @@ class SeenTask:
 
         `opening` says that it is the first one of a connection.
         """
+        event_id = received.event_id
         snapshot = received.response.task if opening and not received.gap else None
         if snapshot is None:
-            is_new = received.gap or not self._is_repeat(received.event_id)
-        elif self._is_replay(snapshot, received.event_id):
+            is_new = received.gap or not self._is_repeat(event_id)
+        elif self._is_replay(snapshot, event_id):
             return False
         else:
             is_new = self._differs(snapshot)
         if is_new:
             self._take(received.response)
-        if (is_new or snapshot is not None) and received.event_id is not None:
-            self._remember(received.event_id)
+        if (is_new or snapshot is not None) and event_id is not None:
+            self.last_event_id, self._position = event_id, _number(event_id)
+            if self._position is None:
+                self._opaque_ids[event_id] = None
+                if len(self._opaque_ids) > _MOST_OPAQUE_IDS:
+                    del self._opaque_ids[next(iter(self._opaque_ids))]
         return is_new
 
     def _is_repeat(self, event_id: str | None) -> bool:
-        if event_id is None:
-            return False
         number = _number(event_id)
         if number is None or self._position is None:
             return event_id in self._opaque_ids
         return number <= self._position
-
-    def _remember(self, event_id: str) -> None:
-        self.last_event_id = event_id
-        self._position = _number(event_id)
-        if self._position is None:
-            self._opaque_ids[event_id] = None
-            if len(self._opaque_ids) > _MOST_OPAQUE_IDS:
-                del self._opaque_ids[next(iter(self._opaque_ids))]
 
     def _is_replay(self, snapshot: Task, event_id: str | None) -> bool:
         """Return whether a stream opens with a task older than ours: the agent repeats all events from the first.
 
         A snapshot with a lower number that is not older comes from an agent that counts anew per connection.
         """
-        known = self.task()
-        if known is None or event_id is None:
+        known, number = self.task(), _number(event_id)
+        if known is None:
             return False
-        number = _number(event_id)
         if number is None or self._position is None:
             return event_id in self._opaque_ids
         if number >= self._position:
@@ -293,7 +275,7 @@ class SeenTask:
             self._base = Task(
                 id=update.task_id,
                 context_id=update.context_id,
-                status=TaskStatus(state=TaskState.UNSPECIFIED),
+                status=core.TaskStatus(state=TaskState.UNSPECIFIED),
             )
         if response.status_update is not None:
             self.state = response.status_update.status.state
@@ -319,19 +301,12 @@ def _essence(task: Task) -> tuple[object, ...]:
 
 
 def _is_older(snapshot: Task, known: Task) -> bool:
-    moments = _moment(snapshot), _moment(known)
-    if moments[0] is not None and moments[1] is not None and moments[0] != moments[1]:
-        return moments[0] < moments[1]
+    before, after = moment_of(snapshot.status.timestamp), moment_of(known.status.timestamp)
+    if before is not None and after is not None and before != after:
+        return before < after
     sizes = {artifact.artifact_id: _size(artifact) for artifact in snapshot.artifacts or ()}
     return any(sizes.get(artifact.artifact_id, -1) < _size(artifact) for artifact in known.artifacts or ())
 
 
-def _moment(task: Task) -> int | None:
-    try:
-        return from_iso(task.status.timestamp or "")
-    except ValueError:
-        return None
-
-
-def _size(artifact: Artifact) -> int:
+def _size(artifact: core.Artifact) -> int:
     return sum(len(part.text) if part.text is not None else 1 for part in artifact.parts)
