@@ -80,7 +80,7 @@ def _config(card: AgentCard) -> AgentCardConfig:
         )
     if not card.name:
         raise ConfigurationError("agent_card has no name")
-    capabilities = card.capabilities
+    capabilities, provider = card.capabilities, card.provider
     first = next((one.protocol_binding for one in card.supported_interfaces), "JSONRPC")
     config = AgentCardConfig(
         name=card.name,
@@ -93,7 +93,7 @@ def _config(card: AgentCard) -> AgentCardConfig:
             extensions=capabilities.extensions or None,
         ),
         protocol=_PREFERRED.get(first.upper(), "jsonrpc"),
-        provider=_provider(card),
+        provider=provider if provider is None else ProviderConfig(organization=provider.organization, url=provider.url),
         security_schemes=card.security_schemes or None,
         security=_security(card.security_requirements),
         icon_url=card.icon_url or None,
@@ -103,11 +103,6 @@ def _config(card: AgentCard) -> AgentCardConfig:
     config.input_modes = _modes(card.default_input_modes) or config.input_modes
     config.output_modes = _modes(card.default_output_modes) or config.output_modes
     return config
-
-
-def _provider(card: AgentCard) -> ProviderConfig | None:
-    provider = card.provider
-    return None if provider is None else ProviderConfig(organization=provider.organization, url=provider.url)
 
 
 def _skill(skill: AgentSkill) -> SkillConfig:

@@ -7,7 +7,6 @@ the `a2a` package.
 
 from __future__ import annotations
 
-import enum
 import sys
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Iterator
@@ -20,18 +19,7 @@ import msgspec
 from errands.errors import A2AError, ConfigurationError, InvalidAgentResponseError
 from errands.model.core import Message, Task, TaskStatusUpdateEvent
 from errands.model.requests import SendMessageConfiguration, SendMessageRequest
-from errands.runtime.executor import (
-    MAX_REFERRED,
-    AgentExecutor,
-    Event,
-    EventQueue,
-    IDGenerator,
-    IDGeneratorContext,
-    RequestContext,
-    RequestContextBuilder,
-    ServerCallContext,
-    SimpleRequestContextBuilder,
-)
+from errands.runtime import executor as ours
 from errands.runtime.worker import Worker
 from errands.wire.dialect import MalformedAnswerError
 from errands.wire.status import ERRORS
@@ -40,13 +28,6 @@ _EXECUTORS = {"a2a.server.agent_execution.agent_executor"}
 _BUILDERS = {"a2a.server.agent_execution.request_context_builder"}
 _STORES = {"a2a.server.tasks.task_store"}
 _ERROR_CLASSES = {cls.__name__: cls for cls in ERRORS.values()}
-
-
-class Generation(enum.Enum):
-    """The generations of the SDK."""
-
-    V1 = "1.x"
-    V0_3 = "0.3"
 
 
 class ExecutorLike(Protocol):
@@ -65,45 +46,45 @@ class BuilderLike(Protocol):
 
 def is_executor_class(cls: type) -> bool:
     """Return whether the class is an AgentExecutor, ours or the SDK's."""
-    return issubclass(cls, AgentExecutor) or _generation_of(cls) is not None
+    return issubclass(cls, ours.AgentExecutor) or _bridge_of(cls) is not None
 
 
-def adapt(executor: object, builder: object = None) -> tuple[AgentExecutor, RequestContextBuilder]:
+def adapt(executor: object, builder: object = None) -> tuple[ours.AgentExecutor, ours.RequestContextBuilder]:
     """Return our executor and request context builder for these; those of the SDK are wrapped.
 
     The wrapped executor calls the SDK's builder with the SDK's own types. Raises `ConfigurationError`.
     """
     has_sdk_builder = descends(type(builder), "RequestContextBuilder", _BUILDERS)
-    if isinstance(executor, AgentExecutor):
+    if isinstance(executor, ours.AgentExecutor):
         if has_sdk_builder:
             raise ConfigurationError(
                 f"request_context_builder={_named(builder)} is from the a2a package and {_named(executor)} is not: use "
                 "errands.SimpleRequestContextBuilder or a subclass of errands.RequestContextBuilder"
             )
         return executor, _check_builder(builder)
-    generation = _generation_of(type(executor))
-    if generation is None:
+    module = _bridge_of(type(executor))
+    if module is None:
         raise ConfigurationError(
             "executor must be an instance of a2a's AgentExecutor or of errands.AgentExecutor, "
-            f"not {_describe(executor)}"
+            f"not {_named(executor)}{_advice(executor)}"
         )
-    # Only the module of the installed generation can be imported.
-    module = "errands.interop.protobuf_types" if generation is Generation.V1 else "errands.interop.pydantic_types"
     sdk: SdkBridge = import_module(module).SDK
     if has_sdk_builder:
         return SdkExecutor(executor, sdk, builder), sdk.adapt_builder(builder)
     return SdkExecutor(executor, sdk), _check_builder(builder)
 
 
-def _check_builder(builder: object) -> RequestContextBuilder:
+def _check_builder(builder: object) -> ours.RequestContextBuilder:
     if builder is None:
-        return SimpleRequestContextBuilder()
-    if not isinstance(builder, RequestContextBuilder):
+        return ours.SimpleRequestContextBuilder()
+    if not isinstance(builder, ours.RequestContextBuilder):
         raise ConfigurationError(
             "request_context_builder must be an instance of errands.RequestContextBuilder or, with an executor of the "
             f"a2a package, of a2a's RequestContextBuilder, not {_named(builder)}"
         )
-    if isinstance(builder, SimpleRequestContextBuilder) and descends(type(builder.task_store), "TaskStore", _STORES):
+    if isinstance(builder, ours.SimpleRequestContextBuilder) and descends(
+        type(builder.task_store), "TaskStore", _STORES
+    ):
         raise ConfigurationError(
             f"task_store={_named(builder.task_store)} is from the a2a package and holds its types: omit task_store "
             "to find the caller's tasks on this server, or use a2a's SimpleRequestContextBuilder"
@@ -111,13 +92,16 @@ def _check_builder(builder: object) -> RequestContextBuilder:
     return builder
 
 
-def _generation_of(cls: type) -> Generation | None:
-    """Return the generation of the SDK that an executor's class is written for, None for another class."""
+def _bridge_of(cls: type) -> str | None:
+    """Return the module for the SDK that an executor's class is written for, None for another class.
+
+    Only the module of the installed generation can be imported.
+    """
     if not descends(cls, "AgentExecutor", _EXECUTORS):
         return None
     # The module of an executor has imported the SDK's types.
-    message = sys.modules["a2a.types"].Message
-    return Generation.V1 if hasattr(message, "DESCRIPTOR") else Generation.V0_3
+    is_protobuf = hasattr(sys.modules["a2a.types"].Message, "DESCRIPTOR")
+    return "errands.interop.protobuf_types" if is_protobuf else "errands.interop.pydantic_types"
 
 
 def descends(cls: type, name: str, modules: set[str]) -> bool:
@@ -131,18 +115,14 @@ def _named(value: object) -> str:
     return type(value).__name__
 
 
-def _describe(executor: object) -> str:
-    if isinstance(executor, type):
-        return _named(executor)
-    name = type(executor).__name__
+def _advice(executor: object) -> str:
     if isinstance(executor, Worker):
-        return f"{name}, which is a Worker; pass it as worker="
-    if callable(getattr(executor, "execute", None)):
-        return f"{name}, which has an execute method but derives from neither"
-    return name
+        return ", which is a Worker; pass it as worker="
+    is_similar = not isinstance(executor, type) and callable(getattr(executor, "execute", None))
+    return ", which has an execute method but derives from neither" if is_similar else ""
 
 
-class SdkExecutor(AgentExecutor):
+class SdkExecutor(ours.AgentExecutor):
     """Runs an executor of the SDK: gives it the SDK's types, and takes the SDK's events and errors from it."""
 
     def __init__(self, executor: Any, sdk: SdkBridge, builder: Any = None) -> None:
@@ -152,28 +132,28 @@ class SdkExecutor(AgentExecutor):
         self._builder = builder
         self.on_interrupted = getattr(executor, "on_interrupted", self.on_interrupted)
 
-    async def execute(self, context: RequestContext, event_queue: EventQueue) -> None:
-        await self._run(self._execute(context, event_queue))
-
-    async def _execute(self, context: RequestContext, event_queue: EventQueue) -> None:
+    async def execute(self, context: ours.RequestContext, event_queue: ours.EventQueue) -> None:
         task, message = context.current_task, context.message
         if task is not None and message is not None and task.history:
             # Executors of the SDK take a current task for the sign that this is not its first message. The task that
             # this message created is therefore hidden, also when the message is delivered again.
             task = None if task.history[0].message_id == message.message_id else task
-        if self._builder is None:
-            sdk_context = self._sdk.context(context, task)
-        else:
-            sdk_context = await self._sdk.build(self._builder, context, task)
-        await self._executor.execute(sdk_context, self._sdk.queue(event_queue))
+        with self._own_errors():
+            if self._builder is None:
+                sdk_context = self._sdk.context(context, task)
+            else:
+                sdk_context = await self._sdk.build(self._builder, context, task)
+            await self._executor.execute(sdk_context, self._sdk.queue(event_queue))
 
-    async def cancel(self, context: RequestContext, event_queue: EventQueue) -> None:
-        sdk_context = self._sdk.context(context, context.current_task)
-        await self._run(self._executor.cancel(sdk_context, self._sdk.queue(event_queue)))
+    async def cancel(self, context: ours.RequestContext, event_queue: ours.EventQueue) -> None:
+        with self._own_errors():
+            sdk_context = self._sdk.context(context, context.current_task)
+            await self._executor.cancel(sdk_context, self._sdk.queue(event_queue))
 
-    async def _run(self, call: Awaitable[None]) -> None:
+    @contextmanager
+    def _own_errors(self) -> Iterator[None]:
         try:
-            await call
+            yield
         except Exception as raised:
             error = self._sdk.error(raised)
             if error is None:
@@ -188,14 +168,19 @@ class SdkBridge(ABC):
     id_context: Any
     request_context: Any
 
-    def context(self, context: RequestContext, task: Task | None) -> Any:
+    def context(self, context: ours.RequestContext, task: Task | None) -> Any:
         """Return the SDK's RequestContext with everything that ours has, and with this task as the current one."""
         related = [self.task(one) for one in context.related_tasks]
         return self.request_context(**self._arguments(context, _request_of(context), task), related_tasks=related)
 
-    async def build(self, builder: Any, context: RequestContext, task: Task | None) -> Any:
+    async def build(self, builder: Any, context: ours.RequestContext, task: Task | None) -> Any:
         """Return what the SDK's builder makes of the same, plus the related tasks that only our builder found."""
-        arguments = self._arguments(context, _with_fewer_references(_request_of(context)), task)
+        request = _request_of(context)
+        if request is not None and len(request.message.reference_task_ids or ()) > ours.MAX_REFERRED:
+            # The SDK's builder loads all of them at once.
+            references = list(dict.fromkeys(request.message.reference_task_ids or ()))[: ours.MAX_REFERRED]
+            request.message = msgspec.structs.replace(request.message, reference_task_ids=references)
+        arguments = self._arguments(context, request, task)
         built = await builder.build(params=arguments.pop("request"), context=arguments.pop("call_context"), **arguments)
         if not isinstance(built, self.request_context):
             raise InvalidAgentResponseError(
@@ -208,21 +193,21 @@ class SdkBridge(ABC):
                 built.attach_related_task(self.task(one))
         return built
 
-    def adapt_builder(self, builder: Any) -> RequestContextBuilder:
+    def adapt_builder(self, builder: Any) -> ours.RequestContextBuilder:
         """Return a builder of ours with the options of the SDK's `SimpleRequestContextBuilder`.
 
         The SDK keeps them in private attributes. The server needs them itself: ids are generated when a message is
         accepted, and tasks that a message refers to are looked up on this server, too.
         """
         tasks, contexts = (getattr(builder, f"_{kind}_id_generator", None) for kind in ("task", "context"))
-        return SimpleRequestContextBuilder(
+        return ours.SimpleRequestContextBuilder(
             should_populate_referred_tasks=bool(getattr(builder, "_should_populate_referred_tasks", False)),
             task_id_generator=None if tasks is None else SdkIDGenerator(tasks, self.id_context),
             context_id_generator=None if contexts is None else SdkIDGenerator(contexts, self.id_context),
         )
 
     def _arguments(
-        self, context: RequestContext, request: SendMessageRequest | None, task: Task | None
+        self, context: ours.RequestContext, request: SendMessageRequest | None, task: Task | None
     ) -> dict[str, Any]:
         return {
             "call_context": self.call_context(context.call_context),
@@ -241,11 +226,11 @@ class SdkBridge(ABC):
         """Return a task in the SDK's types."""
 
     @abstractmethod
-    def call_context(self, call: ServerCallContext) -> Any:
+    def call_context(self, call: ours.ServerCallContext) -> Any:
         """Return the SDK's ServerCallContext."""
 
     @abstractmethod
-    def queue(self, queue: EventQueue) -> Any:
+    def queue(self, queue: ours.EventQueue) -> Any:
         """Return a queue of the SDK's class that passes its events on to ours."""
 
     @abstractmethod
@@ -253,20 +238,20 @@ class SdkBridge(ABC):
         """Return our error for one of the protocol that an executor raised on purpose, None for any other."""
 
 
-class SdkIDGenerator(IDGenerator):
+class SdkIDGenerator(ours.IDGenerator):
     """An id generator of the SDK."""
 
     def __init__(self, generator: Any, id_context: Any) -> None:
         self._generator = generator
         self._id_context = id_context
 
-    def generate(self, context: IDGeneratorContext) -> str:
+    def generate(self, context: ours.IDGeneratorContext) -> str:
         known = self._id_context(task_id=context.task_id, context_id=context.context_id)
         generated: str = self._generator.generate(known)
         return generated
 
 
-def _request_of(context: RequestContext) -> SendMessageRequest | None:
+def _request_of(context: ours.RequestContext) -> SendMessageRequest | None:
     """Return the client's request, None for a cancel."""
     if context.message is None:
         return None
@@ -279,15 +264,6 @@ def _request_of(context: RequestContext) -> SendMessageRequest | None:
     )
 
 
-def _with_fewer_references(request: SendMessageRequest | None) -> SendMessageRequest | None:
-    """Return the request with at most `MAX_REFERRED` references, because the SDK's builder loads all at once."""
-    if request is None or len(request.message.reference_task_ids or ()) <= MAX_REFERRED:
-        return request
-    references = list(dict.fromkeys(request.message.reference_task_ids or ()))[:MAX_REFERRED]
-    message = msgspec.structs.replace(request.message, reference_task_ids=references)
-    return msgspec.structs.replace(request, message=message)
-
-
 # For the implementations
 
 
@@ -296,7 +272,7 @@ def error_named(name: str, message: str | None) -> A2AError:
     return _ERROR_CLASSES.get(name, A2AError)(message)
 
 
-def tolerated(event: Event) -> Event:
+def tolerated(event: ours.Event) -> ours.Event:
     """Return the event without what the SDK accepts and our queue does not.
 
     An empty status message is dropped, and so are the ids in a message: the queue knows them, and the SDK's helpers

@@ -16,7 +16,7 @@ from errands.interop.executors import SdkBridge, converting, error_named, tolera
 from errands.interop.users import caller_of
 from errands.model.core import Task
 from errands.model.requests import SendMessageRequest
-from errands.runtime.executor import Event, EventQueue, ServerCallContext
+from errands.runtime.executor import EventQueue, ServerCallContext
 from errands.wire.v0_3 import JSONRPC
 from errands.wire.v0_3_objects import SCHEMA
 
@@ -36,10 +36,10 @@ class PydanticBridge(SdkBridge):
     request_context = SdkRequestContext
 
     def request(self, request: SendMessageRequest) -> Any:
-        return _model(types.MessageSendParams, SCHEMA.write_send(request))
+        return types.MessageSendParams.model_validate(SCHEMA.write_send(request))
 
     def task(self, task: Task) -> Any:
-        return _model(types.Task, SCHEMA.write("task", msgspec.to_builtins(task)))
+        return types.Task.model_validate(SCHEMA.write("task", msgspec.to_builtins(task)))
 
     def call_context(self, call: ServerCallContext) -> Any:
         return SdkCallContext(
@@ -67,7 +67,11 @@ class PydanticQueue(SdkEventQueue):  # type: ignore[misc]
 
     async def enqueue_event(self, event: Any) -> None:
         with converting(event):
-            read = _read(event)
+            if not isinstance(event, _EVENTS):
+                raise KeyError(type(event))
+            response = JSONRPC.read_event(event.model_dump_json(by_alias=True, exclude_none=True).encode())
+        read = response.status_update or response.artifact_update or response.task or response.message
+        assert read is not None
         await self._errands_queue.enqueue_event(tolerated(read))
         for child in self._children:
             await child.enqueue_event(event)
@@ -78,19 +82,6 @@ class PydanticQueue(SdkEventQueue):  # type: ignore[misc]
 
     def is_closed(self) -> bool:
         return self._errands_queue.is_closed()
-
-
-def _model(cls: Any, values: dict[str, Any]) -> Any:
-    return cls.model_validate(values)
-
-
-def _read(event: Any) -> Event:
-    if not isinstance(event, _EVENTS):
-        raise KeyError(type(event))
-    read = JSONRPC.read_event(event.model_dump_json(by_alias=True, exclude_none=True).encode())
-    found = read.status_update or read.artifact_update or read.task or read.message
-    assert found is not None
-    return found
 
 
 SDK = PydanticBridge()
