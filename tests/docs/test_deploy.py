@@ -26,7 +26,7 @@ from tests.postgres import own_database, shared_server
 ROOT = Path(__file__).parents[2]
 DEPLOY = ROOT / "deploy"
 MANIFESTS = sorted((DEPLOY / "kubernetes").glob("*.yaml"))
-#: Seconds that `errands serve` takes at most to close connections after the drain: see errands.cli.draining.
+#: Seconds that `errands serve` takes at most to close connections after the drain: see errands.cli.http_server.
 CLOSING = 10
 
 

@@ -27,7 +27,7 @@ from uvicorn.supervisors.statreload import StatReload
 
 from errands.cli.failures import CommandError, program_error, reporting
 from errands.cli.http_connections import HttpConnection
-from errands.cli.printing import err
+from errands.cli.printing import note
 from errands.errors import ErrandsError
 from errands.server.app import A2AServer
 
@@ -51,25 +51,15 @@ class AgentServer(uvicorn.Server):
     The reloader pickles it into its child processes, so both functions must allow that.
     """
 
-    def __init__(
-        self,
-        config: uvicorn.Config,
-        load: Load,
-        on_ready: OnReady,
-        log_level: LogLevel | None,
-        *,
-        one_of_many: bool = False,
-    ) -> None:
+    def __init__(self, config: uvicorn.Config, load: Load, on_ready: OnReady, *, one_of_many: bool = False) -> None:
         super().__init__(config)
         self._load = load
         self._on_ready = on_ready
-        self._log_level = log_level
         self._is_supervised = config.should_reload or one_of_many
         self._is_one_of_many = one_of_many
 
     def run(self, sockets: list[socket.socket] | None = None) -> None:
         with reporting():
-            configure_logging(self._log_level)
             self.agent = self._load()
             self.config.app = self.agent.app
             HttpConnection.budget.most = self.agent.settings.max_buffered_bytes
@@ -92,26 +82,22 @@ class AgentServer(uvicorn.Server):
         gc.freeze()
         gc.set_threshold(*_GC_THRESHOLDS)
         if self._is_one_of_many:
-            self._follow_supervisor()
+            # The supervisor handles Ctrl-C. SIGINT was blocked until now, and `handle_exit` ignores it; child processes
+            # would inherit blocked signals.
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGINT])
+            if (parent := multiprocessing.parent_process()) is not None:
+                asyncio.get_running_loop().add_reader(parent.sentinel, self._stop_without, parent.sentinel)
         self._on_ready(self.agent)
 
-    def _follow_supervisor(self) -> None:
-        """Leave Ctrl-C to the supervisor, and stop when the supervisor is gone."""
-        # SIGINT was blocked until now; `handle_exit` ignores it. Blocked signals would be inherited by child processes.
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGINT])
-        parent = multiprocessing.parent_process()
-        if parent is not None:
-            asyncio.get_running_loop().add_reader(parent.sentinel, self._stop_orphan, parent.sentinel)
-
-    def _stop_orphan(self, sentinel: int) -> None:
-        asyncio.get_running_loop().remove_reader(sentinel)
+    def _stop_without(self, supervisor: int) -> None:
+        asyncio.get_running_loop().remove_reader(supervisor)
         self.should_exit = True
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         drain_timeout = self.agent.settings.drain_timeout
         self._exit_after(drain_timeout + 2 * _CLOSING, code=1)
         if self.agent.pool.running:
-            err().print(
+            note(
                 f"Stopping; running tasks have {drain_timeout:g} s to finish, then they go back to the queue. "
                 "Ctrl-C exits at once."
             )
@@ -140,7 +126,7 @@ class AgentServer(uvicorn.Server):
 
 def _exit_now(code: int) -> None:
     if code:
-        err().print("A handler does not stop; its task will run again when its lease has expired.")
+        note("A handler does not stop; its task will run again when its lease has expired.")
     _exit(code)
 
 

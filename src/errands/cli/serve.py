@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import shlex
 import socket
-from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from multiprocessing.connection import Connection
@@ -17,20 +16,16 @@ from rich.text import Text
 from typer import Argument, Option
 from uvicorn.supervisors import ChangeReload
 
-from errands.cli.failures import UsageError, reporting
+from errands.cli.failures import UsageError, command
 from errands.cli.http_connections import HttpConnection
-from errands.cli.http_server import AgentServer, LogLevel, ManifestReload, OnReady, bind, shared_port
+from errands.cli.http_server import AgentServer, LogLevel, ManifestReload, OnReady, bind, configure_logging, shared_port
 from errands.cli.printing import clean, one_line, out
 from errands.cli.supervisor import Supervisor
 from errands.cli.target import ManifestOptions, Target, load_server
-from errands.model.base import encode
-from errands.model.core import Message, Part, Role
-from errands.model.requests import SendMessageRequest
 from errands.runtime.settings import ServerRole
 from errands.server.app import A2AServer
 from errands.server.asgi import callable_host, host_port
 from errands.server.http import CARD_PATHS, READY_PATH
-from errands.wire import v1_0
 
 #: Seconds that a connection is kept open for the next request. Most clients and load balancers keep theirs for a
 #: minute at most; a request on a connection that is just being closed would be lost.
@@ -99,6 +94,7 @@ Level = Annotated[
 ]
 
 
+@command
 def serve(
     target: TargetText,
     host: Host = "127.0.0.1",
@@ -128,78 +124,11 @@ def serve(
 
         errands serve examples/support-agent --model scripted
     """
-    with reporting():
-        parsed = Target.parse(target)
-        if reload and workers > 1:
-            raise UsageError("--reload is for development and needs a single process: omit --reload or --workers")
-        listener = bind(host, port)
-        config = _config(parsed, reload, log_level)
-        bound_host, bound_port, *_ = listener.getsockname()
-        greet = functools.partial(_greet, f"http://{host_port(callable_host(bound_host), bound_port)}")
-        manifest = ManifestOptions(agent, model, tool_settings)
-        load = LoadServer(target, storage, manifest, policy, role, host, grpc_port, log_level)
-        if workers > 1:
-            with shared_port(host, grpc_port) as bound_grpc_port:
-                load = replace(load, grpc_port=bound_grpc_port, shares_port=True)
-                run = functools.partial(_run_worker, config, load, greet, log_level, listener)
-                raise SystemExit(Supervisor(run, workers).run())
-        server = AgentServer(config, load, greet, log_level)
-        if reload:
-            reloader = ManifestReload if parsed.is_manifest else ChangeReload
-            reloader(config, target=server.run, sockets=[listener]).run()
-        else:
-            server.run([listener])
-
-
-@dataclass(frozen=True)
-class LoadServer:
-    """Loads the server and applies the options. It is pickled into child processes."""
-
-    target: str
-    storage: str | None
-    manifest: ManifestOptions
-    policy: str | None
-    role: ServerRole | None
-    host: str
-    grpc_port: int | None
-    log_level: LogLevel | None
-    shares_port: bool = False
-
-    def __call__(self) -> A2AServer:
-        server = load_server(self.target, self.storage, self.manifest)
-        server.use_settings(role=self.role, log_level=self.log_level)
-        if self.grpc_port is not None:
-            server.use_settings(grpc_host=self.host, grpc_port=self.grpc_port)
-        if self.policy is not None:
-            server.use_policy(self.policy)
-        if self.shares_port:
-            server.share()
-        return server
-
-
-def _run_worker(
-    config: uvicorn.Config,
-    load: LoadServer,
-    greet: OnReady,
-    log_level: LogLevel | None,
-    listener: socket.socket,
-    greets: bool,
-    ready: Connection,
-) -> None:
-    """Run one of several processes. It sends a message through `ready` when it serves."""
-
-    def on_ready(server: A2AServer) -> None:
-        if greets:
-            greet(server)
-        ready.send(None)
-        ready.close()
-
-    config.configure_logging()  # uvicorn configured its loggers in the parent process only
-    AgentServer(config, load, on_ready, log_level, one_of_many=True).run([listener])
-
-
-def _config(target: Target, reload: bool, log_level: LogLevel | None) -> uvicorn.Config:
-    return uvicorn.Config(
+    parsed = Target.parse(target)
+    if reload and workers > 1:
+        raise UsageError("--reload is for development and needs a single process: omit --reload or --workers")
+    listener = bind(host, port)
+    config = uvicorn.Config(
         # The reloader needs a name here; AgentServer replaces it by the application.
         "errands",
         loop="auto",
@@ -212,53 +141,94 @@ def _config(target: Target, reload: bool, log_level: LogLevel | None) -> uvicorn
         server_header=False,
         timeout_keep_alive=KEEP_ALIVE,
         reload=reload,
-        reload_dirs=[str(target.folder)] if reload else None,
+        reload_dirs=[str(parsed.folder)] if reload else None,
     )
+    bound_host, bound_port, *_ = listener.getsockname()
+    greet = functools.partial(_greet, f"http://{host_port(callable_host(bound_host), bound_port)}")
+    manifest = ManifestOptions(agent, model, tool_settings)
+    load = LoadServer(target, storage, manifest, policy, role, host, grpc_port, log_level)
+    if workers > 1:
+        with shared_port(host, grpc_port) as bound_grpc_port:
+            load = replace(load, grpc_port=bound_grpc_port, shares_port=True)
+            run = functools.partial(_run_worker, config, load, greet, listener)
+            raise SystemExit(Supervisor(run, workers).run())
+    server = AgentServer(config, load, greet)
+    if reload:
+        reloader = ManifestReload if parsed.is_manifest else ChangeReload
+        reloader(config, target=server.run, sockets=[listener]).run()
+    else:
+        server.run([listener])
 
 
-# The greeting
+@dataclass(frozen=True)
+class LoadServer:
+    """Sets up logging, loads the server and applies the options. It is pickled into child processes."""
+
+    target: str
+    storage: str | None
+    manifest: ManifestOptions
+    policy: str | None
+    role: ServerRole | None
+    host: str
+    grpc_port: int | None
+    log_level: LogLevel | None
+    shares_port: bool = False
+
+    def __call__(self) -> A2AServer:
+        configure_logging(self.log_level)
+        server = load_server(self.target, self.storage, self.manifest)
+        server.use_settings(role=self.role, log_level=self.log_level)
+        if self.grpc_port is not None:
+            server.use_settings(grpc_host=self.host, grpc_port=self.grpc_port)
+        if self.policy is not None:
+            server.use_policy(self.policy)
+        if self.shares_port:
+            server.share()
+        return server
+
+
+def _run_worker(
+    config: uvicorn.Config, load: LoadServer, greet: OnReady, listener: socket.socket, greets: bool, ready: Connection
+) -> None:
+    """Run one of several processes. It sends a message through `ready` when it serves."""
+
+    def on_ready(server: A2AServer) -> None:
+        if greets:
+            greet(server)
+        ready.send(None)
+        ready.close()
+
+    config.configure_logging()  # uvicorn configured its loggers in the parent process only
+    AgentServer(config, load, on_ready, one_of_many=True).run([listener])
 
 
 def _greet(url: str, server: A2AServer) -> None:
     """Print where the agent is served, on what store, and how to try it."""
+    takes_requests = server.settings.role is not ServerRole.WORKER
+    facts = [("agent", clean(f"{server.agent_card.name} {server.agent_card.version}"))]
+    if server.settings.role is not ServerRole.ALL:
+        facts.append(("role", server.settings.role))
+    facts.append(("url", (takes_requests and server.settings.public_url) or url))
+    facts.append(("card", url + CARD_PATHS[0]) if takes_requests else ("health", url + READY_PATH))
+    lasts = "" if server.engine.durable else " (tasks are lost when the server stops)"
+    facts.append(("storage", server.storage + lasts))
+    facts += [(name, one_line(value, 200)) for name, value in server.facts.items()]
+    if takes_requests and not server.listens_locally and not server.asks_who_calls:
+        who = "everyone who can reach this address may use the agent and see all tasks: there is no middleware"
+        facts.append(("access", who))
+    if server.grpc_port is not None:
+        facts.append(("grpc", host_port(callable_host(server.settings.grpc_host), server.grpc_port)))
     # The reader of a pipe may have read enough (`errands serve … | head`), and rich would exit; the server goes on.
     with suppress(BrokenPipeError, SystemExit):
         console = out()
-        takes_requests = server.settings.role is not ServerRole.WORKER
-        for name, value in _facts(url, server, takes_requests):
+        for name, value in facts:
             console.print(Text.assemble((f"{name:<9}", "dim"), value))
         if takes_requests:
             console.print("\nTry:", style="dim")
             console.print(f'  errands send {url} "hello"')
-            console.print(f"  {_curl(url)}\n")
+            # A repeated message is not handled again, so its id is new each time.
+            message = """{"messageId":"'$(date +%s)'","role":"ROLE_USER","parts":[{"text":"hello"}]}"""
+            headers = "-H 'Content-Type: application/json' -H 'A2A-Version: 1.0'"
+            console.print(f"  curl -s {shlex.quote(url + '/message:send')} {headers} -d '{{\"message\":{message}}}'\n")
         console.print("Ctrl-C stops it.", style="dim")
         console.file.flush()
-
-
-def _facts(url: str, server: A2AServer, takes_requests: bool) -> Iterator[tuple[str, str]]:
-    yield "agent", clean(f"{server.agent_card.name} {server.agent_card.version}")
-    if server.settings.role is not ServerRole.ALL:
-        yield "role", server.settings.role
-    yield "url", (takes_requests and server.settings.public_url) or url
-    yield ("card", url + CARD_PATHS[0]) if takes_requests else ("health", url + READY_PATH)
-    yield (
-        "storage",
-        server.storage if server.engine.durable else f"{server.storage} (tasks are lost when the server stops)",
-    )
-    for name, value in server.facts.items():
-        yield name, one_line(value, 200)
-    if takes_requests and not server.listens_locally and not server.asks_who_calls:
-        yield (
-            "access",
-            "everyone who can reach this address may use the agent and see all tasks: there is no middleware",
-        )
-    if server.grpc_port is not None:
-        yield "grpc", host_port(callable_host(server.settings.grpc_host), server.grpc_port)
-
-
-def _curl(url: str) -> str:
-    """Return a send with curl. The message's id is new each time, because a repeated message is not handled again."""
-    message = Message(message_id="MESSAGE-ID", role=Role.USER, parts=[Part(text="hello")])
-    body = encode(SendMessageRequest(message=message)).decode().replace("MESSAGE-ID", "'$(date +%s)'")
-    headers = f"-H 'Content-Type: application/json' -H 'A2A-Version: {v1_0.JSON.version}'"
-    return f"curl -s {shlex.quote(url + '/message:send')} {headers} -d '{body}'"

@@ -15,7 +15,7 @@ from multiprocessing.connection import Connection, wait
 from multiprocessing.context import SpawnProcess
 
 from errands.cli.failures import ExitCode, UsageError
-from errands.cli.printing import err
+from errands.cli.printing import note
 
 #: Seconds before a process that died soon after its start is started again: none the first time, then doubled.
 _FIRST_DELAY = 0.5
@@ -134,7 +134,7 @@ class Supervisor:
                         self._has_failed = self._has_failed or code not in (0, -signal.SIGTERM)
                     else:
                         how = f"was ended by {signal.Signals(-code).name}" if code < 0 else f"exited with code {code}"
-                        err().print(f"Process {pid} {how}; it is replaced.")
+                        note(f"Process {pid} {how}; it is replaced.")
                 if child.process is None and self._replaces and child.due_at <= time.monotonic():
                     child.start(self._serve, greets=False)
         return ExitCode.FAILED if self._has_failed else ExitCode.OK
@@ -157,15 +157,11 @@ class Supervisor:
             if child.ready is not None and child.ready in ready and child.read_ready():
                 self._has_served = True
         if signals in ready:
-            self._stop(signals.recv())
-
-    def _stop(self, number: int) -> None:
-        """Ask the processes to stop; at the second signal, kill them."""
-        if not self._is_stopping:
+            number = signals.recv()
+            if self._is_stopping:
+                for process in self._processes:
+                    process.kill()
+                raise SystemExit(128 + number)
             self._is_stopping = True
             for process in self._processes:
                 process.terminate()
-        else:
-            for process in self._processes:
-                process.kill()
-            raise SystemExit(128 + number)
