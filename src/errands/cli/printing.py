@@ -136,31 +136,3 @@ def describe_part(part: Part) -> str | None:
 def lines_of(parts: list[Part]) -> Iterator[str]:
     """Yield the text of the parts, and a line about each of the others."""
     yield from filter(None, (text_of(parts, ""), *map(describe_part, parts)))
-
-
-class StreamPrinter:
-    """Prints text that arrives in pieces on stdout, and keeps whole lines apart from it."""
-
-    def __init__(self) -> None:
-        self._is_in_line = False
-
-    def piece(self, text: str) -> None:
-        text = clean(text)
-        if text:
-            sys.stdout.write(text)
-            sys.stdout.flush()
-            self._is_in_line = not text.endswith("\n")
-
-    def line(self, text: str) -> None:
-        self.end()
-        self.piece(text + "\n")
-
-    def progress(self, text: str) -> None:
-        """Print a line on stderr."""
-        if sys.stdout.isatty():
-            self.end()
-        note(text, "dim")
-
-    def end(self) -> None:
-        if self._is_in_line:
-            self.piece("\n")

@@ -18,7 +18,7 @@ from typer import Argument, Option
 from errands.agents.exposed import exposed_values, incomplete_reason
 from errands.cli.failures import ExitCode, UsageError, command, exit_code_of
 from errands.cli.options import AsJson, Headers, RemoteAgent, Timeout, Token, Url
-from errands.cli.printing import StreamPrinter, clean, describe_part, lines_of, note, out, print_event, print_json
+from errands.cli.printing import clean, describe_part, lines_of, note, out, print_event, print_json
 from errands.client import AgentCapabilityError, ClientResult, StreamEvent
 from errands.client.conversation import MessageOptions
 from errands.client.results import text_pieces
@@ -85,7 +85,7 @@ async def send(
         task_id=task, context_id=context, accepted_output_modes=accept or None, message_id=message_id
     )
     remote = RemoteAgent(url, header, token)
-    printer = AnswerPrinter(remote)
+    printer = AnswerPrinter()
     async with remote.client() as client:
         can_stream = client.capabilities.streaming
         if stream and not can_stream:
@@ -105,11 +105,12 @@ async def send(
             result = await client.send(parts, blocking=not no_wait, **options)
     if as_json:
         print_json(result.raw_task or result.raw_message)
-    elif no_wait:
-        out().print(clean(result.task_id))
-        printer.advise(result)
     else:
-        printer.conclude(result)
+        if no_wait:
+            out().print(clean(result.task_id))
+        else:
+            printer.conclude(result)
+        _advise(result, remote)
     return exit_code_of(result.state)
 
 
@@ -132,11 +133,10 @@ def _parts_of(text: str | None, files: list[Path], data: list[str]) -> list[Part
 
 
 class AnswerPrinter:
-    """Prints an answer for a person at a terminal."""
+    """Prints an answer for a person at a terminal, as it arrives."""
 
-    def __init__(self, remote: RemoteAgent) -> None:
-        self._remote = remote
-        self._printer = StreamPrinter()
+    def __init__(self) -> None:
+        self._is_in_line = False
         self._artifact_id: str | None = None
         #: Whether something of the answer was printed while it arrived.
         self._has_printed = False
@@ -145,7 +145,7 @@ class AnswerPrinter:
         """Print events as they arrive; the event that ends the stream is left to `conclude`."""
         async with aclosing(text_pieces(self._watched(events), continues=continues)) as pieces:
             async for piece in pieces:
-                self._printer.piece(piece)
+                self._piece(piece)
 
     async def _watched(self, events: AsyncGenerator[StreamEvent, None]) -> AsyncGenerator[StreamEvent, None]:
         """Pass the events on, and print everything about them but their text."""
@@ -155,23 +155,25 @@ class AnswerPrinter:
                     continue
                 if isinstance(event.raw, TaskArtifactUpdateEvent):
                     if event.artifact_id != self._artifact_id:
-                        self._printer.end()
+                        self._end()
                     self._artifact_id = event.artifact_id
                     for line in filter(None, map(describe_part, event.raw.artifact.parts)):
-                        self._printer.line(line)
+                        self._line(line)
                 elif event.kind == "status" and event.state == "working" and event.text:
-                    self._printer.progress(event.text)
+                    if sys.stdout.isatty():
+                        self._end()
+                    note(event.text, "dim")
                 self._has_printed = True
                 yield replace(event, is_final=False)
 
     def conclude(self, result: ClientResult) -> None:
-        """Print the rest of the answer, its outcome and what to do next."""
+        """Print the rest of the answer and its outcome."""
         if not self._has_printed:
             direct = [result.raw_message.parts] if result.raw_message is not None else []
             for parts in (*direct, *(artifact.parts for artifact in result.artifacts)):
                 for line in lines_of(parts):
-                    self._printer.line(line)
-        self._printer.end()
+                    self._line(line)
+        self._end()
         message = result.raw_task.status.message if result.raw_task is not None else None
         parts = message.parts if message is not None else []
         reason = text_of(parts)
@@ -180,49 +182,64 @@ class AnswerPrinter:
             note(f"{outcome}: {reason}" if reason else f"{outcome}.")
         elif reason and all(reason != artifact.text for artifact in result.artifacts):
             # An answer that was streamed as an artifact may be in the status, too.
-            self._printer.line(reason)
+            self._line(reason)
         if (why := incomplete_reason(message)) is not None:
             note(f"The answer is incomplete: {_INCOMPLETE.get(why, why)}.")
         for part in parts:
             if exposed_values(part) is not None and (values := describe_part(part)):
                 note(values, "dim")
-        self.advise(result)
 
-    def advise(self, result: ClientResult) -> None:
-        """Print what the person can do next."""
-        url, task_id = shlex.quote(self._remote.url), shlex.quote(result.task_id)
-        # Credentials are never printed.
-        token = " --token TOKEN" if self._remote.is_secured else ""
-        watch = f"  errands tasks watch {url} {task_id}{token}"
-        message = result.raw_task.status.message if result.raw_task is not None else None
-        found = next((part.data for part in (message.parts if message else []) if part.data is not UNSET), None)
-        wanted = found if isinstance(found, dict) else {}
-        if result.input_required and message is not None and (reviewer := asked_in(message)) is not None:
-            note(f"The task waits for {reviewer}, who approves or denies it with:")
-            if self._remote.is_secured:
-                for word in ("approve", "deny"):
-                    note(f"  errands send {url} {word} --task {task_id}{token}")
-                note("or, with access to the server's task store, with:")
+    def _piece(self, text: str) -> None:
+        text = clean(text)
+        if text:
+            sys.stdout.write(text)
+            sys.stdout.flush()
+            self._is_in_line = not text.endswith("\n")
+
+    def _line(self, text: str) -> None:
+        self._end()
+        self._piece(text + "\n")
+
+    def _end(self) -> None:
+        if self._is_in_line:
+            self._piece("\n")
+
+
+def _advise(result: ClientResult, remote: RemoteAgent) -> None:
+    """Print what the person can do next."""
+    url, task_id = shlex.quote(remote.url), shlex.quote(result.task_id)
+    # Credentials are never printed.
+    token = " --token TOKEN" if remote.is_secured else ""
+    watch = f"  errands tasks watch {url} {task_id}{token}"
+    message = result.raw_task.status.message if result.raw_task is not None else None
+    found = next((part.data for part in (message.parts if message else []) if part.data is not UNSET), None)
+    wanted = found if isinstance(found, dict) else {}
+    if result.input_required and message is not None and (reviewer := asked_in(message)) is not None:
+        note(f"The task waits for {reviewer}, who approves or denies it with:")
+        if remote.is_secured:
             for word in ("approve", "deny"):
-                note(f"  errands reviews {word} {task_id} --by {shlex.quote(reviewer)}")
-            note("Follow the task with:")
-            note(watch)
-        elif result.input_required:
-            schema = wanted.get("schema")
-            if schema is not None:
-                note(f"The answer should match: {msgspec.json.encode(schema).decode()}", "dim")
-            data = " --data '{...}'" if isinstance(schema, dict) and schema.get("type") == "object" else ""
-            note("The agent waits for your answer. Send it with:")
-            note(f"  errands send {url} 'your answer'{data} --task {task_id}{token}")
-        elif result.auth_required:
-            for name, label in (("schemes", "Accepted"), ("credentialsHint", "Wanted"), ("authUrl", "Get it at")):
-                if value := wanted.get(name):
-                    text = ", ".join(map(str, value)) if isinstance(value, list) else str(value)
-                    note(f"{label}: {text}", "dim")
-            note("The agent waits for your authorization. Send it with:")
-            note(f"  errands send {url} 'go on' --task {task_id} --token TOKEN")
-        elif result.state in ("submitted", "working"):
-            note(f"The task is {result.state}. Follow it with:")
-            note(watch)
-        elif result.task_id:
-            note(f"{result.state}, task {result.task_id}, context {result.context_id}", "dim")
+                note(f"  errands send {url} {word} --task {task_id}{token}")
+            note("or, with access to the server's task store, with:")
+        for word in ("approve", "deny"):
+            note(f"  errands reviews {word} {task_id} --by {shlex.quote(reviewer)}")
+        note("Follow the task with:")
+        note(watch)
+    elif result.input_required:
+        schema = wanted.get("schema")
+        if schema is not None:
+            note(f"The answer should match: {msgspec.json.encode(schema).decode()}", "dim")
+        data = " --data '{...}'" if isinstance(schema, dict) and schema.get("type") == "object" else ""
+        note("The agent waits for your answer. Send it with:")
+        note(f"  errands send {url} 'your answer'{data} --task {task_id}{token}")
+    elif result.auth_required:
+        for name, label in (("schemes", "Accepted"), ("credentialsHint", "Wanted"), ("authUrl", "Get it at")):
+            if value := wanted.get(name):
+                text = ", ".join(map(str, value)) if isinstance(value, list) else str(value)
+                note(f"{label}: {text}", "dim")
+        note("The agent waits for your authorization. Send it with:")
+        note(f"  errands send {url} 'go on' --task {task_id} --token TOKEN")
+    elif result.state in ("submitted", "working"):
+        note(f"The task is {result.state}. Follow it with:")
+        note(watch)
+    elif result.task_id:
+        note(f"{result.state}, task {result.task_id}, context {result.context_id}", "dim")

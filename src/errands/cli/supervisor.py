@@ -11,6 +11,7 @@ import multiprocessing
 import signal
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
 from multiprocessing.context import SpawnProcess
 
@@ -31,21 +32,21 @@ Serve = Callable[[bool, Connection], None]
 _CONTEXT = multiprocessing.get_context("spawn")
 
 
+@dataclass
 class ServerProcess:
     """One of the processes, and those that replace it."""
 
-    def __init__(self) -> None:
-        self.process: SpawnProcess | None = None
-        #: Becomes readable when the process serves or has died; None when it has been read.
-        self.ready: Connection | None = None
-        #: When to start the next process.
-        self.due_at = 0.0
-        self._started_at = 0.0
-        self._early_deaths = 0
+    process: SpawnProcess | None = None
+    #: Becomes readable when the process serves or has died; None when it has been read.
+    ready: Connection | None = None
+    #: When to start the next process.
+    due_at: float = 0.0
+    started_at: float = 0.0
+    early_deaths: int = 0
 
     def start(self, serve: Serve, *, greets: bool) -> None:
         self.ready, child_end = _CONTEXT.Pipe(duplex=False)
-        self._started_at = time.monotonic()
+        self.started_at = time.monotonic()
         process = _CONTEXT.Process(target=serve, args=(greets, child_end))
         # A terminal sends Ctrl-C to all its processes; only the supervisor is to handle it. A process inherits what is
         # blocked, so this holds from its first instruction on.
@@ -79,8 +80,8 @@ class ServerProcess:
             self.ready.close()
             self.ready = None
         now = time.monotonic()
-        self._early_deaths = 1 if now - self._started_at > _SETTLED else self._early_deaths + 1
-        self.due_at = now + restart_delay(self._early_deaths)
+        self.early_deaths = 1 if now - self.started_at > _SETTLED else self.early_deaths + 1
+        self.due_at = now + restart_delay(self.early_deaths)
         return code
 
 
@@ -103,7 +104,7 @@ class Supervisor:
         self._has_failed = False
 
     def run(self) -> int:
-        """Serve until a signal arrives. Return the exit code."""
+        """Serve until a signal arrives, and return the exit code."""
         received, sender = _CONTEXT.Pipe(duplex=False)
         previous = {
             number: signal.signal(number, lambda number, _: sender.send(number))
