@@ -13,31 +13,20 @@ from typing import Any
 
 import msgspec
 
-from errands.agents.delegation import Delegated, DelegationError
+from errands.agents.delegation import DelegationError
 from errands.agents.loop.overseer import ManifestOverseer
 from errands.agents.loop.plan import Repertoire, Routine
-from errands.agents.loop.progress import MakeCalls
 from errands.agents.manifests.functions import ArgumentsError
 from errands.agents.script import EXPRESSION, find_file, run_script
 from errands.agents.tools.base import BrokenToolError, Invocation, ToolError
 from errands.agents.tools.toolbox import ToolTurn
 from errands.errors import CapabilityBlockedError, TaskStoppedError
+from errands.policy import records
 from errands.policy.cel import Call, CallFailed, CelError, Session, Suspended, Variables
 from errands.policy.cel.evaluators import Evaluators
 from errands.policy.cel.values import Json
 from errands.policy.enforcement import OverseenCall, ReviewPendingError
-from errands.policy.records import (
-    Answered,
-    CallEnded,
-    Caller,
-    CapabilityBegan,
-    CapabilityErrored,
-    CapabilityFinished,
-    CapabilityRestricted,
-    CapabilityShown,
-    FunctionCall,
-    ToolOpened,
-)
+from errands.policy.records import CallEnded, Caller, CapabilityBegan, CapabilityErrored, FunctionCall
 from errands.policy.run import Run
 from errands.policy.steps import Invoke, StepCall
 
@@ -45,18 +34,15 @@ from errands.policy.steps import Invoke, StepCall
 MOST_SIDE_BY_SIDE = 16
 #: Calls of one answer; of an answer with more, none is made.
 MOST_CALLS = 256
+#: What the records of a call have in common.
+_COMMON = ("at", "call", "function", "arguments", "caller")
 
 
 class Calls:
     """Makes the calls of one turn."""
 
     def __init__(
-        self,
-        overseer: ManifestOverseer,
-        run: Run,
-        repertoire: Repertoire,
-        tools: ToolTurn,
-        evaluators: Evaluators,
+        self, overseer: ManifestOverseer, run: Run, repertoire: Repertoire, tools: ToolTurn, evaluators: Evaluators
     ) -> None:
         self._overseer = overseer
         self._run = run
@@ -68,20 +54,20 @@ class Calls:
 
     # All calls of one answer
 
-    async def make(self, wanted: MakeCalls) -> None:
-        """Make the calls of an answer, side by side where nothing forbids it, until the model can have all results.
+    async def make(self, answer: records.ModelCalled, wanted: Sequence[FunctionCall]) -> None:
+        """Make calls of an answer, side by side where nothing forbids it, until the model can have all results.
 
         Raises `TaskStoppedError` or `ReviewPendingError` when one of them leads there, once the others have ended.
         """
-        if len(wanted.answer.calls) > MOST_CALLS:
+        if len(answer.calls) > MOST_CALLS:
             content = {"error": f"these are too many calls at once, and none was made; make {MOST_CALLS} at most"}
-            for call in wanted.calls:
+            for call in wanted:
                 self._show(call.id, call.name, content)
             return
         making: list[asyncio.Task[None]] = []
-        for index, call in enumerate(wanted.calls):
-            first = [making[other] for other in self._to_wait_for(wanted.calls, index)]
-            making.append(asyncio.create_task(self._make_after(first, call, wanted.answer.at)))
+        for index, call in enumerate(wanted):
+            first = [making[other] for other in self._to_wait_for(wanted, index)]
+            making.append(asyncio.create_task(self._make_after(first, call, answer.at)))
         results = await asyncio.gather(*making, return_exceptions=True)
         errors = [result for result in results if isinstance(result, BaseException)]
         if errors:
@@ -108,26 +94,23 @@ class Calls:
             if any(task.cancelled() or task.exception() for task in first):
                 raise _Skipped
         async with self._side_by_side:
-            await self._make(call, at)
-
-    async def _make(self, call: FunctionCall, at: str) -> None:
-        routine = self._repertoire.offered(call.name)
-        if routine is not None:
-            try:
-                content = await self._result(await self._ended(call, routine, at, "model"), routine)
-            except CallFailed as error:
-                content = {"error": str(error)}
-            self._show(call.id, routine.name, content)
-        elif self._repertoire.is_script(call):
-            self._show(call.id, call.name, await self._script(call, at), takes_turn=True)
-        else:
-            names = ", ".join(offer.name for offer in self._repertoire.offers) or "none"
-            content = {"error": f"there is no function {call.name[:80]!r}; there are: {names}"}
-            self._show(call.id, call.name, content, takes_turn=True)
+            routine = self._repertoire.offered(call.name)
+            if routine is not None:
+                try:
+                    content = await self._result(await self._ended(call, routine, at, "model"), routine)
+                except CallFailed as error:
+                    content = {"error": str(error)}
+                self._show(call.id, routine.name, content)
+            elif self._repertoire.is_script(call):
+                self._show(call.id, call.name, await self._script(call, at), takes_turn=True)
+            else:
+                names = ", ".join(offer.name for offer in self._repertoire.offers) or "none"
+                content = {"error": f"there is no function {call.name[:80]!r}; there are: {names}"}
+                self._show(call.id, call.name, content, takes_turn=True)
 
     def _show(self, call: str, function: str, content: Json, *, takes_turn: bool = False) -> None:
         at = self._run.now()
-        self._run.note(CapabilityShown(at=at, call=call, function=function, content=content, turn=takes_turn))
+        self._run.note(records.CapabilityShown(at=at, call=call, function=function, content=content, turn=takes_turn))
 
     # One call
 
@@ -137,7 +120,7 @@ class Calls:
         if known is not None:
             return known
         if routine.refused:
-            return await self._refused(call.id, routine, call.arguments or {}, caller)
+            return await self._not_executed(call.id, routine, call.arguments or {}, caller)
         began = self._begun_before(call.id, routine) or await self._begin(call, routine, at, caller)
         return await self._execute(began, routine) if isinstance(began, CapabilityBegan) else began
 
@@ -154,9 +137,15 @@ class Calls:
         arguments = call.arguments or {}
         try:
             if call.arguments is None:
-                cut = ", because the answer was cut off before its end; write less" if self._progress.is_cut else ""
+                answer = self._progress.answer
+                is_cut = answer is not None and answer.incomplete is not None
+                cut = ", because the answer was cut off before its end; write less" if is_cut else ""
                 raise ArgumentsError(f"the arguments are not a JSON object{cut}")
-            bound = await self._bound_once(session, routine, at)
+            remembered = Call("bound", ())
+            if remembered.key not in session.finished:
+                # Evaluated once per call: what is reviewed is what is executed.
+                session.settle(remembered, await self._bound(routine, at))
+            bound: dict[str, Json] = session.finished[remembered.key].value
             arguments = await routine.arguments.resolve(call.arguments, bound)
             invoke = self.invoker(place, session.now)
             passed = await overseen.before(arguments, session=session, key=key, invoke=invoke)
@@ -164,7 +153,7 @@ class Calls:
                 free = {name: value for name, value in passed.value.items() if name not in bound}
                 arguments = await routine.arguments.resolve(free, bound)
         except ArgumentsError as error:
-            return await self._errored(call.id, routine, arguments, str(error), caller)
+            return await self._not_executed(call.id, routine, arguments, caller, error)
         except CapabilityBlockedError:
             return self._progress.ended[call.id]
         return await overseen.begin(arguments, form=overseer.session_key(routine.form))
@@ -174,28 +163,14 @@ class Calls:
         began = self._progress.began.get(call)
         if began is None or began.form == self._overseer.session_key(routine.form):
             return began
-        if self._is_delegated(began, routine):
+        # A child goes on, whatever has become of the function. A remote one has said that it began; that of an agent of
+        # this server is found again even if it was not recorded.
+        known = self._run.context.capabilities.get(began.function)
+        may_be_child = routine.function.target == "agent" and known is not None and known.are_delegations
+        if routine.is_delegation if call in self._progress.children else may_be_child:
             return began
         self._progress.forget(call)
         return None
-
-    def _is_delegated(self, began: CapabilityBegan, routine: Routine) -> bool:
-        """Return whether another agent works on it, or may do so, whatever has become of the function.
-
-        A remote one has said so. The child of an agent of this server is found again even if it was not recorded.
-        """
-        if began.call in self._progress.children:
-            return routine.is_delegation
-        known = self._run.context.capabilities.get(began.function)
-        return routine.function.target == "agent" and known is not None and known.are_delegations
-
-    async def _bound_once(self, session: Session, routine: Routine, at: str) -> dict[str, Json]:
-        """Return the values of the bindings, evaluated once per call: what is reviewed is what is executed."""
-        remembered = Call("bound", ())
-        if remembered.key not in session.finished:
-            session.settle(remembered, await self._bound(routine, at))
-        values: dict[str, Json] = session.finished[remembered.key].value
-        return values
 
     async def _bound(self, routine: Routine, at: str, without: Collection[str] = ()) -> dict[str, Json]:
         """Return the values of the bindings. Raises `ArgumentsError`, which does not repeat any values."""
@@ -212,35 +187,19 @@ class Calls:
                 raise ArgumentsError(f"{name}: has no value yet; something else has to be done first") from None
         return bound
 
-    async def _refused(
-        self, call: str, routine: Routine, arguments: dict[str, Any], caller: Caller
-    ) -> CapabilityRestricted:
-        """Record a call that cannot be allowed; `Plan.unruled` has logged why."""
-        await self._overseer.check_call()
-        record = CapabilityRestricted(
-            at=self._run.now(),
-            call=call,
-            function=routine.name,
-            arguments=arguments,
-            caller=caller,
-            reason=f"{routine.name} is switched off: its rules do not fit what its service offers now",
-        )
-        await self._run.append(record)
-        return record
-
-    async def _errored(
-        self, call: str, routine: Routine, arguments: dict[str, Any], error: str, caller: Caller
-    ) -> CapabilityErrored:
-        """Record a call that failed before it was executed."""
-        record = CapabilityErrored(
-            at=self._run.now(),
-            call=call,
-            function=routine.name,
-            arguments=arguments,
-            caller=caller,
-            error=error,
-            executed=False,
-        )
+    async def _not_executed(
+        self, call: str, routine: Routine, arguments: Any, caller: Caller, error: ArgumentsError | None = None
+    ) -> CallEnded:
+        """Record a call with invalid arguments, or one of a refused function; `Plan.unruled` has logged why."""
+        record: CallEnded
+        function = routine.name
+        common: Any = dict(zip(_COMMON, (self._run.now(), call, function, arguments, caller), strict=True))
+        if error is not None:
+            record = CapabilityErrored(**common, error=str(error), executed=False)
+        else:
+            await self._overseer.check_call()
+            reason = f"{function} is switched off: its rules do not fit what its service offers now"
+            record = records.CapabilityRestricted(**common, reason=reason)
         await self._run.append(record)
         return record
 
@@ -248,7 +207,7 @@ class Calls:
         """Return the result of a call as the steps after it leave it. Raises `CallFailed` if the call failed."""
         if isinstance(ended, CapabilityErrored):
             raise CallFailed(ended.error)
-        if isinstance(ended, CapabilityRestricted):
+        if isinstance(ended, records.CapabilityRestricted):
             raise CallFailed(ended.reason)
         place = f"{ended.call}:after@{routine.form}"
         key = self._overseer.session_key(place)
@@ -266,23 +225,16 @@ class Calls:
 
         Raises `TaskStoppedError` when a tool cannot be used at all, and `ReviewPendingError` while it has to wait.
         """
-        common: dict[str, Any] = {
-            "at": began.at,
-            "call": began.call,
-            "function": began.function,
-            "arguments": began.arguments,
-            "caller": began.caller,
-        }
+        common: dict[str, Any] = {name: getattr(began, name) for name in _COMMON}
         record: CallEnded
         try:
             if routine.is_delegation:
-                delegated = await self._delegate(began, routine)
-                record = CapabilityFinished(
-                    **common, output=delegated.output, task_id=delegated.task_id, ended_at=self._run.now()
-                )
+                delegate = self._overseer.worker.delegates[routine.function.ref]
+                delegated = await delegate.run(self._overseer.delegation(began))
+                common["task_id"], output = delegated.task_id, delegated.output
             else:
                 output = await self._invoke(began, routine)
-                record = CapabilityFinished(**common, output=output, ended_at=self._run.now())
+            record = records.CapabilityFinished(**common, output=output, ended_at=self._run.now())
         except ToolError as error:
             record = CapabilityErrored(**common, error=str(error), ended_at=self._run.now())
         except DelegationError as error:
@@ -308,16 +260,12 @@ class Calls:
         )
         state = await self._tools.initialize(function, invocation)
         if state is not None:
-            await self._run.append(ToolOpened(at=self._run.now(), tool=tool, state=state))
+            await self._run.append(records.ToolOpened(at=self._run.now(), tool=tool, state=state))
             invocation = msgspec.structs.replace(invocation, state=state)
         try:
             return await self._tools.invoke(function, invocation)
         except Suspended as suspended:
             raise ReviewPendingError(key, suspended.call, session, began.arguments, function=routine.name) from None
-
-    async def _delegate(self, began: CapabilityBegan, routine: Routine) -> Delegated:
-        delegate = self._overseer.worker.delegates[routine.function.ref]
-        return await delegate.run(self._overseer.delegation(began))
 
     # Calls by steps
 
@@ -327,7 +275,7 @@ class Calls:
         async def invoke(wanted: StepCall) -> Json:
             call = f"{place}:{wanted.step}"
             ended = self._progress.ended.get(call) or await self._invoked(call, wanted, at)
-            if isinstance(ended, CapabilityFinished):
+            if isinstance(ended, records.CapabilityFinished):
                 return ended.output
             raise CallFailed(ended.error if isinstance(ended, CapabilityErrored) else ended.reason)
 
@@ -338,14 +286,14 @@ class Calls:
         if routine is None:
             raise CallFailed(f"{wanted.tool} offers no {wanted.capability}")
         if routine.refused:
-            return await self._refused(call, routine, wanted.arguments, "step")
+            return await self._not_executed(call, routine, wanted.arguments, "step")
         began = self._begun_before(call, routine)
         if began is None:
             try:
                 bound = {**await self._bound(routine, at, wanted.arguments), **wanted.arguments}
                 arguments = await routine.arguments.resolve({}, bound)
             except ArgumentsError as error:
-                return await self._errored(call, routine, wanted.arguments, str(error), "step")
+                return await self._not_executed(call, routine, wanted.arguments, "step", error)
             overseen = OverseenCall(self._overseer, routine.rules, call, "step")
             began = await overseen.begin(arguments, form=self._overseer.session_key(routine.form))
         return await self._execute(began, routine)
@@ -362,11 +310,20 @@ class Calls:
         async def perform(inner: Call) -> Json:
             """Make a call; how it went is durable before the script goes on."""
             try:
-                value = await self._in_script(inner, call, at)
+                if inner.function == "file":
+                    assert self._overseer.files is not None
+                    value = await find_file(self._overseer.files, inner)
+                else:
+                    routine = self._repertoire.offered(inner.function)
+                    assert routine is not None
+                    # The same whenever the script is run again, so that its records are found.
+                    mark = hashlib.sha256(inner.key.encode()).hexdigest()[:12]
+                    made = FunctionCall(f"{call.id}:{mark}", inner.function, inner.arguments[0])
+                    value = await self._result(await self._ended(made, routine, at, "script"), routine)
             except CallFailed as error:
-                await self._run.append(Answered(at=self._run.now(), key=key, call=inner, error=str(error)))
+                await self._run.append(records.Answered(at=self._run.now(), key=key, call=inner, error=str(error)))
                 raise
-            await self._run.append(Answered(at=self._run.now(), key=key, call=inner, value=value))
+            await self._run.append(records.Answered(at=self._run.now(), key=key, call=inner, value=value))
             return value
 
         try:
@@ -380,17 +337,6 @@ class Calls:
             )
         except CelError as error:
             return {"error": str(error)}
-
-    async def _in_script(self, inner: Call, call: FunctionCall, at: str) -> Json:
-        if inner.function == "file":
-            assert self._overseer.files is not None
-            return await find_file(self._overseer.files, inner)
-        routine = self._repertoire.offered(inner.function)
-        assert routine is not None
-        # The same whenever the script is run again, so that its records are found.
-        mark = hashlib.sha256(inner.key.encode()).hexdigest()[:12]
-        made = FunctionCall(f"{call.id}:{mark}", inner.function, inner.arguments[0])
-        return await self._result(await self._ended(made, routine, at, "script"), routine)
 
 
 class _Skipped(Exception):

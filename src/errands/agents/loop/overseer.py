@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import secrets
-from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from typing import TYPE_CHECKING, NoReturn
 
@@ -151,20 +150,20 @@ class ManifestOverseer(TurnOverseer):
         run = await self.opened()
         if run.started is None:
             return
+
+        async def cancel(began: CapabilityBegan) -> None:
+            routine = self.worker.declared().routines.get(began.function)
+            delegate = None if routine is None else self.worker.delegates.get(routine.function.ref)
+            if delegate is not None:
+                try:
+                    await delegate.cancel(self.delegation(began))
+                except Exception:
+                    logger.exception("task %s: the child of %s could not be canceled", self.turn.task_id, began.call)
+
         async with self.worker.toolbox.turn(task_id=self.turn.task_id) as tools:
             # At the same time: there may be no time left for the last when the first is through.
-            await asyncio.gather(*(self._cancel_child(began) for began in self.progress.open_calls))
+            await asyncio.gather(*map(cancel, self.progress.open_calls))
             await self.close_tools(tools)
-
-    async def _cancel_child(self, began: CapabilityBegan) -> None:
-        routine = self.worker.declared().routines.get(began.function)
-        delegate = None if routine is None else self.worker.delegates.get(routine.function.ref)
-        if delegate is None:
-            return
-        try:
-            await delegate.cancel(self.delegation(began))
-        except Exception:
-            logger.exception("task %s: the child of %s could not be canceled", self.turn.task_id, began.call)
 
     async def close_tools(self, tools: ToolTurn) -> None:
         """End the sessions of the tools that the task has opened."""
@@ -189,7 +188,6 @@ class ManifestOverseer(TurnOverseer):
             if children.get(began.call) != task_id:
                 await run.append(DelegationBegan(at=run.now(), call=began.call, task_id=task_id))
 
-        depth = run.started.depth + 1
         return Delegation(
             call=began.call,
             message=began.arguments[MESSAGE],
@@ -197,7 +195,7 @@ class ManifestOverseer(TurnOverseer):
             parent=self.turn.task_id,
             scope=self.stored.scope,
             email=run.started.email or "",
-            depth=depth,
+            depth=run.started.depth + 1,
             task_id=children.get(began.call),
             began=start,
         )
@@ -211,7 +209,10 @@ class ManifestOverseer(TurnOverseer):
             run = await self.run()
             at = run.now()
             try:
-                value = await self._reach_files(call)
+                if self.files is None:
+                    raise MountError("this agent has no mount")
+                reach = self.files.read if call.function == "mount.read" else self.files.write
+                value = await reach(*call.arguments)
             except MountError as error:
                 await run.append(Answered(at=at, key=key, call=call, error=str(error)))
                 raise CallFailed(str(error)) from None
@@ -219,12 +220,3 @@ class ManifestOverseer(TurnOverseer):
             return value
 
         return perform
-
-    async def _reach_files(self, call: Call) -> Json:
-        if self.files is None:
-            raise MountError("this agent has no mount")
-        reach: dict[str, Callable[..., Awaitable[str]]] = {
-            "mount.read": self.files.read,
-            "mount.write": self.files.write,
-        }
-        return await reach[call.function](*call.arguments)

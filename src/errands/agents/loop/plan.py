@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import logging
 from collections.abc import Collection, Iterable, Sequence
@@ -10,7 +11,7 @@ from typing import Any
 import msgspec
 
 from errands.agents.manifests import Manifests
-from errands.agents.manifests.documents import Agent, Capability, Tool
+from errands.agents.manifests.documents import Agent, Capability
 from errands.agents.manifests.functions import Arguments, Function, Inputs
 from errands.agents.models.base import Offer
 from errands.agents.script import offer as script_offer
@@ -22,7 +23,7 @@ from errands.policy.document import NO_POLICY, CompiledPolicy, Rules, joined
 from errands.policy.enforcement import CapabilityRules
 from errands.policy.limits import Limits, stricter, with_defaults
 from errands.policy.records import FunctionCall
-from errands.policy.steps import CAPABILITY_PHASES, Phase, StepConfig, Steps, compile_steps
+from errands.policy.steps import CAPABILITY_PHASES, Phase, StepConfig, compile_steps
 from errands.policy.template import Template, compile_binding, compile_template
 
 logger = logging.getLogger(__name__)
@@ -60,11 +61,14 @@ class Routine:
             operation=function.operation,
             bound=frozenset(self.bindings),
         )
+        around = (*before.steps, *after.steps)
+        programs = [program for step in around for program in step.programs]
+        programs += [program for bound in self.bindings.values() for program in bound.programs]
         #: Whether its calls depend on the calls before them: then they wait for these.
         self.looks_back = (
             bool(before_first.steps)
-            or any(map(_reads_calls, (before, after)))
-            or any(_reads_capabilities(program) for bound in self.bindings.values() for program in bound.programs)
+            or any(step.action == "invoke" for step in around)
+            or any(map(_reads_capabilities, programs))
         )
 
     @property
@@ -74,10 +78,6 @@ class Routine:
     @property
     def is_delegation(self) -> bool:
         return self.function.target != "tool"
-
-
-def _reads_calls(steps: Steps) -> bool:
-    return any(step.action == "invoke" or any(map(_reads_capabilities, step.programs)) for step in steps.steps)
 
 
 def _reads_capabilities(program: Program) -> bool:
@@ -130,7 +130,8 @@ class Plan:
         """
         named = {*tools, *(step.invoke.partition(":")[0] for step in steps if step.invoke)}
         tools_here = (tool for tool in self._manifests.tools if tool.namespace == self.agent.namespace)
-        used = [_undescribed(tool) for tool in tools_here if tool.name in named]
+        bare = functools.partial(msgspec.structs.replace, description="")
+        used = [bare(tool, actions=list(map(bare, tool.actions))) for tool in tools_here if tool.name in named]
         text = msgspec.json.encode([steps, used, *others], enc_hook=lambda _: None, order="sorted")
         return hashlib.sha256(text).hexdigest()[:8]
 
@@ -156,11 +157,6 @@ class Plan:
                 logger.error("%s: %s; its calls are refused until the rule is corrected", ref, problem)
             refused |= {ref} if problems else set()
         return refused
-
-
-def _undescribed(tool: Tool) -> Tool:
-    actions = [msgspec.structs.replace(action, description="") for action in tool.actions]
-    return msgspec.structs.replace(tool, description="", actions=actions)
 
 
 class Repertoire:

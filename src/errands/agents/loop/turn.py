@@ -15,20 +15,12 @@ from errands.agents.exposed import INCOMPLETE, exposed_part
 from errands.agents.loop.calls import MOST_CALLS, Calls
 from errands.agents.loop.overseer import ManifestOverseer
 from errands.agents.loop.plan import Plan, Repertoire
-from errands.agents.loop.progress import AskModel, GiveOutput, GuardInput, MakeCalls, TakeInput
 from errands.agents.manifests.functions import MESSAGE, ArgumentsError
 from errands.agents.models.base import ModelError, Question, Said, UserSaid
 from errands.agents.models.completions import unused_id
 from errands.agents.tools.base import BrokenToolError
 from errands.agents.tools.toolbox import ToolTurn
-from errands.model.core import (
-    COMPLETED,
-    INPUT_REQUIRED,
-    Artifact,
-    Message,
-    Part,
-    StreamResponse,
-)
+from errands.model.core import COMPLETED, INPUT_REQUIRED, Artifact, Message, Part, StreamResponse
 from errands.policy.cel import CelError, Session, Variables, evaluate
 from errands.policy.cel.values import TOO_MUCH, Json, is_cut
 from errands.policy.enforcement import ReviewPendingError
@@ -79,26 +71,29 @@ class ManifestTurn:
             except ReviewPendingError as pending:
                 await overseer.suspend(pending)
             except _AnswerBrokenError as broken:
-                await self._leave_open(run, str(broken))
+                # The turn ends without an answer to its message; the task waits for another one.
+                run.note(InputRefused(at=run.now(), message_id=overseer.message_key, reason=str(broken)))
+                message = self._turn.agent_message([Part(text=str(broken))], {"reason": "interrupted"})
+                await self._turn.finish(Ending(state=INPUT_REQUIRED, message=message))
 
     async def _advance(self, run: Run, repertoire: Repertoire, tools: ToolTurn, calls: Calls) -> None:
         """Do one thing after the other until the turn has ended."""
+        progress = self._progress
         while True:
-            match self._progress.next():
-                case TakeInput():
-                    if not await self._take_input(run):
-                        return
-                case GuardInput(arrived):
-                    place = f"input:{arrived.message_id}@{self._plan.form_of_input}"
-                    invoke = calls.invoker(place, arrived.at)
-                    await self._overseer.guard_input(arrived.values, place=place, at=arrived.at, invoke=invoke)
-                case AskModel():
-                    await self._ask_model(run, repertoire)
-                case MakeCalls() as wanted:
-                    await calls.make(wanted)
-                case GiveOutput() as answered:
-                    await self._give_output(run, tools, calls, answered)
-                    return
+            arrived, answer = progress.input, progress.answer
+            if arrived is None:
+                if not await self._take_input(run):
+                    return None
+            elif not progress.is_passed:
+                place = f"input:{arrived.message_id}@{self._plan.form_of_input}"
+                invoke = calls.invoker(place, arrived.at)
+                await self._overseer.guard_input(arrived.values, place=place, at=arrived.at, invoke=invoke)
+            elif answer is not None and progress.unshown:
+                await calls.make(answer, progress.unshown)
+            elif answer is None or answer.calls:
+                await self._ask_model(run, repertoire)
+            else:
+                return await self._give_output(run, tools, calls, answer)
 
     # Input
 
@@ -183,12 +178,12 @@ class ManifestTurn:
 
     # Output
 
-    async def _give_output(self, run: Run, tools: ToolTurn, calls: Calls, answered: GiveOutput) -> None:
+    async def _give_output(self, run: Run, tools: ToolTurn, calls: Calls, answer: ModelCalled) -> None:
         """End the turn with the model's answer, as the guardrails let it pass."""
-        overseer, at = self._overseer, answered.answer.at
+        overseer, at, close_after = self._overseer, answer.at, self._plan.agent.close_after
         await overseer.check_age()
         # The same whenever it is made, so that what is given is what was reviewed.
-        message: Json = [{"mimeType": "text/plain", "text": answered.text}]
+        message: Json = [{"mimeType": "text/plain", "text": self._progress.text}]
         output = {**await self._exposed(run, message, at), "message": message}
         place = f"output:{self._progress.outputs}@{self._plan.form_of_output}"
         subject = Subject(context=run.plain, output=output, expose=lambda said: self._exposed(run, said, at))
@@ -198,15 +193,16 @@ class ManifestTurn:
         was_streamed = self._streamed == text
         artifact = Artifact(artifact_id=ARTIFACT, parts=[Part(text="" if was_streamed else text)])
         update = self._turn.artifact_update(artifact, append=was_streamed, last_chunk=True)
-        state = COMPLETED if self._closes(run) else INPUT_REQUIRED
+        is_last = close_after is not None and self._progress.outputs + 1 >= close_after
+        state = COMPLETED if is_last or (run.started and run.started.parent) else INPUT_REQUIRED
         run.note(OutputGiven(at=run.now(), values=given))
         if state is COMPLETED:
             await overseer.close_tools(tools)
-        incomplete = answered.answer.incomplete
         parts = [Part(text=text)]
         if exposed := {name: value for name, value in given.items() if name != "message"}:
             parts.append(exposed_part(exposed))
-        message = self._turn.agent_message(parts, {INCOMPLETE: incomplete} if incomplete else None)
+        metadata = {INCOMPLETE: answer.incomplete} if answer.incomplete else None
+        message = self._turn.agent_message(parts, metadata)
         await self._turn.finish(Ending(state=state, message=message, artifacts=[update]))
 
     async def _exposed(self, run: Run, message: Json, at: str) -> dict[str, Json]:
@@ -224,18 +220,6 @@ class ManifestTurn:
                 logger.warning("task %s: %s is exposed as null: %r has no value", run.task_id, name, error.source)
                 exposed[name] = None
         return exposed
-
-    def _closes(self, run: Run) -> bool:
-        """Return whether the task ends with this answer; otherwise it waits for more."""
-        close_after = self._plan.agent.close_after
-        is_last = close_after is not None and self._progress.outputs + 1 >= close_after
-        return is_last or bool(run.started and run.started.parent)
-
-    async def _leave_open(self, run: Run, text: str) -> None:
-        """End the turn without an answer to its message; the task waits for another one."""
-        run.note(InputRefused(at=run.now(), message_id=self._overseer.message_key, reason=text))
-        message = self._turn.agent_message([Part(text=text)], {"reason": "interrupted"})
-        await self._turn.finish(Ending(state=INPUT_REQUIRED, message=message))
 
 
 class _AnswerBrokenError(Exception):
@@ -285,15 +269,11 @@ def with_files(said: Sequence[Said], history: Sequence[Message]) -> tuple[Said, 
         for index, part in enumerate(message.parts)
         if part.raw is not None
     }
-    if not files:
-        return tuple(said)
-    return tuple(
-        UserSaid([_filled(part, files) for part in one.parts]) if isinstance(one, UserSaid) else one for one in said
-    )
 
+    def filled(part: dict[str, Json]) -> dict[str, Json]:
+        held = files.get(str(part.get("file")))
+        if held is None or held.raw is None:
+            return part
+        return {**part, "file": f"data:{part['mimeType']};base64,{base64.b64encode(held.raw).decode()}"}
 
-def _filled(part: dict[str, Json], files: Mapping[str, Part]) -> dict[str, Json]:
-    held = files.get(str(part.get("file")))
-    if held is None or held.raw is None:
-        return part
-    return {**part, "file": f"data:{part['mimeType']};base64,{base64.b64encode(held.raw).decode()}"}
+    return tuple(UserSaid(list(map(filled, one.parts))) if isinstance(one, UserSaid) else one for one in said)
