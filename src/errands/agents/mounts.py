@@ -15,7 +15,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any, ParamSpec, TypeVar
+from typing import Any, TypeVar
 from urllib.parse import quote
 
 import msgspec
@@ -25,7 +25,6 @@ from errands.errors import ConfigurationError, ErrandsError
 
 logger = logging.getLogger(__name__)
 
-P = ParamSpec("P")
 T = TypeVar("T")
 
 DEFAULT_FOLDER = Path(".errands/files")
@@ -103,7 +102,7 @@ class Files(ABC):
     async def read(self, path: str) -> str:
         """Return the file's text. Raises `MountError`."""
         try:
-            return (await self._get(path)).decode()
+            return (await self._run(self._get, path)).decode()
         except UnicodeDecodeError:
             raise MountError(f"{path}: the file is not text in UTF-8") from None
 
@@ -120,27 +119,41 @@ class Files(ABC):
         """Write a file that need not be text. Raises `MountError`."""
         if len(content) > self._max_bytes:
             raise self._too_large(path)
-        await self._put(path, content)
+        await self._run(self._put, path, content)
 
     async def info(self, path: str) -> MountedFile:
         """Raises `MountError` if there is no such file."""
         kind = _TYPES.guess_type(path.rpartition("/")[2], strict=False)[0]
-        return MountedFile(path, kind or "application/octet-stream", await self._size(path))
+        return MountedFile(path, kind or "application/octet-stream", await self._run(self._size, path))
 
     def _too_large(self, path: str) -> MountError:
         return MountError(f"{path}: files have at most {_readable(self._max_bytes)} here")
 
-    @abstractmethod
-    async def _get(self, path: str) -> bytes:
-        """Return the content of a file that is not too large."""
+    async def _run(self, action: Callable[..., T], path: str, *args: Any) -> T:
+        try:
+            return await asyncio.to_thread(action, path, *args)
+        except MountError:
+            raise
+        except Exception as error:
+            raise MountError(f"{path}: {self._problem(error, path, is_read=action != self._put)}") from None
+
+    # In a thread
 
     @abstractmethod
-    async def _put(self, path: str, content: bytes) -> None:
+    def _get(self, path: str) -> bytes:
+        """Return the content of a file. Raises `MountError` if it is too large."""
+
+    @abstractmethod
+    def _put(self, path: str, content: bytes) -> None:
         """Write a file that is not too large."""
 
     @abstractmethod
-    async def _size(self, path: str) -> int:
+    def _size(self, path: str) -> int:
         """Return the size of a file."""
+
+    @abstractmethod
+    def _problem(self, error: Exception, path: str, *, is_read: bool) -> str:
+        """Return what the model may know of an error, and log the rest."""
 
 
 def _readable(size: int) -> str:
@@ -168,35 +181,32 @@ class Mounts:
                 _prefix(getattr(self._prefixes, scope), _EXAMPLES)
             except MountError as error:
                 raise ConfigurationError(f"path_prefixes.{scope}: {error}") from None
-        self._open = self._opener(mount, default_folder)
+        self._remote: tuple[str, str, Any] | None = None
+        if mount is not None and mount.s3 is not None:
+            client = {"region_name": mount.s3.region} if mount.s3.region else {}
+            # Credentials come from where the AWS tools look for them.
+            files = _filesystem("s3fs", "S3FileSystem", "s3", profile=mount.s3.profile, client_kwargs=client)
+            self._remote = ("s3", mount.s3.bucket, files)
+        elif mount is not None and mount.gcs is not None:
+            key = mount.gcs.sa
+            if key is not None and not os.path.isfile(key):
+                raise ConfigurationError(f"gcs.sa: there is no file {key}; name the key file of a service account")
+            # Without a key file, the machine's own credentials are used.
+            self._remote = ("gcs", mount.gcs.bucket, _filesystem("gcsfs", "GCSFileSystem", "gcs", token=key))
+        folder = Path(mount.local.path).expanduser() if mount and mount.local else default_folder
+        # A later change of the working directory must not move the files.
+        self._root = folder.absolute()
 
     def files(self, agent: Agent, task_id: str) -> Files | None:
         """Return None for an agent without a mount. Raises `MountError` for a task id that cannot be part of a path."""
         if agent.mount == "none":
             return None
         values = {"namespace": agent.namespace, "agent": agent.name, "task": task_id}
-        return self._open(_prefix(getattr(self._prefixes, agent.mount), values))
-
-    def _opener(self, mount: Mount | None, default_folder: Path) -> Callable[[tuple[str, ...]], Files]:
-        if mount is not None and mount.s3 is not None:
-            client = {"region_name": mount.s3.region} if mount.s3.region else {}
-            # Credentials come from where the AWS tools look for them.
-            files = _filesystem("s3fs", "S3FileSystem", "s3", profile=mount.s3.profile, client_kwargs=client)
-            return self._remote("s3", mount.s3.bucket, files)
-        if mount is not None and mount.gcs is not None:
-            key = mount.gcs.sa
-            if key is not None and not os.path.isfile(key):
-                raise ConfigurationError(f"gcs.sa: there is no file {key}; name the key file of a service account")
-            # Without a key file, the machine's own credentials are used.
-            files = _filesystem("gcsfs", "GCSFileSystem", "gcs", token=key)
-            return self._remote("gcs", mount.gcs.bucket, files)
-        folder = Path(mount.local.path).expanduser() if mount and mount.local else default_folder
-        # A later change of the working directory must not move the files.
-        root = folder.absolute()
-        return lambda prefix: LocalFiles(root, prefix, max_bytes=self._max_bytes)
-
-    def _remote(self, backend: str, bucket: str, filesystem: object) -> Callable[[tuple[str, ...]], Files]:
-        return lambda prefix: RemoteFiles(backend, bucket, prefix, filesystem, max_bytes=self._max_bytes)
+        prefix = _prefix(getattr(self._prefixes, agent.mount), values)
+        if self._remote is not None:
+            backend, bucket, filesystem = self._remote
+            return RemoteFiles(backend, bucket, prefix, filesystem, max_bytes=self._max_bytes)
+        return LocalFiles(self._root, prefix, max_bytes=self._max_bytes)
 
 
 def _prefix(template: str, values: dict[str, str]) -> tuple[str, ...]:
@@ -288,44 +298,23 @@ class LocalFiles(Files):
         self._root = root
         self._names = prefix
 
-    async def _get(self, path: str) -> bytes:
-        content = await self._run(path, self._get_here, names(path))
-        if content is None:
-            raise self._too_large(path)
-        return content
-
-    async def _put(self, path: str, content: bytes) -> None:
-        await self._run(path, self._put_here, names(path), content)
-
-    async def _size(self, path: str) -> int:
-        return await self._run(path, self._size_here, names(path))
-
-    async def _run(self, path: str, action: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-        try:
-            return await asyncio.to_thread(action, *args, **kwargs)
-        except OSError as error:
-            number = error.errno or 0
-            if number not in _PROBLEMS:
-                logger.error("the mount %s: %s: %s", self.bucket, path, error)
-            problem = {**_PROBLEMS, **_LOGGED_PROBLEMS}.get(number, "the file system failed")
-            raise MountError(f"{path}: {problem}") from None
-
-    def _get_here(self, path: tuple[str, ...]) -> bytes | None:
-        """Return None for a file that is too large."""
-        with self._parent(path) as parent, _regular_file(path[-1], parent) as file:
-            content = bytearray()
+    def _get(self, path: str) -> bytes:
+        content = bytearray()
+        with self._opened(path) as file:
             # It may grow while it is read.
             while len(content) <= self._max_bytes and (piece := os.read(file, self._max_bytes + 1 - len(content))):
                 content += piece
-            return bytes(content) if len(content) <= self._max_bytes else None
+        if len(content) > self._max_bytes:
+            raise self._too_large(path)
+        return bytes(content)
 
-    def _size_here(self, path: tuple[str, ...]) -> int:
-        with self._parent(path) as parent, _regular_file(path[-1], parent) as file:
+    def _size(self, path: str) -> int:
+        with self._opened(path) as file:
             return os.fstat(file).st_size
 
-    def _put_here(self, path: tuple[str, ...], content: bytes) -> None:
+    def _put(self, path: str, content: bytes) -> None:
         """Write under another name first, so that readers never find half a file."""
-        with self._parent(path, create=True) as parent:
+        with self._parent(path, create=True) as (parent, name):
             unfinished = f".{secrets.token_hex(8)}.part"
             flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW
             try:
@@ -333,44 +322,54 @@ class LocalFiles(Files):
                     stream.write(content)
                     stream.flush()
                     os.fsync(stream.fileno())
-                os.rename(unfinished, path[-1], src_dir_fd=parent, dst_dir_fd=parent)
+                os.rename(unfinished, name, src_dir_fd=parent, dst_dir_fd=parent)
             except BaseException:
                 with suppress(FileNotFoundError):
                     os.unlink(unfinished, dir_fd=parent)
                 raise
             os.fsync(parent)
 
+    def _problem(self, error: Exception, path: str, *, is_read: bool) -> str:
+        if not isinstance(error, OSError):
+            raise error
+        number = error.errno or 0
+        if number not in _PROBLEMS:
+            logger.error("the mount %s: %s: %s", self.bucket, path, error)
+        return {**_PROBLEMS, **_LOGGED_PROBLEMS}.get(number, "the file system failed")
+
     @contextmanager
-    def _parent(self, path: tuple[str, ...], *, create: bool = False) -> Iterator[int]:
-        """Open the folder that contains the last name of a path."""
+    def _parent(self, path: str, *, create: bool = False) -> Iterator[tuple[int, str]]:
+        """Open the folder that contains the last name of a path, and return both."""
+        *folders, last = names(path)
         if create:
             self._root.mkdir(_PRIVATE_FOLDER, parents=True, exist_ok=True)
         # The operator chose the root; it may be a link.
         folder = os.open(self._root, os.O_RDONLY | os.O_DIRECTORY)
         try:
-            for name in (*self._names, *path[:-1]):
+            for name in (*self._names, *folders):
                 if create:
                     with suppress(FileExistsError):
                         os.mkdir(name, _PRIVATE_FOLDER, dir_fd=folder)
                 inner = os.open(name, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW, dir_fd=folder)
                 os.close(folder)
                 folder = inner
-            yield folder
+            yield folder, last
         finally:
             os.close(folder)
 
-
-@contextmanager
-def _regular_file(name: str, parent: int) -> Iterator[int]:
-    # Without O_NONBLOCK, opening a pipe would wait for its other end.
-    file = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK, dir_fd=parent)
-    try:
-        mode = os.fstat(file).st_mode
-        if not stat.S_ISREG(mode):
-            raise OSError(errno.EISDIR if stat.S_ISDIR(mode) else errno.ENOENT, "is not a regular file")
-        yield file
-    finally:
-        os.close(file)
+    @contextmanager
+    def _opened(self, path: str) -> Iterator[int]:
+        """Open a regular file to read it."""
+        with self._parent(path) as (parent, name):
+            # Without O_NONBLOCK, opening a pipe would wait for its other end.
+            file = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK, dir_fd=parent)
+            try:
+                mode = os.fstat(file).st_mode
+                if not stat.S_ISREG(mode):
+                    raise OSError(errno.EISDIR if stat.S_ISDIR(mode) else errno.ENOENT, "is not a regular file")
+                yield file
+            finally:
+                os.close(file)
 
 
 # Buckets
@@ -384,34 +383,33 @@ class RemoteFiles(Files):
         self.backend = backend
         self._filesystem = filesystem
 
-    async def _get(self, path: str) -> bytes:
-        size = await self._size(path)
+    def _key(self, path: str) -> str:
+        return f"{self.bucket}{self.prefix}{'/'.join(names(path))}"
+
+    def _get(self, path: str) -> bytes:
+        size = self._size(path)
         if size > self._max_bytes:
             raise self._too_large(path)
         # S3 refuses an empty range.
-        content: bytes = await self._run(path, self._filesystem.cat_file, start=0, end=size) if size else b""
+        content: bytes = self._filesystem.cat_file(self._key(path), start=0, end=size) if size else b""
         return content
 
-    async def _put(self, path: str, content: bytes) -> None:
-        await self._run(path, self._filesystem.pipe_file, content)
+    def _put(self, path: str, content: bytes) -> None:
+        self._filesystem.pipe_file(self._key(path), content)
 
-    async def _size(self, path: str) -> int:
-        found = await self._run(path, self._filesystem.info)
+    def _size(self, path: str) -> int:
+        found = self._filesystem.info(self._key(path))
         if found["type"] != "file":
             raise MountError(f"{path}: it is a folder")
         return int(found["size"])
 
-    async def _run(self, path: str, action: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        key = f"{self.bucket}{self.prefix}{'/'.join(names(path))}"
-        try:
-            return await asyncio.to_thread(action, key, *args, **kwargs)
-        except Exception as error:
-            if isinstance(error, FileNotFoundError) and action != self._filesystem.pipe_file:
-                raise MountError(f"{path}: there is no such file") from None
-            # The messages of a client library may contain addresses and identities.
-            reference = secrets.token_hex(4)
-            logger.error("the mount %s://%s: %s [%s]", self.backend, self.bucket, path, reference, exc_info=error)
-            raise MountError(f"{path}: the bucket failed (reference {reference})") from None
+    def _problem(self, error: Exception, path: str, *, is_read: bool) -> str:
+        if isinstance(error, FileNotFoundError) and is_read:
+            return "there is no such file"
+        # The messages of a client library may contain addresses and identities.
+        reference = secrets.token_hex(4)
+        logger.error("the mount %s://%s: %s [%s]", self.backend, self.bucket, path, reference, exc_info=error)
+        return f"the bucket failed (reference {reference})"
 
 
 def _filesystem(module: str, name: str, extra: str, **options: Any) -> Any:

@@ -90,16 +90,19 @@ class MemoryFiles(Files):
         super().__init__("files", ("shop", "support", "T-1"), max_bytes=1_000_000)
         self.held: dict[str, str] = {}
 
-    async def _get(self, path: str) -> bytes:
+    def _get(self, path: str) -> bytes:
         if path not in self.held:
             raise MountError(f"there is no file {path}")
         return self.held[path].encode()
 
-    async def _put(self, path: str, content: bytes) -> None:
+    def _put(self, path: str, content: bytes) -> None:
         self.held[path] = content.decode()
 
-    async def _size(self, path: str) -> int:
-        return len(await self._get(path))
+    def _size(self, path: str) -> int:
+        return len(self._get(path))
+
+    def _problem(self, error: Exception, path: str, *, is_read: bool) -> str:
+        raise error
 
 
 def tool(name: str = "crm", **fields: Any) -> Json:

@@ -12,9 +12,9 @@ import importlib
 import inspect
 import os
 import re
-from collections.abc import AsyncGenerator, Iterator
+from collections.abc import AsyncGenerator
 from contextlib import aclosing
-from typing import Any, Protocol
+from typing import Any
 
 import httpx
 import msgspec
@@ -155,7 +155,7 @@ class _Exchange:
     """One question and the attempts to have it answered."""
 
     def __init__(
-        self, provider: Provider, asked: Asked, question: Question, options: dict[str, Any], max_bytes: int
+        self, provider: Any, asked: Asked, question: Question, options: dict[str, Any], max_bytes: int
     ) -> None:
         self.asked = asked
         #: Whether a part of an answer was passed on.
@@ -211,12 +211,12 @@ class _Exchange:
         in_stream = False
         try:
             if not (streaming and self._provider.SUPPORTS_COMPLETION_STREAMING):
-                yield assembly.whole(await self._send())
+                yield assembly.add(await self._send(), is_whole=True)
                 return
             async with aclosing(await self._send(stream=True, stream_options={"include_usage": True})) as chunks:
                 in_stream = True
                 async for chunk in chunks:
-                    yield assembly.piece(chunk)
+                    yield assembly.add(chunk, is_whole=False)
         except AnswerTooLongError:
             problem = f"the answer of {self.asked.address} is longer than {self._max_bytes:,} bytes"
             raise ModelError(
@@ -276,7 +276,14 @@ def _failure(error: Exception, asked: Asked, *, in_stream: bool, is_begun: bool)
     if kind == "RateLimitError" or (status is not None and status >= 400):
         failed = "refused the request for now" if status is None else f"failed with status {status}"
         return ModelError(f"{asked.address} {failed}: {_quoted(error, asked)}", for_caller=_TRY_LATER)
-    causes = list(_causes(error))
+    causes: list[BaseException] = [error]
+    # At most a few steps back.
+    while len(causes) < 8:
+        one = causes[-1]
+        cause = getattr(one, "original_exception", None) or one.__cause__ or one.__context__
+        if cause is None:
+            break
+        causes.append(cause)
     is_connection = any(
         isinstance(one, httpx.TransportError | ConnectionError | TimeoutError)
         or type(one).__name__.endswith(("ConnectionError", "ConnectError", "TimeoutError"))
@@ -292,16 +299,6 @@ def _failure(error: Exception, asked: Asked, *, in_stream: bool, is_begun: bool)
     return made(text, for_caller=_TRY_LATER, broke_off=is_begun)
 
 
-def _causes(error: BaseException) -> Iterator[BaseException]:
-    """Yield the error and what caused it, at most a few steps back."""
-    seen: BaseException | None = error
-    for _ in range(8):
-        if seen is None:
-            return
-        yield seen
-        seen = getattr(seen, "original_exception", None) or seen.__cause__ or seen.__context__
-
-
 def _quoted(error: Exception, asked: Asked) -> str:
     """Return the provider's own words without secrets."""
     body = getattr(getattr(error, "original_exception", None), "body", None)
@@ -314,15 +311,6 @@ def _quoted(error: Exception, asked: Asked) -> str:
 
 
 # Providers
-
-
-class Provider(Protocol):
-    """What errands uses of any-llm's providers."""
-
-    SUPPORTS_COMPLETION_STREAMING: bool
-    TIMEOUT_SUPPORT: str
-
-    async def acompletion(self, model: str, messages: list[dict[str, Any]], **options: Any) -> Any: ...
 
 
 class _Providers:
@@ -350,12 +338,14 @@ class _Providers:
         #: By provider: the variables that set its key.
         self._keys: dict[str, str] = {}
 
-    def get(self, name: str) -> Provider:
-        """Raises `ConfigurationError` if there is no such provider, or if its package or key is missing."""
+    def get(self, name: str) -> Any:
+        """Return a provider of any-llm.
+
+        Raises `ConfigurationError` if there is no such provider, or if its package or key is missing.
+        """
         if name not in self._made:
             self._made[name] = self._make(name)
-        found: Provider = self._made[name]
-        return found
+        return self._made[name]
 
     def asked(self, name: str, model: str) -> Asked:
         client = getattr(self._made.get(name), "client", None)
@@ -382,7 +372,15 @@ class _Providers:
             any_llm = importlib.import_module("any_llm")
         except ImportError as error:
             raise ConfigurationError(f"models need an extra ({error}): pip install 'errands[models]'") from None
-        owned = self._owns(name)
+        owned = False
+        if self._base_url or self._api_key:
+            self._owner = self._owner or name
+            owned = self._owner == name
+            if not owned and not self._is_owner_given:
+                raise ConfigurationError(
+                    f"ERRANDS_MODEL_BASE_URL and ERRANDS_MODEL_API_KEY could be meant for {self._owner} or for {name}: "
+                    "set ERRANDS_MODEL to a model of the right one, and give the other its key by its own variable"
+                )
         base_url, key = (self._base_url, self._api_key) if owned else (None, None)
         try:
             kind = any_llm.AnyLLM.get_provider_class(name)
@@ -413,15 +411,3 @@ class _Providers:
             raise ConfigurationError(f"{name} needs a package: pip install 'any-llm-sdk[{name}]'") from None
         except Exception as error:
             raise ConfigurationError(f"{name} cannot be used ({type(error).__name__}): check its settings") from None
-
-    def _owns(self, name: str) -> bool:
-        """Return whether the base URL and the key are meant for this provider."""
-        if not (self._base_url or self._api_key):
-            return False
-        self._owner = self._owner or name
-        if self._owner != name and not self._is_owner_given:
-            raise ConfigurationError(
-                f"ERRANDS_MODEL_BASE_URL and ERRANDS_MODEL_API_KEY could be meant for {self._owner} or for {name}: set "
-                "ERRANDS_MODEL to a model of the right one, and give the other its key by its own variable"
-            )
-        return self._owner == name

@@ -15,21 +15,7 @@ import msgspec
 from errands.agents.manifests.schemas import Schema
 from errands.errors import ConfigurationError, ErrandsError
 from errands.policy.cel.values import Json
-from errands.policy.records import FunctionCall
-
-__all__ = [
-    "Answer",
-    "FunctionCall",
-    "FunctionSaid",
-    "Model",
-    "ModelError",
-    "ModelSaid",
-    "Offer",
-    "OnText",
-    "Question",
-    "Said",
-    "UserSaid",
-]
+from errands.policy.records import FunctionCall as FunctionCall
 
 #: Called with each piece of text as it arrives.
 OnText = Callable[[str], Awaitable[None]]

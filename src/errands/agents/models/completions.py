@@ -1,5 +1,4 @@
-"""Translate a `Question` into OpenAI's chat completions, which any-llm translates further, and back into an
-`Answer`."""
+"""Translate a `Question` into OpenAI's chat completions, and these into an `Answer`. any-llm translates further."""
 
 from __future__ import annotations
 
@@ -12,16 +11,7 @@ from typing import Any
 
 import msgspec
 
-from errands.agents.models.base import (
-    Answer,
-    FunctionCall,
-    FunctionSaid,
-    ModelSaid,
-    Offer,
-    Question,
-    Said,
-    UserSaid,
-)
+from errands.agents.models.base import Answer, FunctionCall, FunctionSaid, ModelSaid, Offer, Question, Said, UserSaid
 from errands.policy.cel.values import Json
 
 #: Bytes of an answer, text and arguments together.
@@ -45,13 +35,7 @@ def messages(question: Question) -> list[dict[str, Any]]:
 
 
 def tools(offers: tuple[Offer, ...]) -> list[dict[str, Any]]:
-    return [
-        {
-            "type": "function",
-            "function": {"name": offer.name, "description": offer.description, "parameters": offer.parameters},
-        }
-        for offer in offers
-    ]
+    return [{"type": "function", "function": msgspec.structs.asdict(offer)} for offer in offers]
 
 
 def as_text(content: Json) -> str:
@@ -68,7 +52,7 @@ def _message(said: Said) -> dict[str, Any]:
                 return {"role": "user", "content": "\n".join(part["text"] for part in content)}
             return {"role": "user", "content": content}
         case ModelSaid(text, calls):
-            called = {"tool_calls": [_tool_call(call) for call in calls]} if calls else {}
+            called = {"tool_calls": list(map(_tool_call, calls))} if calls else {}
             return {"role": "assistant", "content": text or None, **called}
         case FunctionSaid(call, _, content):
             return {"role": "tool", "tool_call_id": call, "content": as_text(content)}
@@ -145,8 +129,7 @@ class Assembly:
         self._calls: list[_PartialCall] = []
         #: By index: the call that the next piece with this index belongs to.
         self._open: dict[int, _PartialCall] = {}
-        self._prompt_tokens = 0
-        self._completion_tokens = 0
+        self._prompt_tokens = self._completion_tokens = 0
         #: Whether anything has arrived.
         self.is_begun = False
         #: Whether the provider has said that the answer is complete.
@@ -154,71 +137,36 @@ class Assembly:
         #: Why the provider ended the answer before the model was done.
         self.incomplete: str | None = None
 
-    def piece(self, chunk: Any) -> str:
-        """Add one chunk of a stream and return its text. Raises `AnswerTooLongError`."""
-        self._add_usage(chunk)
-        for choice in chunk.choices[:1]:
-            for piece in choice.delta.tool_calls or []:
-                call = self._open.get(piece.index)
-                # Another id at the same index is another call: some providers do not count.
-                if call is None or (piece.id and call.id and piece.id != call.id):
-                    call = self._open[piece.index] = _PartialCall()
-                    self._calls.append(call)
-                self._add_call(call, piece)
-            self._add_text(choice.delta)
-            if choice.finish_reason is not None:
-                self._finish(choice.finish_reason)
-            return self._texts[-1]
-        return ""
-
-    def whole(self, completion: Any) -> str:
-        """Add a whole completion and return its text. Raises `AnswerTooLongError`."""
-        self._add_usage(completion)
-        for choice in completion.choices[:1]:
-            for call in choice.message.tool_calls or []:
-                self._calls.append(_PartialCall())
-                self._add_call(self._calls[-1], call)
-            self._add_text(choice.message)
-            self._finish(choice.finish_reason)
-        return "".join(self._texts)
-
-    @property
-    def is_empty(self) -> bool:
-        """Return whether the answer has neither text nor calls."""
-        return not self._calls and not "".join(self._texts).strip()
-
-    def answer(self) -> Answer:
-        text = "".join(self._texts)
-        estimated = not (self._prompt_tokens or self._completion_tokens)
-        if estimated:
-            sent = (*messages(self._question), *tools(self._question.offers))
-            self._prompt_tokens = _estimate(msgspec.json.encode(one).decode() for one in sent)
-            written = [one for call in self._calls for one in (call.name, call.arguments)]
-            self._completion_tokens = _estimate([text, *written])
-        return Answer(
-            text=text,
-            calls=tuple(self._function_calls()),
-            incomplete=self.incomplete,
-            model=f"{self._provider}/{self._model}" if self._model else self._question.model,
-            prompt_tokens=self._prompt_tokens,
-            completion_tokens=self._completion_tokens,
-            estimated=estimated,
-        )
-
-    def _add_usage(self, chunk: Any) -> None:
+    def add(self, completion: Any, *, is_whole: bool) -> str:
+        """Add a completion, or a piece of a streamed one, and return its text. Raises `AnswerTooLongError`."""
         self.is_begun = True
-        self._model = chunk.model or self._model
-        if chunk.usage is not None:
+        self._model = completion.model or self._model
+        if completion.usage is not None:
             # Some providers send the two numbers at different times, some send growing ones.
-            self._prompt_tokens = max(self._prompt_tokens, chunk.usage.prompt_tokens or 0)
-            self._completion_tokens = max(self._completion_tokens, chunk.usage.completion_tokens or 0)
+            self._prompt_tokens = max(self._prompt_tokens, completion.usage.prompt_tokens or 0)
+            self._completion_tokens = max(self._completion_tokens, completion.usage.completion_tokens or 0)
+        text = ""
+        for choice in completion.choices[:1]:
+            message = choice.message if is_whole else choice.delta
+            for piece in message.tool_calls or []:
+                self._add_call(piece, is_whole)
+            text = self._counted(message.content or getattr(message, "refusal", None))
+            if is_whole or choice.finish_reason is not None:
+                self.is_finished = True
+                self.incomplete = choice.finish_reason if choice.finish_reason in _CUT else None
+        self._texts.append(text)
+        return text
 
-    def _add_text(self, message: Any) -> None:
-        self._texts.append(self._counted(message.content or getattr(message, "refusal", None)))
-
-    def _add_call(self, call: _PartialCall, piece: Any) -> None:
+    def _add_call(self, piece: Any, is_whole: bool) -> None:
         # An empty piece counts, too, so that a stream of them comes to an end.
         self._counted("{}")
+        call = None if is_whole else self._open.get(piece.index)
+        # Another id at the same index is another call: some providers do not count.
+        if call is None or (piece.id and call.id and piece.id != call.id):
+            call = _PartialCall()
+            self._calls.append(call)
+            if not is_whole:
+                self._open[piece.index] = call
         call.id = call.id or piece.id or ""
         if piece.function is not None:
             # Some providers repeat the name with every piece.
@@ -233,13 +181,22 @@ class Assembly:
             raise AnswerTooLongError
         return text
 
-    def _finish(self, reason: str | None) -> None:
-        self.is_finished = True
-        self.incomplete = reason if reason in _CUT else None
+    @property
+    def is_empty(self) -> bool:
+        """Return whether the answer has neither text nor calls."""
+        return not self._calls and not "".join(self._texts).strip()
 
-    def _function_calls(self) -> Iterable[FunctionCall]:
-        """Yield the calls with ids that are unique in the conversation."""
+    def answer(self) -> Answer:
+        text = "".join(self._texts)
+        estimated = not (self._prompt_tokens or self._completion_tokens)
+        if estimated:
+            sent = (*messages(self._question), *tools(self._question.offers))
+            self._prompt_tokens = _estimate(msgspec.json.encode(one).decode() for one in sent)
+            written = [one for call in self._calls for one in (call.name, call.arguments)]
+            self._completion_tokens = _estimate([text, *written])
+        # The ids must be unique in the conversation.
         used = {call.id for said in self._question.said if isinstance(said, ModelSaid) for call in said.calls}
+        calls: list[FunctionCall] = []
         for call in self._calls:
             if not call.id or call.id in used:
                 call.id = unused_id(used)
@@ -248,7 +205,16 @@ class Assembly:
             is_cut = self.incomplete is not None and call is self._calls[-1] and not call.arguments.strip()
             arguments = None if is_cut else _object(call.arguments)
             raw = call.arguments if arguments is None else ""
-            yield FunctionCall(id=call.id, name=call.name, arguments=arguments, raw=raw, extra=call.extra)
+            calls.append(FunctionCall(id=call.id, name=call.name, arguments=arguments, raw=raw, extra=call.extra))
+        return Answer(
+            text=text,
+            calls=tuple(calls),
+            incomplete=self.incomplete,
+            model=f"{self._provider}/{self._model}" if self._model else self._question.model,
+            prompt_tokens=self._prompt_tokens,
+            completion_tokens=self._completion_tokens,
+            estimated=estimated,
+        )
 
 
 def unused_id(used: set[str]) -> str:

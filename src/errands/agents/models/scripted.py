@@ -16,17 +16,8 @@ from errands.agents.manifests.documents import Document, Text
 from errands.agents.manifests.findings import Finding, ManifestError, Place, quoted, suggestion
 from errands.agents.manifests.patterns import PatternError, compile_pattern
 from errands.agents.manifests.reading import only_document, read
-from errands.agents.models.base import (
-    Answer,
-    FunctionCall,
-    FunctionSaid,
-    Model,
-    ModelError,
-    ModelSaid,
-    OnText,
-    Question,
-    UserSaid,
-)
+from errands.agents.models import base
+from errands.agents.models.base import Answer, FunctionCall, Model, ModelError, OnText, Question
 from errands.agents.models.completions import as_text, messages, unused_id
 from errands.errors import ConfigurationError
 from errands.policy.cel.values import Json
@@ -100,11 +91,11 @@ class ScriptedModel(Model):
             Place(findings, str(self.file)).error("does not exist, and the scripted model needs it", remedy)
         elif place := only_document(self.file, findings, 'write {"agents": {"support": [{"say": "Hello."}]}}'):
             for agent, rules in read(_ScriptFile, place).agents.items():
-                places = [place / "agents" / agent / index for index in range(len(rules))]
-                for rule, inner in zip(rules, places, strict=True):
+                self.agents[agent] = []
+                for index, rule in enumerate(rules):
+                    inner = place / "agents" / agent / index
                     _check_rule(rule, inner)
-                lines = [f"{self.file}:{inner.line()}" for inner in places]
-                self.agents[agent] = list(zip(rules, lines, strict=True))
+                    self.agents[agent].append((rule, f"{self.file}:{inner.line()}"))
         if findings:
             raise ManifestError(findings)
 
@@ -188,13 +179,13 @@ class _Situation:
         self._results: dict[str, Json] = {}
         for said in question.said:
             match said:
-                case UserSaid(parts):
+                case base.UserSaid(parts):
                     self.user = "\n".join(str(part["text"]) for part in parts if "text" in part)
                     self.called, self._returned = [], {}
-                case ModelSaid(_, calls):
+                case base.ModelSaid(_, calls):
                     self.called += [call.name for call in calls]
                     self._call_ids |= {call.id for call in calls}
-                case FunctionSaid(_, name, content):
+                case base.FunctionSaid(_, name, content):
                     self._returned[name] = self._results[name] = content
 
     def match(self, when: ScriptCondition) -> dict[str, Json] | None:
