@@ -141,3 +141,13 @@ async def test_nothing_secret_is_logged_about_discoveries(
         await caller.call("pets_make", {"id": "1"})
     assert service.seen[-1].header("authorization") == "Bearer a1-secret"
     assert "a1-secret" not in caplog.text
+
+
+async def test_a_body_of_any_kind_is_sent_as_json(tmp_path: Path, service: Service) -> None:
+    schema = {"type": "object", "properties": {"name": {"type": "string"}}, "required": ["name"]}
+    body = {"required": True, "content": {"*/*": {"schema": schema}}}
+    serving(service, operation(parameters=[ID], requestBody=body))
+    async with calling(toolbox(discovering(tmp_path, service.url))) as caller:
+        await caller.call("pets_make", {"id": "1", "name": "Rex"})
+    assert service.seen[-1].header("content-type") == "application/json"
+    assert service.seen[-1].json == {"name": "Rex"}

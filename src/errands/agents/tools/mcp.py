@@ -17,15 +17,7 @@ import msgspec
 
 from errands.agents.manifests.documents import Mcp, Tool
 from errands.agents.manifests.schemas import Schema
-from errands.agents.tools.base import (
-    Backend,
-    Discovered,
-    Equipment,
-    Invocation,
-    ToolError,
-    configuration,
-    optional,
-)
+from errands.agents.tools.base import Backend, Discovered, Equipment, Invocation, ToolError, configuration, optional
 from errands.agents.tools.http import filling, put_header
 from errands.agents.tools.references import usable, written_out
 from errands.errors import ConfigurationError
@@ -33,8 +25,6 @@ from errands.policy.cel import Session
 from errands.policy.cel.values import Json
 
 if TYPE_CHECKING:
-    from mcp import types
-
     from errands.agents.tools.mcp_connection import McpConnection
     from errands.agents.tools.mcp_process import McpServer
 
@@ -64,12 +54,26 @@ class McpBackend(Backend):
         connection = await self._connection(server)
         bounds, arguments = self.equipment.bounds, invocation.arguments
         if None in arguments.values():
-            arguments = _without_absent(arguments, await connection.tools(bounds.timeout), name)
+            # Null means "not given", unless the tool says otherwise; see `optional`.
+            schemas = {tool.name: tool.input_schema for tool in await connection.tools(bounds.timeout)}
+            declared = schemas.get(name, {}).get("properties", {})
+            kept = {key for key, one in declared.items() if isinstance(one, dict) and "default" in one}
+            kept |= _required(schemas.get(name, {}))
+            arguments = {key: value for key, value in arguments.items() if value is not None or key in kept}
         result = await connection.call(name, arguments, bounds.timeout)
         if result.is_error:
             texts = [block.text for block in result.content if block.type == "text"]
             raise ToolError("\n".join(texts)[:_MAX_ERROR] or f"{name} failed")
-        value = _value(result)
+        # Structured content if there is some, a single text as it is, and anything else as a list.
+        value: Json = result.structured_content
+        if value is None and result.content:
+            blocks = [
+                block.text
+                if block.type == "text"
+                else block.model_dump(mode="json", by_alias=True, exclude_none=True, exclude={"annotations", "meta"})
+                for block in result.content
+            ]
+            value = blocks[0] if len(blocks) == 1 else blocks
         if len(msgspec.json.encode(value)) > bounds.max_bytes:
             raise ToolError(f"{name} answered with more than {bounds.max_bytes:,} bytes")
         return value
@@ -80,7 +84,18 @@ class McpBackend(Backend):
         connection = await self._connection(await self._server(document, {}, {}, Session("")))
         tools = await connection.tools(self.equipment.bounds.timeout)
         max_schemas = _MAX_SCHEMAS // max(len(tools), 1)
-        return await asyncio.to_thread(lambda: [_discovered(tool, max_schemas) for tool in tools])
+
+        def discovered() -> list[Discovered]:
+            return [
+                Discovered(
+                    name=tool.name,
+                    description=(tool.description or tool.title or tool.name)[:_MAX_DESCRIPTION],
+                    parameters=_parameters(tool.input_schema, max_schemas),
+                )
+                for tool in tools
+            ]
+
+        return await asyncio.to_thread(discovered)
 
     async def close(self) -> None:
         await asyncio.gather(*(connection.close() for connection in self._connections.values()))
@@ -88,7 +103,7 @@ class McpBackend(Backend):
     async def _server(
         self, document: Mcp, arguments: Mapping[str, Json], context: Mapping[str, Json], session: Session
     ) -> McpServer:
-        filled = await filling(self.equipment, document, arguments=arguments, context=context, session=session)
+        filled = await filling(self.equipment, document, arguments, context, session)
         headers = httpx.Headers()
         for name, text in (document.headers or {}).items():
             put_header(headers, name, await filled.text(text))
@@ -129,43 +144,13 @@ def _extra() -> Any:
     return mcp_connection
 
 
-def _value(result: types.CallToolResult) -> Json:
-    """Return structured content if there is some, a single text as it is, and anything else as a list."""
-    if result.structured_content is not None:
-        return result.structured_content
-    blocks = [
-        block.text
-        if block.type == "text"
-        else block.model_dump(mode="json", by_alias=True, exclude_none=True, exclude={"annotations", "meta"})
-        for block in result.content
-    ]
-    if not blocks:
-        return None
-    return blocks[0] if len(blocks) == 1 else blocks
-
-
-def _discovered(tool: types.Tool, max_schemas: int) -> Discovered:
-    """Return a tool as a function. Patterns are left to the server, which checks what it is sent."""
-    root = tool.input_schema
-    required = _required(root)
+def _parameters(root: Schema, max_schemas: int) -> dict[str, Schema]:
+    """Return the parameters of a tool. Patterns are left to the server, which checks what it is sent."""
     declared = written_out(root, root, patterns=False, max_schemas=max_schemas).get("properties", {})
-    return Discovered(
-        name=tool.name,
-        description=(tool.description or tool.title or tool.name)[:_MAX_DESCRIPTION],
-        parameters={
-            name: usable(schema) if name in required else optional(usable(schema)) for name, schema in declared.items()
-        },
-    )
+    plain = {name: usable(schema) for name, schema in declared.items()}
+    return {name: schema if name in _required(root) else optional(schema) for name, schema in plain.items()}
 
 
 def _required(root: Schema) -> set[str]:
     names = root.get("required", [])
     return {name for name in names if isinstance(name, str)} if isinstance(names, list) else set()
-
-
-def _without_absent(arguments: dict[str, Json], tools: list[types.Tool], name: str) -> dict[str, Json]:
-    """Return the arguments without the nulls that mean "not given"; see `optional`."""
-    schema = next((tool.input_schema for tool in tools if tool.name == name), {})
-    declared = schema.get("properties", {})
-    kept = _required(schema) | {key for key, one in declared.items() if isinstance(one, dict) and "default" in one}
-    return {key: value for key, value in arguments.items() if value is not None or key in kept}

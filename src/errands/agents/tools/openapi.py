@@ -17,16 +17,8 @@ from errands.agents.manifests.documents import OpenApi
 from errands.agents.manifests.findings import suggestion
 from errands.agents.manifests.nodes import UnreadableError, documents
 from errands.agents.manifests.schemas import Schema
-from errands.agents.tools.base import (
-    Backend,
-    BrokenToolError,
-    Discovered,
-    Equipment,
-    Invocation,
-    ToolError,
-    configuration,
-    optional,
-)
+from errands.agents.tools import base
+from errands.agents.tools.base import Backend, BrokenToolError, Discovered, Equipment, Invocation, ToolError
 from errands.agents.tools.http import as_text, body_of, finished, parsed, put_header, segment, send
 from errands.agents.tools.references import pointed, usable
 from errands.policy.cel.values import Json, normalise
@@ -88,7 +80,9 @@ class OpenApiBackend(Backend):
         found = await asyncio.to_thread(lambda: [document.operation(name) for name in names])
         if wanted is not None:
             _expect(document, wanted)
-        return [operation.discovered for operation in found if operation is not None]
+        return [
+            Discovered(name=one.name, description=one.description, parameters=one.parameters) for one in found if one
+        ]
 
     async def invoke(self, invocation: Invocation) -> Json:
         document, wanted = await self._document(invocation.action)
@@ -98,7 +92,7 @@ class OpenApiBackend(Backend):
 
     async def _document(self, action: str | None) -> tuple[ApiDocument, str | None]:
         """Return the document, fetched once per process, and the only operation of the action."""
-        configured = configuration(self.equipment.tool, action, OpenApi)
+        configured = base.configuration(self.equipment.tool, action, OpenApi)
         url = configured.url or ""
         found = await self.equipment.shared.get(("openapi", url), lambda: fetch_document(self.equipment, url))
         return found, configured.operation
@@ -148,10 +142,6 @@ class ApiOperation(msgspec.Struct, frozen=True, kw_only=True):
     #: Alternatives of security schemes, by name, and the schemes.
     security: list[list[str]]
     schemes: dict[str, Object]
-
-    @property
-    def discovered(self) -> Discovered:
-        return Discovered(name=self.name, description=self.description, parameters=self.parameters)
 
 
 async def fetch_document(equipment: Equipment, url: str) -> ApiDocument:
@@ -225,13 +215,23 @@ class ApiDocument:
         self, name: str, path: str, method: str, shared: Object, operation: Object
     ) -> ApiOperation | None:
         body = self.resolved(operation.get("requestBody"))
-        media = _media(body)
+        kinds = list(_dict(body.get("content")))
+        sendable = (kind for wanted in _MEDIA for kind in kinds if re.match(wanted, kind))
+        media = next(sendable, None)
         if body and media is None:
-            kinds = ", ".join(_dict(body.get("content"))) or "nothing"
-            logger.warning("%s: the operation %s is left out because its body is %s", self.url, name, kinds)
+            offered = ", ".join(kinds) or "nothing"
+            logger.warning("%s: the operation %s is left out because its body is %s", self.url, name, offered)
             return None
+        # The parameters of the operation win over those of the path.
+        declared: dict[tuple[str, str], Object] = {}
+        for holder in (shared, operation):
+            listed = holder.get("parameters")
+            for parameter in map(self.resolved, listed if isinstance(listed, list) else []):
+                location, own_name = parameter.get("in"), parameter.get("name")
+                if location in _STYLES and isinstance(own_name, str) and own_name:
+                    declared[location, own_name] = parameter
         parameters = _OperationParameters(self)
-        for parameter in self._declared_parameters(shared, operation):
+        for parameter in sorted(declared.values(), key=lambda one: list(_STYLES).index(one["in"])):
             parameters.add_parameter(parameter)
         whole = parameters.add_body(body, media) if media else False
         texts = [operation.get("summary"), operation.get("description")]
@@ -246,24 +246,12 @@ class ApiDocument:
             path=path,
             parameters=parameters.schemas,
             places=parameters.places,
-            media=media,
+            media="application/json" if media == "*/*" else media,
             whole_body=whole,
             body_required=body.get("required") is True,
             security=[list(one) for one in security if isinstance(one, dict)] if isinstance(security, list) else [],
             schemes={scheme: self.resolved(schemes[scheme]) for scheme in schemes},
         )
-
-    def _declared_parameters(self, shared: Object, operation: Object) -> list[Object]:
-        """Return the parameters of the path and of the operation, which win, by location."""
-        found: dict[tuple[str, str], Object] = {}
-        for holder in (shared, operation):
-            listed = holder.get("parameters")
-            for item in listed if isinstance(listed, list) else []:
-                parameter = self.resolved(item)
-                location, name = parameter.get("in"), parameter.get("name")
-                if location in _STYLES and isinstance(name, str) and name:
-                    found[location, name] = parameter
-        return sorted(found.values(), key=lambda parameter: list(_STYLES).index(parameter["in"]))
 
     def _server(self, *holders: Object) -> str:
         """Return the base address of the operation, relative to the document, from the first holder that has one."""
@@ -278,15 +266,6 @@ class ApiDocument:
 def _dict(value: Any) -> Object:
     """Return the value, or an empty dict if a document has something else there."""
     return value if isinstance(value, dict) else {}
-
-
-def _media(body: Object) -> str | None:
-    """Return the media type to send a body in."""
-    offered = list(_dict(body.get("content")))
-    for wanted in _MEDIA:
-        if found := next((kind for kind in offered if re.match(wanted, kind)), None):
-            return "application/json" if found == "*/*" else found
-    return None
 
 
 class _OperationParameters:
@@ -338,7 +317,7 @@ class _OperationParameters:
             free = name[: _MAX_NAME - len(suffix)] + suffix
             number += 1
         self.places[free] = place
-        self.schemas[free] = usable(schema) if place.required else optional(usable(schema))
+        self.schemas[free] = usable(schema) if place.required else base.optional(usable(schema))
 
     def _written_out(self, schema: Any, trail: tuple[str, ...] = ()) -> Schema:
         """Return JSON Schema without references and unknown keywords. A schema inside itself is not repeated."""
