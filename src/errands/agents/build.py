@@ -14,7 +14,6 @@ import msgspec
 from errands.agents.delegation import Delegate, LocalDelegate, RemoteDelegate
 from errands.agents.loop.worker import ManifestWorker
 from errands.agents.manifests import Agent, ManifestError, Manifests, examine
-from errands.agents.manifests.functions import Function
 from errands.agents.manifests.loading import ToolSource
 from errands.agents.models.base import Model
 from errands.agents.models.choose import model_from
@@ -91,9 +90,9 @@ def build(
     manifests = report.manifests
     served = choose_agent(manifests, agent)
     reached = agents_below(manifests, served)
-    builder = _Builder(manifests, path, model, _tool_settings(manifests, tool_settings, settings), settings)
-    card = card or card_of(served, manifests)
+    builder = _Builder(manifests, Path(path), model, _tool_settings(manifests, tool_settings, settings), settings)
     workers = {one.name: builder.worker(one) for one in (served, *reached)}
+    card = card or card_of(served, manifests)
     if card.name != served.name and card.name in workers:
         raise ConfigurationError(
             f"the card has the name {card.name}, which is also the name of an agent that {served.name} uses; rename it"
@@ -174,7 +173,7 @@ class _Builder:
     def __init__(
         self,
         manifests: Manifests,
-        path: str | Path,
+        path: Path,
         model: str | Model | None,
         tool_settings: dict[str, dict[str, Any]],
         settings: Settings,
@@ -195,7 +194,7 @@ class _Builder:
                 model or settings.model,
                 base_url=settings.model_base_url,
                 api_key=settings.model_api_key,
-                script=path if Path(path).is_dir() else Path(path).parent,
+                script=path if path.is_dir() else path.parent,
                 timeout=settings.model_timeout,
                 max_bytes=settings.model_max_bytes,
             )
@@ -224,21 +223,20 @@ class _Builder:
             model_name=model_name,
             mounts=self._mounts,
             delegates={
-                function.ref: self._delegate(agent, function)
+                function.ref: self._delegate(function.ref, agent.capabilities[function.ref].url)
                 for function in self._manifests.functions(agent)
                 if function.target != "tool"
             },
             runtime=self._runtime,
         )
 
-    def _delegate(self, agent: Agent, function: Function) -> Delegate:
+    def _delegate(self, ref: str, url: str | None) -> Delegate:
         depth = self._settings.max_delegation_depth
-        url = agent.capabilities[function.ref].url
         if url is None:
-            return LocalDelegate(function.ref, self.inner, max_depth=depth)
-        headers = _headers(function.ref, self._given.get(function.ref, {}))
+            return LocalDelegate(ref, self.inner, max_depth=depth)
+        headers = _headers(ref, self._given.get(ref, {}))
         http = partial(self._outbound.client, max_bytes=self._settings.tool_max_bytes)
-        return RemoteDelegate(function.ref, url, headers=headers, http=http, max_depth=depth, agents=self.inner)
+        return RemoteDelegate(ref, url, headers=headers, http=http, max_depth=depth, agents=self.inner)
 
 
 def _headers(agent: str, given: Mapping[str, Any]) -> dict[str, str]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from errands.agents.manifests.functions import Function
-from errands.agents.manifests.schemas import Schema, is_required
+from errands.agents.manifests.schemas import is_required, object_of
 from errands.agents.models.base import Offer
 from errands.agents.mounts import Files, MountedFile, MountError
 from errands.policy.cel import Call, CallFailed, Perform, Session, Suspended, finish, scopes
@@ -33,13 +33,7 @@ What may be called:
 
 
 async def run_script(
-    source: str,
-    capabilities: Iterable[str],
-    session: Session,
-    perform: Perform,
-    *,
-    mount: bool,
-    evaluators: Evaluators,
+    source: str, capabilities: Iterable[str], session: Session, perform: Perform, *, mount: bool, evaluators: Evaluators
 ) -> Json:
     """Return the value of a script, as the model sees it.
 
@@ -84,35 +78,22 @@ def _shown(value: Json) -> Json:
 
 def offer(functions: Sequence[Function], *, mount: bool) -> Offer:
     """Return the script as a function that is offered to the model."""
-    lines = [f"- {_signature(function)}: {_first_line(function.description)}" for function in functions]
+    lines = []
+    for function in functions:
+        described = function.description.strip().partition("\n")[0]
+        described = described if len(described) <= _MAX_LINE else f"{described[:_MAX_LINE]}…"
+        lines.append(f"- {_signature(function)}: {described}")
     if mount:
         lines.append("- file(path): a file of yours, to be passed on as an argument")
+    example = functions[0].name if functions else "name"
+    description = _DESCRIPTION.format(example=example, functions="\n".join(lines) or "- nothing")
     expression = {"type": "string", "description": "The CEL expression."}
-    return Offer(
-        name=scopes.SCRIPT,
-        description=_DESCRIPTION.format(
-            example=functions[0].name if functions else "name", functions="\n".join(lines) or "- nothing"
-        ),
-        parameters={
-            "type": "object",
-            "properties": {EXPRESSION: expression},
-            "required": [EXPRESSION],
-            "additionalProperties": False,
-        },
-    )
+    return Offer(scopes.SCRIPT, description, object_of({EXPRESSION: expression}))
 
 
 def _signature(function: Function) -> str:
-    shown: dict[str, Schema] = function.parameters["properties"]
-    names = [f"'{name}'{'' if is_required(schema) else '?'}: {_type(schema)}" for name, schema in shown.items()]
-    return f"{function.name}({{{', '.join(names)}}})"
-
-
-def _type(schema: Schema) -> str:
-    kind = schema.get("type", "any")
-    return kind if isinstance(kind, str) else "any"
-
-
-def _first_line(text: str) -> str:
-    line = text.strip().partition("\n")[0]
-    return line if len(line) <= _MAX_LINE else f"{line[:_MAX_LINE]}…"
+    parameters = []
+    for name, schema in function.parameters["properties"].items():
+        kind = schema.get("type")
+        parameters.append(f"'{name}'{'' if is_required(schema) else '?'}: {kind if isinstance(kind, str) else 'any'}")
+    return f"{function.name}({{{', '.join(parameters)}}})"

@@ -19,8 +19,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from errands.agents.manifests.functions import Arguments
 from errands.agents.tools.base import Bounds, BrokenToolError, ToolError
-from errands.agents.tools.mcp import McpBackend
-from errands.agents.tools.mcp_process import McpServer
+from errands.agents.tools.mcp import McpBackend, McpServer
 from errands.errors import ConfigurationError
 from errands.outbound import Outbound
 from tests.clock import let_pass
@@ -251,7 +250,7 @@ async def test_what_a_server_writes_beside_its_answers_goes_into_the_log(
     mcp = with_args("talkative", env={"TOKEN": "top-secret"})
     async with knowing(tmp_path, mcp) as caller:
         assert await caller.call("shop_add", {"a": 1}) == {"result": 2}
-    lines = [record.getMessage() for record in caplog.records if record.name == "errands.agents.tools.mcp_process"]
+    lines = [record.getMessage() for record in caplog.records if record.name == "errands.agents.tools.mcp_connection"]
     assert "shop:  [31mready [0m with ***" in lines
 
 

@@ -9,7 +9,8 @@ from asyncio.subprocess import PIPE
 
 import pytest
 
-from errands.agents.tools.mcp_process import McpServer, copy_log
+from errands.agents.tools.mcp import McpServer
+from errands.agents.tools.mcp_connection import copy_log
 
 pytestmark = pytest.mark.anyio
 

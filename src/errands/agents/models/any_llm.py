@@ -14,6 +14,7 @@ import os
 import re
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
+from dataclasses import dataclass
 from typing import Any
 
 import httpx
@@ -151,21 +152,20 @@ class _UnfinishedError(ModelError):
     """The answer was empty or broke off; asking again may help."""
 
 
+@dataclass
 class _Exchange:
     """One question and the attempts to have it answered."""
 
-    def __init__(
-        self, provider: Any, asked: Asked, question: Question, options: dict[str, Any], max_bytes: int
-    ) -> None:
-        self.asked = asked
-        #: Whether a part of an answer was passed on.
-        self.has_told = False
-        self._provider = provider
-        self._question = question
-        self._options = options
-        self._max_bytes = max_bytes
-        #: Tokens of all attempts that came to an end.
-        self._prompt_tokens = self._completion_tokens = 0
+    provider: Any
+    asked: Asked
+    question: Question
+    options: dict[str, Any]
+    max_bytes: int
+    #: Whether a part of an answer was passed on.
+    has_told: bool = False
+    #: Tokens of all attempts that came to an end.
+    prompt_tokens: int = 0
+    completion_tokens: int = 0
 
     async def answer(self, on_text: OnText | None) -> Answer:
         """Ask until there is a complete answer. Raises `ModelError`, and what `on_text` raises."""
@@ -178,7 +178,7 @@ class _Exchange:
         raise AssertionError("unreachable")
 
     async def _attempt(self, on_text: OnText | None) -> Answer:
-        assembly = Assembly(self._question, self.asked.provider, self._max_bytes)
+        assembly = Assembly(self.question, self.asked.provider, self.max_bytes)
         async with aclosing(self._texts(assembly, streaming=on_text is not None)) as texts:
             async for text in texts:
                 if text and on_text is not None:
@@ -191,8 +191,8 @@ class _Exchange:
                 f"{address} {problem}; try again", for_caller=_TRY_LATER, broke_off=assembly.is_begun
             )
         answer = assembly.answer()
-        self._prompt_tokens += answer.prompt_tokens
-        self._completion_tokens += answer.completion_tokens
+        self.prompt_tokens += answer.prompt_tokens
+        self.completion_tokens += answer.completion_tokens
         if assembly.is_empty and incomplete == "length":
             problem = f"{self.asked.model} of {address} reached the length limit of an answer before it said anything"
             raise ModelError(f"{problem}: ask for less, or use a model that may say more", for_caller=_TOO_LONG)
@@ -200,17 +200,17 @@ class _Exchange:
             raise ModelError(
                 f"{address} withheld the whole answer ({incomplete}): ask for something else", for_caller=_REFUSED
             )
-        if assembly.is_empty and not self._question.tells_results:
+        if assembly.is_empty and not self.question.tells_results:
             raise _UnfinishedError(f"{address} gave an empty answer; try again", for_caller=_TRY_LATER)
         return msgspec.structs.replace(
-            answer, prompt_tokens=self._prompt_tokens, completion_tokens=self._completion_tokens
+            answer, prompt_tokens=self.prompt_tokens, completion_tokens=self.completion_tokens
         )
 
     async def _texts(self, assembly: Assembly, *, streaming: bool) -> AsyncGenerator[str, None]:
         """Yield the text of an answer as it arrives. Errors of the caller in between are not taken for failures."""
         in_stream = False
         try:
-            if not (streaming and self._provider.SUPPORTS_COMPLETION_STREAMING):
+            if not (streaming and self.provider.SUPPORTS_COMPLETION_STREAMING):
                 yield assembly.add(await self._send(), is_whole=True)
                 return
             async with aclosing(await self._send(stream=True, stream_options={"include_usage": True})) as chunks:
@@ -218,7 +218,7 @@ class _Exchange:
                 async for chunk in chunks:
                     yield assembly.add(chunk, is_whole=False)
         except AnswerTooLongError:
-            problem = f"the answer of {self.asked.address} is longer than {self._max_bytes:,} bytes"
+            problem = f"the answer of {self.asked.address} is longer than {self.max_bytes:,} bytes"
             raise ModelError(
                 f"{problem}: ask for less, or increase ERRANDS_MODEL_MAX_BYTES", for_caller=_TOO_LONG
             ) from None
@@ -226,10 +226,10 @@ class _Exchange:
             raise _failure(error, self.asked, in_stream=in_stream, is_begun=assembly.is_begun) from None
 
     async def _send(self, **streaming: Any) -> Any:
-        options = dict(self._options)
-        if offered := [*tools(self._question.offers), *options.pop("tools", [])]:
+        options = dict(self.options)
+        if offered := [*tools(self.question.offers), *options.pop("tools", [])]:
             options["tools"] = offered
-        return await self._provider.acompletion(self.asked.model, messages(self._question), **options, **streaming)
+        return await self.provider.acompletion(self.asked.model, messages(self.question), **options, **streaming)
 
 
 # Failures

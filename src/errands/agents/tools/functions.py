@@ -51,18 +51,15 @@ class PythonTool(Generic[P, R]):
         try:
             types = typing.get_type_hints(function, include_extras=True)
         except NameError as error:
-            problem = f"{error}; types must be known where the function is defined"
-            raise ConfigurationError(f"{self.origin}: {problem}") from None
+            raise self._refusal(f"{error}; types must be known where the function is defined") from None
         self._arguments = self._arguments_struct(types)
         try:
             parameters = _parameters(self._arguments, _descriptions(function, types))
         except (TypeError, ValueError) as error:
-            problem = f"its parameters cannot be described to a model: {error}"
-            raise ConfigurationError(f"{self.origin}: {problem}") from None
+            raise self._refusal(f"its parameters cannot be described to a model: {error}") from None
         description = (inspect.getdoc(self) or "").strip().partition("\n")[0]
         if not description:
-            problem = "the function has no docstring, which describes it to the model; add one"
-            raise ConfigurationError(f"{self.origin}: {problem}")
+            raise self._refusal("the function has no docstring, which describes it to the model; add one")
         name = name or function.__name__
         action = Action(name, description, Programmed(python=Python(self)), {"properties": parameters})
         #: As manifests have tools; `load` sets its namespace.
@@ -71,17 +68,18 @@ class PythonTool(Generic[P, R]):
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
         return self._function(*args, **kwargs)
 
+    def _refusal(self, problem: str) -> ConfigurationError:
+        return ConfigurationError(f"{self.origin}: {problem}")
+
     def _arguments_struct(self, types: dict[str, Any]) -> type[msgspec.Struct]:
         """Return a struct with the parameters that the model sets."""
         fields: list[tuple[str, Any] | tuple[str, Any, Any]] = []
         self._invocations: list[str] = []
         for name, parameter in self._signature.parameters.items():
             if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
-                problem = f"{parameter} cannot be described to a model; name every parameter"
-                raise ConfigurationError(f"{self.origin}: {problem}")
+                raise self._refusal(f"{parameter} cannot be described to a model; name every parameter")
             if name not in types:
-                problem = f"the parameter {name} has no type; add one, such as {name}: str"
-                raise ConfigurationError(f"{self.origin}: {problem}")
+                raise self._refusal(f"the parameter {name} has no type; add one, such as {name}: str")
             default: Any = parameter.default
             if types[name] is Invocation:
                 self._invocations.append(name)
@@ -92,6 +90,13 @@ class PythonTool(Generic[P, R]):
             else:
                 fields.append((name, types[name], default))
         return msgspec.defstruct("Arguments", fields, kw_only=True, forbid_unknown_fields=True)
+
+    def _in_thread(self, call: inspect.BoundArguments) -> Any:
+        try:
+            return self._function(*call.args, **call.kwargs)
+        except StopIteration as error:
+            # A future cannot carry it and would never be done.
+            raise RuntimeError("the tool raised StopIteration") from error
 
     async def run(self, invocation: Invocation) -> Json:
         """Call the function for an agent. Raises `ToolError` and `BrokenToolError`."""
@@ -106,7 +111,7 @@ class PythonTool(Generic[P, R]):
             if inspect.iscoroutinefunction(self._function):
                 result = await self._function(*call.args, **call.kwargs)
             else:
-                result = await asyncio.to_thread(_without_stop, self._function, call)
+                result = await asyncio.to_thread(self._in_thread, call)
             # Through JSON, so that the model sees what the log will have.
             return msgspec.json.decode(msgspec.json.encode(result))
         except (ToolError, BrokenToolError, Suspended):
@@ -140,14 +145,6 @@ class PythonBackend(Backend):
 
     async def invoke(self, invocation: Invocation) -> Json:
         return await configuration(self.equipment.tool, invocation.action, Python).tool.run(invocation)
-
-
-def _without_stop(function: Callable[..., Any], call: inspect.BoundArguments) -> Any:
-    try:
-        return function(*call.args, **call.kwargs)
-    except StopIteration as error:
-        # A future cannot carry it and would never be done.
-        raise RuntimeError("the tool raised StopIteration") from error
 
 
 def _parameters(struct: type[msgspec.Struct], descriptions: dict[str, str]) -> dict[str, Schema]:

@@ -26,7 +26,6 @@ from errands.policy.cel.values import Json
 
 if TYPE_CHECKING:
     from errands.agents.tools.mcp_connection import McpConnection
-    from errands.agents.tools.mcp_process import McpServer
 
 #: The arguments of a process may depend on those of a call, so one turn may need several connections.
 _MAX_CONNECTIONS = 8
@@ -34,6 +33,20 @@ _MAX_ERROR = 2_000
 #: Schemas of all tools of a server with references written out; what comes after them is not described.
 _MAX_SCHEMAS = 100_000
 _MAX_DESCRIPTION = 4_000
+
+
+class McpServer(msgspec.Struct, frozen=True, kw_only=True):
+    """How a server is reached, with all templates filled in."""
+
+    #: The name of the tool, for messages.
+    tool: str
+    #: `stdio`, `http` or `sse`.
+    transport: str
+    command: str = ""
+    args: tuple[str, ...] = ()
+    env: tuple[tuple[str, str], ...] = ()
+    url: str = ""
+    headers: tuple[tuple[bytes, bytes], ...] = ()
 
 
 class McpBackend(Backend):
@@ -107,7 +120,7 @@ class McpBackend(Backend):
         headers = httpx.Headers()
         for name, text in (document.headers or {}).items():
             put_header(headers, name, await filled.text(text))
-        server: McpServer = _extra().McpServer(
+        return McpServer(
             tool=self.equipment.tool.name,
             transport=document.transport or "",
             command=document.command or "",
@@ -116,7 +129,6 @@ class McpBackend(Backend):
             url=document.url or "",
             headers=tuple(headers.raw),
         )
-        return server
 
     async def _connection(self, server: McpServer) -> McpConnection:
         async with self._lock:

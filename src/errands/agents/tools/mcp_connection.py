@@ -1,29 +1,38 @@
 """Connections to MCP servers, with the official package (extra `mcp`). `mcp` imports this module when it is needed.
 
 The package works with scopes that must be left by the task that entered them, so each connection has a task of its own;
-its calls may come from any other task.
+its calls may come from any other task. Servers are run as processes here and not by the package, which reads a line of
+any length and copies what it has read for every piece of it.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+import os
+import shutil
+import signal
+from asyncio.subprocess import PIPE, Process, SubprocessStreamProtocol
 from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import AsyncExitStack, contextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager, suppress
 from typing import Any
 
+import anyio
 import httpx
 import httpx2
+from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStream
 from mcp import Client, MCPError
 from mcp.client import Transport
 from mcp.client.sse import sse_client
+from mcp.client.stdio import get_default_environment
 from mcp.client.streamable_http import streamable_http_client
+from mcp.shared.message import SessionMessage
 from mcp.types import CONNECTION_CLOSED as _CLOSED
-from mcp.types import CallToolResult, Implementation, Tool
+from mcp.types import CallToolResult, Implementation, Tool, jsonrpc_message_adapter
 
 from errands.agents.manifests.schemas import Parameters, Schema
 from errands.agents.tools.base import BrokenToolError, ToolError
-from errands.agents.tools.mcp_process import McpServer, process
+from errands.agents.tools.mcp import McpServer
 from errands.agents.tools.references import usable, written_out
 from errands.errors import ErrandsError
 from errands.outbound import AnswerTooLargeError
@@ -34,6 +43,16 @@ logger = logging.getLogger(__name__)
 _MAX_PAGES = 50
 _MAX_TOOLS = 1_000
 _CLIENT_INFO = Implementation(name="errands", version="")
+#: Seconds for the process to end by itself, and again after SIGTERM.
+_GRACE = 2.0
+#: Seconds for its last lines, if a process that it left behind holds a pipe open.
+_LAST_LINES = 1.0
+#: Characters of one line that a server writes to its stderr.
+_MAX_LOG_LINE = 2_000
+#: Shorter values of variables are not secrets, and hiding them would make a log unreadable.
+_MIN_SECRET = 6
+
+Incoming = MemoryObjectSendStream[SessionMessage | Exception]
 
 
 class McpConnection:
@@ -287,3 +306,123 @@ def _translated_errors(request: httpx2.Request) -> Iterator[None]:
     except httpx.RequestError as error:
         same = getattr(httpx2, type(error).__name__, httpx2.RequestError)
         raise same(str(error), request=request) from error
+
+
+# Processes: messages over stdin and stdout, one per line, and stderr into our log
+
+
+@asynccontextmanager
+async def process(
+    server: McpServer, *, max_bytes: int, on_too_large: Callable[[], None]
+) -> AsyncIterator[
+    tuple[MemoryObjectReceiveStream[SessionMessage | Exception], MemoryObjectSendStream[SessionMessage]]
+]:
+    """Run the process until the end of the block; then it is ended, with all that it has started.
+
+    `on_too_large` is called when one message has more than `max_bytes`; nothing more is read then.
+    """
+    environment = get_default_environment() | dict(server.env)
+    loop = asyncio.get_running_loop()
+    transport, protocol = await loop.subprocess_exec(
+        lambda: SubprocessStreamProtocol(limit=max_bytes, loop=loop),
+        shutil.which(server.command, path=environment.get("PATH")) or server.command,
+        *server.args,
+        stdin=PIPE,
+        stdout=PIPE,
+        stderr=PIPE,
+        env=environment,
+        start_new_session=True,
+    )
+    child = Process(transport, protocol, loop)
+    received, incoming = anyio.create_memory_object_stream[SessionMessage | Exception](0)
+    outgoing, to_send = anyio.create_memory_object_stream[SessionMessage](0)
+    assert child.stderr is not None
+    tasks = [
+        asyncio.create_task(_read(child, received, on_too_large)),
+        asyncio.create_task(_write(child, to_send, received)),
+        asyncio.create_task(copy_log(child.stderr, server)),
+    ]
+    try:
+        yield incoming, outgoing
+    finally:
+        for stream in (incoming, outgoing, received, to_send):
+            stream.close()
+        await asyncio.shield(_end(child, transport, tasks))
+
+
+async def _read(child: Process, received: Incoming, on_too_large: Callable[[], None]) -> None:
+    assert child.stdout is not None
+    with suppress(asyncio.IncompleteReadError, anyio.ClosedResourceError, anyio.BrokenResourceError, ConnectionError):
+        async with received:
+            while True:
+                try:
+                    line = await child.stdout.readuntil(b"\n")
+                except asyncio.LimitOverrunError:
+                    return on_too_large()
+                message: SessionMessage | Exception
+                try:
+                    message = SessionMessage(jsonrpc_message_adapter.validate_json(line, by_name=False))
+                except ValueError as error:
+                    message = error
+                await received.send(message)
+
+
+async def _write(child: Process, to_send: MemoryObjectReceiveStream[SessionMessage], received: Incoming) -> None:
+    assert child.stdin is not None
+    try:
+        async with to_send:
+            async for sent in to_send:
+                child.stdin.write(sent.message.model_dump_json(by_alias=True, exclude_unset=True).encode() + b"\n")
+                await child.stdin.drain()
+    except (anyio.ClosedResourceError, OSError):
+        # No caller may wait for an answer to what was not sent.
+        received.close()
+
+
+async def _end(child: Process, transport: asyncio.BaseTransport, tasks: list[asyncio.Task[None]]) -> None:
+    assert child.stdin is not None
+    child.stdin.close()
+    for how in (None, signal.SIGTERM, signal.SIGKILL):
+        if how is not None:
+            _kill(child, how)
+        with suppress(TimeoutError):
+            async with asyncio.timeout(_GRACE):
+                # `wait` would also wait for its pipes, which other processes may have inherited.
+                while child.returncode is None:  # noqa: ASYNC110 - there is no event for that alone
+                    await asyncio.sleep(0.01)
+                break
+    # Processes that it has left behind must not outlive it.
+    _kill(child, signal.SIGKILL)
+    await asyncio.wait(tasks, timeout=_LAST_LINES)
+    for task in tasks:
+        task.cancel()
+    await asyncio.wait(tasks)
+    # Another process may still have its pipes open.
+    transport.close()
+
+
+def _kill(child: Process, how: signal.Signals) -> None:
+    with suppress(ProcessLookupError, PermissionError):
+        if hasattr(os, "killpg"):
+            os.killpg(child.pid, how)
+        elif child.returncode is None:
+            child.kill()
+
+
+async def copy_log(stderr: asyncio.StreamReader, server: McpServer) -> None:
+    # A secret of several lines comes line by line.
+    parts = {part.strip() for _, value in server.env for part in (value, *value.splitlines())}
+    secrets = sorted((part for part in parts if len(part) >= _MIN_SECRET), key=len, reverse=True)
+    held, is_open = b"", True
+    while is_open:
+        piece = await stderr.read(65_536)
+        is_open = bool(piece)
+        *lines, held = (held + (piece or b"\n")).split(b"\n")
+        held = held[: 16 * _MAX_LOG_LINE]
+        for line in lines:
+            text = line.decode(errors="replace").rstrip()
+            for secret in secrets:
+                text = text.replace(secret, "***")
+            if text := text[:_MAX_LOG_LINE]:
+                # Control characters could change the terminal that shows the log.
+                logger.info("%s: %s", server.tool, "".join(c if c.isprintable() else " " for c in text))

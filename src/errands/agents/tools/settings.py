@@ -114,14 +114,12 @@ def read_settings(path: str | Path, environ: Mapping[str, str]) -> dict[str, dic
         raise ConfigurationError(
             f"{path}{line}: is not valid YAML ({problem}); fix the syntax there, and put strings with braces in quotes"
         ) from None
-    is_settings = isinstance(content or {}, dict) and all(
-        isinstance(name, str) and isinstance(values, dict | None) and all(isinstance(key, str) for key in values or ())
-        for name, values in (content or {}).items()
-    )
-    if not is_settings:
-        raise ConfigurationError(f"{path}: must have the names of tools, and under each of them its settings by name")
-    filled: dict[str, dict[str, Any]] = _filled(content or {}, environ, path)
-    return {name: values or {} for name, values in filled.items()}
+    try:
+        found = msgspec.convert(content or {}, dict[str, dict[str, Any] | None])
+    except msgspec.ValidationError:
+        problem = "must have the names of tools, and under each of them its settings by name"
+        raise ConfigurationError(f"{path}: {problem}") from None
+    return {name: _filled(values or {}, environ, path) for name, values in found.items()}
 
 
 def _filled(value: Any, environ: Mapping[str, str], path: str | Path) -> Any:
