@@ -8,7 +8,7 @@ import pytest
 from msgspec import UNSET
 
 from errands import A2AMiddleware, AgentCardConfig, BearerTokenMiddleware, RequestEnvelope
-from errands.client.session import TransientError
+from errands.client.agent_session import TransientError
 from errands.client.task_stream import TaskStream
 from errands.errors import (
     AuthenticationRequiredError,

@@ -12,8 +12,8 @@ import grpc.aio
 import httpx
 import pytest
 
+from errands.client.agent_session import TransientError
 from errands.client.errors import AgentTimeoutError, AgentUnreachableError, ProtocolError
-from errands.client.session import TransientError
 from errands.client.task_stream import TaskStream
 from errands.errors import (
     A2AError,

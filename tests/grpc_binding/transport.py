@@ -6,8 +6,8 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
+from errands.client.agent_session import AgentSession, RetryPolicy
 from errands.client.grpc_transport import GrpcTransport
-from errands.client.session import AgentSession, RetryPolicy
 from errands.model.card import AgentCapabilities, AgentCard
 from errands.model.core import Message, Part, Role
 from errands.model.requests import SendMessageConfiguration, SendMessageRequest

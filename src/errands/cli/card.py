@@ -16,8 +16,8 @@ from errands.cli.failures import ExitCode, UsageError, command
 from errands.cli.options import AsJson, Headers, RemoteAgent, Timeout, Token
 from errands.cli.printing import clean, count_severities, finding_text, out, print_json
 from errands.client import AgentNotFoundError
+from errands.client.agent_session import RetryPolicy
 from errands.client.discovery import CardSource, card_urls, read_card
-from errands.client.session import RetryPolicy
 from errands.wire.card_check import CardFinding, CardReport, check_card
 
 Source = Annotated[

@@ -12,11 +12,11 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from errands.client import discovery
+from errands.client.agent_session import RETRY_ON, AgentSession, RetryPolicy, Transport
 from errands.client.conversation import Content, Conversation, MessageOptions, compose
 from errands.client.errors import NotConnectedError, ProtocolError
 from errands.client.http_transport import checked_headers
 from errands.client.results import ClientResult, ListResult, ResultMemory, StreamEvent, text_pieces
-from errands.client.session import RETRY_ON, AgentSession, RetryPolicy, Transport
 from errands.client.task_stream import TaskStream, wait_until
 from errands.errors import ConfigurationError, TaskNotFoundError
 from errands.model import requests

@@ -11,8 +11,8 @@ from typing import Any, Protocol, TypedDict, Unpack
 import msgspec
 from msgspec import UNSET, UnsetType
 
+from errands.client.agent_session import Received
 from errands.client.results import ClientResult, ResultMemory, StreamEvent, text_pieces
-from errands.client.session import Received
 from errands.client.task_stream import SeenTask
 from errands.model.core import PAUSED_STATES, Message, Part, Role, TaskState
 from errands.model.requests import SendMessageConfiguration, SendMessageRequest, TaskPushNotificationConfig

@@ -12,6 +12,7 @@ from urllib.parse import urljoin, urlsplit, urlunsplit
 import httpx
 import msgspec
 
+from errands.client.agent_session import RetryPolicy, TransientError, Transport
 from errands.client.errors import AgentNotFoundError, NoCommonProtocolError, ProtocolError
 from errands.client.http_transport import (
     HttpTransport,
@@ -21,7 +22,6 @@ from errands.client.http_transport import (
     retry_after,
     translated_failures,
 )
-from errands.client.session import RetryPolicy, TransientError, Transport
 from errands.errors import ConfigurationError, UnavailableError
 from errands.model.card import AgentCard
 from errands.wire import praisonai, v0_3, v1_0

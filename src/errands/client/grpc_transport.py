@@ -17,9 +17,9 @@ import grpc
 import grpc.aio
 import httpx
 
+from errands.client.agent_session import Received, TransientError
 from errands.client.errors import ProtocolError
 from errands.client.results import content_of
-from errands.client.session import Received, TransientError
 from errands.errors import ConfigurationError, InternalError, UnavailableError
 from errands.model.base import Model
 from errands.operations import Operation

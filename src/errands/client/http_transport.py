@@ -18,9 +18,9 @@ from urllib.parse import urlencode, urlsplit, urlunsplit
 import httpx
 import msgspec
 
+from errands.client.agent_session import Received, TransientError
 from errands.client.errors import A2AClientError, ProtocolError
 from errands.client.results import content_of, moment_of
-from errands.client.session import Received, TransientError
 from errands.errors import A2AError, ConfigurationError, InternalError, InvalidParamsError, UnavailableError
 from errands.lifecycle import trim
 from errands.model import requests

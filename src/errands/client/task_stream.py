@@ -7,9 +7,9 @@ from collections.abc import AsyncGenerator, Set
 from contextlib import aclosing, suppress
 from dataclasses import replace
 
+from errands.client.agent_session import AgentSession, Received, TransientError, final_error
 from errands.client.errors import A2AClientError, AgentUnreachableError, AnswerLostError, StreamInterruptedError
 from errands.client.results import StreamEvent, moment_of
-from errands.client.session import AgentSession, Received, TransientError, final_error
 from errands.errors import InvalidParamsError, TaskNotFoundError, UnavailableError, UnsupportedOperationError
 from errands.lifecycle import fold_updates, join_text
 from errands.model import core

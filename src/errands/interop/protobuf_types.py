@@ -20,7 +20,7 @@ from errands.model.requests import SendMessageRequest
 from errands.operations import OPERATIONS
 from errands.runtime.executor import Event, EventQueue, ServerCallContext
 from errands.wire.proto.codec import CODECS
-from errands.wire.proto.values import MAX_DEPTH, TooDeepError, check_levels
+from errands.wire.proto.json_values import MAX_DEPTH, TooDeepError, check_levels
 
 _codec = CODECS["1.0"]
 _write_request = _codec.rpc_of(OPERATIONS["SendMessage"]).ask

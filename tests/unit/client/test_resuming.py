@@ -7,7 +7,7 @@ import pytest
 
 from errands import lifecycle
 from errands.client import StreamInterruptedError, task_stream
-from errands.client.session import STREAM_PATIENCE, Received
+from errands.client.agent_session import STREAM_PATIENCE, Received
 from errands.errors import InternalError, TaskNotFoundError, UnavailableError, UnsupportedOperationError
 from errands.model.core import StreamResponse, Task, TaskState, TaskStatus
 from tests.unit.client.agent import (

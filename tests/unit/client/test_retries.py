@@ -9,8 +9,8 @@ import httpx
 import pytest
 
 from errands.client import AgentTimeoutError, AgentUnreachableError, AnswerLostError
+from errands.client.agent_session import LONGEST_WAIT, RetryPolicy, TransientError
 from errands.client.http_transport import retry_after
-from errands.client.session import LONGEST_WAIT, RetryPolicy, TransientError
 from errands.errors import TaskNotFoundError, UnavailableError
 from errands.model.core import TaskState
 from errands.model.requests import SendMessageResponse

@@ -20,7 +20,7 @@ from errands.model.core import (
     TaskStatusUpdateEvent,
 )
 from errands.model.requests import SendMessageConfiguration, SendMessageRequest
-from errands.wire.proto.values import MAX_EXACT
+from errands.wire.proto.json_values import MAX_EXACT
 
 texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=8)
 ids = st.text("abc-09", min_size=1, max_size=6)

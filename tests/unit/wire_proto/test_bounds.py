@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from errands.errors import InvalidParamsError, PayloadTooLargeError
-from errands.wire.proto.values import check_message, fill_value
+from errands.wire.proto.json_values import check_message, fill_value
 
 pb: Any = a2a_pb2
 

@@ -63,7 +63,7 @@ from errands.wire.proto.codec import (
     read_response,
     write_request,
 )
-from errands.wire.proto.values import MAX_DEPTH, MAX_EXACT
+from errands.wire.proto.json_values import MAX_DEPTH, MAX_EXACT
 from tests.soak import examples
 from tests.unit.wire_proto.strategies import (
     events,

@@ -29,7 +29,7 @@ from errands.model.requests import ListTasksRequest, SendMessageConfiguration, S
 from errands.operations import OPERATIONS, Operation
 from errands.wire.dialect import MalformedAnswerError
 from errands.wire.proto.conversion import Conversion, Message, ProtoSchema
-from errands.wire.proto.values import (
+from errands.wire.proto.json_values import (
     BYTES_PER_VALUE,
     check_levels,
     check_message,

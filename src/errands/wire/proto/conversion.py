@@ -23,7 +23,7 @@ from msgspec import UNSET, inspect
 
 from errands.errors import InvalidParamsError
 from errands.model.base import Model
-from errands.wire.proto.values import fill_struct, fill_time, fill_value, read_struct, read_time, read_value
+from errands.wire.proto.json_values import fill_struct, fill_time, fill_value, read_struct, read_time, read_value
 
 T = TypeVar("T")
 
