@@ -142,7 +142,9 @@ class Turn:
 
         self._scope = stored.scope
         self._fence = stored.head.attempt
-        self._flusher: asyncio.Task[None] | None = None
+        #: Writes the window: a task, or a handle while the task is only to be made in the loop's next iteration. Most
+        #: turns end before that, and then their last commit writes the window.
+        self._flusher: asyncio.Task[None] | asyncio.Handle | None = None
         #: Emitted, and not yet on its way.
         self._pending: Batch | None = None
         #: Being written.
@@ -309,13 +311,21 @@ class Turn:
         if self._pending is None:
             self._pending = Batch()
         if self._flusher is None:
-            self._flusher = asyncio.get_running_loop().create_task(self._flush())
+            self._flusher = asyncio.get_running_loop().call_soon(self._start_flusher)
         return self._pending
+
+    def _start_flusher(self) -> asyncio.Task[None]:
+        self._flusher = asyncio.get_running_loop().create_task(self._flush())
+        return self._flusher
 
     async def catch_up(self) -> None:
         """Wait until everything emitted so far is durable."""
-        if self._flusher is not None:
-            await asyncio.wait([self._flusher])
+        flusher = self._flusher
+        if flusher is not None:
+            if not isinstance(flusher, asyncio.Task):
+                flusher.cancel()
+                flusher = self._start_flusher()
+            await asyncio.wait([flusher])
         if self._failure is not None:
             raise self._failure
 
@@ -428,7 +438,7 @@ class Turn:
         self.ended = True
         try:
             if self._flusher is not None:
-                await self._settle_flusher(self._flusher)
+                await self._settle_flusher()
             if self._failure is not None:
                 raise self._failure
             now, last = self.journal.now(), None
@@ -463,10 +473,11 @@ class Turn:
             return False
         return True
 
-    async def _settle_flusher(self, flusher: asyncio.Task[None]) -> None:
-        if self._writing:
+    async def _settle_flusher(self) -> None:
+        flusher = self._flusher
+        if self._writing and isinstance(flusher, asyncio.Task):
             await asyncio.wait([flusher])
-        else:
+        elif flusher is not None:
             # Not begun: what it would write goes into the last commit.
             flusher.cancel()
             self._flusher = None
@@ -574,7 +585,7 @@ class Turn:
         """Keep what was emitted, and put the task back into the queue for another process or the next start."""
         self.ended = True
         if self._flusher is not None:
-            await self._settle_flusher(self._flusher)
+            await self._settle_flusher()
         pending, self._pending = self._pending or Batch(), None
         drafts = pending.drafts
         state = self._state_after(pending.updates)
