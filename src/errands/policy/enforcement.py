@@ -24,7 +24,7 @@ import msgspec
 
 from errands.clock import from_iso
 from errands.errors import CapabilityBlockedError, TaskStoppedError
-from errands.model.core import FAILED, INPUT_REQUIRED, REJECTED, Part
+from errands.model.core import Part, TaskState
 from errands.policy import limits, records
 from errands.policy.cel import Call, CallFailed, Perform, Session, Suspended
 from errands.policy.cel.values import Json, normalise
@@ -195,7 +195,7 @@ class TurnOverseer(Overseer):
             run.note(records.Waiting(at=run.now(), call=call, session=pending.session, key=pending.key, subject=hidden))
         ids = {"task_id": self.turn.task_id, "context_id": self.turn.context_id}
         question = review_message(call, subject, function=pending.function, held=pending.held, **ids)
-        await self.turn.finish(Ending(state=INPUT_REQUIRED, message=question, asks=reviewer_of(call)))
+        await self.turn.finish(Ending(state=TaskState.INPUT_REQUIRED, message=question, asks=reviewer_of(call)))
 
     # Guardrails
 
@@ -220,7 +220,7 @@ class TurnOverseer(Overseer):
         outcome = await self.ask(steps, subject, session=run.session(key, at), key=key, invoke=invoke)
         if isinstance(outcome, Passed):
             return outcome
-        return await self.stop("restricted", refusal(outcome))
+        return await self.stop("restricted", outcome.message)
 
     # Limits
 
@@ -281,7 +281,7 @@ class TurnOverseer(Overseer):
         if over is None or self.turn.ended:
             return
         await self.release()
-        state = REJECTED if over.reason == "restricted" else FAILED
+        state = TaskState.REJECTED if over.reason == "restricted" else TaskState.FAILED
         message = self.turn.agent_message([Part(text=over.detail)], metadata={"reason": over.reason})
         await self.turn.finish(Ending(state=state, message=message))
 
@@ -333,11 +333,6 @@ class TurnOverseer(Overseer):
             raise ValueError(f"the policy of this server has rules for {other!r}, and the agent calls {name!r}")
         steps: dict[str, Any] = {phase.value: policy.steps(plain, phase) for phase in CAPABILITY_PHASES}
         return HandlerCall(self, CapabilityRules(name=plain, action=plain, **steps), normalise(dict(arguments)))
-
-
-def refusal(outcome: Blocked | Locked) -> str:
-    """Return what is said of a call, an input or an answer that steps have stopped."""
-    return outcome.message if isinstance(outcome, Blocked) else outcome.reason
 
 
 async def ask_reviewer(call: Call) -> NoReturn:
@@ -397,12 +392,11 @@ class OverseenCall:
         for steps in [self.rules.before_first, self.rules.before] if is_first else [self.rules.before]:
             outcome = await self._ask(steps, session, key, invoke, input=passed.value)
             if not isinstance(outcome, Passed):
-                reason = refusal(outcome)
-                restricted = records.CapabilityRestricted(**self._fields(passed.value), reason=reason)
+                restricted = records.CapabilityRestricted(**self._fields(passed.value), reason=outcome.message)
                 if isinstance(outcome, Locked):
-                    await self._overseer.stop("restricted", reason, restricted)
+                    await self._overseer.stop("restricted", outcome.message, restricted)
                 await run.append(restricted)
-                raise CapabilityBlockedError(reason)
+                raise CapabilityBlockedError(outcome.message)
             passed = Passed(outcome.value, passed.transformed or outcome.transformed)
         return passed
 
@@ -432,7 +426,7 @@ class OverseenCall:
         values = {"input": finished.arguments, "output": finished.output}
         outcome = await self._ask(self.rules.after, session, key, invoke, **values)
         if isinstance(outcome, Locked):
-            await self._overseer.stop("restricted", outcome.reason)
+            await self._overseer.stop("restricted", outcome.message)
         if isinstance(outcome, Blocked):
             raise CapabilityBlockedError(outcome.message)
         return outcome.value

@@ -18,18 +18,14 @@ from errands.clock import to_iso
 from errands.errors import ConfigurationError, TaskStoppedError, TurnError
 from errands.model.base import encode
 from errands.model.core import (
-    CANCELED,
-    COMPLETED,
-    FAILED,
     PAUSED_STATES,
-    SUBMITTED,
-    WORKING,
     Message,
     Part,
     Role,
     StreamResponse,
     Task,
     TaskArtifactUpdateEvent,
+    TaskState,
 )
 from errands.model.log import EventKind, StoredTask
 from errands.policy import records
@@ -48,7 +44,7 @@ from errands.runtime.worker import TurnWorker, Worker
 
 #: The field of an input with the metadata of the request.
 REQUEST_METADATA = "request_metadata"
-_ANSWERS = PAUSED_STATES | {COMPLETED}
+_ANSWERS = PAUSED_STATES | {TaskState.COMPLETED}
 _ENCODER = msgspec.json.Encoder(order="sorted")
 
 
@@ -77,7 +73,7 @@ class AgentOversight:
         decided = limit_decision(self.rules, exceeded, at)
         ended = records.Ended(at=at, reason="limit_exceeded", detail=text)
         message = expiry_message(stored, text, "limit_exceeded")
-        return Expired(FAILED, message, (records.encode(decided), records.encode(ended)))
+        return Expired(TaskState.FAILED, message, (records.encode(decided), records.encode(ended)))
 
     def oversee(self, turn: Turn) -> Overseer:
         if self._evaluators is not None:
@@ -209,7 +205,7 @@ class HandlerOverseer(TurnOverseer):
         if not self.rules.after.steps:
             return False
         told = update.status_update
-        if told is not None and told.status.state in (SUBMITTED, WORKING):
+        if told is not None and told.status.state in (TaskState.SUBMITTED, TaskState.WORKING):
             self.turn.emit(kind, without_words(update), approved=True)
         else:
             self._held.append((kind, update if update.task is None else without_words(update)))
@@ -219,9 +215,9 @@ class HandlerOverseer(TurnOverseer):
         holds = bool(self.rules.after.steps)
         if ending.asks:
             return await self.turn.finish(ending)
-        if ending.state is CANCELED:
+        if ending.state is TaskState.CANCELED:
             # Guardrails do not look at what the agent says with it.
-            return await self.turn.finish(Ending(state=CANCELED) if holds else ending)
+            return await self.turn.finish(Ending(state=TaskState.CANCELED) if holds else ending)
         if self._is_ending:
             raise TurnError(ALREADY_ENDED)
         self._is_ending = True

@@ -10,22 +10,15 @@ from __future__ import annotations
 import logging
 import re
 from collections.abc import AsyncIterator, Collection, Iterable
-from typing import Any, NamedTuple
+from contextlib import suppress
+from typing import Any
 
 import msgspec
 from msgspec import UNSET
 
-from errands import lifecycle
+from errands import errors, lifecycle
 from errands.clock import to_iso
 from errands.engines.base import Engine
-from errands.errors import (
-    ConcurrencyError,
-    DamagedTaskError,
-    InvalidParamsError,
-    PermissionDeniedError,
-    TaskNotFoundError,
-    UnsupportedOperationError,
-)
 from errands.model.base import encode
 from errands.model.core import (
     SETTLED_STATES,
@@ -135,20 +128,15 @@ def review_message(
 # Answers
 
 
-class Verdict(NamedTuple):
+class Verdict(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The answer to a review."""
 
     approved: bool
-    comment: str = ""
+    comment: str | None = ""
 
     def __str__(self) -> str:
         word = "approved" if self.approved else "denied"
         return f"{word}: {self.comment}" if self.comment else word
-
-
-class _DataAnswer(msgspec.Struct, forbid_unknown_fields=True):
-    approved: bool
-    comment: str | None = None
 
 
 def verdict_message(
@@ -167,25 +155,16 @@ def verdict_message(
 
 def read_verdict(message: Message) -> Verdict:
     """Return the answer in a message: its data part or else its text. Raises `InvalidParamsError`."""
-    answers = [part.data for part in message.parts if part.data is not UNSET]
+    data = [part.data for part in message.parts if part.data is not UNSET]
     text = text_of(message.parts).strip()
-    if answers:
-        try:
-            (answer,) = (msgspec.convert(data, _DataAnswer) for data in answers)
-        except (ValueError, msgspec.ValidationError):
-            raise _unclear(message) from None
-        return Verdict(answer.approved, (answer.comment or text).strip())
-    match = _ANSWER.fullmatch(text)
-    if match is None:
-        raise _unclear(message)
-    return Verdict(match[1].lower() in ("approve", "approved", "yes"), match[2].strip())
-
-
-def _unclear(message: Message) -> InvalidParamsError:
-    return InvalidParamsError(
-        f"Task {message.task_id} waits for your review: {_HOW_TO_ANSWER}. Nothing has changed",
-        field="message.parts",
-    )
+    with suppress(ValueError, msgspec.ValidationError):
+        if data:
+            [answer] = (msgspec.convert(one, Verdict) for one in data)
+            return Verdict(answer.approved, (answer.comment or text).strip())
+        if (match := _ANSWER.fullmatch(text)) is not None:
+            return Verdict(match[1].lower() in ("approve", "approved", "yes"), match[2].strip())
+    problem = f"Task {message.task_id} waits for your review: {_HOW_TO_ANSWER}. Nothing has changed"
+    raise errors.InvalidParamsError(problem, field="message.parts")
 
 
 # The desk
@@ -255,7 +234,7 @@ class ReviewDesk:
         query = AskingQuery(task_id=task_id, users=(reviewer(by),))
         if not await self._engine.asking(query) and (others := await self._engine.asking(AskingQuery(task_id=task_id))):
             asked = others[0].head.asks
-            raise PermissionDeniedError(
+            raise errors.PermissionDeniedError(
                 f"Task {task_id} waits for a review by {asked}, not by {by}; only {asked} may answer"
             )
         return await self.settle(query, Verdict(approved, comment.strip()))
@@ -277,14 +256,14 @@ class ReviewDesk:
         while True:
             found = await self._engine.asking(query)
             if not found:
-                raise UnsupportedOperationError(
+                raise errors.UnsupportedOperationError(
                     f"Task {query.task_id} does not wait for a review: it has been answered, the task has ended, or "
                     "there is no such task",
                     taskId=query.task_id,
                 )
             try:
                 return await self._settle(found[0], verdict, message_id, receipt, receipt_since)
-            except ConcurrencyError:
+            except errors.ConcurrencyError:
                 # The owner may have sent a message meanwhile; the task still waits then.
                 continue
 
@@ -326,17 +305,17 @@ class ReviewDesk:
         task, by = stored.task, stored.head.asks
         try:
             waiting = open_review(await stored_records(self._engine, task.id, stored.scope), by)
-        except DamagedTaskError as error:
+        except errors.DamagedTaskError as error:
             await self._engine.set_aside(stored)
             logger.error("task %s waited for a review and ends as failed: %s", task.id, error)
-            raise UnsupportedOperationError(
+            raise errors.UnsupportedOperationError(
                 f"What task {task.id} waits for cannot be read, so it has failed", taskId=task.id
             ) from None
         if waiting is not None:
             return waiting
         if (await self._engine.load(task.id, stored.scope)).version != stored.version:
-            raise ConcurrencyError(f"task {task.id} was answered meanwhile")
-        raise UnsupportedOperationError(
+            raise errors.ConcurrencyError(f"task {task.id} was answered meanwhile")
+        raise errors.UnsupportedOperationError(
             f"Task {task.id} waits for {by}, but its log does not say for what, so it cannot go on. Cancel it",
             taskId=task.id,
         )
@@ -349,7 +328,7 @@ async def revealed(engine: Engine, stored: StoredTask) -> StoredTask:
         return stored
     try:
         known = await stored_records(engine, stored.task.id, stored.scope)
-    except DamagedTaskError:
+    except errors.DamagedTaskError:
         # Without it, the other pending reviews could not be listed. An answer is refused.
         return stored
     waiting = open_review(known, stored.head.asks)
@@ -402,7 +381,7 @@ class ReviewingTaskManager(TaskManager):
     async def _send_to_task(self, request: SendMessageRequest, call: CallContext) -> SendMessageResponse:
         try:
             return await self._send(request, call, request.message.task_id or "")
-        except TaskNotFoundError:
+        except errors.TaskNotFoundError:
             answered = await self._answer_of_another(request.message, call)
             if answered is None:
                 raise
@@ -411,7 +390,7 @@ class ReviewingTaskManager(TaskManager):
     async def _stream_to_task(self, request: SendMessageRequest, call: CallContext) -> EventStream:
         try:
             return self._follow(await self._continue(request, call), request)
-        except TaskNotFoundError:
+        except errors.TaskNotFoundError:
             answered = await self._answer_of_another(request.message, call)
             if answered is None:
                 raise
@@ -420,7 +399,7 @@ class ReviewingTaskManager(TaskManager):
     async def get_task(self, request: GetTaskRequest, call: CallContext) -> Task:
         try:
             return await super().get_task(request, call)
-        except TaskNotFoundError:
+        except errors.TaskNotFoundError:
             asking = await self._asking(request.id, call)
             if asking is None:
                 raise
@@ -429,7 +408,7 @@ class ReviewingTaskManager(TaskManager):
     async def subscribe_to_task(self, request: SubscribeToTaskRequest, call: CallContext) -> EventStream:
         try:
             return await super().subscribe_to_task(request, call)
-        except TaskNotFoundError:
+        except errors.TaskNotFoundError:
             asking = await self._asking(request.id, call)
             if asking is None:
                 raise

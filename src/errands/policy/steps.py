@@ -12,19 +12,6 @@ import msgspec
 
 from errands.errors import ConfigurationError
 from errands.policy import cel
-from errands.policy.cel import (
-    Call,
-    CallFailed,
-    CelError,
-    Perform,
-    Program,
-    Scope,
-    Session,
-    Suspended,
-    Variables,
-    evaluate,
-    scopes,
-)
 from errands.policy.cel.values import Json
 from errands.policy.template import Template, compile_template
 
@@ -57,7 +44,7 @@ class Phase(enum.Enum):
     GUARDRAIL_AFTER = "guardrails.after"
 
     @property
-    def scope(self) -> Scope:
+    def scope(self) -> cel.Scope:
         """The names that expressions of this phase may use."""
         return _SCOPES[self]
 
@@ -77,11 +64,11 @@ CAPABILITY_PHASES = (Phase.BEFORE_FIRST, Phase.BEFORE, Phase.AFTER)
 
 
 _SCOPES = {
-    Phase.BEFORE_FIRST: scopes.BEFORE,
-    Phase.BEFORE: scopes.BEFORE,
-    Phase.AFTER: scopes.AFTER,
-    Phase.GUARDRAIL_BEFORE: scopes.GUARDRAIL_BEFORE,
-    Phase.GUARDRAIL_AFTER: scopes.GUARDRAIL_AFTER,
+    Phase.BEFORE_FIRST: cel.scopes.BEFORE,
+    Phase.BEFORE: cel.scopes.BEFORE,
+    Phase.AFTER: cel.scopes.AFTER,
+    Phase.GUARDRAIL_BEFORE: cel.scopes.GUARDRAIL_BEFORE,
+    Phase.GUARDRAIL_AFTER: cel.scopes.GUARDRAIL_AFTER,
 }
 
 
@@ -116,16 +103,16 @@ class Step(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     action: Action
     on_fail: OnFail
     #: Of an assert or a transform.
-    program: Program | None = None
+    program: cel.Program | None = None
     #: Tool and capability of an invoke.
     target: tuple[str, str] = ("", "")
-    bindings: dict[str, Program] = {}
+    bindings: dict[str, cel.Program] = {}
     match: str | None = None
-    condition: Program | None = None
+    condition: cel.Program | None = None
     error_message: Template | None = None
 
     @property
-    def programs(self) -> list[Program]:
+    def programs(self) -> list[cel.Program]:
         """The expressions that decide something."""
         return [program for program in (self.program, self.condition, *self.bindings.values()) if program is not None]
 
@@ -147,7 +134,7 @@ def compile_steps(phase: Phase, configs: Sequence[StepConfig], *, owner: str = "
     return Steps(phase, tuple(_compile_step(phase, scope, name, config) for name, config in named))
 
 
-def _compile_step(phase: Phase, scope: Scope, name: str, config: StepConfig) -> Step:
+def _compile_step(phase: Phase, scope: cel.Scope, name: str, config: StepConfig) -> Step:
     actions: dict[Action, str | None] = {
         "assert": config.assert_,
         "invoke": config.invoke,
@@ -170,7 +157,7 @@ def _compile_step(phase: Phase, scope: Scope, name: str, config: StepConfig) -> 
     part: str = action
     try:
         program = None if action == "invoke" else cel.compile(scope, source, condition=is_assert)
-        bindings: dict[str, Program] = {}
+        bindings: dict[str, cel.Program] = {}
         for key, binding in (config.bindings or {}).items():
             part = f"bindings.{key}"
             bindings[key] = cel.compile(scope, binding)
@@ -180,7 +167,7 @@ def _compile_step(phase: Phase, scope: Scope, name: str, config: StepConfig) -> 
             condition = cel.compile(scope.without_calls(), config.condition, condition=True)
         part = "error_message"
         error_message = None if message is None else compile_template(scope, message)
-    except CelError as error:
+    except cel.CelError as error:
         raise StepError(f"{name}.{part}", str(error)) from error
     return Step(
         name=name,
@@ -244,9 +231,9 @@ class Blocked(msgspec.Struct, frozen=True):
 
 
 class Locked(msgspec.Struct, frozen=True):
-    """The task ends with reason `restricted`; the caller is told `reason`."""
+    """The task ends with reason `restricted`; the caller gets `message`."""
 
-    reason: str
+    message: str
     decisions: tuple[Decision, ...] = ()
 
 
@@ -291,10 +278,10 @@ class _StepFailed(Exception):
     """The step did not pass."""
 
 
-class StepSuspended(Suspended):
+class StepSuspended(cel.Suspended):
     """A step waits for `call`. `value` is what it looks at, as the steps before it have left it."""
 
-    def __init__(self, call: Call, value: Json) -> None:
+    def __init__(self, call: cel.Call, value: Json) -> None:
         super().__init__(call)
         self.value = value
 
@@ -331,7 +318,7 @@ def _part(made: Json, known: list[dict[str, Json]]) -> dict[str, Json]:
 
 
 async def run_steps(
-    steps: Steps, subject: Subject, session: Session, *, invoke: Invoke, perform: Perform | None = None
+    steps: Steps, subject: Subject, session: cel.Session, *, invoke: Invoke, perform: cel.Perform | None = None
 ) -> Outcome:
     """Return what the steps decide. Raises `StepSuspended` while one of them waits.
 
@@ -342,13 +329,13 @@ async def run_steps(
     for step in steps.steps:
         if step.match is not None and step.match not in subject.names:
             continue
-        remembered = Call("decided", (), 0, step.name)
+        remembered = cel.Call("decided", (), 0, step.name)
         if (finished := session.finished.get(remembered.key)) is not None:
             done = msgspec.convert(finished.value, _Done)
         else:
             try:
                 done = await run.decide(step)
-            except Suspended as suspended:
+            except cel.Suspended as suspended:
                 raise StepSuspended(suspended.call, run.value) from None
             session.settle(remembered, done)
         if done.decision is None:
@@ -367,9 +354,9 @@ class _StepRun:
 
     phase: Phase
     subject: Subject
-    session: Session
+    session: cel.Session
     invoke: Invoke
-    perform: Perform | None
+    perform: cel.Perform | None
     transformed: bool = False
     #: Exposed values that a transform has set itself: they no longer follow the message.
     chosen: frozenset[str] = frozenset()
@@ -379,10 +366,10 @@ class _StepRun:
         self.value: Json = getattr(self.subject, self.phase.subject)
         self._variables = self._look()
 
-    def _look(self) -> Variables:
+    def _look(self) -> cel.Variables:
         """Return the current variables; steps share them until one changes the value or the context."""
         values = {"input": self.subject.input, "output": self.subject.output, self.phase.subject: self.value}
-        return Variables(self.subject.context(), **values)
+        return cel.Variables(self.subject.context(), **values)
 
     def take(self, step: Step, decision: Decision, done: _Done) -> None:
         self.decisions.append(decision)
@@ -402,30 +389,30 @@ class _StepRun:
                 value, chosen = await self._replacement(await self._evaluate(step.program, step.name))
             elif not await self._evaluate(step.program, step.name):
                 raise _StepFailed("the assertion is false")
-        except (_StepFailed, CelError) as error:
+        except (_StepFailed, cel.CelError) as error:
             message, detail = f"refused by policy ({step.name})", str(error)
             if step.error_message is not None:
                 try:
                     message = await step.error_message.text(self._variables, self.session)
-                except CelError as problem:
+                except cel.CelError as problem:
                     detail = f"{detail}; error_message: {problem}"
             outcome: Literal["failed", "error"] = "failed" if isinstance(error, _StepFailed) else "error"
             return _Done(Decision(step.name, step.action, outcome, step.on_fail, detail), None, message)
         return _Done(Decision(step.name, step.action, "passed"), value, chosen=chosen)
 
-    async def _evaluate(self, program: Program, place: str) -> Json:
-        return await evaluate(program, self._variables, self.session, perform=self.perform, place=place)
+    async def _evaluate(self, program: cel.Program, place: str) -> Json:
+        return await cel.evaluate(program, self._variables, self.session, perform=self.perform, place=place)
 
     async def _call(self, step: Step) -> None:
         arguments = {
             name: await self._evaluate(program, f"{step.name}.bindings.{name}")
             for name, program in step.bindings.items()
         }
-        call = Call("invoke", (*step.target, arguments), 0, step.name)
+        call = cel.Call("invoke", (*step.target, arguments), 0, step.name)
         if call.key not in self.session.finished:
             try:
                 self.session.settle(call, await self.invoke(StepCall(step.name, *step.target, arguments)))
-            except CallFailed as failure:
+            except cel.CallFailed as failure:
                 self.session.fail(call, str(failure))
         error = self.session.finished[call.key].error
         if error is not None:

@@ -6,14 +6,7 @@ import logging
 from contextlib import suppress
 from typing import Any
 
-from errands import lifecycle
-from errands.errors import (
-    ConcurrencyError,
-    LeaseLostError,
-    TaskNotCancelableError,
-    TaskNotFoundError,
-    TaskTerminalStateError,
-)
+from errands import errors, lifecycle
 from errands.model.core import CANCELED, REJECTED, SETTLED_STATES, TERMINAL_STATES, Task, TaskState, text_of
 from errands.model.log import IDLE, READY, Change, Draft, StoredTask
 from errands.runtime.call import CallContext
@@ -50,7 +43,7 @@ class Canceler:
             if stored.damage:
                 await self._engine.set_aside(stored)
             if stored.state in TERMINAL_STATES:
-                raise TaskNotCancelableError(f"Task is already {stored.state.short}", taskId=task_id)
+                raise errors.TaskNotCancelableError(f"Task is already {stored.state.short}", taskId=task_id)
             try:
                 if stored.head.worker and (stored.head.due_at or 0) > self._journal.now():
                     await self._request_cancel(stored)
@@ -60,24 +53,24 @@ class Canceler:
                 else:
                     return await self._cancel_now(stored)
                 break
-            except (ConcurrencyError, LeaseLostError, TaskTerminalStateError):
+            except (errors.ConcurrencyError, errors.LeaseLostError, errors.TaskTerminalStateError):
                 continue
         self._pool.request_cancel(task_id)
         stored = await self._settled(stored, until)
         if self._handler.hears_cancel and stored.state not in TERMINAL_STATES and stored.head.worker:
             # The holder has died, or does not react: a worker here takes its place, and the holder is fenced off.
-            with suppress(ConcurrencyError, TaskTerminalStateError):
+            with suppress(errors.ConcurrencyError, errors.TaskTerminalStateError):
                 await self._run_to_cancel(stored, call.request_context)
             stored = await self._settled(stored, TERMINAL_STATES)
         while stored.state not in TERMINAL_STATES:
             # It paused instead, or that worker did not react either: the log decides, and later writes are refused.
             try:
                 return await self._cancel_now(stored)
-            except (ConcurrencyError, TaskTerminalStateError):
+            except (errors.ConcurrencyError, errors.TaskTerminalStateError):
                 stored = await self._engine.load(task_id, call.scope)
         if stored.state is not CANCELED:
             ended = "been rejected" if stored.state is REJECTED else stored.state.short
-            raise TaskNotCancelableError(f"Task had already {ended}", taskId=task_id)
+            raise errors.TaskNotCancelableError(f"Task had already {ended}", taskId=task_id)
         return stored.task
 
     async def _settled(self, stored: StoredTask, until: frozenset[TaskState]) -> StoredTask:
@@ -135,7 +128,12 @@ class Canceler:
             ended = 0
             now = self._journal.now()
             for task_id, scope in await self._engine.abandoned(self._handler.agent, *expiry.moments(now), _BATCH):
-                with suppress(ConcurrencyError, LeaseLostError, TaskNotFoundError, TaskTerminalStateError):
+                with suppress(
+                    errors.ConcurrencyError,
+                    errors.LeaseLostError,
+                    errors.TaskNotFoundError,
+                    errors.TaskTerminalStateError,
+                ):
                     stored = await self._engine.load(task_id, scope)
                     expired = expiry.judge(stored, now)
                     if expired is None or stored.head.due_at is not None or stored.damage:

@@ -16,14 +16,6 @@ import msgspec
 from errands.clock import system_clock, to_iso
 from errands.errors import ConfigurationError, InvalidParamsError
 from errands.model.core import (
-    AUTH_REQUIRED,
-    CANCELED,
-    COMPLETED,
-    FAILED,
-    INPUT_REQUIRED,
-    REJECTED,
-    SUBMITTED,
-    WORKING,
     Artifact,
     Message,
     Part,
@@ -325,37 +317,37 @@ class TaskUpdater:
 
     async def submit(self, message: Message | None = None) -> None:
         """Publish that the task is accepted and not begun."""
-        await self.update_status(SUBMITTED, message)
+        await self.update_status(TaskState.SUBMITTED, message)
 
     async def start_work(self, message: Message | None = None) -> None:
         """Publish that the work begins."""
-        await self.update_status(WORKING, message)
+        await self.update_status(TaskState.WORKING, message)
 
     async def complete(self, message: Message | None = None) -> None:
         """Complete the task."""
-        await self.update_status(COMPLETED, message)
+        await self.update_status(TaskState.COMPLETED, message)
 
     async def failed(self, message: Message | None = None) -> None:
         """End the task as failed; `fail` is another name for it."""
-        await self.update_status(FAILED, message)
+        await self.update_status(TaskState.FAILED, message)
 
     fail = failed
 
     async def reject(self, message: Message | None = None) -> None:
         """Decline the task."""
-        await self.update_status(REJECTED, message)
+        await self.update_status(TaskState.REJECTED, message)
 
     async def cancel(self, message: Message | None = None) -> None:
         """End the task as canceled."""
-        await self.update_status(CANCELED, message)
+        await self.update_status(TaskState.CANCELED, message)
 
     async def requires_input(self, message: Message | None = None) -> None:
         """Ask the user for input; `execute` should return then."""
-        await self.update_status(INPUT_REQUIRED, message)
+        await self.update_status(TaskState.INPUT_REQUIRED, message)
 
     async def requires_auth(self, message: Message | None = None) -> None:
         """Ask for credentials; `execute` returns then, or waits until they have come another way."""
-        await self.update_status(AUTH_REQUIRED, message)
+        await self.update_status(TaskState.AUTH_REQUIRED, message)
 
     def new_agent_message(self, parts: list[Part], metadata: dict[str, Any] | None = None) -> Message:
         """Return a message of the agent about this task, without publishing it."""

@@ -8,24 +8,13 @@ from typing import Any, ClassVar
 
 import msgspec
 
+from errands import errors
 from errands.clock import to_iso
-from errands.errors import (
-    A2AError,
-    InvalidAgentResponseError,
-    LeaseLostError,
-    StorageError,
-    TaskNotFoundError,
-    TaskTerminalStateError,
-    TurnError,
-)
+from errands.errors import InvalidAgentResponseError
 from errands.model.core import (
-    CANCELED,
-    COMPLETED,
     PAUSED_STATES,
     SETTLED_STATES,
-    SUBMITTED,
     TERMINAL_STATES,
-    UNSPECIFIED,
     Artifact,
     Message,
     Role,
@@ -87,9 +76,9 @@ class ExecutorWorker(TurnWorker):
         """Call `execute`, and return whether it came to its end without being canceled."""
         try:
             await turn.until_cancelled(self.executor.execute(context, queue))
-        except (LeaseLostError, TaskTerminalStateError, StorageError):
+        except (errors.LeaseLostError, errors.TaskTerminalStateError, errors.StorageError):
             raise
-        except A2AError as error:
+        except errors.A2AError as error:
             queue.violation = queue.violation or error
         except Exception as error:
             if not turn.is_cancelled:
@@ -107,14 +96,14 @@ class ExecutorWorker(TurnWorker):
         queue = TurnQueue(turn, task_known=True)
         try:
             await self.executor.cancel(context, queue)
-        except (LeaseLostError, TaskTerminalStateError, StorageError):
+        except (errors.LeaseLostError, errors.TaskTerminalStateError, errors.StorageError):
             raise
         except Exception as error:
             logger.error("cancel of task %s failed; the task is canceled anyway", turn.task_id, exc_info=error)
         finally:
             await queue.close()
         if not turn.ended:
-            await turn.end(CANCELED)
+            await turn.end(TaskState.CANCELED)
 
     async def _build_context(self, turn: Turn) -> RequestContext:
         ctx, task, scope = TaskContext(turn), turn.stored.task, turn.stored.scope
@@ -122,7 +111,7 @@ class ExecutorWorker(TurnWorker):
         async def get_task(task_id: str) -> Task | None:
             try:
                 return own_task((await turn.journal.engine.load(task_id, scope)).task)
-            except TaskNotFoundError:
+            except errors.TaskNotFoundError:
                 return None
 
         call = ServerCallContext(
@@ -175,7 +164,7 @@ async def _conclude(turn: Turn, queue: TurnQueue) -> bool:
 def _is_untouched(task: Task) -> bool:
     """Return whether the agent has not written to the task yet, which has its first message only."""
     return (
-        task.status.state is SUBMITTED
+        task.status.state is TaskState.SUBMITTED
         and task.status.message is None
         and len(task.history or ()) <= 1
         and not task.artifacts
@@ -183,7 +172,7 @@ def _is_untouched(task: Task) -> bool:
     )
 
 
-def _words(refusal: A2AError) -> str:
+def _words(refusal: errors.A2AError) -> str:
     """Return the text for the client; errors of the protocol are written for clients."""
     if isinstance(refusal, InvalidAgentResponseError):
         return f"The agent gave an invalid response: {refusal}."
@@ -206,7 +195,7 @@ class TurnQueue(EventQueue):
         self.pause: TaskState | None = None
         #: The error of the first invalid event, or with which the executor refused the request; after it the queue
         #: takes no more events.
-        self.violation: A2AError | None = None
+        self.violation: errors.A2AError | None = None
 
     def is_closed(self) -> bool:
         return self._closed or self._turn.refusal is not None
@@ -218,7 +207,9 @@ class TurnQueue(EventQueue):
         if (refusal := self._turn.refusal) is not None:
             raise refusal
         if self._closed:
-            raise TurnError("The event queue is closed: nothing can be published once execute or cancel has returned")
+            raise errors.TurnError(
+                "The event queue is closed: nothing can be published once execute or cancel has returned"
+            )
         if self.violation is not None:
             raise self.violation
         name = type(event).__name__
@@ -234,7 +225,7 @@ class TurnQueue(EventQueue):
                     )
                 message = reread(self._spoken(event))
                 self._answered = True
-                await self._turn.end(COMPLETED, message=message, direct=True)
+                await self._turn.end(TaskState.COMPLETED, message=message, direct=True)
             elif isinstance(event, TaskArtifactUpdateEvent):
                 self._check_ids(event.task_id, event.context_id)
                 _check_artifact(event.artifact)
@@ -329,7 +320,7 @@ class TurnQueue(EventQueue):
 
     def _checked(self, status: TaskStatus) -> TaskStatus:
         """Return a status as it is added to the task, at this server's time."""
-        if status.state is UNSPECIFIED:
+        if status.state is TaskState.UNSPECIFIED:
             raise InvalidAgentResponseError("a status needs a state")
         message = None if status.message is None else self._spoken(status.message)
         return TaskStatus(state=status.state, message=message, timestamp=to_iso(self._now()))

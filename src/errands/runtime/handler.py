@@ -11,14 +11,7 @@ from collections.abc import Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-from errands.errors import (
-    CapabilityBlockedError,
-    LeaseLostError,
-    StorageError,
-    TaskStoppedError,
-    TaskTerminalStateError,
-    TurnError,
-)
+from errands import errors
 from errands.model.core import CANCELED, INPUT_REQUIRED, Part
 from errands.runtime.blocking import BlockingTaskContext
 from errands.runtime.context import InvalidAnswerError, TaskContext
@@ -93,14 +86,14 @@ class Handler:
         except asyncio.CancelledError:
             await self._stopped(turn)
             return False
-        except (LeaseLostError, TaskTerminalStateError, StorageError):
+        except (errors.LeaseLostError, errors.TaskTerminalStateError, errors.StorageError):
             raise
-        except TaskStoppedError as error:
+        except errors.TaskStoppedError as error:
             logger.info("task %s was ended by its policy: %s", turn.task_id, error)
         except Exception as error:
             if isinstance(error, InvalidAnswerError) and not turn.ended:
                 await _ask_again(turn, error)
-            elif isinstance(error, CapabilityBlockedError) and not turn.ended:
+            elif isinstance(error, errors.CapabilityBlockedError) and not turn.ended:
                 await turn.give_up(str(error))
             else:
                 await _failed(turn, error)
@@ -165,7 +158,7 @@ class Handler:
 
 async def _failed(turn: Turn, error: Exception) -> None:
     if turn.ended:
-        if isinstance(error, TurnError):
+        if isinstance(error, errors.TurnError):
             logger.error("handler of task %s: %s", turn.task_id, error)
         else:
             logger.error("handler of task %s failed after its turn had ended", turn.task_id, exc_info=error)

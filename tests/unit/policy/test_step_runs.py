@@ -107,7 +107,7 @@ async def test_a_capability_blocks_by_default(phase: Phase) -> None:
 async def test_a_guardrail_locks_by_default_and_the_caller_gets_its_message(phase: Phase) -> None:
     result = await outcome(phase, {"assert": "false", "error_message": "not here, {context.user.id}"}, input=said("x"))
     assert isinstance(result, Locked)
-    assert result.reason == "not here, ann"
+    assert result.message == "not here, ann"
 
 
 async def test_lock_task_ends_the_task_from_a_capability_too() -> None:
