@@ -20,13 +20,6 @@ from errands.client.agent_session import RetryPolicy
 from errands.client.discovery import CardSource, card_urls, read_card
 from errands.wire.card_check import CardFinding, CardReport, check_card
 
-Source = Annotated[
-    str, Argument(metavar="URL", help="The agent's address, such as http://localhost:8000, or a file with a card.")
-]
-Validate = Annotated[
-    bool, Option("--validate", help="Report what is wrong with the card; exit with 1 if it is not valid.")
-]
-
 _TIMEOUT = 30.0
 _OLDER_PATH = CardFinding(
     severity="warning",
@@ -38,8 +31,12 @@ _OLDER_PATH = CardFinding(
 
 @command
 async def card(
-    url: Source,
-    validate: Validate = False,
+    url: Annotated[
+        str, Argument(metavar="URL", help="The agent's address, such as http://localhost:8000, or a file with a card.")
+    ],
+    validate: Annotated[
+        bool, Option("--validate", help="Report what is wrong with the card; exit with 1 if it is not valid.")
+    ] = False,
     as_json: AsJson = False,
     header: Headers = None,
     token: Token = None,

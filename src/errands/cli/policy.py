@@ -21,15 +21,6 @@ from errands.policy.records import AnyRecord, Decided
 from errands.policy.replay import RuleVerdict, replay_policy
 
 PolicyPath = Annotated[str, Argument(metavar="POLICY", help="A file with a policy.")]
-ReplayedTask = Annotated[str | None, Argument(metavar="[TASK_ID]", help="The id of a task in the store.")]
-RecordsFile = Annotated[
-    Path | None,
-    Option(
-        "--records",
-        metavar="FILE",
-        help="A file with the output of `errands tasks records --json`, instead of a task in the store.",
-    ),
-]
 
 _read_records = msgspec.json.Decoder(list[AnyRecord]).decode
 
@@ -73,9 +64,15 @@ async def decisions(task_id: TaskId, storage: Storage = None, as_json: AsJson = 
 @command
 async def replay(
     path: PolicyPath,
-    task_id: ReplayedTask = None,
+    task_id: Annotated[str | None, Argument(metavar="[TASK_ID]", help="The id of a task in the store.")] = None,
     storage: Storage = None,
-    records: RecordsFile = None,
+    records: Annotated[
+        Path | None,
+        Option(
+            metavar="FILE",
+            help="A file with the output of `errands tasks records --json`, instead of a task in the store.",
+        ),
+    ] = None,
     as_json: AsJson = False,
 ) -> ExitCode:
     """Show what a policy would have decided about a task that has run, without running anything.

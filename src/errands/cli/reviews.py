@@ -20,14 +20,17 @@ from errands.runtime.journal import Journal
 #: The characters of a subject that are shown at most, and that must fit beside the other columns.
 _WORDS, _ROOM = 100, 40
 
-OfUser = Annotated[str | None, Option("--by", metavar="USER", help="Only reviews that this user is asked for.")]
 By = Annotated[str, Option("--by", metavar="USER", help="The reviewer who answers.")]
 Comment = Annotated[str, Option("--comment", metavar="TEXT", help="Say why.", show_default=False)]
 
 
 @command
 async def list_reviews(
-    storage: Storage = None, agent: AgentName = None, by: OfUser = None, limit: Limit = 100, as_json: AsJson = False
+    storage: Storage = None,
+    agent: AgentName = None,
+    by: Annotated[str | None, Option(metavar="USER", help="Only reviews that this user is asked for.")] = None,
+    limit: Limit = 100,
+    as_json: AsJson = False,
 ) -> None:
     """List the tasks that wait for a review, the longest waiting first.
 

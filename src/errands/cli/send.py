@@ -25,27 +25,6 @@ from errands.client.results import text_pieces
 from errands.model.core import Part, TaskArtifactUpdateEvent, text_of
 from errands.policy.reviews import asked_in
 
-Text = Annotated[str | None, Argument(metavar="TEXT", help="The message; - reads it from stdin.")]
-Task = Annotated[str | None, Option("--task", metavar="ID", help="Answer this task, which waits for input.")]
-Context = Annotated[str | None, Option("--context", metavar="ID", help="Send it in this context.")]
-Files = Annotated[
-    list[Path] | None,
-    Option("--file", metavar="PATH", exists=True, dir_okay=False, help="Send this file; may be repeated."),
-]
-Data = Annotated[list[str] | None, Option("--data", metavar="JSON", help="Send this JSON value; may be repeated.")]
-Accept = Annotated[
-    list[str] | None, Option("--accept", metavar="TYPE", help="Accept this media type; may be repeated.")
-]
-MessageId = Annotated[
-    str | None,
-    Option("--message-id", metavar="ID", help="Repeat the message with this id, which may not have arrived."),
-]
-Stream = Annotated[
-    bool | None,
-    Option("--stream/--no-stream", help="Require streaming, or a single answer.", show_default="as the agent does"),
-]
-NoWait = Annotated[bool, Option("--no-wait", help="Print the task's id as soon as the message is accepted.")]
-
 _ENDED_BADLY = {"failed": "The task failed", "canceled": "The task was canceled", "rejected": "The agent declined"}
 _INCOMPLETE = {
     "length": "the model reached its greatest answer length",
@@ -56,15 +35,24 @@ _INCOMPLETE = {
 @command
 async def send(
     url: Url,
-    text: Text = None,
-    task: Task = None,
-    context: Context = None,
-    file: Files = None,
-    data: Data = None,
-    accept: Accept = None,
-    message_id: MessageId = None,
-    stream: Stream = None,
-    no_wait: NoWait = False,
+    text: Annotated[str | None, Argument(metavar="TEXT", help="The message; - reads it from stdin.")] = None,
+    task: Annotated[str | None, Option(metavar="ID", help="Answer this task, which waits for input.")] = None,
+    context: Annotated[str | None, Option(metavar="ID", help="Send it in this context.")] = None,
+    file: Annotated[
+        list[Path] | None, Option(metavar="PATH", exists=True, dir_okay=False, help="Send this file; may be repeated.")
+    ] = None,
+    data: Annotated[list[str] | None, Option(metavar="JSON", help="Send this JSON value; may be repeated.")] = None,
+    accept: Annotated[list[str] | None, Option(metavar="TYPE", help="Accept this media type; may be repeated.")] = None,
+    message_id: Annotated[
+        str | None, Option(metavar="ID", help="Repeat the message with this id, which may not have arrived.")
+    ] = None,
+    stream: Annotated[
+        bool | None,
+        Option("--stream/--no-stream", help="Require streaming, or a single answer.", show_default="as the agent does"),
+    ] = None,
+    no_wait: Annotated[
+        bool, Option("--no-wait", help="Print the task's id as soon as the message is accepted.")
+    ] = False,
     as_json: AsJson = False,
     header: Headers = None,
     token: Token = None,

@@ -37,78 +37,62 @@ TargetText = Annotated[
         metavar="TARGET", help="FILE.py, FILE.py:NAME, MODULE or MODULE:NAME; FILE.yaml or a folder of manifests."
     ),
 ]
-Host = Annotated[str, Option("--host", help="The address to listen on; 0.0.0.0 means all.")]
-Port = Annotated[int, Option("--port", min=0, max=65535, help="The port to listen on; 0 takes a free one.")]
 GrpcPort = Annotated[
     int | None,
-    Option(
-        "--grpc-port", min=0, max=65535, help="Also serve gRPC on this port; 0 takes a free one. Needs the extra grpc."
-    ),
+    Option(min=0, max=65535, help="Also serve gRPC on this port; 0 takes a free one. Needs the extra grpc."),
 ]
 Storage = Annotated[
     str | None,
     Option(
-        "--storage",
         metavar="URL",
         help="The task store, instead of TARGET's: memory, sqlite:///PATH, postgresql://HOST/DATABASE or redis://HOST.",
     ),
 ]
-RoleName = Annotated[
+Role = Annotated[
     ServerRole | None,
     Option(
-        "--role",
         help="What this process does: take requests (api), run tasks (worker), or both (all).",
         show_default="TARGET's, else all",
     ),
 ]
-Workers = Annotated[int, Option("--workers", min=1, help="The number of processes that share the port and the work.")]
 PolicyFile = Annotated[
     str | None,
     Option(
-        "--policy",
         metavar="FILE",
         help="Apply this policy to every task, instead of TARGET's. Needs the extra agents.",
         show_default="ERRANDS_POLICY",
     ),
 ]
-Agent = Annotated[str | None, Option("--agent", metavar="NAME", help="The agent of the manifests to serve.")]
 Model = Annotated[
     str | None,
     Option(
-        "--model",
         metavar="PROVIDER/MODEL",
         help="The model for all agents of the manifests, instead of theirs; `scripted` needs no key.",
     ),
 ]
 ToolSettings = Annotated[
     Path | None,
-    Option(
-        "--tool-settings",
-        metavar="FILE",
-        help="A YAML file with settings for the tools of the manifests, by tool name.",
-    ),
-]
-Reload = Annotated[bool, Option("--reload", help="Restart when the target changes: for development.")]
-Level = Annotated[
-    LogLevel | None, Option("--log-level", help="The log level; debug shows every request.", show_default="info")
+    Option(metavar="FILE", help="A YAML file with settings for the tools of the manifests, by tool name."),
 ]
 
 
 @command
 def serve(
     target: TargetText,
-    host: Host = "127.0.0.1",
-    port: Port = 8000,
+    host: Annotated[str, Option(help="The address to listen on; 0.0.0.0 means all.")] = "127.0.0.1",
+    port: Annotated[int, Option(min=0, max=65535, help="The port to listen on; 0 takes a free one.")] = 8000,
     grpc_port: GrpcPort = None,
     storage: Storage = None,
-    role: RoleName = None,
-    workers: Workers = 1,
+    role: Role = None,
+    workers: Annotated[int, Option(min=1, help="The number of processes that share the port and the work.")] = 1,
     policy: PolicyFile = None,
-    agent: Agent = None,
+    agent: Annotated[str | None, Option(metavar="NAME", help="The agent of the manifests to serve.")] = None,
     model: Model = None,
     tool_settings: ToolSettings = None,
-    reload: Reload = False,
-    log_level: Level = None,
+    reload: Annotated[bool, Option("--reload", help="Restart when the target changes: for development.")] = False,
+    log_level: Annotated[
+        LogLevel | None, Option(help="The log level; debug shows every request.", show_default="info")
+    ] = None,
 ) -> None:
     """Serve an agent over HTTP.
 

@@ -38,18 +38,6 @@ _LARGEST_PAGE = 100
 #: The columns that a terminal needs to show whole context ids.
 _WIDE = 130
 
-State = Annotated[
-    str | None, Option("--state", metavar="STATE", help="Only tasks in this state, such as input-required.")
-]
-Context = Annotated[str | None, Option("--context", metavar="ID", help="Only tasks of this context.")]
-Since = Annotated[
-    str | None, Option("--since", metavar="TIME", help="Only tasks whose state changed since TIME, such as 2026-01-31.")
-]
-History = Annotated[int | None, Option("--history", metavar="N", min=0, help="Only the newest N messages.")]
-After = Annotated[
-    str | None, Option("--after", metavar="VERSION", help="Also show the events after this version; 0 shows all.")
-]
-
 
 # Commands that ask an agent
 
@@ -57,9 +45,13 @@ After = Annotated[
 @command
 async def list_tasks(
     url: Url,
-    state: State = None,
-    context: Context = None,
-    since: Since = None,
+    state: Annotated[
+        str | None, Option(metavar="STATE", help="Only tasks in this state, such as input-required.")
+    ] = None,
+    context: Annotated[str | None, Option(metavar="ID", help="Only tasks of this context.")] = None,
+    since: Annotated[
+        str | None, Option(metavar="TIME", help="Only tasks whose state changed since TIME, such as 2026-01-31.")
+    ] = None,
     limit: options.Limit = 20,
     as_json: AsJson = False,
     header: Headers = None,
@@ -117,7 +109,7 @@ def task_table(tasks: list[ClientResult], width: int) -> Table:
 async def get_task(
     url: Url,
     task_id: TaskId,
-    history: History = None,
+    history: Annotated[int | None, Option(metavar="N", min=0, help="Only the newest N messages.")] = None,
     as_json: AsJson = False,
     header: Headers = None,
     token: Token = None,
@@ -171,7 +163,9 @@ def _show_task(task: Task) -> None:
 async def watch_task(
     url: Url,
     task_id: TaskId,
-    after: After = None,
+    after: Annotated[
+        str | None, Option(metavar="VERSION", help="Also show the events after this version; 0 shows all.")
+    ] = None,
     as_json: AsJson = False,
     header: Headers = None,
     token: Token = None,
