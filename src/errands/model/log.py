@@ -276,16 +276,8 @@ class RequestOptions(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
 
     @property
     def is_plain(self) -> bool:
-        return not (
-            self.accepted_output_modes
-            or self.metadata
-            or self.extensions
-            or self.history_length is not None
-            or self.return_immediately
-            or self.email
-            or self.parent
-            or self.depth
-        )
+        """Return whether there is nothing but the message's id."""
+        return self == RequestOptions(message_id=self.message_id)
 
 
 #: No options.

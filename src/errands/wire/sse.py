@@ -74,8 +74,6 @@ class SSEParser:
         return [event for line in lines if (event := self._line(line)) is not None]
 
     def _line(self, line: str) -> ServerSentEvent | None:
-        if not line:
-            return self._dispatch()
         field, _, value = line.partition(":")
         value = value.removeprefix(" ")
         if field == "data":
@@ -84,11 +82,8 @@ class SSEParser:
             self._id = value
         elif field == "event":
             self._event = value
-        return None
-
-    def _dispatch(self) -> ServerSentEvent | None:
-        data, event_id, event = self._data, self._id, self._event
-        self._data, self._id, self._event = [], None, ""
-        if not any(data):
+        if line:
             return None
-        return ServerSentEvent("\n".join(data), event_id, event or "message")
+        data, event_id, event = self._data, self._id, self._event or "message"
+        self._data, self._id, self._event = [], None, ""
+        return ServerSentEvent("\n".join(data), event_id, event) if any(data) else None

@@ -8,7 +8,7 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from errands.model import (
+from errands.model.core import (
     Artifact,
     Message,
     Part,

@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from errands.errors import VersionNotSupportedError
-from errands.model import encode
+from errands.model.base import encode
 from errands.model.card import (
     AgentCapabilities,
     AgentCard,

@@ -8,8 +8,9 @@ import msgspec
 import pytest
 
 from errands.errors import A2AError, TaskNotCancelableError, TaskNotFoundError
-from errands.model import Message, Part, Role, StreamResponse, TaskState, encode
+from errands.model.base import encode
 from errands.model.card import AgentCard
+from errands.model.core import Message, Part, Role, StreamResponse, TaskState
 from errands.model.requests import (
     AuthenticationInfo,
     SendMessageConfiguration,

@@ -11,8 +11,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from errands.errors import A2AError, InvalidParamsError, ParseError
-from errands.model import Message, Part, Role, StreamResponse, Task, TaskState, TaskStatus
 from errands.model.card import AgentCard
+from errands.model.core import Message, Part, Role, StreamResponse, Task, TaskState, TaskStatus
 from errands.model.requests import SendMessageConfiguration, SendMessageRequest, SendMessageResponse
 from errands.operations import OPERATIONS, Operation
 from errands.wire.dialect import Dialect, MalformedAnswerError

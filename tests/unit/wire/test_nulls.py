@@ -8,9 +8,19 @@ import msgspec
 import pytest
 
 from errands.errors import InvalidParamsError, ParseError
-from errands.model import Artifact, Message, Part, Role, StreamResponse, Task, TaskState, TaskStatus
 from errands.model.base import Model
-from errands.model.core import TaskArtifactUpdateEvent, TaskStatusUpdateEvent
+from errands.model.core import (
+    Artifact,
+    Message,
+    Part,
+    Role,
+    StreamResponse,
+    Task,
+    TaskArtifactUpdateEvent,
+    TaskState,
+    TaskStatus,
+    TaskStatusUpdateEvent,
+)
 from errands.model.requests import ListTasksRequest, ListTasksResponse, SendMessageConfiguration, SendMessageRequest
 from errands.wire import v1_0
 from errands.wire.v0_3 import JSONRPC, REST

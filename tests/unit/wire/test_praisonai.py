@@ -14,8 +14,8 @@ from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
 from errands.errors import PayloadTooLargeError
-from errands.model import StreamResponse, Task, encode
-from errands.model.core import COMPLETED, FAILED, REJECTED, SUBMITTED, UNSPECIFIED, Message, Role
+from errands.model.base import encode
+from errands.model.core import COMPLETED, FAILED, REJECTED, SUBMITTED, UNSPECIFIED, Message, Role, StreamResponse, Task
 from errands.model.requests import SendMessageConfiguration, SendMessageRequest
 from errands.operations import OPERATIONS
 from errands.wire.dialect import MalformedAnswerError

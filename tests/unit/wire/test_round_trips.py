@@ -13,7 +13,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from errands.model import encode
+from errands.model.base import encode
 from errands.model.requests import ListTasksResponse, SendMessageResponse
 from errands.operations import OPERATIONS
 from errands.wire.dialect import Dialect

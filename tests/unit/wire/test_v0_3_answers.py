@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from errands.model import StreamResponse, Task, TaskState, TaskStatus, TaskStatusUpdateEvent, encode
+from errands.model.base import encode
+from errands.model.core import StreamResponse, Task, TaskState, TaskStatus, TaskStatusUpdateEvent
 from errands.model.requests import Empty, ListTaskPushNotificationConfigsResponse, SendMessageResponse
 from errands.operations import OPERATIONS
 from errands.wire.dialect import Dialect, MalformedAnswerError

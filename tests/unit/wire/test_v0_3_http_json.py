@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from errands.errors import InvalidParamsError
-from errands.model import Message, Part, Role, TaskState, encode
+from errands.model.base import encode
+from errands.model.core import Message, Part, Role, TaskState
 from errands.model.requests import (
     CancelTaskRequest,
     DeleteTaskPushNotificationConfigRequest,

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from errands.errors import InvalidParamsError, ParseError
-from errands.model import Message, Part, Role, TaskState
+from errands.model.core import Message, Part, Role, TaskState
 from errands.model.requests import (
     CancelTaskRequest,
     DeleteTaskPushNotificationConfigRequest,

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from errands.model import Message, Part, Role, Task, TaskState, TaskStatus
+from errands.model.core import Message, Part, Role, Task, TaskState, TaskStatus
 from errands.model.requests import AuthenticationInfo, TaskPushNotificationConfig
 from errands.operations import OPERATIONS
 from errands.wire.v0_3 import JSONRPC, REST, REST_PLAIN
