@@ -17,18 +17,8 @@ import msgspec
 
 from errands import lifecycle
 from errands.clock import to_iso
+from errands.model import core
 from errands.model.base import UNREADABLE, encode
-from errands.model.core import (
-    FAILED,
-    UNSPECIFIED,
-    Message,
-    Part,
-    Role,
-    StreamResponse,
-    Task,
-    TaskStatus,
-    TaskStatusUpdateEvent,
-)
 from errands.model.log import Draft, Event, Head, LeaseRecord, Scope, StoredTask
 
 logger = logging.getLogger(__name__)
@@ -39,14 +29,14 @@ EXPLANATION = "The stored data of this task cannot be read, so it has failed. Th
 #: The end of the year 9999: the time of a damaged head may be any number.
 _LATEST = 253_402_300_799_999
 
-_read_task = msgspec.json.Decoder(Task).decode
+_read_task = msgspec.json.Decoder(core.Task).decode
 _read_lease = msgspec.json.Decoder(LeaseRecord).decode
 
 
 def stored_task(task_id: str, context_id: str, scope: Scope, head: Head, content: Sequence[Event]) -> StoredTask:
     """Return a task from its head and its content: a snapshot, if any, as version 0, and the tail of the log."""
     try:
-        if head.state is UNSPECIFIED:
+        if head.state is core.UNSPECIFIED:
             raise ValueError("its state cannot be read")
         if not content or content[0].version:
             task = lifecycle.fold(None, content)
@@ -67,8 +57,8 @@ def damaged_task(task_id: str, context_id: str, scope: Scope, head: Head, error:
     _log_once(task_id, reason)
     status = _failed(task_id, context_id, head.status_at)
     return StoredTask(
-        task=Task(id=task_id, context_id=context_id or None, status=status),
-        head=msgspec.structs.replace(head, state=FAILED, asks="", direct=False),
+        task=core.Task(id=task_id, context_id=context_id or None, status=status),
+        head=msgspec.structs.replace(head, state=core.FAILED, asks="", direct=False),
         scope=scope,
         damage=reason,
     )
@@ -78,19 +68,19 @@ def failed_draft(stored: StoredTask, at: int) -> Draft:
     """Return the event that ends a task whose stored data cannot be used."""
     context_id = stored.task.context_id or ""
     status = _failed(stored.task.id, context_id, at)
-    update = TaskStatusUpdateEvent(task_id=stored.task.id, context_id=context_id, status=status)
-    return Draft("status", encode(StreamResponse(status_update=update)))
+    update = core.TaskStatusUpdateEvent(task_id=stored.task.id, context_id=context_id, status=status)
+    return Draft("status", encode(core.StreamResponse(status_update=update)))
 
 
-def _failed(task_id: str, context_id: str, at: int) -> TaskStatus:
-    message = Message(
+def _failed(task_id: str, context_id: str, at: int) -> core.TaskStatus:
+    message = core.Message(
         message_id=f"damaged-{task_id}",
-        role=Role.AGENT,
-        parts=[Part(text=EXPLANATION)],
+        role=core.Role.AGENT,
+        parts=[core.Part(text=EXPLANATION)],
         task_id=task_id,
         context_id=context_id or None,
     )
-    return TaskStatus(state=FAILED, message=message, timestamp=to_iso(min(max(at, 0), _LATEST)))
+    return core.TaskStatus(state=core.FAILED, message=message, timestamp=to_iso(min(max(at, 0), _LATEST)))
 
 
 @lru_cache(maxsize=10_000)
@@ -119,4 +109,4 @@ def salvaged_head(fields: Any) -> Head:
             readable[field.name] = msgspec.convert(fields[field.name], field.type, strict=False)
         except (KeyError, *UNREADABLE):
             continue
-    return Head(**readable | {"state": UNSPECIFIED})
+    return Head(**readable | {"state": core.UNSPECIFIED})

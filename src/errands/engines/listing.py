@@ -93,20 +93,19 @@ async def list_page(listing: Listing, query: ListQuery, now: int) -> ListPage:
         changed = await listing.since_changed(second, wanted - len(places))
         places += [cursor.after(0, task_id, changed=True) for task_id in changed[: wanted - len(places)]]
     loaded = await listing.load([place.task_id for place in places[: query.page_size]])
-    tasks = [stored for stored in loaded if stored is not None and _still_matches(stored, query)]
+    # A task was found before it was read, and may have changed in between.
+    tasks = [
+        stored
+        for stored in loaded
+        if stored is not None
+        and stored.scope == query.scope
+        and (query.state is None or stored.state is query.state)
+        and (query.status_after is None or stored.head.status_at >= query.status_after)
+    ]
     if not query.with_artifacts:
         leave_out_artifacts(tasks)
     token = places[len(loaded) - 1].write() if len(loaded) < len(places) else ""
     return ListPage(tasks=tasks, next_page_token=token, total_size=total)
-
-
-def _still_matches(stored: StoredTask, query: ListQuery) -> bool:
-    """A task was found before it was read, and may have changed in between."""
-    return (
-        stored.scope == query.scope
-        and (query.state is None or stored.state is query.state)
-        and (query.status_after is None or stored.head.status_at >= query.status_after)
-    )
 
 
 def leave_out_artifacts(tasks: Iterable[StoredTask]) -> None:

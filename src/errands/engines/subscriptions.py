@@ -38,6 +38,8 @@ Load = Callable[[str, Scope], Awaitable[StoredTask]]
 class LocalSubscription(Subscription):
     """A subscription fed from memory after each commit, and from the log when that is not enough."""
 
+    gap = False
+
     def __init__(self, subscribers: Subscribers, task_id: str, after: int, read: Read, caught_up: bool) -> None:
         self._subscribers = subscribers
         self._task_id = task_id
@@ -49,14 +51,9 @@ class LocalSubscription(Subscription):
         self._behind = not caught_up
         self._closed = False
         self._ending = False
-        self._gap = False
         self._waiter: asyncio.Future[bool] | None = None
         #: An event that is shown without being in the log.
         self._told: Event | None = None
-
-    @property
-    def gap(self) -> bool:
-        return self._gap
 
     def feed(self, events: Sequence[Event]) -> None:
         buffer = self._buffer
@@ -145,28 +142,33 @@ class LocalSubscription(Subscription):
                 # The store was closed before its readers could look.
                 return []
             raise
-        if log.gap or not _are_readable(log.events):
-            self._gap = True
+        self.gap = log.gap
+        try:
+            # A damaged event would end every stream that reaches it.
+            for event in log.events:
+                if event.kind in STREAMED_KINDS:
+                    _decode(event.data)
+        except UNREADABLE:
+            self.gap = True
+        if self.gap:
             self.close()
             return []
-        if may_go_on(log.events):
-            self._behind = True
+        self._behind = self._behind or may_go_on(log.events)
         return log.events
 
-    def _wake(self) -> None:
+    def _wake(self, has_news: bool = True) -> None:
         if self._waiter is not None and not self._waiter.done():
-            self._waiter.set_result(True)
+            self._waiter.set_result(has_news)
 
     async def _wait(self, deadline: float | None) -> bool:
         if self._closed or self._ending:
             # It was closed while the log was read, when no waiter could be woken.
             return not self._closed
         loop = asyncio.get_running_loop()
-        waiter: asyncio.Future[bool] = loop.create_future()
-        self._waiter = waiter
-        timer = loop.call_at(deadline, _expire, waiter) if deadline is not None else None
+        self._waiter = loop.create_future()
+        timer = None if deadline is None else loop.call_at(deadline, self._wake, False)
         try:
-            return await waiter
+            return await self._waiter
         finally:
             self._waiter = None
             if timer is not None:
@@ -176,22 +178,6 @@ class LocalSubscription(Subscription):
 def may_go_on(events: Sequence[Event]) -> bool:
     """Return whether a read of the log that gave these events may have stopped before its end."""
     return len(events) >= READ_SIZE or sum([len(event.data) for event in events]) >= READ_BYTES
-
-
-def _are_readable(events: Sequence[Event]) -> bool:
-    """Return whether readers can be shown these events: a damaged one would end every stream that reaches it."""
-    try:
-        for event in events:
-            if event.kind in STREAMED_KINDS:
-                _decode(event.data)
-    except UNREADABLE:
-        return False
-    return True
-
-
-def _expire(waiter: asyncio.Future[bool]) -> None:
-    if not waiter.done():
-        waiter.set_result(False)
 
 
 class LocalExpectation(Expectation):
@@ -336,10 +322,3 @@ class Subscribers:
         for waiters in self._waiters.values():
             for waiter in waiters:
                 waiter.abandon()
-
-    @property
-    def idle(self) -> bool:
-        return not self._subscriptions and not self._waiters
-
-    def __len__(self) -> int:
-        return sum(map(len, self._subscriptions.values())) + sum(map(len, self._waiters.values()))

@@ -11,6 +11,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, NamedTuple, TypeVar
 
 from errands.engines.commit import CommitBatch, CommitJob, CommitQueue, LocalEngine, TaskRow, lease_signals
+from errands.engines.postgres import queries
 from errands.engines.postgres.connection import (
     FIRST_PAUSE,
     LONGEST_PAUSE,
@@ -24,16 +25,7 @@ from errands.engines.postgres.connection import (
     is_read_only,
 )
 from errands.engines.postgres.notifications import ChangedTask, payloads
-from errands.engines.postgres.queries import (
-    MAX_VERSION,
-    QUERIES,
-    contents,
-    read_row,
-    readable,
-    receipt_key,
-    scope_key,
-    storable,
-)
+from errands.engines.postgres.queries import QUERIES, read_row, readable, receipt_key, scope_key, storable
 from errands.errors import ErrandsError, StorageError
 from errands.lifecycle import Judged, Receipt, receipt_until
 from errands.model.base import encode
@@ -307,7 +299,7 @@ async def _look(
             receipts[keys[key]] = Receipt(readable(task_id), at)
         else:
             deleted.append(task_id)
-    return CommitBatch({row.id: row for row in found}, receipts, numbers.pop, MAX_VERSION), deleted
+    return CommitBatch({row.id: row for row in found}, receipts, numbers.pop, queries.MAX_VERSION), deleted
 
 
 def _columns(rows: Sequence[tuple[Any, ...]], width: int) -> Sequence[Sequence[Any]]:
@@ -339,7 +331,7 @@ async def claim(
     if not ids:
         return []
     await connection.execute(QUERIES["lease"], ids, storable(worker), until)
-    found = await contents(connection, ids)
+    found = await queries.contents(connection, ids)
     return [found[key] for key in ids]
 
 

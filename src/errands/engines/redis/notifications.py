@@ -149,7 +149,7 @@ class RedisNotifications:
         while True:
             await self._watching.wait()
             self._watching.clear()
-            while not self._subscribers.idle or self._heard:
+            while self._subscribers.watched() or self._heard:
                 watched = set(self._subscribers.watched())
                 wanted = watched & (self._seen | self._heard)
                 added, dropped = wanted - self._heard, self._heard - wanted

@@ -9,17 +9,9 @@ from collections.abc import AsyncIterator, Sequence
 from errands.engines.base import Abandoned, Events, Ids, Running, Tasks
 from errands.engines.commit import LocalEngine
 from errands.engines.listing import FAR, Cursor, earliest, leave_out_artifacts, list_page
+from errands.engines.redis import schema
 from errands.engines.redis.connection import RedisServer
-from errands.engines.redis.schema import (
-    LOST,
-    Keys,
-    TaskHash,
-    read_events,
-    read_hash,
-    read_record,
-    read_stored,
-    scope_name,
-)
+from errands.engines.redis.schema import LOST, Keys, TaskHash, read_events, read_hash, read_stored, scope_name
 from errands.engines.subscriptions import READ_BYTES, READ_SIZE
 from errands.errors import TaskNotFoundError
 from errands.model.log import AskingQuery, ListPage, ListQuery, LogSlice, RunningTask, Scope, StoredTask
@@ -62,7 +54,7 @@ class RedisQueries(LocalEngine):
 
     async def _log_of(self, name: str, task_id: str, scope: Scope, **more: object) -> tuple[TaskHash, Events]:
         answer = await self.server.ask(name, id=task_id, **more)
-        task = read_record(answer[0]) if answer else None
+        task = schema.read_record(answer[0]) if answer else None
         if task is None or task.scope != scope:
             raise TaskNotFoundError(taskId=task_id)
         return task, read_events(answer[1])

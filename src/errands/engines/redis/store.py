@@ -26,20 +26,17 @@ import msgspec
 from redis import exceptions as redis_errors
 
 from errands.engines.commit import CommitJob, CommitQueue, Outcome
+from errands.engines.redis import schema
 from errands.engines.redis.connection import RedisServer, explain, is_passing
 from errands.engines.redis.schema import (
-    FIELDS,
-    NEW_TASK,
     Blob,
     Command,
     Commit,
-    Keys,
     KnownTask,
     Request,
     TaskHash,
     blob,
     pack,
-    read_known,
     request,
     scope_name,
 )
@@ -166,7 +163,7 @@ class RedisStore:
                 elif not isinstance(change, Change):
                     outcomes.append((entry.job, answer))
                 elif answer[0] == b"stale":
-                    known = found.tasks[change.task_id] = read_known(answer[2:])
+                    known = found.tasks[change.task_id] = schema.read_known(answer[2:])
                     if (key := self._receipt_key(change)) is not None:
                         found.receipts[key] = answer[1].decode()
                     self._learn(change, known)
@@ -205,7 +202,11 @@ class RedisStore:
         if task_id in assumed:
             known = assumed[task_id]
         else:
-            known = found.tasks.get(task_id) or self._known.get(task_id) or (NEW_TASK if change.expected == 0 else None)
+            known = (
+                found.tasks.get(task_id)
+                or self._known.get(task_id)
+                or (schema.NEW_TASK if change.expected == 0 else None)
+            )
         is_guess = task_id in assumed or task_id not in found.tasks
         assumed[task_id] = None
         if known is not None:
@@ -248,7 +249,7 @@ class RedisStore:
 class CommandBuilder:
     """Builds the requests that store a judged change, delete a task or trim a log."""
 
-    def __init__(self, keys: Keys, origin: str, long_log: int = LONG_LOG) -> None:
+    def __init__(self, keys: schema.Keys, origin: str, long_log: int = LONG_LOG) -> None:
         self.keys = keys
         self._origin = origin
         self._long_log = long_log
@@ -262,7 +263,7 @@ class CommandBuilder:
             after.context_id, after.trimmed = known.task.context_id, known.task.trimmed
         fields = after.fields()
         hash_fields: Command = ["HSET", keys("task", task_id)]
-        for name, value in zip(FIELDS, fields, strict=True):
+        for name, value in zip(schema.FIELDS, fields, strict=True):
             hash_fields += (name, value)
         commands = [hash_fields]
         if known.task is None:
