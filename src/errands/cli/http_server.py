@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import asyncio
-import enum
 import errno
 import gc
 import logging
@@ -21,6 +20,7 @@ from contextlib import contextmanager
 from os import _exit
 from pathlib import Path
 from types import FrameType
+from typing import Literal
 
 import uvicorn
 from uvicorn.supervisors.statreload import StatReload
@@ -41,6 +41,8 @@ _GC_THRESHOLDS = (10_000, 20, 50)
 
 _LOG_FORMAT = "%(asctime)s %(levelname)-7s %(name)s: %(message)s"
 
+#: The levels of `--log-level`.
+LogLevel = Literal["debug", "info", "warning", "error"]
 Load = Callable[[], A2AServer]
 OnReady = Callable[[A2AServer], None]
 
@@ -139,23 +141,11 @@ class ManifestReload(StatReload):
                 yield from folder.rglob(pattern)
 
 
-# Logging
-
-
-class LogLevel(enum.StrEnum):
-    """The levels of `--log-level`."""
-
-    debug = "debug"
-    info = "info"
-    warning = "warning"
-    error = "error"
-
-
 def configure_logging(level: LogLevel | None) -> None:
     """Log to stderr, from this level on."""
-    logging.basicConfig(format=_LOG_FORMAT, level=(level or LogLevel.info).upper(), force=True)
+    logging.basicConfig(format=_LOG_FORMAT, level=(level or "info").upper(), force=True)
     # `errands serve` itself prints what uvicorn logs at start and end.
-    logging.getLogger("uvicorn.error").setLevel(logging.DEBUG if level is LogLevel.debug else logging.WARNING)
+    logging.getLogger("uvicorn.error").setLevel(logging.DEBUG if level == "debug" else logging.WARNING)
     # These log the address of every request, which may contain a secret.
     for name in ("httpx", "httpx2", "httpcore"):
         logging.getLogger(name).setLevel(logging.WARNING)

@@ -120,7 +120,7 @@ def serve(
         ws="none",
         lifespan="on",
         log_config=None,
-        access_log=log_level is LogLevel.debug,
+        access_log=log_level == "debug",
         proxy_headers=False,
         server_header=False,
         timeout_keep_alive=KEEP_ALIVE,

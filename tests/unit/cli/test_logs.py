@@ -9,9 +9,9 @@ import pytest
 
 _PROGRAM = """
 import logging
-from errands.cli.http_server import LogLevel, configure_logging
+from errands.cli.http_server import configure_logging
 
-configure_logging(LogLevel.LEVEL)
+configure_logging("LEVEL")
 for name in ("httpx", "httpx2", "httpcore.connection"):
     logging.getLogger(name).info("HTTP Request: GET http://far.example/?key=hunter2")
 logging.getLogger("errands").warning("it has ended")
