@@ -13,7 +13,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from errands.engines.base import Engine
+from errands.engines.base import Engine, LargeReadError
 from errands.errors import InvalidParamsError
 from errands.model.core import TaskState
 from errands.model.log import ListPage, ListQuery, StoredTask, Work
@@ -321,6 +321,18 @@ async def test_what_has_no_room_on_a_page_is_not_read(engine: Engine, changes: C
         tracemalloc.stop()
     assert (ids(page), page.total_size) == (["t19"], 20)
     assert peak < 10_000_000
+
+
+@pytest.mark.parametrize("sizes", [[30_000], [10_000] * 3])
+async def test_a_page_that_would_be_shorter_for_its_size_can_be_refused(
+    engine: Engine, changes: Changes, clock: ManualClock, sizes: list[int]
+) -> None:
+    await create_large(engine, changes, clock, *sizes)
+    query = ListQuery(scope=ME, page_bytes=25_000, with_artifacts=True, only_small=True)
+    with pytest.raises(LargeReadError):
+        await engine.list(query)
+    enough = msgspec.structs.replace(query, page_bytes=100_000)
+    assert await engine.list(enough) == await engine.list(msgspec.structs.replace(enough, only_small=False))
 
 
 async def test_short_pages_go_on_into_the_second_phase(engine: Engine, changes: Changes, clock: ManualClock) -> None:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import tracemalloc
+
 import msgspec
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from errands import lifecycle
-from errands.engines.base import Engine
+from errands.engines.base import Engine, LargeReadError
 from errands.errors import TaskNotFoundError
 from errands.model.core import TERMINAL_STATES, Artifact, Part, TaskState
 from errands.model.log import Change, Draft, ListQuery, Scope
@@ -167,3 +169,29 @@ async def test_large_events_and_snapshots_come_back_whole(engine: Engine, change
     await engine.commit(changes.complete(fold=stored.task, expected=5))
     assert text_in(await engine.load("t", ME)) == text_in(stored)
     assert [len(event.data) > 3_000_000 for event in await log_of(engine)] == [False, False, True, True, True, False]
+
+
+@pytest.mark.parametrize("ended", [True, False], ids=["ended", "running"])
+async def test_the_size_of_a_task_is_known_before_it_is_read(
+    engine: Engine, changes: Changes, clock: ManualClock, ended: bool
+) -> None:
+    for task_id in ("small", "large"):
+        await engine.commit(changes.start(task_id))
+    await engine.commit(changes.chunk("large", "x" * 2_000_000))
+    if ended:
+        await engine.commit(changes.complete("small", at=clock.advance(1)))
+        await engine.commit(changes.complete("large", at=clock.advance(1)))
+    assert await engine.load_small("small", ME, 100_000) == await engine.load("small", ME)
+    assert await engine.load_small("large", ME, 10_000_000) == await engine.load("large", ME)
+    tracemalloc.start()
+    try:
+        with pytest.raises(LargeReadError) as large:
+            await engine.load_small("large", ME, 100_000)
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert 2_000_000 <= large.value.size < 5_000_000
+    assert peak < 1_000_000
+    for task_id, scope in (("none", ME), ("small", SOMEBODY_ELSE)):
+        with pytest.raises(TaskNotFoundError):
+            await engine.load_small(task_id, scope, 100_000)

@@ -21,6 +21,7 @@ from uvicorn.protocols.http.flow_control import HIGH_WATER_LIMIT, FlowControl
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
 
 from errands.server.asgi import WHOLE_RESPONSE, Header
+from errands.server.lane import Budget
 
 #: The maximum bytes of a head: the address and the headers of a request. Trailers have the same bound.
 MAX_HEAD = 64 * 1024
@@ -33,48 +34,6 @@ _CLOSE = (b"connection", b"close")
 
 class HeadTooLargeError(Exception):
     """Stops the parser."""
-
-
-class Budget:
-    """The bytes that a process holds for its clients: incomplete requests and unread responses.
-
-    Only connections with more than `SMALL` bytes count. Above `most` bytes, connections are closed until an eighth is
-    free again, starting with those that have stood still for longest.
-    """
-
-    #: The bytes from which uvicorn makes an application wait for its client, too.
-    SMALL = HIGH_WATER_LIMIT
-
-    def __init__(self, most: int) -> None:
-        self.most = most
-        self.total = 0
-        #: The bytes of each connection, and when its client last sent or read some.
-        self._held: dict[HttpConnection, tuple[int, float]] = {}
-
-    def hold(self, connection: HttpConnection, size: int, now: float) -> None:
-        """Note that `connection` holds `size` bytes and that its client has just sent or read some."""
-        if size <= self.SMALL:
-            return
-        self.total += size - self._held.get(connection, (0, 0))[0]
-        self._held[connection] = size, now
-        if self.total > self.most:
-            self._make_room(connection, now)
-
-    def release(self, connection: HttpConnection) -> None:
-        """Note that `connection` holds nothing any more."""
-        if connection in self._held:
-            self.total -= self._held.pop(connection)[0]
-
-    def _make_room(self, newest: HttpConnection, now: float) -> None:
-        for connection, (size, _) in list(self._held.items()):
-            unread = connection.unread
-            if unread and unread < size:  # its client reads, however slowly
-                self.total -= size - unread
-                self._held[connection] = unread, now
-        for connection in sorted(self._held, key=lambda each: self._held[each][1]):
-            if self.total > self.most * 7 // 8 and connection is not newest:
-                self.release(connection)
-                connection.give_up()
 
 
 class _Flow(FlowControl):
@@ -129,7 +88,7 @@ class HttpConnection(HttpToolsProtocol):
     #: Seconds in which a client must read some of what is sent. The system passes data on in pieces of a megabyte and
     #: more, so on a slow line nothing seems to move for long.
     write_timeout = 120.0
-    #: The budget of the process; `AgentServer` sets its size.
+    #: The budget of the process, which `AgentServer` replaces by that of its agent.
     budget = Budget(256 * 1024 * 1024)
 
     flow: _Flow

@@ -64,7 +64,6 @@ class AgentServer(uvicorn.Server):
         with reporting():
             self.agent = self._load()
             self.config.app = self.agent.app
-            HttpConnection.budget.most = self.agent.settings.max_buffered_bytes
             if sockets:
                 host, port, *_ = sockets[0].getsockname()
                 self.agent.listen_at(host, port)
@@ -78,6 +77,7 @@ class AgentServer(uvicorn.Server):
             raise
         except Exception as error:
             raise program_error(error, f"the start of {self.agent.agent_card.name}") from None
+        HttpConnection.budget = self.agent.lane.budget
         await super().startup(sockets)
         # Everything that was loaded stays until the end: the garbage collector need not look at it.
         gc.collect()

@@ -20,6 +20,7 @@ from typing import Any, Self
 import msgspec
 
 from errands.clock import Clock, system_clock
+from errands.errors import ErrandsError
 from errands.model.core import TaskState
 from errands.model.log import (
     AskingQuery,
@@ -42,6 +43,14 @@ Events = list[Event]
 Running = list[RunningTask]
 Tasks = list[StoredTask]
 Abandoned = list[tuple[str, Scope]]
+
+
+class LargeReadError(ErrandsError):
+    """What was asked for has `size` bytes, which is more than the caller wants to read at once."""
+
+    def __init__(self, size: int) -> None:
+        super().__init__(f"{size} bytes")
+        self.size = size
 
 
 class Retention(msgspec.Struct, frozen=True, kw_only=True):
@@ -111,12 +120,20 @@ class Storage(ABC):
         Raises `TaskNotFoundError` when there is no such task in this scope.
         """
 
+    async def load_small(self, task_id: str, scope: Scope, most: int) -> StoredTask:
+        """Return the same, but raise `LargeReadError`, and read nothing, if more than `most` bytes are stored of it.
+
+        An engine that cannot tell loads the task.
+        """
+        return await self.load(task_id, scope)
+
     @abstractmethod
     async def list(self, query: ListQuery) -> ListPage:
         """Return one page of the scope's tasks, the newest status first, ties broken by id.
 
         It has `query.page_size` tasks at most, and fewer when their stored content exceeds `query.page_bytes`, but
-        always one; what is left out is not read, and is on the next page.
+        always one; what is left out is not read, and is on the next page. With `query.only_small`, `LargeReadError` is
+        raised instead of leaving tasks out for their size.
         Every task that matched when the first page was read appears on some page, even when it changed in between:
         after the last page in order come those that changed since the first. A task may thus appear twice, the second
         time newer. A token stays valid when its task is deleted or changed. Tasks created after the first page do not

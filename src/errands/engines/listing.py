@@ -18,6 +18,7 @@ from typing import Annotated, Protocol
 
 import msgspec
 
+from errands.engines.base import LargeReadError
 from errands.errors import InvalidParamsError
 from errands.model.log import ListPage, ListQuery, StoredTask
 
@@ -74,7 +75,8 @@ class Listing(Protocol):
     async def load(self, task_ids: list[str]) -> Sequence[StoredTask | None]:
         """Load tasks in this order, None for one that is gone.
 
-        The list ends before the first task that exceeds `ListQuery.page_bytes`, but never before the first of all.
+        The list ends before the first task that exceeds `ListQuery.page_bytes`, but never before the first of all,
+        unless `ListQuery.only_small` is set.
         """
 
 
@@ -93,6 +95,8 @@ async def list_page(listing: Listing, query: ListQuery, now: int) -> ListPage:
         changed = await listing.since_changed(second, wanted - len(places))
         places += [cursor.after(0, task_id, changed=True) for task_id in changed[: wanted - len(places)]]
     loaded = await listing.load([place.task_id for place in places[: query.page_size]])
+    if query.only_small and len(loaded) < min(len(places), query.page_size):
+        raise LargeReadError(query.page_bytes)
     # A task was found before it was read, and may have changed in between.
     tasks = [
         stored
@@ -115,12 +119,12 @@ def leave_out_artifacts(tasks: Iterable[StoredTask]) -> None:
             stored.task = msgspec.structs.replace(stored.task, artifacts=None)
 
 
-def fitting(sizes: Iterable[int], most: int) -> int:
+def fitting(sizes: Iterable[int], query: ListQuery) -> int:
     """Return how many tasks of these sizes are read for one page: always the first, so that a listing goes on."""
-    count = 0
+    count, most = 0, query.page_bytes
     for size in sizes:
         most -= size
-        if count and most < 0:
+        if most < 0 and (count or query.only_small):
             break
         count += 1
     return count

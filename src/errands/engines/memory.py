@@ -17,7 +17,7 @@ import msgspec
 
 from errands import lifecycle
 from errands.clock import Clock, system_clock
-from errands.engines.base import Abandoned, Events, Ids, Retention, Running, Tasks
+from errands.engines.base import Abandoned, Events, Ids, LargeReadError, Retention, Running, Tasks
 from errands.engines.commit import LocalEngine
 from errands.engines.damage import damaged_task
 from errands.engines.listing import Cursor, earliest, fitting, leave_out_artifacts, list_page
@@ -308,6 +308,12 @@ class MemoryEngine(LocalEngine):
     async def load(self, task_id: str, scope: Scope | None) -> StoredTask:
         return self._task(task_id, scope).stored()
 
+    async def load_small(self, task_id: str, scope: Scope, most: int) -> StoredTask:
+        task = self._task(task_id, scope)
+        if task.kept_bytes > most:
+            raise LargeReadError(task.kept_bytes)
+        return task.stored()
+
     async def read(self, task_id: str, scope: Scope, after: int, limit: int = READ_SIZE) -> LogSlice:
         return self._task(task_id, scope).slice(after, limit)
 
@@ -528,5 +534,5 @@ class _MemoryListing:
     async def load(self, task_ids: list[str]) -> list[StoredTask]:
         with_artifacts = self._query.with_artifacts
         tasks = [self._matches[task_id] for task_id in task_ids]
-        count = fitting((task.size(with_artifacts=with_artifacts) for task in tasks), self._query.page_bytes)
+        count = fitting((task.size(with_artifacts=with_artifacts) for task in tasks), self._query)
         return [task.stored(with_artifacts=with_artifacts) for task in tasks[:count]]

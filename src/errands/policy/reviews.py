@@ -416,7 +416,7 @@ class ReviewingTaskManager(TaskManager):
             return self._follow_as_reviewer(await revealed(self._engine, asking), until)
 
     async def _load(self, task_id: str, call: CallContext) -> StoredTask:
-        stored = await self._engine.load(task_id, call.scope)
+        stored = await call.load(self._engine, task_id)
         is_asked = bool(stored.head.asks) and stored.head.asks in _names(call)
         return await revealed(self._engine, stored) if is_asked else stored
 

@@ -6,21 +6,30 @@ Options of the request are stored in the log. Request contexts are kept in memor
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from typing import Any
+from contextlib import AbstractAsyncContextManager, contextmanager
+from typing import Any, Protocol
 
 import msgspec
 
-from errands.engines.base import Engine
+from errands.engines.base import Engine, LargeReadError
 from errands.errors import DamagedTaskError
 from errands.model.base import UNREADABLE
-from errands.model.log import RequestOptions, Scope, StoredTask
+from errands.model.log import ListPage, ListQuery, RequestOptions, Scope, StoredTask
 from errands.runtime.turn import current_position
 
 #: Tasks whose request contexts are kept, the newest ones: of those that another process runs, nothing is asked for.
 MAX_TASKS = 10_000
+#: Bytes of a task or a page from which on those who read them take turns.
+LARGE = 1024 * 1024
 
 _decode_options = msgspec.json.Decoder(RequestOptions).decode
+
+
+class Turns(Protocol):
+    """Makes those who read much wait for each other."""
+
+    def turn(self, size: int) -> AbstractAsyncContextManager[object]:
+        """Return a block in which so many bytes may be read. Entering it waits, and may raise `A2AError`."""
 
 
 class CallContext(msgspec.Struct):
@@ -44,6 +53,30 @@ class CallContext(msgspec.Struct):
     #: See `RequestOptions`; set by delegation and by no binding.
     parent: str = ""
     depth: int = 0
+    #: Where the call waits before it reads more than `LARGE` bytes; None: it does not wait.
+    turns: Turns | None = None
+
+    async def load(self, engine: Engine, task_id: str) -> StoredTask:
+        """Load a task for the caller. Raises `TaskNotFoundError`."""
+        if self.turns is None:
+            return await engine.load(task_id, self.scope)
+        try:
+            return await engine.load_small(task_id, self.scope, LARGE)
+        except LargeReadError as error:
+            size = error.size
+        async with self.turns.turn(size):
+            return await engine.load(task_id, self.scope)
+
+    async def list(self, engine: Engine, query: ListQuery) -> ListPage:
+        """List tasks for the caller. Raises `InvalidParamsError` for an invalid token."""
+        if self.turns is None:
+            return await engine.list(query)
+        try:
+            return await engine.list(msgspec.structs.replace(query, page_bytes=LARGE, only_small=True))
+        except LargeReadError:
+            pass
+        async with self.turns.turn(query.page_bytes):
+            return await engine.list(query)
 
 
 class WaitingContexts(dict[str, dict[str, dict[str, Any]]]):

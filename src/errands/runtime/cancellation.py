@@ -39,7 +39,7 @@ class Canceler:
         # An executor may be in a pause while it runs; it always ends the task.
         until = TERMINAL_STATES if self._handler.chooses_reply else SETTLED_STATES
         while True:
-            stored = await self._engine.load(task_id, call.scope)
+            stored = await call.load(self._engine, task_id)
             if stored.damage:
                 await self._engine.set_aside(stored)
             if stored.state in TERMINAL_STATES:

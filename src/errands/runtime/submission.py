@@ -146,7 +146,7 @@ class Submitter:
                     return answered
             return await self._create(request, call, receipt, task_id)
         except DuplicateMessageError as error:
-            stored = await self._engine.load(error.task_id, call.scope)
+            stored = await call.load(self._engine, error.task_id)
             return Submission(stored, is_undecided=self._chooses_reply and stored.state is SUBMITTED)
 
     def check_open(self) -> None:
@@ -178,7 +178,7 @@ class Submitter:
         message = request.message
         assert message.task_id is not None
         while True:
-            stored = await self._engine.load(message.task_id, call.scope)
+            stored = await call.load(self._engine, message.task_id)
             if stored.damage:
                 await self._engine.set_aside(stored)
                 raise TaskTerminalStateError(f"Task {message.task_id} is already failed", taskId=message.task_id)
@@ -202,7 +202,7 @@ class Submitter:
         """
         while (task_id := await self._waiting_in(request.message.context_id or "", call)) is not None:
             try:
-                stored = await self._engine.load(task_id, call.scope)
+                stored = await call.load(self._engine, task_id)
                 if stored.state is not INPUT_REQUIRED or stored.head.asks:
                     continue
                 message = msgspec.structs.replace(request.message, task_id=task_id)
@@ -220,7 +220,7 @@ class Submitter:
         token = ""
         while len(found) < 2:
             query = ListQuery(scope=call.scope, context_id=context_id, state=INPUT_REQUIRED, page_token=token)
-            page = await self._engine.list(query)
+            page = await call.list(self._engine, query)
             found += [stored.task.id for stored in page.tasks if not stored.head.asks]
             token = page.next_page_token
             if not token:

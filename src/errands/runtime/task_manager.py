@@ -119,7 +119,7 @@ class TaskManager:
         """Wait for a task that existed before: the message was sent before, or answers a task by its context."""
         task_id = submission.stored.task.id
         with self._engine.expect(task_id, call.scope, SETTLED_STATES) as expectation:
-            submission.stored = await self._engine.load(task_id, call.scope)
+            submission.stored = await call.load(self._engine, task_id)
             return submission.stored if submission.settled else await self._wait(submission, expectation)
 
     async def _wait(self, submission: Submission, expectation: Expectation) -> StoredTask | None:
@@ -155,7 +155,7 @@ class TaskManager:
 
     async def _load(self, task_id: str, call: CallContext) -> StoredTask:
         """Return the caller's task as the caller may see it. Raise `TaskNotFoundError`."""
-        return await self._engine.load(task_id, call.scope)
+        return await call.load(self._engine, task_id)
 
     async def list_tasks(self, request: ListTasksRequest, call: CallContext) -> ListTasksResponse:
         """Return one page of the caller's tasks. Raise `InvalidParamsError` for an invalid time or token."""
@@ -178,7 +178,7 @@ class TaskManager:
             page_token=request.page_token or "",
             with_artifacts=bool(request.include_artifacts),
         )
-        page = await self._engine.list(query)
+        page = await call.list(self._engine, query)
         tasks = [trim(stored.task, request.history_length) for stored in page.tasks]
         if request.include_artifacts:
             tasks = [msgspec.structs.replace(task, artifacts=task.artifacts or []) for task in tasks]

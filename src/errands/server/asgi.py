@@ -6,19 +6,22 @@ A framework's request and response classes would cost more time than the work it
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from functools import cached_property, partial
 from urllib.parse import parse_qsl
 
 from starlette.requests import Request
 from starlette.types import Message, Receive, Scope, Send
 
-from errands.errors import A2AError, InvalidRequestError, ParseError, PayloadTooLargeError
+from errands.errors import A2AError, InvalidRequestError, ParseError, PayloadTooLargeError, UnavailableError
+from errands.runtime.call import LARGE
 from errands.runtime.middleware import RequestEnvelope
 from errands.runtime.settings import Settings
 from errands.runtime.streams import EventStream, StreamItem
 from errands.server.errors import client_error
-from errands.wire.bounds import MAX_DEPTH, check_json
+from errands.server.lane import LARGE_BODY, Lane
+from errands.wire.bounds import MAX_DEPTH, check_json, check_outline
 from errands.wire.dialect import Dialect
 from errands.wire.sse import ERROR_EVENT, GAP_EVENT, KEEP_ALIVE, frame, named, plain_frame
 
@@ -50,8 +53,14 @@ class IncomingRequest:
     envelope: RequestEnvelope | None = None
     #: See `CallContext`. Set from the dialect.
     answers_by_context = False
+    #: Where large requests take turns.
+    lane: Lane
     #: Called when the message is committed and only the end of the turn is left to wait for.
     on_accepted: Callable[[], object] | None = None
+
+    def turn(self, size: int) -> AbstractAsyncContextManager[object]:
+        """Return a block in which so many bytes may be read for this request, when it is its turn."""
+        return self.lane.turn(size)
 
     def header(self, name: bytes) -> str:
         return self.headers.get(name, b"").decode("latin-1").strip()
@@ -110,6 +119,16 @@ class HttpExchange(IncomingRequest):
             body = await self._join_body(message)
         if len(body) > limit:
             raise PayloadTooLargeError(f"The body may have {limit} bytes")
+        if len(body) > LARGE_BODY:
+            async with self.lane.turn(len(body), is_held=True):
+                self._check(body)
+                check_outline(body, self._settings.max_message_parts)
+                await asyncio.sleep(0)
+        else:
+            self._check(body)
+        return body
+
+    def _check(self, body: bytes) -> None:
         if not body.isascii():
             # Decoders skip texts that no field needs, so they do not notice all invalid bytes.
             try:
@@ -121,7 +140,6 @@ class HttpExchange(IncomingRequest):
         # A body that opens fewer brackets cannot be nested deeper, and one of fewer bytes has fewer values.
         if len(body) > max_values or body.count(b"[") + body.count(b"{") > MAX_DEPTH:
             check_json(body, max_values)
-        return body
 
     async def _join_body(self, message: Message) -> bytes:
         """Return a body that arrives in several pieces, but stop reading when it is larger than allowed."""
@@ -166,6 +184,16 @@ class HttpExchange(IncomingRequest):
         """Send a piece of the body; `more=False` ends it."""
         await self._send({"type": "http.response.body", "body": chunk, "more_body": more})
 
+    @asynccontextmanager
+    async def turn(self, size: int) -> AsyncIterator[None]:
+        async with self.lane.turn(size):
+            watcher = asyncio.ensure_future(self.disconnected())
+            await asyncio.sleep(0)
+            if watcher.done():
+                raise UnavailableError("The client has disconnected")
+            watcher.cancel()
+            yield
+
     async def disconnected(self) -> None:
         """Return when the client has disconnected."""
         while (await self.receive())["type"] != "http.disconnect":
@@ -204,6 +232,9 @@ class HttpExchange(IncomingRequest):
             async for items in stream:
                 if watcher.done():
                     return
+                if items and (len(items[-1].data) > LARGE or len(items[0].data) > LARGE):
+                    async with self.lane.turn(sum(len(item.data) for item in items), is_held=True):
+                        pass
                 frames = b"".join(map(frame_of, items)) or KEEP_ALIVE
                 del items  # do not keep it in memory while the client does not read, or while nothing happens
                 await self.write(frames)

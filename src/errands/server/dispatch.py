@@ -164,7 +164,7 @@ class Dispatcher:
                 and not self._card.capabilities.push_notifications
             ):
                 raise PushNotificationNotSupportedError
-        call.on_accepted = exchange.on_accepted
+        call.on_accepted, call.turns = exchange.on_accepted, exchange
         if exchange.answers_by_context:
             call.answers_by_context = True
         return self._methods[operation.name](request, call)

@@ -10,6 +10,7 @@ import grpc.aio
 
 from errands.errors import InvalidRequestError, OverloadedError
 from errands.runtime.settings import Settings
+from errands.server.lane import Lane
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -33,16 +34,14 @@ class OpenCalls:
     slow one counts as if it were as large as a message may be; if there are too many, the oldest is refused.
     """
 
-    def __init__(self, settings: Settings) -> None:
-        self._max_bytes = settings.max_buffered_bytes
+    def __init__(self, settings: Settings, lane: Lane) -> None:
+        self.lane = lane
         self._most_slow = max(settings.max_buffered_bytes // settings.max_body_bytes, 1)
         self._patience = _ARRIVAL + settings.max_body_bytes / _PACE
         self._held: dict[asyncio.Task[Any], int] = {}
-        self._total = 0
         #: When each message that has not arrived began to arrive, the oldest first.
         self._arriving: dict[asyncio.Task[Any], float] = {}
         self._look: asyncio.TimerHandle | None = None
-        self._converting = asyncio.Lock()
 
     def open(self) -> None:
         """Count the call of the current task until it has been answered. Raises `OverloadedError`."""
@@ -53,7 +52,7 @@ class OpenCalls:
         task.add_done_callback(self._close)
 
     def _close(self, task: asyncio.Task[Any]) -> None:
-        self._total -= self._held.pop(task)
+        self.lane.budget.give_back(self._held.pop(task))
 
     async def receive(self, context: Any) -> bytes:
         """Return the message of a call. Raises `InvalidRequestError` if it has none, and as `receive_next` does."""
@@ -100,21 +99,16 @@ class OpenCalls:
         A call may hold any number of bytes while others hold none.
         """
         if size <= SMALL:
-            if not self._total:
+            if not self.lane.budget.total:
                 return
             size = 0
         task = _current_task()
-        total = self._total + size - self._held[task]
-        if self._max_bytes < total > size > 0:
-            raise OverloadedError(
-                "Too many large messages are on their way; call again when some have arrived (max_buffered_bytes)"
-            )
-        self._total = total
+        self.lane.budget.reserve(size, self._held[task])
         self._held[task] = size
 
     async def convert(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Call `function` to convert a message that is not `SMALL`: in a thread, and one at a time."""
-        async with self._converting:
+        async with self.lane.turn(0):
             return await asyncio.to_thread(function, *args, **kwargs)
 
 

@@ -5,7 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from itertools import accumulate
 
+import msgspec
+
 from errands.errors import InvalidRequestError, PayloadTooLargeError
+from errands.model.base import UNREADABLE
 
 #: Levels of arrays and objects inside each other. What is accepted must be readable wherever it is read again.
 MAX_DEPTH = 100
@@ -70,6 +73,36 @@ def _pieces(body: bytes, max_values: int) -> Iterator[tuple[bytes, int]]:
             return
         level = levels[-1]
         yield outside, max(levels)
+
+
+class _Message(msgspec.Struct, frozen=True):
+    """A message of any dialect; in the 0.3 of the official SDKs its parts are its `content`."""
+
+    parts: list[msgspec.Raw] = []
+    content: list[msgspec.Raw] = []
+
+
+class _Params(msgspec.Struct, frozen=True):
+    message: _Message = _Message()
+
+
+class _Outline(_Params, frozen=True):
+    """A request over HTTP+JSON, or over JSON-RPC."""
+
+    params: _Params = _Params()
+
+
+_read_outline = msgspec.json.Decoder(_Outline).decode
+
+
+def check_outline(body: bytes, max_parts: int) -> None:
+    """Raise `PayloadTooLargeError` if the message in a request has too many parts, at a fraction of decoding them."""
+    try:
+        outline = _read_outline(body)
+    except UNREADABLE:
+        return  # the dialect will say what is wrong with it
+    for message in (outline.message, outline.params.message):
+        check_parts(max(len(message.parts), len(message.content)), max_parts)
 
 
 def check_values(count: int, most: int) -> None:

@@ -9,7 +9,7 @@ from functools import lru_cache
 from importlib.resources import files
 from typing import Any
 
-from errands.engines.base import Abandoned, Events, Ids, Running, Tasks
+from errands.engines.base import Abandoned, Events, Ids, LargeReadError, Running, Tasks
 from errands.engines.commit import LocalEngine, TaskRow
 from errands.engines.connection import StoreClock
 from errands.engines.damage import read_lease, stored_task
@@ -142,6 +142,18 @@ class PostgresQueries(LocalEngine):
         row, content = await self._fetch_task("load", task_id, scope, True)
         return stored_task(row.id, row.context_id, row.scope, row.head, content)
 
+    async def load_small(self, task_id: str, scope: Scope, most: int) -> StoredTask:
+        try:
+            row, content = await self._fetch_task("load_small", task_id, scope, True, most)
+        except TaskNotFoundError:
+            size = None
+            if are_texts(task_id, *scope):
+                size = await self._fetch_value("size", storable(task_id), True, *map(storable, scope))
+            if size is None or size <= most:
+                raise
+            raise LargeReadError(size) from None
+        return stored_task(row.id, row.context_id, row.scope, row.head, content)
+
     async def read(self, task_id: str, scope: Scope, after: int, limit: int = READ_SIZE) -> LogSlice:
         return (await self.tail(task_id, scope, after, limit))[0]
 
@@ -252,11 +264,13 @@ class _PostgresListing:
 
     async def load(self, task_ids: list[str]) -> list[StoredTask | None]:
         wanted = [storable(task_id) for task_id in task_ids]
+        query = self._query
         rows = await self._connection.fetch(
-            QUERIES["contents_within"], wanted, self._query.with_artifacts, self._query.page_bytes
+            QUERIES["contents_within"], wanted, query.with_artifacts, query.page_bytes, query.only_small
         )
         # Without any row all are gone. If only those after the last row are, the next page finds that out.
-        loaded: list[StoredTask | None] = [None] * (rows[-1]["place"] if rows else len(wanted))
+        gone = 0 if query.only_small else len(wanted)
+        loaded: list[StoredTask | None] = [None] * (rows[-1]["place"] if rows else gone)
         for row in rows:
             loaded[row["place"] - 1] = read_stored(row)
         return loaded

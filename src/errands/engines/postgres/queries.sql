@@ -153,22 +153,36 @@ CROSS JOIN LATERAL (SELECT {log} {snapshot_and_tail}) AS log
 -- One task in one consistent view: its row, its snapshot and the tail of its log.
 SELECT {record}, {columns} FROM tasks {content} WHERE tasks.id = $1
 
+-- fragment: size
+-- The bytes of snapshot and tail, for each task of a query, without reading them.
+(SELECT coalesce(sum(octet_length(data)), 0)::bigint AS bytes {snapshot_and_tail})
+
+-- name: size
+-- The bytes of one task's content.
+SELECT {size} FROM tasks WHERE id = $1 AND tenant = $3 AND owner = $4 AND agent = $5
+
+-- name: load_small
+-- The same as `load` for a task with no more than so many bytes.
+SELECT {record}, {columns}
+FROM (SELECT tasks.*, {size} AS bytes FROM tasks WHERE tasks.id = $1) AS tasks {content}
+WHERE tasks.bytes <= $3::bigint
+
 -- name: contents
 -- The same for several tasks.
 SELECT {record}, {columns} FROM tasks {content} WHERE tasks.id = ANY($1::text[])
 
 -- name: contents_within
 -- The same for the first of several tasks, in their order, each with its number in it: as many as have no more than so
--- many bytes, and always the first. Of the others only the lengths are read.
+-- many bytes, and always the first unless $4. Of the others only the lengths are read.
 SELECT {record}, {columns}, tasks.place
 FROM (
     SELECT tasks.*, wanted.place, row_number() OVER so_far AS rank, sum(size.bytes) OVER so_far AS bytes
     FROM unnest($1::text[]) WITH ORDINALITY AS wanted (id, place)
     JOIN tasks ON tasks.id = wanted.id
-    CROSS JOIN LATERAL (SELECT coalesce(sum(octet_length(data)), 0) AS bytes {snapshot_and_tail}) AS size
+    CROSS JOIN LATERAL {size} AS size
     WINDOW so_far AS (ORDER BY wanted.place)
 ) AS tasks {content}
-WHERE tasks.bytes <= $3::bigint OR tasks.rank = 1
+WHERE tasks.bytes <= $3::bigint OR (tasks.rank = 1 AND NOT $4::boolean)
 ORDER BY tasks.place
 
 -- name: read

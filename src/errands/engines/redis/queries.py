@@ -5,8 +5,9 @@ from __future__ import annotations
 import re
 from abc import abstractmethod
 from collections.abc import AsyncIterator, Sequence
+from typing import Any
 
-from errands.engines.base import Abandoned, Events, Ids, Running, Tasks
+from errands.engines.base import Abandoned, Events, Ids, LargeReadError, Running, Tasks
 from errands.engines.commit import LocalEngine
 from errands.engines.listing import FAR, Cursor, earliest, leave_out_artifacts, list_page
 from errands.engines.redis import schema
@@ -36,7 +37,13 @@ class RedisQueries(LocalEngine):
     # One task
 
     async def load(self, task_id: str, scope: Scope | None) -> StoredTask:
-        (stored,) = await self.load_all([task_id])
+        return await self._load(task_id, scope)
+
+    async def load_small(self, task_id: str, scope: Scope, most: int) -> StoredTask:
+        return await self._load(task_id, scope, most=most, only_small=True)
+
+    async def _load(self, task_id: str, scope: Scope | None, **options: Any) -> StoredTask:
+        (stored,) = await self.load_all([task_id], **options)
         if stored is not None and scope is not None and stored.scope == LOST:
             is_listed = await self.server.do("zscore", self.keys.listing(scope), task_id) is not None
             stored.scope = scope if is_listed else LOST
@@ -65,11 +72,20 @@ class RedisQueries(LocalEngine):
 
     # Several tasks
 
-    async def load_all(self, task_ids: Ids, *, with_artifacts: bool = True, most: int | None = None) -> Loaded:
-        """Load tasks, None for one that is gone; fewer when they have more than `most` bytes."""
+    async def load_all(
+        self, task_ids: Ids, *, with_artifacts: bool = True, most: int | None = None, only_small: bool = False
+    ) -> Loaded:
+        """Load tasks, None for one that is gone; fewer when they have more than `most` bytes.
+
+        With `only_small` it raises `LargeReadError` then.
+        """
         if not task_ids:
             return []
-        loaded = await self.server.ask("load", ids=task_ids, with_artifacts=with_artifacts, most=most)
+        loaded = await self.server.ask(
+            "load", ids=task_ids, with_artifacts=with_artifacts, most=most, only_small=only_small
+        )
+        if isinstance(loaded, int):
+            raise LargeReadError(loaded)
         return [
             None if (task := read_hash(each)) is None else read_stored(task_id, task, each)
             for task_id, each in zip(task_ids, loaded, strict=False)
@@ -179,7 +195,9 @@ class _RedisListing:
 
     async def load(self, task_ids: list[str]) -> Loaded:
         query = self._query
-        loaded = await self._engine.load_all(task_ids, with_artifacts=query.with_artifacts, most=query.page_bytes)
+        loaded = await self._engine.load_all(
+            task_ids, with_artifacts=query.with_artifacts, most=query.page_bytes, only_small=query.only_small
+        )
         for stored in loaded:
             if stored is not None and stored.scope == LOST:
                 stored.scope = query.scope

@@ -14,7 +14,7 @@ from typing import Any, Concatenate, ParamSpec, TypeVar
 
 import msgspec
 
-from errands.engines.base import Abandoned, Events, Ids, Running, Tasks
+from errands.engines.base import Abandoned, Events, Ids, LargeReadError, Running, Tasks
 from errands.engines.commit import LocalEngine, TaskRow
 from errands.engines.damage import read_lease, salvaged_head, stored_task
 from errands.engines.listing import FAR, Cursor, earliest, fitting, leave_out_artifacts, list_page
@@ -153,11 +153,11 @@ class SQLiteQueries(LocalEngine):
 
     @reading
     def load(self, connection: sqlite3.Connection, task_id: str, scope: Scope | None) -> StoredTask:
-        rows = connection.execute(QUERIES["load"], {"id": task_id}).fetchall()
-        row = read_rows(f"[{rows[0][1]}]")[0] if rows else None
-        if row is None or scope not in (None, row.scope):
-            raise TaskNotFoundError(taskId=task_id)
-        return stored_task(row.id, row.context_id, row.scope, row.head, unpack(rows[1:]))
+        return _load(connection, task_id, scope, FAR)
+
+    @reading
+    def load_small(self, connection: sqlite3.Connection, task_id: str, scope: Scope, most: int) -> StoredTask:
+        return _load(connection, task_id, scope, most)
 
     @reading
     def read(
@@ -250,6 +250,16 @@ class SQLiteQueries(LocalEngine):
         return max((now - due_at for due_at in oldest if due_at is not None), default=None)
 
 
+def _load(connection: sqlite3.Connection, task_id: str, scope: Scope | None, most: int) -> StoredTask:
+    rows = connection.execute(QUERIES["load"], {"id": task_id, "most": most}).fetchall()
+    row = read_rows(f"[{rows[0][1]}]")[0] if rows else None
+    if row is None or scope not in (None, row.scope):
+        raise TaskNotFoundError(taskId=task_id)
+    if rows[0][2] > most:
+        raise LargeReadError(rows[0][2])
+    return stored_task(row.id, row.context_id, row.scope, row.head, unpack(rows[1:]))
+
+
 def _log_of(
     connection: sqlite3.Connection, query: str, task_id: str, scope: Scope, **more: int
 ) -> tuple[int, list[Event]]:
@@ -297,5 +307,5 @@ class _SQLiteListing:
         with_artifacts = self._query.with_artifacts
         parameters = {"nos": json_text([row.no for row in rows]), "with_artifacts": int(with_artifacts)}
         sizes = _read_sizes(self._connection.execute(QUERIES["sizes"], parameters).fetchone()[0])
-        del rows[fitting((sizes.get(row.no, 0) for row in rows), self._query.page_bytes) :]
+        del rows[fitting((sizes.get(row.no, 0) for row in rows), self._query) :]
         return load_rows(self._connection, rows, with_artifacts=with_artifacts)

@@ -81,19 +81,30 @@ json_group_array(
 ) AS labels,
 CAST(group_concat(events.data, '') AS BLOB) AS data
 
--- name: load
--- One task in one consistent view: its row, its snapshot and the tail of its log.
-SELECT 0 AS pack, {record} AS labels, NULL AS data
-FROM tasks WHERE id = :id
-UNION ALL
-SELECT {packed}
+-- fragment: snapshot_of_one
+-- The snapshot of one task.
 FROM tasks JOIN events ON events.place = tasks.no << 28
 WHERE tasks.id = :id
-GROUP BY 1
-UNION ALL
-SELECT {packed}
+
+-- fragment: tail_of_one
+-- The tail of one task.
 FROM tasks JOIN events ON events.place > (tasks.no << 28) + tasks.folded AND events.place < (tasks.no + 1) << 28
 WHERE tasks.id = :id AND events.kind <> 'record'
+
+-- name: load
+-- One task in one consistent view: its row with the bytes of its content; then, if they are `:most` or fewer, its snapshot
+-- and the tail of its log. Of a larger task only the lengths are read.
+WITH size (bytes) AS MATERIALIZED (
+    SELECT coalesce((SELECT length(events.data) {snapshot_of_one}), 0)
+        + coalesce((SELECT sum(length(events.data)) {tail_of_one}), 0)
+)
+SELECT 0 AS pack, {record} AS labels, (SELECT bytes FROM size) AS data
+FROM tasks WHERE id = :id
+UNION ALL
+SELECT {packed} {snapshot_of_one} AND (SELECT bytes <= :most FROM size)
+GROUP BY 1
+UNION ALL
+SELECT {packed} {tail_of_one} AND (SELECT bytes <= :most FROM size)
 GROUP BY 1
 ORDER BY 1
 

@@ -1,7 +1,7 @@
 -- Reading: each answer is one consistent view.
 
 -- Tasks with snapshot and tail, in the given order; {} for one that does not exist. `most` bytes of them, if it is given,
--- but one task in any case.
+-- but one task in any case, unless `only_small`: then the answer is how many bytes there are instead.
 requests.load = function(request)
     local tasks, bytes = {}, 0
     for n, id in ipairs(request.ids) do
@@ -21,8 +21,12 @@ requests.load = function(request)
                     bytes = bytes + #entry[2][2]
                 end
             end
-            if request.most and before > 0 and bytes > request.most then
-                break
+            if request.most and bytes > request.most then
+                if request.only_small then
+                    return bytes
+                elseif before > 0 then
+                    break
+                end
             end
             task[6], task[7] = content[1] or '', wanted
             tasks[n] = task
