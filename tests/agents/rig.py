@@ -9,7 +9,7 @@ from typing import Any
 
 from errands import A2AClient, A2AServer, AgentCardConfig, CapabilitiesConfig
 from errands.agents.delegation import Delegate
-from errands.agents.loop.worker import ManifestWorker
+from errands.agents.loop.manifest_worker import ManifestWorker
 from errands.agents.manifests import load
 from errands.agents.models.base import Answer, FunctionCall, FunctionSaid, Model, OnText, Question
 from errands.agents.mounts import Mounts

@@ -13,7 +13,7 @@ import pytest
 from errands import A2AServer, AgentCardConfig
 from errands.agents.build import ServedAgent, build
 from errands.agents.delegation import LocalDelegate, RemoteDelegate
-from errands.agents.loop.worker import ManifestWorker
+from errands.agents.loop.manifest_worker import ManifestWorker
 from errands.agents.manifests import ManifestError
 from errands.agents.models.base import Answer, FunctionSaid, Model, OnText, Question
 from errands.agents.tools import tool

@@ -18,7 +18,7 @@ from errands.policy.steps import Phase, StepConfig
 from tests.docs.pages import ROOT, blocks, sections, table
 
 PAGE = "docs/policy.md"
-FIXED = {name: scope for name, scope in vars(scopes).items() if isinstance(scope, scopes.Scope)}
+FIXED = {name: scope for name, scope in vars(scopes).items() if isinstance(scope, scopes.NameScope)}
 
 
 def names(cell: str) -> set[str]:

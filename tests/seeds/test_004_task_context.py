@@ -104,7 +104,7 @@ class Run:
         self.child = child
         self.context = replay(records).plain()
 
-    def read(self, source: str, scope: cel.Scope = scopes.AFTER, **values: Any) -> Any:
+    def read(self, source: str, scope: cel.NameScope = scopes.AFTER, **values: Any) -> Any:
         """What an expression gives in this run."""
         return cel.run(cel.compile(scope, source), Variables(self.context, **values), Session(NOW))
 

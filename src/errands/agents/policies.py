@@ -14,7 +14,7 @@ from errands.agents.manifests.expressions import Readable
 from errands.agents.manifests.findings import Finding, ManifestError, Place, has_errors
 from errands.agents.manifests.reading import only_document, read
 from errands.agents.manifests.rules import StepRules
-from errands.policy.cel import Scope
+from errands.policy.cel import NameScope
 from errands.policy.document import NO_MATCH, Policy
 from errands.policy.steps import CAPABILITY_PHASES, Phase, StepConfig, given_name
 
@@ -70,7 +70,7 @@ def _check(policy: Policy, place: Place) -> None:
 
 
 class _PolicySteps(StepRules):
-    def scope(self, phase: Phase) -> Scope:
+    def scope(self, phase: Phase) -> NameScope:
         return phase.scope if phase.guards else phase.scope.without_calls()
 
     def check_step(self, step: StepConfig, phase: Phase, place: Place, readable: Readable) -> None:

@@ -44,7 +44,7 @@ class Phase(enum.Enum):
     GUARDRAIL_AFTER = "guardrails.after"
 
     @property
-    def scope(self) -> cel.Scope:
+    def scope(self) -> cel.NameScope:
         """The names that expressions of this phase may use."""
         return _SCOPES[self]
 
@@ -134,7 +134,7 @@ def compile_steps(phase: Phase, configs: Sequence[StepConfig], *, owner: str = "
     return Steps(phase, tuple(_compile_step(phase, scope, name, config) for name, config in named))
 
 
-def _compile_step(phase: Phase, scope: cel.Scope, name: str, config: StepConfig) -> Step:
+def _compile_step(phase: Phase, scope: cel.NameScope, name: str, config: StepConfig) -> Step:
     actions: dict[Action, str | None] = {
         "assert": config.assert_,
         "invoke": config.invoke,

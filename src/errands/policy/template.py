@@ -16,7 +16,7 @@ from functools import lru_cache
 import msgspec
 
 from errands.policy import cel
-from errands.policy.cel import CelError, Program, Scope, Session, Variables, evaluate
+from errands.policy.cel import CelError, NameScope, Program, Session, Variables, evaluate
 from errands.policy.cel.tokens import tokens
 from errands.policy.cel.values import Json
 
@@ -55,7 +55,7 @@ def _text(value: Json) -> str:
 
 
 @lru_cache(maxsize=1024)
-def compile_template(scope: Scope, source: str) -> Template:
+def compile_template(scope: NameScope, source: str) -> Template:
     """Compile a text. Raises `CelError` for unbalanced braces and for expressions that are not valid in `scope`."""
     pieces: list[str | Program] = []
     literal = ""
@@ -81,7 +81,7 @@ def compile_template(scope: Scope, source: str) -> Template:
     return Template(source, tuple(pieces))
 
 
-def compile_binding(scope: Scope, source: str) -> Template:
+def compile_binding(scope: NameScope, source: str) -> Template:
     """Compile a binding, which is an expression or, to name the mount, a text with `{mount.bucket}` in it.
 
     The specification writes bindings as expressions everywhere but on its page about mounts. Raises `CelError`.
@@ -94,7 +94,7 @@ def compile_binding(scope: Scope, source: str) -> Template:
         return compile_template(scope, source)
 
 
-def _expression(scope: Scope, source: str, opening: int) -> tuple[Program, int]:
+def _expression(scope: NameScope, source: str, opening: int) -> tuple[Program, int]:
     """Compile the expression in the braces that open here, and return where the text goes on."""
     texts: list[str] = []
     depth = 1

@@ -21,7 +21,7 @@ from errands import (
     TaskUpdater,
     agent,
 )
-from errands.agents.loop.worker import ManifestWorker
+from errands.agents.loop.manifest_worker import ManifestWorker
 from errands.agents.models.base import Answer, Model, OnText, Question, UserSaid
 from errands.agents.tools.functions import PythonTool
 from errands.client import ClientResult

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from errands.policy import cel
-from errands.policy.cel import Scope, Session, Variables, run, scopes
+from errands.policy.cel import NameScope, Session, Variables, run, scopes
 from errands.policy.context import Context, replay
 from errands.policy.records import (
     AnyRecord,
@@ -67,7 +67,7 @@ def a_run() -> Context:
     return replay(RUN)
 
 
-def value_of(source: str, scope: Scope = scopes.BEFORE, context: Any = None, **values: Any) -> Any:
+def value_of(source: str, scope: NameScope = scopes.BEFORE, context: Any = None, **values: Any) -> Any:
     """What an expression gives over the run above."""
     seen = a_run().plain() if context is None else context
     return run(cel.compile(scope, source), Variables(seen, **values), Session(NOW))

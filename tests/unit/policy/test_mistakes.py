@@ -9,7 +9,7 @@ from errands.policy.cel import CelError, scopes
 from errands.policy.template import compile_template
 
 
-def complaint(source: str, scope: cel.Scope = scopes.BEFORE) -> str:
+def complaint(source: str, scope: cel.NameScope = scopes.BEFORE) -> str:
     with pytest.raises(CelError) as caught:
         cel.compile(scope, source)
     return f"{caught.value.problem}; {caught.value.hint}"

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from errands.policy import cel
-from errands.policy.cel import CelError, Scope, scopes
+from errands.policy.cel import CelError, NameScope, scopes
 from errands.policy.cel.tokens import CONTEXT, RECORD, Shape
 from errands.policy.context import Context
 from errands.policy.records import CapabilityFinished, InputArrived, ModelCalled, OutputGiven, Started
@@ -37,7 +37,7 @@ def test_the_shape_of_the_context_is_that_of_a_context() -> None:
     assert names(dict(current.plain()), CONTEXT) == expected
 
 
-def problem_of(source: str, scope: Scope = scopes.AFTER) -> str:
+def problem_of(source: str, scope: NameScope = scopes.AFTER) -> str:
     with pytest.raises(CelError) as caught:
         cel.compile(scope, source)
     return caught.value.problem

@@ -45,7 +45,7 @@ def stored(session: Session) -> Session:
     return msgspec.json.decode(msgspec.json.encode(session), type=Session)
 
 
-async def outcome(source: str, world: World, scope: scopes.Scope = scopes.TOOL_WITH_MOUNT, **values: Any) -> Any:
+async def outcome(source: str, world: World, scope: scopes.NameScope = scopes.TOOL_WITH_MOUNT, **values: Any) -> Any:
     """Evaluates with a restart before each call is performed."""
     session = Session(NOW)
     program = cel.compile(scope, source)

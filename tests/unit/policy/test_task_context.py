@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from errands.policy import cel
-from errands.policy.cel import CelError, Scope, Suspended, scopes
+from errands.policy.cel import CelError, NameScope, Suspended, scopes
 from errands.policy.context import Context
 from tests.unit.policy.support import LATER, NOW, STARTED, a_run, said, value_of
 
@@ -122,7 +122,7 @@ CALLS = {
 SCRIPT = scopes.script(["search"], mount=True)
 
 #: The rows of the page. What other pages of the specification add is after the bar.
-ROWS: list[tuple[Scope, str]] = [
+ROWS: list[tuple[NameScope, str]] = [
     (scopes.BEFORE, "context c input i now | event review"),
     (scopes.AFTER, "context c input i output o now | event review"),
     (scopes.GUARDRAIL_BEFORE, "context c input i now | review"),
@@ -143,7 +143,7 @@ CASES = [(scope, name, name in allowed.split()) for scope, allowed in ROWS for n
 @pytest.mark.parametrize(
     ("scope", "name"), [pytest.param(s, n, id=f"{s.name}-{n}") for s, n, allowed in CASES if allowed]
 )
-def test_a_name_of_the_scope_works(scope: Scope, name: str) -> None:
+def test_a_name_of_the_scope_works(scope: NameScope, name: str) -> None:
     values = dict.fromkeys([*VARIABLES, *ALIASES], "v")
     del values["context"], values["now"]
     if name in CALLS:
@@ -158,7 +158,9 @@ def test_a_name_of_the_scope_works(scope: Scope, name: str) -> None:
 @pytest.mark.parametrize(
     ("scope", "name"), [pytest.param(s, n, id=f"{s.name}-{n}") for s, n, allowed in CASES if not allowed]
 )
-def test_a_name_out_of_scope_is_refused_at_load_and_the_message_says_what_is_allowed(scope: Scope, name: str) -> None:
+def test_a_name_out_of_scope_is_refused_at_load_and_the_message_says_what_is_allowed(
+    scope: NameScope, name: str
+) -> None:
     with pytest.raises(CelError) as caught:
         cel.compile(scope, EXPRESSIONS[name])
     refused = caught.value.problem.removesuffix(f" is not available in {scope.name}").strip("'")

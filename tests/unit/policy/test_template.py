@@ -18,7 +18,7 @@ from tests.unit.policy.support import NOW, a_run
 RUNTIME = {"version": "1", "api_root": "http://a"}
 
 
-def rendered(source: str, scope: scopes.Scope = scopes.PROMPT, **values: Any) -> Any:
+def rendered(source: str, scope: scopes.NameScope = scopes.PROMPT, **values: Any) -> Any:
     variables = Variables(a_run().plain(), **{"runtime": RUNTIME, **values})
     return asyncio.run(compile_template(scope, source).value(variables, Session(NOW)))
 

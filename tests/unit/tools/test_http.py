@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from starlette.responses import JSONResponse
 
 from errands.agents.tools.base import Bounds, BrokenToolError, ToolError
-from errands.agents.tools.http import AddressValue, address, put_header
+from errands.agents.tools.http_actions import AddressValue, address, put_header
 from errands.outbound import Outbound
 from tests.ports import silent_port
 from tests.unit.tools.support import NOW, Json, MemoryFiles, Service, action, calling, manifests, tool, toolbox

@@ -11,7 +11,7 @@ from urllib.parse import quote, quote_plus
 import pytest
 
 from errands.agents.tools.base import Backend, BrokenToolError, Invocation, State
-from errands.agents.tools.settings import from_environment, unused_variables, variable
+from errands.agents.tools.tool_settings import from_environment, unused_variables, variable
 from errands.agents.tools.toolbox import BACKENDS, Secrets, Toolbox
 from errands.errors import ConfigurationError
 from tests.unit.tools.support import (

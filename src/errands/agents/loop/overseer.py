@@ -43,7 +43,7 @@ from errands.runtime.oversight import Admitted, Overseer
 from errands.runtime.turn import Ending, Turn
 
 if TYPE_CHECKING:
-    from errands.agents.loop.worker import ManifestWorker
+    from errands.agents.loop.manifest_worker import ManifestWorker
 
 logger = logging.getLogger(__name__)
 

@@ -14,7 +14,7 @@ import msgspec
 
 from errands.agents.manifests.findings import Place, suggestion
 from errands.policy import cel
-from errands.policy.cel import Scope
+from errands.policy.cel import NameScope
 from errands.policy.cel.tokens import Item, Path, Shape, missing, reads_in, written
 from errands.policy.template import compile_binding, compile_template
 
@@ -55,7 +55,7 @@ class Readable(NamedTuple):
 
 
 def check_expression(
-    source: str | None, scope: Scope, place: Place, role: Role = "value", readable: Readable | None = None
+    source: str | None, scope: NameScope, place: Place, role: Role = "value", readable: Readable | None = None
 ) -> None:
     """Report what is wrong with an expression in this scope."""
     if source is None or place.is_wrong:
@@ -150,7 +150,7 @@ def references(value: Any) -> Iterator[Reference]:
 
 
 def check_template(
-    value: Any, scope: Scope, place: Place, roots: Roots | None = None, readable: Readable | None = None
+    value: Any, scope: NameScope, place: Place, roots: Roots | None = None, readable: Readable | None = None
 ) -> None:
     """Check a template, or all templates inside a value; `roots` has the names that are declared."""
     if isinstance(value, dict | list):

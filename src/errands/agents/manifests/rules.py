@@ -33,7 +33,7 @@ from errands.agents.manifests.functions import (
     is_discovering,
 )
 from errands.agents.manifests.patterns import JsonPathError, compile_path
-from errands.policy.cel import Scope, scopes
+from errands.policy.cel import NameScope, scopes
 from errands.policy.cel.tokens import CONTEXT, RECORD, Shape
 from errands.policy.steps import CAPABILITY_PHASES, Phase, StepConfig, capability_name
 
@@ -67,7 +67,7 @@ _UNLOADED = "load it as well; a function in Python is given as A2AServer.from_ma
 class StepRules:
     """The rules for steps anywhere. Subclasses say which calls are possible."""
 
-    def scope(self, phase: Phase) -> Scope:
+    def scope(self, phase: Phase) -> NameScope:
         return phase.scope
 
     def check(

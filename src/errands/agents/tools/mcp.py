@@ -18,7 +18,7 @@ import msgspec
 from errands.agents.manifests.documents import Mcp, Tool
 from errands.agents.manifests.schemas import Schema
 from errands.agents.tools.base import Backend, Discovered, Equipment, Invocation, ToolError, configuration, optional
-from errands.agents.tools.http import filling, put_header
+from errands.agents.tools.http_actions import filling, put_header
 from errands.agents.tools.references import usable, written_out
 from errands.errors import ConfigurationError
 from errands.policy.cel import Session

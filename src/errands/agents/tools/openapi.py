@@ -19,7 +19,7 @@ from errands.agents.manifests.nodes import UnreadableError, documents
 from errands.agents.manifests.schemas import Schema
 from errands.agents.tools import base
 from errands.agents.tools.base import Backend, BrokenToolError, Discovered, Equipment, Invocation, ToolError
-from errands.agents.tools.http import as_text, body_of, finished, parsed, put_header, segment, send
+from errands.agents.tools.http_actions import as_text, body_of, finished, parsed, put_header, segment, send
 from errands.agents.tools.references import pointed, usable
 from errands.policy.cel.values import Json, normalise
 

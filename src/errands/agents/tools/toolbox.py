@@ -19,8 +19,7 @@ from errands.agents.manifests.documents import Cel
 from errands.agents.manifests.expressions import references
 from errands.agents.manifests.functions import DISCOVERING, distinct
 from errands.agents.mounts import Files
-from errands.agents.tools import base
-from errands.agents.tools import settings as tool_settings
+from errands.agents.tools import base, tool_settings
 from errands.agents.tools.base import (
     Backend,
     Bounds,
@@ -32,7 +31,7 @@ from errands.agents.tools.base import (
     ToolError,
 )
 from errands.agents.tools.functions import PythonBackend
-from errands.agents.tools.http import HttpBackend, SessionBackend
+from errands.agents.tools.http_actions import HttpBackend, SessionBackend
 from errands.agents.tools.mcp import McpBackend
 from errands.agents.tools.openapi import OpenApiBackend
 from errands.errors import ConfigurationError

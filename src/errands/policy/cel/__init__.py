@@ -11,16 +11,16 @@ values.py       values on their way in and out
 
 from errands.policy.cel.evaluators import Perform, evaluate, finish
 from errands.policy.cel.program import Program, Variables, compile, run  # noqa: A004 - the word for it
-from errands.policy.cel.scopes import Scope
+from errands.policy.cel.scopes import NameScope
 from errands.policy.cel.session import Call, CallFailed, CelError, Session, Suspended
 
 __all__ = [
     "Call",
     "CallFailed",
     "CelError",
+    "NameScope",
     "Perform",
     "Program",
-    "Scope",
     "Session",
     "Suspended",
     "Variables",

@@ -20,7 +20,7 @@ from typing import Any, BinaryIO
 import msgspec
 
 from errands.policy.cel.program import Variables, compile, run  # noqa: A004 - the word for it
-from errands.policy.cel.scopes import Scope
+from errands.policy.cel.scopes import NameScope
 from errands.policy.cel.session import Call, CelError, Session, Suspended
 from errands.policy.cel.values import Json
 
@@ -34,7 +34,7 @@ HEAD = struct.Struct(">I")
 class Request(msgspec.Struct, frozen=True, kw_only=True, tag="expression"):
     """An expression, the values it needs, and the calls it has made."""
 
-    scope: Scope
+    scope: NameScope
     source: str
     condition: bool = False
     #: By the names of the variables.

@@ -17,7 +17,7 @@ import msgspec
 
 from errands.errors import ConfigurationError
 from errands.policy.cel import tokens
-from errands.policy.cel.scopes import ALIASES, AWAITED, Scope
+from errands.policy.cel.scopes import ALIASES, AWAITED, NameScope
 from errands.policy.cel.session import CURRENT, CelError, Pass, Session, Suspended, awaited
 from errands.policy.cel.tokens import CAPABILITIES, Parts, Token
 from errands.policy.cel.values import (
@@ -41,7 +41,7 @@ MAX_ITEMS = 2_000
 
 _ENGINE_ERRORS = (RuntimeError, MemoryError, ValueError)
 #: For expressions that need no variable.
-_NOTHING = Scope(name="a constant")
+_NOTHING = NameScope(name="a constant")
 
 
 # The engine
@@ -62,7 +62,7 @@ def engine() -> Any:
 
 
 @lru_cache(maxsize=256)
-def environment(scope: Scope) -> Any:
+def environment(scope: NameScope) -> Any:
     """Return the engine's environment in which exactly the names of `scope` exist."""
     cel = engine()
     # A parameter of type DYN never matches at run time; one of type Any takes every value.
@@ -116,7 +116,7 @@ def _capability(name: str, arguments: Any) -> Json:
 class Program(msgspec.Struct, frozen=True, eq=False):
     """A compiled expression, which may be evaluated any number of times, from any thread."""
 
-    scope: Scope
+    scope: NameScope
     source: str
     #: It must give true or false.
     condition: bool
@@ -139,7 +139,7 @@ class Program(msgspec.Struct, frozen=True, eq=False):
 
 
 @lru_cache(maxsize=1024)
-def compile(scope: Scope, source: str, *, condition: bool = False) -> Program:  # noqa: A001 - the word for it
+def compile(scope: NameScope, source: str, *, condition: bool = False) -> Program:  # noqa: A001 - the word for it
     """Compile an expression. Raises `CelError` for wrong syntax, names and types, and for one that is too large."""
     if len(source) > scope.max_source:
         raise CelError(
@@ -218,7 +218,7 @@ class Variables:
         #: Values that are too large to be seen as they are, and parts of the context with such values.
         self.too_large = frozenset(name for name, value in values.items() if is_cut(value))
         self.cut = context.cut if isinstance(context, SeenContext) else frozenset[tuple[str, ...]]()
-        self._seen: dict[tuple[Scope, Parts, frozenset[str]], Seen] = {}
+        self._seen: dict[tuple[NameScope, Parts, frozenset[str]], Seen] = {}
 
     def seen_by(self, program: Program) -> Seen:
         """Return what an expression looks at. Expressions that name the same share it."""
@@ -234,7 +234,7 @@ class Variables:
 class Seen:
     """The values that an expression looks at, and how much they are."""
 
-    def __init__(self, scope: Scope, values: dict[str, Json]) -> None:
+    def __init__(self, scope: NameScope, values: dict[str, Json]) -> None:
         self._scope = scope
         self.values = values
         self._activations: dict[str, Any] = {}
@@ -405,7 +405,7 @@ def _hint(text: str) -> str:
     return next((hint for words, hint in _HINTS.items() if words in text), "")
 
 
-def _compile_error(scope: Scope, source: str, text: str) -> CelError:
+def _compile_error(scope: NameScope, source: str, text: str) -> CelError:
     """Return the engine's complaint about an expression, with what to do if it is a known mistake."""
     found = re.search(r"ERROR: <input>:(-?\d+):(-?\d+): (.*)", text)
     if found is None:
@@ -425,7 +425,7 @@ def _compile_error(scope: Scope, source: str, text: str) -> CelError:
     return CelError(source, problem, hint=hint, line=line, column=column)
 
 
-def _unknown_name(scope: Scope, name: str, plain: str) -> tuple[str, str]:
+def _unknown_name(scope: NameScope, name: str, plain: str) -> tuple[str, str]:
     """Return what is wrong with a name that the engine does not know in `scope`, and what to do."""
     root = name.partition(".")[0]
     key = re.search(rf"[{{,]\s*{re.escape(root)}\s*:", plain)

@@ -31,7 +31,7 @@ _RESERVED = frozenset(
 )
 
 
-class Scope(msgspec.Struct, frozen=True, kw_only=True):
+class NameScope(msgspec.Struct, frozen=True, kw_only=True):
     """The names of one place. `name` completes the sentence "… is not available in"."""
 
     name: str
@@ -48,7 +48,7 @@ class Scope(msgspec.Struct, frozen=True, kw_only=True):
     #: Whether the values of expressions decide something, so that these must see all of every value.
     decides: bool = True
 
-    def without_calls(self) -> Scope:
+    def without_calls(self) -> NameScope:
         """Return the scope without functions that an expression would wait for: for conditions and templates."""
         return msgspec.structs.replace(self, functions=frozenset())
 
@@ -62,8 +62,8 @@ class Scope(msgspec.Struct, frozen=True, kw_only=True):
 
 def _scope(
     name: str, variables: str, *, aliases: str = "c", functions: Iterable[str] = (), task_ios: str = ""
-) -> Scope:
-    return Scope(
+) -> NameScope:
+    return NameScope(
         name=name,
         variables=frozenset(variables.split()),
         aliases=frozenset(aliases.split()),
@@ -95,7 +95,7 @@ REQUEST = _scope("a tool's request", "context runtime now parameters settings se
 SCRIPT = "run_script"
 
 
-def binding(*, mount: bool) -> Scope:
+def binding(*, mount: bool) -> NameScope:
     """Return the scope of the bindings of an agent with or without a mount."""
     return BINDING_WITH_MOUNT if mount else BINDING
 
@@ -105,7 +105,7 @@ def is_script_name(name: str) -> bool:
     return name.isascii() and name.isidentifier() and name not in _RESERVED and name != SCRIPT
 
 
-def script(capabilities: Iterable[str], *, mount: bool = False) -> Scope:
+def script(capabilities: Iterable[str], *, mount: bool = False) -> NameScope:
     """Return the scope of a model's script: its capabilities, `file()` if there is a mount, and no variables."""
     names = frozenset(capabilities)
     for name in sorted(names):
@@ -115,4 +115,4 @@ def script(capabilities: Iterable[str], *, mount: bool = False) -> Scope:
                 "rename the capability or do not offer scripts"
             )
     functions = frozenset({"file"}) if mount else frozenset[str]()
-    return Scope(name="a capability script", functions=functions, capabilities=names, max_source=_MAX_SCRIPT)
+    return NameScope(name="a capability script", functions=functions, capabilities=names, max_source=_MAX_SCRIPT)

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import accumulate, islice, takewhile
 from typing import Any, NamedTuple
 
-from errands.policy.cel.scopes import ALIASES, Scope
+from errands.policy.cel.scopes import ALIASES, NameScope
 from errands.policy.cel.session import CelError
 
 _TOKEN = re.compile(
@@ -98,7 +98,7 @@ def copying(row: Sequence[Token]) -> int:
     return max(sums + 1, growth(row)) if sums else 1
 
 
-def without_has_event(scope: Scope, source: str, row: Sequence[Token]) -> str:
+def without_has_event(scope: NameScope, source: str, row: Sequence[Token]) -> str:
     """Return the source with `false` in place of `has(event)`: errands has no events that activate capabilities.
 
     `has(event)` asks whether a variable exists, which the language can ask of fields only. Where the scope has no
@@ -291,7 +291,7 @@ def missing(shape: Shape, path: Path) -> Missing | None:
     return None
 
 
-def check_paths(scope: Scope, source: str) -> None:
+def check_paths(scope: NameScope, source: str) -> None:
     """Raise `CelError` for the first path that names something which never exists in `scope`."""
     known: dict[str, Shape] = {"context": CONTEXT, "runtime": RUNTIME, "input": Open({})}
     known |= dict.fromkeys(scope.task_ios, TASK_IO)

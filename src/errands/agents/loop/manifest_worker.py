@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 
 from errands.agents.delegation import Delegate
+from errands.agents.loop.manifest_turn import ManifestTurn
 from errands.agents.loop.overseer import ManifestOverseer, ManifestOversight
 from errands.agents.loop.plan import Plan, Repertoire
-from errands.agents.loop.turn import ManifestTurn
 from errands.agents.manifests import Agent, Manifests
 from errands.agents.models.base import Model
 from errands.agents.mounts import Mounts
