@@ -6,7 +6,8 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from errands.clock import Clock, to_iso
-from errands.engines.base import Engine, Subscription
+from errands.engines.base import Engine
+from errands.engines.subscriptions import Subscription
 from errands.model.base import encode
 from errands.model.core import (
     Artifact,

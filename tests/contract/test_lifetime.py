@@ -8,7 +8,8 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from errands.engines.base import Engine, Subscription
+from errands.engines.base import Engine
+from errands.engines.subscriptions import Subscription
 from errands.errors import DuplicateMessageError, StorageError
 from errands.model.core import TERMINAL_STATES
 from errands.model.log import Lease, ListQuery

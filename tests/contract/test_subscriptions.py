@@ -8,7 +8,7 @@ import pytest
 
 from errands.engines.base import Engine
 from errands.engines.commit import LocalEngine
-from errands.engines.subscriptions import BUFFER_BYTES, BUFFER_SIZE, READ_BYTES, READ_SIZE, LocalSubscription
+from errands.engines.subscriptions import BUFFER_BYTES, BUFFER_SIZE, READ_BYTES, READ_SIZE, Subscription
 from errands.errors import TaskNotFoundError
 from errands.model.log import Event
 from tests.contract.changes import ME, Changes, collect
@@ -126,7 +126,7 @@ async def test_a_slow_subscriber_that_overflows_its_buffer_reads_on_in_the_log(
 async def test_a_slow_subscriber_holds_a_bounded_number_of_bytes(engine: Engine, changes: Changes) -> None:
     version = (await engine.commit(changes.start())).version
     subscription = engine.subscribe("t", ME, version, caught_up=True)
-    assert isinstance(subscription, LocalSubscription)
+    assert isinstance(subscription, Subscription)
     text = "x" * (BUFFER_BYTES // 4)
     for _ in range(20):
         await engine.commit(changes.chunk(text=text))

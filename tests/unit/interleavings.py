@@ -16,8 +16,9 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from errands import lifecycle
-from errands.engines.base import Engine, Subscription
+from errands.engines.base import Engine
 from errands.engines.memory import MemoryEngine
+from errands.engines.subscriptions import Subscription
 from errands.errors import ErrandsError
 from errands.model.core import PAUSED_STATES, TERMINAL_STATES, Message, Part, Role, StreamResponse, TaskState
 from errands.model.log import Event, Scope, StoredTask

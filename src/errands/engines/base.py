@@ -13,13 +13,14 @@ All times are milliseconds of the engine's injected clock. All errors leave ever
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from types import TracebackType
-from typing import Any, Self
+from typing import Self
 
 import msgspec
 
 from errands.clock import Clock, system_clock
+from errands.engines.subscriptions import Expectation, Subscription
 from errands.errors import ErrandsError
 from errands.model.core import TaskState
 from errands.model.log import (
@@ -244,47 +245,6 @@ class Broker(ABC):
         """Have `wake` called on the event loop whenever a task may have become due or is to be canceled, through this
         process or another. It may be called too often, and is never missing for longer than the poll interval.
         """
-
-
-class Subscription(ABC):
-    """A reader's position in one task's log. Iterate over it for batches of events; close it when done."""
-
-    @abstractmethod
-    def __aiter__(self) -> AsyncIterator[list[Event]]: ...
-
-    @abstractmethod
-    async def next(self, timeout: float | None = None) -> list[Event] | None:
-        """Return the next events in order, each exactly once; an empty list when `timeout` seconds passed without any;
-        None after `close`.
-        """
-
-    @abstractmethod
-    def close(self) -> None:
-        """End the subscription; a pending `next` returns None."""
-
-    @property
-    @abstractmethod
-    def gap(self) -> bool:
-        """True when the next events are no longer kept, or cannot be read. The reader must start from a snapshot."""
-
-
-class Expectation(ABC):
-    """A wait for a task to reach one of some states, registered before the change that leads there.
-
-    A context manager; leaving it removes the wait.
-    """
-
-    @abstractmethod
-    def wait(self, after: int, timeout: float | None) -> Coroutine[Any, Any, StoredTask | None]:
-        """Return the task once it is in one of the states at a version above `after`; None when `timeout` passed or
-        `EventBus.disconnect` was called.
-        """
-
-    @abstractmethod
-    def __enter__(self) -> Self: ...
-
-    @abstractmethod
-    def __exit__(self, *_: object) -> None: ...
 
 
 class EventBus(ABC):

@@ -20,7 +20,7 @@ import msgspec
 from errands.clock import Clock, system_clock
 from errands.engines.base import Engine, Retention, Tasks
 from errands.engines.damage import failed_draft
-from errands.engines.subscriptions import LocalExpectation, LocalSubscription, Subscribers
+from errands.engines.subscriptions import Expectation, Subscribers, Subscription
 from errands.errors import (
     ConcurrencyError,
     ErrandsError,
@@ -313,14 +313,14 @@ class LocalEngine(Engine):
                 # Its log may be what is damaged.
                 await self.commit(msgspec.structs.replace(end, events=()))
 
-    def subscribe(self, task_id: str, scope: Scope, after: int, *, caught_up: bool = False) -> LocalSubscription:
+    def subscribe(self, task_id: str, scope: Scope, after: int, *, caught_up: bool = False) -> Subscription:
         self._watch(task_id)
         return self.subscribers.subscribe(task_id, after, lambda cursor: self.read(task_id, scope, cursor), caught_up)
 
     def tell(self, task_id: str, data: bytes) -> None:
         self.subscribers.tell(task_id, Event(0, "status", data))
 
-    def expect(self, task_id: str, scope: Scope, states: frozenset[TaskState]) -> LocalExpectation:
+    def expect(self, task_id: str, scope: Scope, states: frozenset[TaskState]) -> Expectation:
         self._watch(task_id)
         return self.subscribers.expect(task_id, scope, states, self.load)
 

@@ -14,7 +14,6 @@ from typing import Any, Self
 
 import msgspec
 
-from errands.engines.base import Expectation, Subscription
 from errands.errors import StorageError
 from errands.model.base import UNREADABLE
 from errands.model.core import StreamResponse, TaskState
@@ -35,9 +34,13 @@ Read = Callable[[int], Awaitable[LogSlice]]
 Load = Callable[[str, Scope], Awaitable[StoredTask]]
 
 
-class LocalSubscription(Subscription):
-    """A subscription fed from memory after each commit, and from the log when that is not enough."""
+class Subscription:
+    """A reader's position in one task's log. Iterate over it for batches of events; close it when done.
 
+    It is fed from memory after each commit, and from the log when that is not enough.
+    """
+
+    #: True when the next events are no longer kept, or cannot be read. The reader must start from a snapshot.
     gap = False
 
     def __init__(self, subscribers: Subscribers, task_id: str, after: int, read: Read, caught_up: bool) -> None:
@@ -88,6 +91,7 @@ class LocalSubscription(Subscription):
         self._wake()
 
     def close(self) -> None:
+        """End the subscription; a pending `next` returns None."""
         if not self._closed:
             self._closed = True
             self._subscribers.remove(self._task_id, self)
@@ -99,6 +103,9 @@ class LocalSubscription(Subscription):
                 yield events
 
     async def next(self, timeout: float | None = None) -> list[Event] | None:
+        """Return the next events in order, each exactly once; an empty list when `timeout` seconds passed without any;
+        None after `close`.
+        """
         deadline = None if timeout is None else asyncio.get_running_loop().time() + timeout
         while not self._closed:
             events = self._from_buffer()
@@ -180,8 +187,11 @@ def may_go_on(events: Sequence[Event]) -> bool:
     return len(events) >= READ_SIZE or sum([len(event.data) for event in events]) >= READ_BYTES
 
 
-class LocalExpectation(Expectation):
-    """Resolved by the next change to one of the states; the writer passes the task along when it has it."""
+class Expectation:
+    """A wait for a task to reach one of some states, registered before the change that leads there.
+
+    A context manager; leaving it removes the wait. The writer of that change passes the task along when it has it.
+    """
 
     __slots__ = ("_abandoned", "_future", "_load", "_scope", "_subscribers", "_task_id", "states")
 
@@ -213,6 +223,9 @@ class LocalExpectation(Expectation):
         self._subscribers.dismiss(self._task_id, self)
 
     def wait(self, after: int, timeout: float | None) -> Coroutine[Any, Any, StoredTask | None]:
+        """Return the task once it is in one of the states at a version above `after`; None when `timeout` passed or
+        `EventBus.disconnect` was called.
+        """
         return self._wait(after) if timeout is None else self._wait_for(timeout, after)
 
     async def _wait_for(self, timeout: float, after: int) -> StoredTask | None:
@@ -247,23 +260,23 @@ class Subscribers:
     """The subscriptions and waits of this process, by task."""
 
     def __init__(self) -> None:
-        self._subscriptions: dict[str, set[LocalSubscription]] = {}
-        self._waiters: dict[str, list[LocalExpectation]] = {}
+        self._subscriptions: dict[str, set[Subscription]] = {}
+        self._waiters: dict[str, list[Expectation]] = {}
 
-    def subscribe(self, task_id: str, after: int, read: Read, caught_up: bool) -> LocalSubscription:
-        subscription = LocalSubscription(self, task_id, after, read, caught_up)
+    def subscribe(self, task_id: str, after: int, read: Read, caught_up: bool) -> Subscription:
+        subscription = Subscription(self, task_id, after, read, caught_up)
         self._subscriptions.setdefault(task_id, set()).add(subscription)
         return subscription
 
-    def remove(self, task_id: str, subscription: LocalSubscription) -> None:
+    def remove(self, task_id: str, subscription: Subscription) -> None:
         subscriptions = self._subscriptions.get(task_id)
         if subscriptions is not None:
             subscriptions.discard(subscription)
             if not subscriptions:
                 del self._subscriptions[task_id]
 
-    def expect(self, task_id: str, scope: Scope, states: frozenset[TaskState], load: Load) -> LocalExpectation:
-        expectation = LocalExpectation(self, task_id, scope, states, load)
+    def expect(self, task_id: str, scope: Scope, states: frozenset[TaskState], load: Load) -> Expectation:
+        expectation = Expectation(self, task_id, scope, states, load)
         waiters = self._waiters.get(task_id)
         if waiters is None:
             self._waiters[task_id] = [expectation]
@@ -271,7 +284,7 @@ class Subscribers:
             waiters.append(expectation)
         return expectation
 
-    def dismiss(self, task_id: str, expectation: LocalExpectation) -> None:
+    def dismiss(self, task_id: str, expectation: Expectation) -> None:
         waiters = self._waiters.get(task_id)
         if waiters is not None and expectation in waiters:
             waiters.remove(expectation)

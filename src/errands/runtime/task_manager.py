@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 
 from errands.clock import from_iso
-from errands.engines.base import Expectation
+from errands.engines.subscriptions import Expectation
 from errands.errors import (
     InvalidParamsError,
     UnsupportedOperationError,

@@ -23,7 +23,7 @@ from errands.engines.sqlite.connection import ReaderThreads, SQLiteOptions
 from errands.engines.sqlite.queries import QUERIES, SQLiteQueries, json_text, reading
 from errands.engines.sqlite.schema import SQLiteSchema, make_directory
 from errands.engines.sqlite.store import SQLiteStore
-from errands.engines.subscriptions import LocalSubscription
+from errands.engines.subscriptions import Subscription
 from errands.errors import ConfigurationError, StorageError
 from errands.model.log import Change, Head, Lease, LeaseSignal, Scope
 
@@ -130,7 +130,7 @@ class SQLiteEngine(SQLiteQueries):
 
     # Hearing of other processes
 
-    def subscribe(self, task_id: str, scope: Scope, after: int, *, caught_up: bool = False) -> LocalSubscription:
+    def subscribe(self, task_id: str, scope: Scope, after: int, *, caught_up: bool = False) -> Subscription:
         # What another process wrote on top may have been announced before this subscription was there.
         alone = asyncio.get_running_loop().time() - self._others_wrote_at > 10 * self._poll_interval
         return super().subscribe(task_id, scope, after, caught_up=caught_up and alone)
