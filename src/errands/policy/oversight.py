@@ -19,11 +19,11 @@ from errands.errors import ConfigurationError, TaskStoppedError, TurnError
 from errands.model.base import encode
 from errands.model.core import (
     PAUSED_STATES,
+    Artifact,
     Message,
     Part,
     Role,
     StreamResponse,
-    Task,
     TaskArtifactUpdateEvent,
     TaskState,
 )
@@ -138,7 +138,7 @@ class HandlerOverseer(TurnOverseer):
     def __init__(self, rules: Rules, turn: Turn) -> None:
         super().__init__(rules, turn)
         #: Events that must not be seen before the guardrails have looked at them.
-        self._held: list[tuple[EventKind, StreamResponse]] = []
+        self._held: list[StreamResponse] = []
         self._is_ending = False
 
     async def begin(self, run: Run) -> None:
@@ -204,11 +204,12 @@ class HandlerOverseer(TurnOverseer):
         """See `Overseer.hold_back`. Until guardrails have seen the answer, only states without words are shown."""
         if not self.rules.after.steps:
             return False
-        told = update.status_update
-        if told is not None and told.status.state in (TaskState.SUBMITTED, TaskState.WORKING):
-            self.turn.emit(kind, without_words(update), approved=True)
+        report = update.status_update
+        if report is not None and report.status.state in (TaskState.SUBMITTED, TaskState.WORKING):
+            report = msgspec.structs.replace(report, status=msgspec.structs.replace(report.status, message=None))
+            self.turn.emit(kind, StreamResponse(status_update=report), approved=True)
         else:
-            self._held.append((kind, update if update.task is None else without_words(update)))
+            self._held.append(update)
         return True
 
     async def end(self, ending: Ending) -> None:
@@ -224,11 +225,11 @@ class HandlerOverseer(TurnOverseer):
         try:
             run = await self.run()
             if holds:
-                await self._show(run, Output.gathered(self._held, ending))
+                await self._show(run, self._output(ending))
             else:
                 if ending.state in _ANSWERS:
                     await self.check_age()
-                    run.note(records.OutputGiven(at=run.now(), values=as_values(self._new_parts(Output.of(ending)))))
+                    run.note(records.OutputGiven(at=run.now(), values=as_values(self._output(ending).parts)))
                 await self.turn.finish(ending)
         except ReviewPendingError as pending:
             await self.suspend(pending)
@@ -238,35 +239,58 @@ class HandlerOverseer(TurnOverseer):
         finally:
             self._is_ending = False
 
+    def _output(self, ending: Ending) -> Output:
+        """Return what the agent has added to its task in this turn, with what is held back and what ends the turn."""
+        before, updates = self.stored.task, list(self._held)
+        updates += [StreamResponse(artifact_update=update) for update in ending.artifacts]
+        ending = msgspec.structs.replace(ending, artifacts=())
+        if ending.announced:
+            # The last pause that an executor has published becomes the end of the turn.
+            ending = Ending(state=ending.state)
+            pauses = [position for position, update in enumerate(updates) if update.status_update is not None]
+            pause = updates.pop(pauses[-1]).status_update if pauses else None
+            if pause is not None:
+                ending.message, ending.metadata = pause.status.message, pause.metadata
+        after = lifecycle.fold_updates(self.turn.task, updates)
+        # Not by their ids, which an agent may use twice.
+        since = (after.history or [])[len(before.history or ()) :]
+        return Output(
+            ending=ending,
+            messages=[message for message in since if message.role is Role.AGENT],
+            artifacts=new_artifacts(before, after),
+            metadata=None if after.metadata == before.metadata else after.metadata,
+        )
+
     async def _show(self, run: Run, output: Output) -> None:
         """Show what the guardrails let through, and keep it in the log while they wait."""
         is_answer = output.ending.state in _ANSWERS
         if is_answer:
             await self.check_age()
-        parts = self._new_parts(output)
-        values = as_values(parts)
+        values = as_values(output.parts)
         try:
             subject = Subject(context=run.plain, output=values)
             passed = await self.guard_output(subject, place=f"output:{self.message_key}", at=run.now())
         except ReviewPendingError:
             if _held_output(run) is None:
-                run.note(records.OutputHeld(at=run.now(), values=values, turn=output.stored()))
+                run.note(records.OutputHeld(at=run.now(), values=values, turn=msgspec.json.decode(encode(output))))
             raise
         if passed.transformed:
-            parts = as_parts(passed.value, parts)
-            output = output.replaced(parts, self.stored.task, self.turn)
+            output = output.replaced(as_parts(passed.value, output.parts), self.turn)
         if is_answer:
-            run.note(records.OutputGiven(at=run.now(), values=as_values(parts)))
+            run.note(records.OutputGiven(at=run.now(), values=as_values(output.parts)))
         self._held.clear()
-        for kind, update in output.events:
-            self.turn.emit(kind, update, approved=True)
-        await self.turn.finish(output.ending)
+        turn, task = self.turn, self.turn.task
+        if output.messages or output.metadata:
+            history, metadata = [*(task.history or ()), *output.messages], output.metadata or task.metadata
+            said = msgspec.structs.replace(task, history=history, metadata=metadata)
+            turn.emit("task", StreamResponse(task=said), approved=True)
+        for artifact in output.artifacts:
+            update = TaskArtifactUpdateEvent(turn.task_id, turn.context_id, artifact, last_chunk=True)
+            turn.emit("artifact", StreamResponse(artifact_update=update), approved=True)
+        await turn.finish(output.ending)
 
     async def release(self) -> None:
         """Handlers release what they hold themselves, when `TaskStoppedError` is raised in them."""
-
-    def _new_parts(self, output: Output) -> list[Part]:
-        return new_parts(self.stored.task, output.shown_in(self.turn.task), output.ending.message)
 
 
 def _passed(run: Run) -> dict[str, dict[str, Any] | None]:
@@ -285,115 +309,36 @@ def _held_output(run: Run) -> records.OutputHeld | None:
 
 
 class Output(msgspec.Struct, kw_only=True, omit_defaults=True):
-    """The events of a turn that are held back, and its end."""
+    """What an agent adds to its task in a turn, and how the turn ends."""
 
     ending: Ending
-    events: list[tuple[EventKind, StreamResponse]] = []
-
-    @classmethod
-    def of(cls, ending: Ending, held: Iterable[tuple[EventKind, StreamResponse]] = ()) -> Output:
-        events = list(held)
-        events += [("artifact", StreamResponse(artifact_update=update)) for update in ending.artifacts]
-        shown = _without_replaced(_without_repeated(events))
-        return cls(ending=msgspec.structs.replace(ending, artifacts=()), events=shown)
-
-    @classmethod
-    def gathered(cls, held: Iterable[tuple[EventKind, StreamResponse]], ending: Ending) -> Output:
-        """Return the output with these events; a pause that an executor has published becomes the end of the turn."""
-        output = cls.of(ending, held)
-        if ending.announced:
-            output.ending = Ending(state=ending.state)
-            for position, (_, update) in reversed(list(enumerate(output.events))):
-                pause = update.status_update
-                if pause is not None and pause.status.state in PAUSED_STATES:
-                    output.ending.message, output.ending.metadata = pause.status.message, pause.metadata
-                    del output.events[position]
-                    break
-        return output
-
-    def stored(self) -> dict[str, Any]:
-        """Return it as a record has it."""
-        plain: dict[str, Any] = msgspec.json.decode(encode(self))
-        return plain
+    messages: list[Message] = []
+    artifacts: list[Artifact] = []
+    metadata: dict[str, Any] | None = None
 
     @classmethod
     def restored(cls, stored: dict[str, Any]) -> Output:
+        """Return it from a record."""
         output = msgspec.json.decode(msgspec.json.encode(stored), type=cls)
         # The sender of the message was answered with the task that waits.
         output.ending.direct = False
         return output
 
-    def shown_in(self, task: Task) -> Task:
-        """Return the task with these events."""
-        return lifecycle.fold_updates(task, [update for _, update in self.events])
+    @property
+    def parts(self) -> list[Part]:
+        """What guardrails look at: artifacts first, then messages."""
+        last = [] if self.ending.message is None else [self.ending.message]
+        added: list[Artifact | Message] = [*self.artifacts, *self.messages, *last]
+        return [part for one in added for part in one.parts]
 
-    def replaced(self, parts: list[Part], before: Task, turn: Turn) -> Output:
+    def replaced(self, parts: list[Part], turn: Turn) -> Output:
         """Return the same end with these parts instead: as its message, or else as its first artifact."""
-        message, artifacts = self.ending.message, new_artifacts(before, self.shown_in(turn.task))
-        if message is None and artifacts:
-            artifact = msgspec.structs.replace(artifacts[0], parts=parts or [Part(text="")])
-            update = TaskArtifactUpdateEvent(turn.task_id, turn.context_id, artifact, last_chunk=True)
-            return Output(ending=self.ending, events=[("artifact", StreamResponse(artifact_update=update))])
+        message = self.ending.message
+        if message is None and self.artifacts:
+            artifact = msgspec.structs.replace(self.artifacts[0], parts=parts or [Part(text="")])
+            return Output(ending=self.ending, artifacts=[artifact])
         said = msgspec.structs.replace(message, parts=parts) if message is not None else turn.agent_message(parts)
-        ending = msgspec.structs.replace(self.ending, message=said if parts else None)
-        return Output(ending=ending)
-
-
-def _without_repeated(events: list[tuple[EventKind, StreamResponse]]) -> list[tuple[EventKind, StreamResponse]]:
-    """Return the events without messages that never join the history, as it has one with the same id."""
-    kept: list[tuple[EventKind, StreamResponse]] = []
-    known: set[str] = set()
-    for kind, update in events:
-        told, task = update.status_update, update.task
-        if told is not None and told.status.message is not None:
-            known.add(told.status.message.message_id)
-        elif task is not None and task.history:
-            new = [message for message in task.history if message.message_id not in known]
-            known.update(message.message_id for message in new)
-            update = StreamResponse(task=msgspec.structs.replace(task, history=new or None))
-        kept.append((kind, update))
-    return kept
-
-
-def _without_replaced(events: list[tuple[EventKind, StreamResponse]]) -> list[tuple[EventKind, StreamResponse]]:
-    """Return the events without artifacts that a later one replaces: guardrails look at the final ones."""
-    kept: list[tuple[EventKind, StreamResponse]] = []
-    replaced: set[str] = set()
-    for kind, update in reversed(events):
-        piece, task = update.artifact_update, update.task
-        if piece is not None:
-            if piece.artifact.artifact_id in replaced:
-                continue
-            if not piece.append:
-                replaced.add(piece.artifact.artifact_id)
-        elif task is not None and task.artifacts:
-            left = [artifact for artifact in task.artifacts if artifact.artifact_id not in replaced]
-            replaced.update(artifact.artifact_id for artifact in task.artifacts)
-            update = StreamResponse(task=msgspec.structs.replace(task, artifacts=left or None))
-        kept.append((kind, update))
-    return kept[::-1]
-
-
-def without_words(update: StreamResponse) -> StreamResponse:
-    """Return an event with its state and without its message."""
-    if update.status_update is not None:
-        status = msgspec.structs.replace(update.status_update.status, message=None)
-        return StreamResponse(status_update=msgspec.structs.replace(update.status_update, status=status))
-    if update.task is not None:
-        status = msgspec.structs.replace(update.task.status, message=None)
-        return StreamResponse(task=msgspec.structs.replace(update.task, status=status))
-    return update
-
-
-def new_parts(before: Task, after: Task, message: Message | None = None) -> list[Part]:
-    """Return what the agent has added between two states of a task: artifacts first, then messages."""
-    # Not by their ids, which an agent may use twice.
-    since = (after.history or [])[len(before.history or ()) :]
-    words = [said for said in since if said.role is Role.AGENT]
-    if message is not None:
-        words.append(message)
-    artifacts = new_artifacts(before, after)
-    return [*(part for given in artifacts for part in given.parts), *(part for said in words for part in said.parts)]
+        return Output(ending=msgspec.structs.replace(self.ending, message=said if parts else None))
 
 
 def as_values(parts: list[Part]) -> dict[str, Any]:
