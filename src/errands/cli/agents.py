@@ -79,34 +79,23 @@ def show_agents(path: ManifestPath, as_json: AsJson = False) -> None:
     if manifests is None:
         print_findings(report.findings, err())
         raise CommandError(f"{path} cannot be shown because it is not valid")
-    if as_json:
-        print_json(
-            [
-                {
-                    **msgspec.to_builtins(agent),
-                    "functions": [
-                        {field: getattr(function, field) for field in _FUNCTION_FIELDS}
-                        for function in manifests.functions(agent)
-                    ],
-                }
-                for agent in manifests.agents
-            ]
-        )
-        return
+    console, documents = out(), []
     for agent in manifests.agents:
-        _show(agent, manifests.functions(agent))
-
-
-def _show(agent: Agent, functions: list[Function]) -> None:
-    console = out()
-    console.print(clean(f"{agent.namespace}/{agent.name}"), style="bold")
-    _print_facts("", [("", agent.description), *_agent_facts(agent)])
-    console.print()
-    for function in functions:
-        console.print(clean(f"  {_signature(function)}"), style="cyan")
-        capability = agent.capabilities.get(function.ref, Capability())
-        _print_facts("    ", [("", function.description), *_function_facts(function, capability)])
+        functions = manifests.functions(agent)
+        if as_json:
+            shown = [{field: getattr(function, field) for field in _FUNCTION_FIELDS} for function in functions]
+            documents.append({**msgspec.to_builtins(agent), "functions": shown})
+            continue
+        console.print(clean(f"{agent.namespace}/{agent.name}"), style="bold")
+        _print_facts("", [("", agent.description), *_agent_facts(agent)])
         console.print()
+        for function in functions:
+            console.print(clean(f"  {_signature(function)}"), style="cyan")
+            capability = agent.capabilities.get(function.ref, Capability())
+            _print_facts("    ", [("", function.description), *_function_facts(function, capability)])
+            console.print()
+    if as_json:
+        print_json(documents)
 
 
 def _print_facts(indent: str, facts: list[tuple[str, str]]) -> None:

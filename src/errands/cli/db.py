@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from typing import Annotated
 
 from typer import Option
@@ -69,8 +68,7 @@ async def print_sql(storage: Storage = None) -> None:
 async def damaged_tasks(
     storage: Storage = None,
     delete: Annotated[
-        list[str] | None,
-        Option("--delete", metavar="TASK_ID", help="Delete this task; may be given several times."),
+        list[str] | None, Option(metavar="TASK_ID", help="Delete this task; may be given several times.")
     ] = None,
     as_json: AsJson = False,
 ) -> None:
@@ -82,19 +80,20 @@ async def damaged_tasks(
 
         errands db damaged --storage sqlite:///tasks.db
     """
-    with _without_log():
+    damage.logger.disabled = True  # the command itself prints damaged tasks
+    try:
         async with existing_store(storage) as engine:
             if delete:
                 await _delete_damaged(engine, delete)
                 return
             found = [_document(stored) async for stored in engine.every_task() if stored.damage]
+    finally:
+        damage.logger.disabled = False
     if as_json:
         print_json(found)
     elif found:
-        rows = []
-        for task in found:
-            *cells, why = (task[name] for name in ("taskId", "statusTimestamp", "agent", "owner", "damage"))
-            rows.append([*cells, one_line(why, 120)])
+        names = ("taskId", "statusTimestamp", "agent", "owner")
+        rows = [[*(task[name] for name in names), one_line(task["damage"], 120)] for task in found]
         out().print(table(("TASK", "CHANGED", "AGENT", "OWNER", "WHY"), rows), soft_wrap=False)
     else:
         note("Every task can be read.")
@@ -112,16 +111,6 @@ async def _delete_damaged(engine: Engine, task_ids: list[str]) -> None:
             await engine.set_aside(stored, stored.head.worker)
         await engine.delete(task_id, stored.scope)
         out().print(f"Task {clean(task_id)} is deleted.")
-
-
-@contextmanager
-def _without_log() -> Iterator[None]:
-    """Keep damaged tasks out of the log, because the command prints them."""
-    damage.logger.disabled = True
-    try:
-        yield
-    finally:
-        damage.logger.disabled = False
 
 
 def _document(stored: StoredTask) -> dict[str, str]:

@@ -127,6 +127,8 @@ async def _in_time(result: Coroutine[Any, Any, ExitCode | None], timeout: Any) -
         async with asyncio.timeout(timeout):
             return await result
     except TimeoutError:
+        if timeout is None:
+            raise
         raise CommandError(
             f"no answer within {timeout:g} s; the agent may still be working: see `errands tasks list URL`, "
             "or allow more time with --timeout",
