@@ -269,11 +269,10 @@ class Subscribers:
         return subscription
 
     def remove(self, task_id: str, subscription: Subscription) -> None:
-        subscriptions = self._subscriptions.get(task_id)
-        if subscriptions is not None:
-            subscriptions.discard(subscription)
-            if not subscriptions:
-                del self._subscriptions[task_id]
+        subscriptions = self._subscriptions[task_id]
+        subscriptions.remove(subscription)
+        if not subscriptions:
+            del self._subscriptions[task_id]
 
     def expect(self, task_id: str, scope: Scope, states: frozenset[TaskState], load: Load) -> Expectation:
         expectation = Expectation(self, task_id, scope, states, load)

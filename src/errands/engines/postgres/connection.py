@@ -86,7 +86,6 @@ _EXPLANATIONS = {
 #: The connection is gone, or the server is on its way down or up: another try may succeed.
 _LOST = (
     OSError,
-    TimeoutError,
     asyncpg.PostgresConnectionError,
     asyncpg.AdminShutdownError,
     asyncpg.CrashShutdownError,

@@ -12,7 +12,7 @@ from urllib.parse import parse_qsl, unquote, urlsplit
 
 import msgspec
 from redis import exceptions as redis_errors
-from redis.asyncio import BlockingConnectionPool, Connection, Redis, SSLConnection
+from redis.asyncio import BlockingConnectionPool, Redis, SSLConnection
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 
@@ -180,12 +180,6 @@ class RedisServer:
         return Redis.from_pool(
             BlockingConnectionPool(max_connections=MAX_CONNECTIONS, timeout=self._timeout, **options)
         )
-
-    def own_connection(self) -> Connection:
-        """Return a connection outside of the pool, not yet connected."""
-        pool: Any = self.client.connection_pool
-        connection: Connection = pool.make_connection()
-        return connection
 
     async def close(self) -> None:
         if self._calls:

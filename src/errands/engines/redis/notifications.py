@@ -79,7 +79,8 @@ class RedisNotifications:
         while True:
             # Not the library's own `PubSub`: that one connects again by itself without telling that it missed
             # something.
-            connection = self._server.own_connection()
+            pool: Any = self._server.client.connection_pool
+            connection: Connection = pool.make_connection()
             try:
                 await connection.connect()  # type: ignore[no-untyped-call]
                 self._connection = connection

@@ -116,13 +116,6 @@ def read_hash(fields: Sequence[bytes]) -> TaskHash | None:
     return TaskHash(scope, context_id, 0, salvaged_head({**(head if isinstance(head, dict) else {}), **dict(lease)}))
 
 
-def read_record(field: bytes) -> TaskHash:
-    """Return a task from the field `record` alone, when its lease does not matter."""
-    task = read_hash((field, b"", b"", b"", b""))
-    assert task is not None
-    return task
-
-
 def read_known(fields: Sequence[bytes]) -> KnownTask:
     task = read_hash(fields)
     try:
