@@ -191,7 +191,7 @@ class InOrder:
             self._early = {}
             return [*waited, record]
         if isinstance(record, records.CapabilityShown) and record.turn and record.call in self._expected:
-            # A script, or a function that does not exist: there is no other record of it.
+            # A script, or a function that does not exist: nothing else records it.
             self._expected.remove(record.call)
             return [record, *self._ready()]
         if not isinstance(record, CallEnded) or record.call not in self._expected:

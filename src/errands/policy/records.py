@@ -69,7 +69,7 @@ class InputPassed(_Fact, frozen=True, kw_only=True, tag="passed"):
 
 
 class InputRefused(_Fact, frozen=True, kw_only=True, tag="refused"):
-    """A message was not a valid input for the agent, or could not be answered. Its sender was told why."""
+    """A message was not a valid input for the agent, or could not be answered. Its sender got the reason."""
 
     message_id: str
     reason: str
@@ -132,7 +132,7 @@ class CapabilityFinished(_CallRecord, frozen=True, kw_only=True, tag="finished")
 
 
 class CapabilityErrored(_CallRecord, frozen=True, kw_only=True, tag="errored"):
-    """The call failed, and the model is told so."""
+    """The call failed, and the model gets the error."""
 
     error: str
     task_id: str | None = None
@@ -152,12 +152,12 @@ CallEnded = CapabilityFinished | CapabilityErrored | CapabilityRestricted
 
 
 class CapabilityShown(_Fact, frozen=True, kw_only=True, tag="shown"):
-    """What the model is told about a call: its result as steps left it, or what went wrong."""
+    """What the model gets for a call: its result as steps left it, or what went wrong."""
 
     call: str
     function: str
     content: Any = None
-    #: Whether it takes a turn itself, because there is no record of a call: a script, or an unknown function.
+    #: Whether it takes a turn itself, because nothing else records it: a script, or an unknown function.
     turn: bool = False
 
 

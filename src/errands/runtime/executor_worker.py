@@ -68,7 +68,7 @@ class ExecutorWorker(TurnWorker):
         context = await self._build_context(turn)
         if not turn.is_cancelled:
             queue = TurnQueue(turn, task_known=not _is_untouched(turn.stored.task))
-            if await self._execute(turn, context, queue) and await _conclude(turn, queue):
+            if await self._execute(turn, context, queue) and await self._conclude(turn, queue):
                 return
         await self._cancel(turn, context)
 
@@ -87,6 +87,28 @@ class ExecutorWorker(TurnWorker):
         finally:
             await queue.close()
         return not turn.is_cancelled
+
+    async def _conclude(self, turn: Turn, queue: TurnQueue) -> bool:
+        """End the turn of an `execute` that is over; return False if the task is to be canceled instead."""
+        refusal = queue.violation
+        if refusal is not None:
+            logger.error("executor of task %s: %s", turn.task_id, refusal)
+        if turn.ended:
+            return True
+        if isinstance(refusal, InvalidAgentResponseError):
+            await turn.give_up(f"The agent gave an invalid response: {refusal}.")
+        elif refusal is not None:
+            # Other errors of the protocol are written for clients.
+            await turn.give_up(refusal.message)
+        elif queue.pause is not None:
+            return await turn.rest(queue.pause)
+        else:
+            logger.error("execute of task %s returned without an end", turn.task_id)
+            await turn.give_up(
+                "The agent returned without finishing the task: an executor must publish a Message, or a state that "
+                "ends the task or asks for something, before it returns."
+            )
+        return True
 
     async def _cancel(self, turn: Turn, context: RequestContext) -> None:
         """Call `cancel`, unless `execute` has ended the task. Whatever it does, the task is canceled then."""
@@ -142,25 +164,6 @@ class ExecutorWorker(TurnWorker):
         return context
 
 
-async def _conclude(turn: Turn, queue: TurnQueue) -> bool:
-    """End the turn of an `execute` that is over; return False if the task is to be canceled instead."""
-    if queue.violation is not None:
-        logger.error("executor of task %s: %s", turn.task_id, queue.violation)
-    if turn.ended:
-        return True
-    if queue.violation is not None:
-        await turn.give_up(_words(queue.violation))
-    elif queue.pause is not None:
-        return await turn.rest(queue.pause)
-    else:
-        logger.error("execute of task %s returned without an end", turn.task_id)
-        await turn.give_up(
-            "The agent returned without finishing the task: an executor must publish a Message, or a state that "
-            "ends the task or asks for something, before it returns."
-        )
-    return True
-
-
 def _is_untouched(task: Task) -> bool:
     """Return whether the agent has not written to the task yet, which has its first message only."""
     return (
@@ -170,13 +173,6 @@ def _is_untouched(task: Task) -> bool:
         and not task.artifacts
         and not task.metadata
     )
-
-
-def _words(refusal: errors.A2AError) -> str:
-    """Return the text for the client; errors of the protocol are written for clients."""
-    if isinstance(refusal, InvalidAgentResponseError):
-        return f"The agent gave an invalid response: {refusal}."
-    return refusal.message
 
 
 class TurnQueue(EventQueue):
