@@ -114,50 +114,35 @@ def to_http(error: A2AError) -> tuple[int, dict[str, Any]]:
     return status.http, {"error": body}
 
 
-class _ErrorDetails(NamedTuple):
-    reason: str | None = None
-    metadata: dict[str, Any] = {}
-    field: str | None = None
-    #: Seconds to wait before trying again.
-    wait: int | None = None
-
-
-def _read_details(details: Any) -> _ErrorDetails:
-    found = _ErrorDetails()
+def _read(default: str, message: str, details: Any) -> A2AError:
+    """Return the exception that an agent's details name, or without a name the one of the reason `default`."""
+    reason, metadata, field, wait = default, None, None, None
     for detail in details if isinstance(details, list) else ():
         if not isinstance(detail, dict):
             continue
-        named, metadata, violations = detail.get("reason"), detail.get("metadata"), detail.get("fieldViolations")
-        if isinstance(named, str) and named in STATUS:
-            found = found._replace(reason=named, metadata=metadata if isinstance(metadata, dict) else {})
+        if isinstance(named := detail.get("reason"), str) and named in STATUS:
+            reason, metadata = named, detail.get("metadata")
+        violations = detail.get("fieldViolations")
         for violation in violations if isinstance(violations, list) else ():
             if isinstance(violation, dict):
-                found = found._replace(field=found.field or violation.get("field"))
+                field = field or violation.get("field")
         if isinstance(delay := detail.get("retryDelay"), str) and (seconds := _SECONDS.fullmatch(delay)):
-            found = found._replace(wait=int(seconds[1]))
-    return found
-
-
-def _build(reason: str, message: str, details: _ErrorDetails) -> A2AError:
-    cls = ERRORS.get(reason, errors.InternalError)
-    error = cls(message)
+            wait = int(seconds[1])
+    error = ERRORS.get(reason, errors.InternalError)(message)
     if isinstance(error, UnavailableError):
-        error.retry_after = error.retry_after if details.wait is None else details.wait
-    elif not isinstance(error, errors.AuthenticationRequiredError):
-        error.metadata.update(details.metadata)
+        error.retry_after = error.retry_after if wait is None else wait
+    elif isinstance(metadata, dict) and not isinstance(error, errors.AuthenticationRequiredError):
+        error.metadata.update(metadata)
     if isinstance(error, InvalidParamsError):
-        error.field = details.field
+        error.field = field
     return error
 
 
 def from_jsonrpc(error: dict[str, Any]) -> A2AError:
     """Return the exception for a JSON-RPC error, by its ErrorInfo or, without one, by its code."""
-    details = _read_details(error.get("data"))
-    reason = details.reason
-    if reason is None:
-        code = error.get("code")
-        reason = _REASON_OF_CODE.get(code, "INTERNAL") if isinstance(code, int) else "INTERNAL"
-    return _build(reason, str(error.get("message") or "Unknown error"), details)
+    code = error.get("code")
+    reason = _REASON_OF_CODE.get(code, "INTERNAL") if isinstance(code, int) else "INTERNAL"
+    return _read(reason, str(error.get("message") or "Unknown error"), error.get("data"))
 
 
 def from_http(status: int, body: Any) -> A2AError:
@@ -165,6 +150,5 @@ def from_http(status: int, body: Any) -> A2AError:
     error = body.get("error") if isinstance(body, dict) else None
     if not isinstance(error, dict):
         error = {}
-    details = _read_details(error.get("details"))
-    reason = details.reason or _REASON_OF_HTTP.get(status, "INVALID_REQUEST" if status < 500 else "INTERNAL")
-    return _build(reason, str(error.get("message") or f"HTTP {status}"), details)
+    reason = _REASON_OF_HTTP.get(status, "INVALID_REQUEST" if status < 500 else "INTERNAL")
+    return _read(reason, str(error.get("message") or f"HTTP {status}"), error.get("details"))

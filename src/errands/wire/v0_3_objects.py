@@ -417,10 +417,10 @@ class Spelling:
             value["final"] = value["status"]["state"] in core.SETTLED_STATES
         elif kind == "task":
             value.setdefault("contextId", "")
-        for inner in _KINDS.keys() & value.keys():
-            content = value[inner]
-            for one in content if isinstance(content, list) else [content]:
-                self.write(inner, one)
+        for inner, content in value.items():
+            if inner in _KINDS:
+                for one in content if isinstance(content, list) else [content]:
+                    self.write(inner, one)
         if "state" in value:
             value["state"] = self.states[value["state"]]
         if "parts" in value:
