@@ -16,7 +16,7 @@ of a `TaskStatus`, for example, is:
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple, TypeVar, cast
+from typing import Any, Literal, NamedTuple, TypeVar, cast
 
 from google.protobuf.message_factory import GetMessageClass
 from msgspec import UNSET, inspect
@@ -154,8 +154,26 @@ class ProtoSchema:
             inner = descriptor
             for holder in holders:
                 inner = inner.fields_by_name[holder].message_type
-            if (proto := inner.fields_by_name.get(name)) is not None:
-                found.append(_Field(attribute, proto, ".".join(["message", *holders])))
+            proto = inner.fields_by_name.get(name)
+            if proto is None:
+                continue
+            kind, oneof = attribute.type, proto.containing_oneof
+            if isinstance(kind, inspect.UnionType):
+                kind = next(one for one in kind.types if not isinstance(one, inspect.NoneType))
+            is_any = isinstance(attribute.type, inspect.AnyType)
+            found.append(
+                _Field(
+                    attribute,
+                    proto,
+                    holder=".".join(["message", *holders]),
+                    kind=kind,
+                    is_list=isinstance(kind, inspect.ListType),
+                    is_optional=attribute.default is None or is_any,
+                    absent="UNSET" if is_any else "None",
+                    # A field that is only `optional` has a oneof of its own.
+                    oneof=oneof.name if oneof is not None and len(oneof.fields) > 1 else None,
+                )
+            )
         return found
 
     def _fill_statement(self, field: _Field, item: str, scope: dict[str, Any]) -> str:
@@ -214,24 +232,22 @@ class _Field(NamedTuple):
     proto: Any
     #: The message that has the field, as an expression.
     holder: str
+    #: The type of the attribute without None.
+    kind: inspect.Type
+    is_list: bool
+    is_optional: bool
+    #: The value of an attribute that is not set. For a JSON value it is not None, which is null.
+    absent: Literal["None", "UNSET"]
+    #: The oneof that it shares with other fields.
+    oneof: str | None
 
     @property
     def place(self) -> str:
         return f"{self.holder}.{self.proto.name}"
 
     @property
-    def kind(self) -> inspect.Type:
-        """Return the type of the attribute without None."""
-        declared = self.attribute.type
-        if isinstance(declared, inspect.UnionType):
-            return next(kind for kind in declared.types if not isinstance(kind, inspect.NoneType))
-        return declared
-
-    @property
     def model(self) -> type[Model]:
-        kind = self.kind
-        if isinstance(kind, inspect.ListType):
-            kind = kind.item_type
+        kind = self.kind.item_type if isinstance(self.kind, inspect.ListType) else self.kind
         assert isinstance(kind, inspect.StructType)
         return kind.cls  # type: ignore[return-value]
 
@@ -240,29 +256,6 @@ class _Field(NamedTuple):
         """The members of an enum by their numbers. Those of the model have the order of the protocol's."""
         assert isinstance(self.kind, inspect.EnumType)
         return list(self.kind.cls)
-
-    @property
-    def is_list(self) -> bool:
-        return isinstance(self.kind, inspect.ListType)
-
-    @property
-    def is_optional(self) -> bool:
-        return self.attribute.default is None or self._is_any
-
-    @property
-    def absent(self) -> str:
-        """Return the value of an attribute that is not set. For a JSON value it is not None, which is null."""
-        return "UNSET" if self._is_any else "None"
-
-    @property
-    def _is_any(self) -> bool:
-        return isinstance(self.attribute.type, inspect.AnyType)
-
-    @property
-    def oneof(self) -> str | None:
-        # A field that is only `optional` has a oneof of its own.
-        oneof = self.proto.containing_oneof
-        return oneof.name if oneof is not None and len(oneof.fields) > 1 else None
 
 
 _TIMESTAMP = "google.protobuf.Timestamp"
