@@ -5,6 +5,9 @@ BIN    := $(VENV)/bin
 EXTRAS := agents,fastapi,gcs,grpc,mcp,models,policy,postgres,redis,s3,sdk
 UV     := $(shell command -v uv 2>/dev/null)
 
+# The tests start hundreds of interpreters: compiled modules are kept even where the environment asks not to.
+export PYTHONDONTWRITEBYTECODE :=
+
 ifdef UV
   MAKE_VENV = uv venv --quiet --python $(PYTHON) $(VENV)
   INSTALL   = VIRTUAL_ENV=$(VENV) uv pip install --quiet

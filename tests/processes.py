@@ -5,10 +5,10 @@ from __future__ import annotations
 import asyncio
 import os
 import subprocess
-import sys
 
 import httpx
 
+from tests.forking import Forked, popen
 from tests.ports import free_port
 
 
@@ -18,8 +18,8 @@ class Process:
     def __init__(self, module: str, *arguments: str) -> None:
         port = free_port()
         self.url = f"http://127.0.0.1:{port}"
-        self._command = [sys.executable, "-m", module, str(port), *arguments]
-        self._process: subprocess.Popen[bytes] | None = None
+        self._command = (module, str(port), *arguments)
+        self._process: Forked | subprocess.Popen[str] | None = None
 
     @property
     def pid(self) -> int | None:
@@ -31,7 +31,7 @@ class Process:
         return dict(os.environ)
 
     def start(self) -> None:
-        self._process = subprocess.Popen(self._command, env=self.environment)
+        self._process = popen(*self._command, env=self.environment)
 
     def kill(self) -> None:
         if self._process is not None:

@@ -9,7 +9,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-import errands
 from tests.processes import Process
 
 ROOT = Path(__file__).parents[2]
@@ -25,8 +24,9 @@ class Replica(Process):
 
     @property
     def environment(self) -> dict[str, str]:
-        source = self.source or Path(errands.__file__).parents[1]
-        return {**os.environ, "PYTHONPATH": os.pathsep.join(map(str, (source, ROOT)))}
+        if self.source is None:
+            return super().environment
+        return {**os.environ, "PYTHONPATH": os.pathsep.join(map(str, (self.source, ROOT)))}
 
     def stop(self) -> None:
         """Lets it finish what it is at."""

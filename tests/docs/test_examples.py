@@ -185,7 +185,7 @@ def test_an_example_says_how_to_run_it_and_what_to_try(name: str) -> None:
 
 
 def test_the_echo_example_is_served_sent_to_and_stopped(tmp_path: Path) -> None:
-    with Served(EXAMPLES / "echo.py", cwd=tmp_path) as server:
+    with Served(EXAMPLES / "echo.py", cwd=tmp_path, python=sys.executable) as server:
         sent = errands("send", server.url, "hello")
         assert (sent.returncode, sent.stdout) == (0, "Echo: hello\n")
         stopped = server.stop(signal.SIGTERM)

@@ -6,7 +6,6 @@ import os
 import re
 import signal
 import subprocess
-import sys
 import threading
 from pathlib import Path
 from types import TracebackType
@@ -14,41 +13,36 @@ from typing import Self
 
 import httpx
 
+from tests.forking import popen
+
 #: Seconds after which a process that does not do what it should is killed, and its test fails.
 _DEADLINE = 170.0
 
 
 def errands(*arguments: str, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
     """Runs a command to its end."""
-    return subprocess.run(
-        [sys.executable, "-m", "errands", *arguments],
-        capture_output=True,
-        text=True,
-        cwd=cwd,
-        timeout=_DEADLINE,
-        check=False,
-    )
+    process = popen("errands", *arguments, env=dict(os.environ), cwd=cwd, piped=True)
+    deadline = threading.Timer(_DEADLINE, process.kill)
+    deadline.start()
+    stdout, stderr = process.communicate()
+    deadline.cancel()
+    return subprocess.CompletedProcess(process.args, process.wait(), stdout, stderr)
 
 
 class Running:
-    """A command that is still running."""
+    """A command that is still running. With `python`, it has a new interpreter instead of a fork of one."""
 
     #: Seconds after which it is killed.
     deadline = _DEADLINE
 
     def __init__(
-        self, *arguments: str, cwd: Path, settings: dict[str, str] | None = None, python: str = sys.executable
+        self, *arguments: str, cwd: Path, settings: dict[str, str] | None = None, python: str | None = None
     ) -> None:
         environment = {name: value for name, value in os.environ.items() if not name.startswith("ERRANDS_")}
-        self._process = subprocess.Popen(
-            [python, "-m", "errands", *arguments],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            cwd=cwd,
-            env={**environment, **(settings or {})},
-            # As a shell starts it: Ctrl-C would go to it and to the processes it starts, and to no others.
-            process_group=0,
+        environment.update(settings or {})
+        # As a shell starts it: Ctrl-C would go to it and to the processes it starts, and to no others.
+        self._process = popen(
+            "errands", *arguments, env=environment, cwd=cwd, piped=True, own_group=True, python=python
         )
         self._deadline = threading.Timer(self.deadline, self._process.kill)
         self._deadline.start()
@@ -82,7 +76,7 @@ class Running:
         """Waits for its end."""
         stdout, stderr = self._process.communicate()
         self._deadline.cancel()
-        return subprocess.CompletedProcess(self._process.args, self._process.returncode, self.stdout + stdout, stderr)
+        return subprocess.CompletedProcess(self._process.args, self._process.wait(), self.stdout + stdout, stderr)
 
     def __enter__(self) -> Self:
         return self
@@ -102,7 +96,7 @@ class Served(Running):
         target: Path | str,
         *options: str,
         cwd: Path,
-        python: str = sys.executable,
+        python: str | None = None,
         python_path: str | None = None,
         port: int = 0,
         **settings: str,

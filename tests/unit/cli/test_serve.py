@@ -8,6 +8,7 @@ import re
 import shlex
 import signal
 import socket
+import sys
 from pathlib import Path
 
 import httpx
@@ -184,7 +185,7 @@ server = A2AServer(worker=echo, storage="memory", dependencies={Database: Databa
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_signal_ends_an_idle_server_cleanly(tmp_path: Path, number: signal.Signals) -> None:
-    with Served(write(tmp_path, ECHO), cwd=tmp_path) as server:
+    with Served(write(tmp_path, ECHO), cwd=tmp_path, python=sys.executable) as server:
         assert errands("send", server.url, "hi").returncode == 0
         result = server.stop(number)
     assert (result.returncode, result.stderr) == (0, "")
