@@ -54,7 +54,7 @@ agent: $(VENV)/.agents
 	@$(BIN)/errands serve examples/support-agent --model scripted --host 127.0.0.1 --port 8000
 
 test: $(VENV)/.dev
-	$(BIN)/python -m pytest -n 2 -q
+	$(BIN)/python -m pytest -n 4 --dist worksteal -q
 
 check: $(VENV)/.dev
 	$(BIN)/ruff check .

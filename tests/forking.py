@@ -50,7 +50,7 @@ def popen(
 
     Its output can be read as text if it is `piped`; else it goes where ours goes.
     """
-    if python is None and sys.platform == "linux" and _read_at_start(env) == _read_at_start(dict(os.environ)):
+    if python is None and sys.platform == "linux" and _read_at_start(env) == _AT_START:
         return Forked(module, *arguments, env=env, cwd=cwd or Path.cwd(), piped=piped, own_group=own_group)
     output = subprocess.PIPE if piped else None
     command = [python or sys.executable, "-m", module, *arguments]
@@ -62,6 +62,9 @@ def popen(
 def _read_at_start(env: dict[str, str]) -> dict[str, str]:
     """Return the variables that have their effect when a process starts."""
     return {name: value for name, value in env.items() if name.startswith(("PYTHON", "MALLOC_", "LD_"))}
+
+
+_AT_START = _read_at_start(dict(os.environ))
 
 
 class Forked:

@@ -15,7 +15,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from tests.unit.cli.processes import Served
+from tests.unit.cli.processes import LongServed, Served
 
 ROOT = Path(__file__).resolve().parents[2]
 PEERS = Path(__file__).parent / "peers"
@@ -109,4 +109,4 @@ def serving_executor(sdk: Sdk, target: str, port: int = 0, **settings: str) -> S
     # gRPC needs the stubs of 1.3, which our own environment has.
     python = sys.executable if sdk.protocol == "1.0" else interpreter(sdk)
     path = os.pathsep.join([str(ROOT / "src"), str(PEERS)])
-    return Served(PEERS / target, cwd=ROOT, python=python, python_path=path, port=port, **settings)
+    return LongServed(PEERS / target, cwd=ROOT, python=python, python_path=path, port=port, **settings)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from typing import Any, NamedTuple
 
 import pytest
@@ -10,6 +11,7 @@ import pytest
 from tests.interop.expectations import expected, under_errands
 from tests.interop.peers.conversation import KEEP_ALIVE_S, STEPS
 from tests.interop.sdks import BINDINGS, SDKS, Sdk, conversation, interpreter, serving_executor
+from tests.unit.cli.processes import Served
 
 pytestmark = pytest.mark.timeout(300)  # the first test of all makes the environments
 
@@ -30,17 +32,31 @@ class Talk(NamedTuple):
     outcomes: dict[str, Any]
 
 
+@pytest.fixture(scope="module")
+def served() -> Iterator[Callable[[Sdk], Served]]:
+    """Serves the executor of an SDK, once for all clients that talk to it."""
+    agents: dict[str, Served] = {}
+    with ExitStack() as stack:
+
+        def serve(sdk: Sdk) -> Served:
+            if sdk.release not in agents:
+                settings = {} if sdk.protocol == "0.3" else {"grpc_port": "0"}
+                agent = serving_executor(sdk, sdk.executor, port=0, keep_alive=KEEP_ALIVE_S, **settings)
+                agents[sdk.release] = stack.enter_context(agent)
+            return agents[sdk.release]
+
+        yield serve
+
+
 @pytest.fixture(
     scope="module",
     params=[pytest.param(pair, id=f"{pair[0].release}-under-{pair[1].release}-{pair[2]}") for pair in PAIRS],
 )
-def talk(request: pytest.FixtureRequest) -> Iterator[Talk]:
+def talk(request: pytest.FixtureRequest, served: Callable[[Sdk], Served]) -> Talk:
     executor, client, binding = request.param
     interpreter(client)
     interpreter(executor)
-    settings = {"grpc_port": "0"} if binding == "GRPC" else {}
-    with serving_executor(executor, executor.executor, port=0, keep_alive=KEEP_ALIVE_S, **settings) as agent:
-        yield Talk(executor, client, binding, conversation(client, agent.url, binding))
+    return Talk(executor, client, binding, conversation(client, served(executor).url, binding))
 
 
 @pytest.mark.parametrize("step", STEPS)
