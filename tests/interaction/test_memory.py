@@ -14,7 +14,7 @@ import pytest
 from tests.processes import Process
 from tests.soak import LONG
 from tests.unit.cli.processes import Served
-from tests.waiting import SOON
+from tests.waiting import SOON, until
 
 pytestmark = pytest.mark.anyio
 
@@ -61,7 +61,8 @@ async def test_large_messages_do_not_stay_in_memory(storage: str) -> None:
             before = resident(process)
             for at_once in ROUNDS:
                 await asyncio.gather(*(send(client, LARGE) for _ in range(at_once)))
-        assert resident(process) - before < KEPT
+        # On a busy machine the buffers of the last batch take a moment to go.
+        await until(lambda: resident(process) - before < KEPT)
     finally:
         process.kill()
 
