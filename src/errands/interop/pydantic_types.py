@@ -39,7 +39,7 @@ class PydanticBridge(SdkBridge):
         return types.MessageSendParams.model_validate(SCHEMA.write_send(request))
 
     def task(self, task: Task) -> Any:
-        return types.Task.model_validate(SCHEMA.write("task", msgspec.to_builtins(task)))
+        return types.Task.model_validate(SCHEMA.write_task(msgspec.to_builtins(task)))
 
     def call_context(self, call: ServerCallContext) -> Any:
         return SdkCallContext(

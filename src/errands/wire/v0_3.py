@@ -56,9 +56,12 @@ class V03Dialect(Dialect):
             case requests.SendMessageResponse():
                 return encode(self.wrap(spelling.write_event(msgspec.to_builtins(result))))
             case core.Task():
-                return encode(spelling.write("task", msgspec.to_builtins(result)))
+                return encode(spelling.write_task(msgspec.to_builtins(result)))
             case requests.ListTasksResponse():
-                return encode(spelling.write("list", msgspec.to_builtins(result)))
+                listed = msgspec.to_builtins(result)
+                for task in listed["tasks"]:
+                    spelling.write_task(task)
+                return encode(listed)
             case requests.TaskPushNotificationConfig():
                 return encode(spelling.write_push_config(result))
             case requests.ListTaskPushNotificationConfigsResponse():

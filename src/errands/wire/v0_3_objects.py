@@ -296,19 +296,6 @@ _ROLES = {"ROLE_UNSPECIFIED": "agent", "ROLE_USER": "user", "ROLE_AGENT": "agent
 _PROTO_STATES = {state.value: state.value for state in core.TaskState} | {"TASK_STATE_CANCELED": "TASK_STATE_CANCELLED"}
 _FILE_NAMES = {"raw": "bytes", "url": "uri", "filename": "name", "mediaType": "mimeType"}
 _PROTO_FILE_NAMES = {"raw": "fileWithBytes", "url": "fileWithUri", "filename": "name", "mediaType": "mimeType"}
-#: Objects by the names under which others have them, and the kind that each of them has.
-_KINDS = {
-    "task": "task",
-    "statusUpdate": "status-update",
-    "artifactUpdate": "artifact-update",
-    "message": "message",
-    "history": "message",
-    "status": None,
-    "artifact": None,
-    "artifacts": None,
-    "list": None,
-    "tasks": "task",
-}
 
 
 class Spelling:
@@ -410,31 +397,50 @@ class Spelling:
 
     # To 0.3: every dict is the JSON of 1.0, and is changed in place
 
-    def write(self, name: str, value: dict[str, Any]) -> dict[str, Any]:
-        """Return the object that is found under this name."""
-        kind = _KINDS[name]
-        if kind == "status-update":
-            value["final"] = value["status"]["state"] in core.SETTLED_STATES
-        elif kind == "task":
-            value.setdefault("contextId", "")
-        for inner, content in value.items():
-            if inner in _KINDS:
-                for one in content if isinstance(content, list) else [content]:
-                    self.write(inner, one)
-        if "state" in value:
-            value["state"] = self.states[value["state"]]
-        if "parts" in value:
-            parts = [self._write_part(part) for part in value.pop("parts")]
-            value[self._parts if kind == "message" else "parts"] = parts
-        if kind == "message":
-            value["role"] = self._roles[value["role"]]
-            if self._is_proto:
-                value.pop("referenceTaskIds", None)
-        return self._with_kind(kind, value)
-
     def write_event(self, event: dict[str, Any]) -> dict[str, Any]:
         """Return an event or an answer: an object under its name."""
-        return {name: self.write(name, content) for name, content in event.items()}
+        ((name, content),) = event.items()
+        if name == "task":
+            self.write_task(content)
+        elif name == "message":
+            self.write_message(content)
+        elif name == "statusUpdate":
+            content["final"] = content["status"]["state"] in core.SETTLED_STATES
+            self._write_status(content["status"])
+            self._add_kind(content, "status-update")
+        else:
+            self._write_artifact(content["artifact"])
+            self._add_kind(content, "artifact-update")
+        return event
+
+    def write_task(self, task: dict[str, Any]) -> dict[str, Any]:
+        task.setdefault("contextId", "")
+        self._write_status(task["status"])
+        for artifact in task.get("artifacts", ()):
+            self._write_artifact(artifact)
+        for message in task.get("history", ()):
+            self.write_message(message)
+        self._add_kind(task, "task")
+        return task
+
+    def write_message(self, message: dict[str, Any]) -> None:
+        message["role"] = self._roles[message["role"]]
+        message[self._parts] = [self._write_part(part) for part in message.pop("parts")]
+        if self._is_proto:
+            message.pop("referenceTaskIds", None)
+        self._add_kind(message, "message")
+
+    def _write_status(self, status: dict[str, Any]) -> None:
+        status["state"] = self.states[status["state"]]
+        if "message" in status:
+            self.write_message(status["message"])
+
+    def _write_artifact(self, artifact: dict[str, Any]) -> None:
+        artifact["parts"] = [self._write_part(part) for part in artifact["parts"]]
+
+    def _add_kind(self, written: dict[str, Any], kind: str) -> None:
+        if not self._is_proto:
+            written["kind"] = kind
 
     def _write_part(self, part: dict[str, Any]) -> dict[str, Any]:
         metadata = part.get("metadata")
@@ -452,18 +458,14 @@ class Spelling:
             kind, written = "file", {"file": file}
         if metadata is not None:
             written["metadata"] = metadata
-        return self._with_kind(kind, written)
-
-    def _with_kind(self, kind: str | None, written: dict[str, Any]) -> dict[str, Any]:
-        if kind is not None and not self._is_proto:
-            written["kind"] = kind
+        self._add_kind(written, kind)
         return written
 
     def write_send(self, request: requests.SendMessageRequest) -> dict[str, Any]:
         """Return the request to send a message."""
         values: dict[str, Any] = msgspec.to_builtins(request)
         values.pop("tenant", None)
-        self.write("message", values["message"])
+        self.write_message(values["message"])
         if self._is_proto:
             values.setdefault("configuration", {})  # a missing `blocking` would be a false one
         if (wanted := values.get("configuration")) is not None:
