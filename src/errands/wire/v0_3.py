@@ -302,12 +302,20 @@ class RestV03(V03Dialect):
 
     def variant(self, body: bytes, software: bytes = b"") -> Dialect:
         try:
-            found = _PROBE.decode(body or b"{}")
+            values = msgspec.json.decode(body or b"{}")
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-            found = _BodyProbe()
-        if found.is_plain:
+            return REST
+        message = _find(values, "message")
+        if message is not None:
+            is_plain = _find(message, "kind") is not None or _find(message, "role") in ("user", "agent")
+        else:
+            is_plain = bool(_find(values, "taskId") or _find(values, "config", "taskId"))
+        if is_plain:
             return REST_PLAIN
-        return REST_ONCE if objects.is_once(software) or found.has_bare_file else REST
+        # a2a-sdk 1.x calls the message `request`.
+        parts = _find(values, "request" if message is None else "message", "content")
+        files = [_find(part, "file", "fileWithBytes") for part in parts] if isinstance(parts, list) else []
+        return REST_ONCE if objects.is_once(software) or any(map(objects.is_encoded_once, files)) else REST
 
     def write_request(self, operation: Operation, request: Model) -> bytes:
         return self.locate(operation, request).body or b"{}"
@@ -361,47 +369,12 @@ class SdkRest(RestV03):
         return {"configs": configs}
 
 
-class _ProbeFile(msgspec.Struct, rename="camel"):
-    file_with_bytes: bytes | None = None
+def _find(value: Any, *names: str) -> Any:
+    """Return what is found in objects inside each other under these names; None where there is none."""
+    for name in names:
+        value = value.get(name) if isinstance(value, dict) else None
+    return value
 
-
-class _ProbePart(msgspec.Struct):
-    file: _ProbeFile | None = None
-
-
-class _ProbeMessage(msgspec.Struct):
-    role: Any = None
-    kind: Any = None
-    content: list[_ProbePart] = []
-
-
-class _ProbeConfig(msgspec.Struct, rename="camel"):
-    task_id: Any = None
-
-
-class _BodyProbe(msgspec.Struct, rename="camel"):
-    """The fields of a body that show how it is spelled."""
-
-    message: _ProbeMessage | None = None
-    #: The message, as a2a-sdk 1.x names it.
-    request: _ProbeMessage | None = None
-    config: _ProbeConfig | None = None
-    task_id: Any = None
-
-    @property
-    def is_plain(self) -> bool:
-        if self.message is not None:
-            return self.message.kind is not None or self.message.role in ("user", "agent")
-        return bool(self.task_id or (self.config is not None and self.config.task_id))
-
-    @property
-    def has_bare_file(self) -> bool:
-        message = self.message or self.request
-        files = [part.file.file_with_bytes for part in message.content if part.file] if message else []
-        return any(content is not None and objects.decoded_again(content) is None for content in files)
-
-
-_PROBE = msgspec.json.Decoder(_BodyProbe)
 
 # Clients of 0.3 take any other answer to a request for a stream for a broken one, and never see the error in it.
 JSONRPC = JsonRpcV03(objects.SCHEMA, refuses_in_stream=True)

@@ -45,16 +45,22 @@ class FileBytes(NamedTuple):
     write: Callable[[bytes], bytes]
 
 
-def decoded_again(content: bytes) -> bytes | None:
+def _decoded(content: bytes | str) -> bytes | None:
     """Return the file of which `content` is the base64 text, or None when it is not base64."""
     try:
         return binascii.a2b_base64(content, strict_mode=True)
-    except binascii.Error:
+    except (binascii.Error, ValueError):
         return None
 
 
+def is_encoded_once(content: Any) -> bool:
+    """Return whether a file's text in a body is base64, and what it means is not base64 again."""
+    file = _decoded(content) if isinstance(content, str) else None
+    return file is not None and _decoded(file) is None
+
+
 TWICE = FileBytes(
-    read=lambda content: content if (file := decoded_again(content)) is None else file,
+    read=lambda content: content if (file := _decoded(content)) is None else file,
     write=lambda file: binascii.b2a_base64(file, newline=False),
 )
 ONCE = FileBytes(read=bytes, write=bytes)
