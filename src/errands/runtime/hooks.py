@@ -2,7 +2,8 @@
 
 Hooks read the log. Nothing waits for them: not the commit, not the turn, not the client. For one task they are called
 one after the other in the order of the log; tasks do not wait for each other. They are called at most once for each
-status, by the process that wrote it: if that process dies first, no other one calls them.
+status, by the process that wrote it: if that process dies first, no other one calls them. When too many statuses wait
+for slow hooks, further ones are left out.
 """
 
 from __future__ import annotations
@@ -24,6 +25,9 @@ from errands.runtime.validation import own_message
 logger = logging.getLogger(__name__)
 
 StateHook = Callable[[str, TaskState, Message | None], Awaitable[None]]
+
+#: Statuses that wait for hooks at most, of all tasks together.
+MAX_UNREAD = 10_000
 
 _decode = msgspec.json.Decoder(StreamResponse).decode
 
@@ -56,6 +60,8 @@ class HookReader:
         self._patience = patience
         #: Committed events by task, while hooks have not been called with all of them, each with the state before it.
         self._unread: dict[str, deque[tuple[Draft, TaskState | None]]] = {}
+        self._unread_count = 0
+        self._leaves_out = False
         self._reading: set[asyncio.Task[None]] = set()
 
     def read(self, task_id: str, events: Sequence[Draft], previous: TaskState | None) -> None:
@@ -66,6 +72,14 @@ class HookReader:
         statuses = [event for event in events if event.kind in ("status", "task")]
         if not statuses:
             return
+        behind = self._unread_count + len(self._reading)
+        if behind + len(statuses) > MAX_UNREAD:
+            if not self._leaves_out:
+                logger.error("lifecycle hooks are %d statuses behind, and are not called for further ones", behind)
+            self._leaves_out = True
+            return
+        self._leaves_out = self._leaves_out and behind > MAX_UNREAD // 2
+        self._unread_count += len(statuses)
         is_read = task_id in self._unread
         unread = self._unread.setdefault(task_id, deque())
         unread.extend((event, previous if number == 0 else None) for number, event in enumerate(statuses))
@@ -89,6 +103,7 @@ class HookReader:
         hooks, state = self._hooks, None
         while unread:
             event, previous = unread.popleft()
+            self._unread_count -= 1
             update = _decode(event.data)
             changed = update.status_update or update.task
             assert changed is not None

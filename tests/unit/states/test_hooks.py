@@ -8,6 +8,7 @@ import pytest
 
 from errands import LifecycleHooks, Message, Settings, TaskContext, TaskState
 from errands.engines.urls import engine_from_url
+from errands.runtime import hooks as hooks_module
 from errands.runtime.hooks import StateHook
 from errands.testing import connect
 from tests.unit.support import ANYBODY, LIFECYCLE, Agent, Gate, reaches, running, until_cancelled
@@ -191,3 +192,25 @@ async def test_a_server_that_stops_does_not_wait_for_a_hook_for_ever(caplog: pyt
     async with connect(Agent(lambda ctx: ctx.complete("done")), hooks=hooks, settings=settings) as client:
         assert (await client.send("hi")).text == "done"
     assert "lifecycle hooks of 1 tasks were not called to the end" in caplog.text
+
+
+async def test_what_waits_for_slow_hooks_is_bounded(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(hooks_module, "MAX_UNREAD", 6)
+    gate, ended = asyncio.Event(), list[str]()
+
+    async def waits(task_id: str, state: TaskState, message: Message | None) -> None:
+        await gate.wait()
+        ended.append(task_id)
+
+    hooks = LifecycleHooks(on_terminal=waits)
+    async with connect(Agent(lambda ctx: ctx.complete("done")), hooks=hooks) as client:
+        sent = [(await client.send(f"message {number}")).task_id for number in range(20)]
+        gate.set()
+        await until(lambda: bool(ended))
+        assert ended == sent[: len(ended)]
+        assert len(ended) <= 6
+        last = (await client.send("the hooks have caught up")).task_id
+        await until(lambda: last in ended)
+    assert caplog.text.count("lifecycle hooks are") == 1
