@@ -1,7 +1,7 @@
 """Cells of the matrix of engines and dialects, for tests that need not run in all of them.
 
-A test without a mark runs in every cell. One about the wire runs over every dialect on one engine, one about what is
-stored runs on every engine over one dialect, and one about what messages mean needs a single cell.
+A test without a mark runs over every dialect on one engine and on every engine over one dialect. One about the wire
+needs only the former, one about what is stored only the latter, and one about what messages mean a single cell.
 """
 
 from __future__ import annotations

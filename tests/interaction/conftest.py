@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Any, NamedTuple
 
@@ -10,6 +10,7 @@ import pytest
 
 from errands import A2AClient, A2AServer, AgentExecutor, Worker
 from errands.testing import connect, serve
+from tests.conftest import STORAGES
 from tests.interaction.fuzzing import Target
 
 BINDINGS = ["jsonrpc", "http+json"]
@@ -34,8 +35,24 @@ class Dialect(NamedTuple):
 
 
 DIALECTS = [Dialect(version, binding) for version in ("1.0", "0.3") for binding in (*BINDINGS, "grpc")]
-#: For tests that are not about the wire: see `tests.cells`.
+#: For tests that are not about the wire.
 one_dialect = pytest.mark.parametrize("dialect", DIALECTS[:1], ids="-".join, indirect=True)
+
+
+def cells(wire: Sequence[Any]) -> list[tuple[Any, str]]:
+    """Return every way over the wire on one engine, and every other engine over the first way: see `tests.cells`."""
+    return [(way, "memory") for way in wire] + [(wire[0], name) for name in STORAGES if name != "memory"]
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Choose the cells of a test that has both a way over the wire and an engine, and does not choose them itself."""
+    chosen = [mark.args[0] for mark in metafunc.definition.iter_markers("parametrize")]
+    for name, ways in (("dialect", DIALECTS), ("binding", BINDINGS)):
+        if {name, "storage"} <= set(metafunc.fixturenames) and not {name, "storage"}.intersection(chosen):
+            ids = ["-".join([way] if isinstance(way, str) else way) + f"-{storage}" for way, storage in cells(ways)]
+            mark = pytest.mark.parametrize((name, "storage"), cells(ways), ids=ids, indirect=True)
+            metafunc.definition.add_marker(mark)
 
 
 @pytest.fixture(params=DIALECTS, ids="-".join)

@@ -23,9 +23,9 @@ from tests.conftest import STORAGES
 from tests.soak import LONG
 from tests.waiting import SOON
 
-pytestmark = [pytest.mark.anyio, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.anyio, pytest.mark.soak, pytest.mark.timeout(600)]
 
-TASKS = 10_000 if LONG else 600
+TASKS = 10_000 if LONG else 300
 AT_ONCE = 20
 #: More than what is bound to be used for the first time.
 WARM_UP = 60

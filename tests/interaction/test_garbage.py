@@ -17,6 +17,7 @@ import pytest
 
 from errands import A2AServer, TaskContext, Worker
 from errands.testing import serve
+from tests.interaction.conftest import cells
 
 pytestmark = pytest.mark.anyio
 
@@ -95,7 +96,7 @@ def garbage() -> list[str]:
     return [frame.f_code.co_qualname for frame in frames if "errands" in frame.f_code.co_filename]
 
 
-@pytest.mark.parametrize("path", AROUND)
+@pytest.mark.parametrize(("path", "storage"), cells(list(AROUND)), indirect=["storage"])
 async def test_a_request_leaves_no_reference_cycle_behind(storage: str, path: str) -> None:
     async with serve(Agent(), storage=storage) as server:
         gc.collect()

@@ -23,6 +23,8 @@ from errands.testing import BASE_URL, http_client, serve
 from tests.soak import examples
 from tests.unit.support import Agent, said
 
+pytestmark = pytest.mark.soak
+
 #: A call that a test makes of its agent: what it does, and what it is done to.
 Do = Callable[[Any], Awaitable[Any]]
 
